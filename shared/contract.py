@@ -1,0 +1,156 @@
+"""How a topic is configured: what a client may ask for, what is stored, and how they are merged.
+
+`TopicConfig` is what a topic has. It is written to the log whole, every field of it, so that another default
+in a later release changes no topic that exists. A payload from an older release lacks the fields that came
+after it and gets their defaults, so the default of a new field has to be what topics did before there was
+one; fields of a newer release are passed over. `durable` is not stored: it follows from the class.
+
+`TopicConfigPatch` is what a client sends: each field may be missing, and then the topic keeps what it has.
+
+`merge_config` is pure. Numbers that the API clamps are clamped, others outside their bounds are refused, and
+so is what a topic can never become.
+
+What it must not know: HTTP, and what the engine does with a configuration.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from shared.errors import INVALID_REQUEST, TOPIC_EXISTS_INCOMPATIBLE, Refusal
+from shared.names import refuse_topic_name
+
+TopicType = Literal["log", "queue"]
+Discard = Literal["old", "reject"]
+Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+
+# The largest number that every place which keeps one can hold: msgpack and the frame have 64 bits, signed.
+NUMBER_MAX: Final = (1 << 63) - 1
+
+# 0 is off or unlimited for each of these.
+COUNTED_FIELDS: Final = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries")
+
+CLAMPED_FIELDS: Final[dict[str, tuple[int, int]]] = {
+    "priority": (-1000, 1000),
+    "lease_ms": (100, 86_400_000),
+    "claim_jitter_ms": (0, 5000),
+}
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a topic has. The caps count live records; `cap_bytes` counts payload and framing."""
+
+    type: TopicType = "log"
+    ttl_ms: int = 0
+    cap_records: int = 0
+    cap_bytes: int = 0
+    discard: Discard = "old"
+    durability: Durability = "disk"
+    priority: int | None = None
+    auto_priority: bool = True
+    auto_create: bool = True
+    idempotency_window_ms: int = 120_000
+    dedupe_node: bool = True
+    lease_ms: int = 30_000
+    claim_jitter_ms: int = 0
+    max_deliveries: int = 0
+    dead_letter: str | None = None
+    leases_durable: bool = False
+
+    @property
+    def durable(self) -> bool:
+        """Whether an ack means that the record is on the disk itself."""
+        return self.durability == "fsync"
+
+
+class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client wants to be different. `durability` wins over `durable`, its shorthand."""
+
+    type: TopicType | UnsetType = UNSET
+    ttl_ms: int | UnsetType = UNSET
+    cap_records: int | UnsetType = UNSET
+    cap_bytes: int | UnsetType = UNSET
+    discard: Discard | UnsetType = UNSET
+    durable: bool | UnsetType = UNSET
+    durability: Durability | UnsetType = UNSET
+    priority: int | UnsetType | None = UNSET
+    auto_priority: bool | UnsetType = UNSET
+    auto_create: bool | UnsetType = UNSET
+    idempotency_window_ms: int | UnsetType = UNSET
+    dedupe_node: bool | UnsetType = UNSET
+    lease_ms: int | UnsetType = UNSET
+    claim_jitter_ms: int | UnsetType = UNSET
+    max_deliveries: int | UnsetType = UNSET
+    dead_letter: str | UnsetType | None = UNSET
+    leases_durable: bool | UnsetType = UNSET
+
+
+def merge_config(
+    existing: TopicConfig | None, patch: TopicConfigPatch, topic_name: str
+) -> TopicConfig | Refusal:
+    """The configuration of a topic after a patch; `existing` is None for a topic that is being created."""
+    changes = _changes(patch)
+    refusal = _refuse_counts(changes) or _refuse_dead_letter(changes, topic_name)
+    if refusal is not None:
+        return refusal
+    for name, (low, high) in CLAMPED_FIELDS.items():
+        if changes.get(name) is not None:
+            changes[name] = min(max(changes[name], low), high)
+    merged = msgspec.structs.replace(existing or TopicConfig(), **changes)
+    if existing is not None:
+        return _refuse_transition(existing, merged) or merged
+    return merged
+
+
+def _changes(patch: TopicConfigPatch) -> dict[str, Any]:
+    """The fields of `TopicConfig` that the patch sets, with `durable` translated into its class."""
+    given = {name: getattr(patch, name) for name in patch.__struct_fields__}
+    changes = {name: value for name, value in given.items() if value is not UNSET}
+    durable = changes.pop("durable", None)
+    if durable is not None:
+        changes.setdefault("durability", "fsync" if durable else "disk")
+    return changes
+
+
+def _refuse_counts(changes: dict[str, Any]) -> Refusal | None:
+    for name in COUNTED_FIELDS:
+        value = changes.get(name, 0)
+        if not 0 <= value <= NUMBER_MAX:
+            bound = "at least 0" if value < 0 else f"at most {NUMBER_MAX}"
+            return Refusal(INVALID_REQUEST, f"{name}: must be {bound}", {"field": name})
+    return None
+
+
+def _refuse_dead_letter(changes: dict[str, Any], topic_name: str) -> Refusal | None:
+    dead_letter = changes.get("dead_letter")
+    if dead_letter is None:
+        return None
+    if dead_letter == topic_name:
+        return Refusal(
+            INVALID_REQUEST,
+            "dead_letter: must be a topic other than the queue itself",
+            {"field": "dead_letter"},
+        )
+    return refuse_topic_name(dead_letter, "dead_letter")
+
+
+def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | None:
+    if merged.type != existing.type:
+        return _incompatible("type", existing.type, merged.type, "the type of a topic never changes")
+    # An ephemeral topic has no records in the log, so its past could not be told from a loss.
+    if (merged.durability == "ephemeral") != (existing.durability == "ephemeral"):
+        return _incompatible(
+            "durability", existing.durability, merged.durability, "a topic is ephemeral for life or never"
+        )
+    return None
+
+
+def _incompatible(field: str, old: str, new: str, reason: str) -> Refusal:
+    return Refusal(
+        TOPIC_EXISTS_INCOMPATIBLE,
+        f'{field}: the topic exists with "{old}", the request asks for "{new}"; {reason}',
+        {"field": field},
+    )

@@ -1,0 +1,280 @@
+"""The house rules: what a reader may take for granted about this tree without looking.
+
+A rule is a function of a root folder and answers with complaints, each a sentence with the place in front.
+`test_house_rules.py` runs all of them over the project, and each over a small tree that breaks it.
+
+The rules look at the syntax tree and not at text, so that a docstring may speak of what the code may not do.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+
+PACKAGES = ("topicsd", "shared", "router", "loadtest", "spark")
+FOLDERS = (*PACKAGES, "tests", "systemd")
+ROOT_FOLDERS_WITH_A_DOT = (".ci", ".git", ".venv")
+
+# What the modules below a path may import of the project; the longest path that fits decides.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "shared": ("shared",),
+    "router": ("router", "shared"),
+    "loadtest": ("loadtest", "topicsd", "router", "shared"),
+    "spark": ("spark", "topicsd", "shared"),
+    "topicsd": ("topicsd", "shared"),
+    "topicsd/disk": ("topicsd.disk", "shared"),
+    "topicsd/wal": ("topicsd.wal", "topicsd.disk", "shared"),
+    "topicsd/engine": ("topicsd.engine", "topicsd.wal", "topicsd.disk", "shared"),
+}
+
+# Decisions that are pure functions of their inputs and `now`.
+PURE_MODULES = ("topicsd/engine/retention.py", "topicsd/engine/dedupe.py")
+IMPURE_IMPORTS = ("topicsd.disk", "topicsd.wal", "asyncio")
+
+DISK_MODULE = "topicsd/disk/fs.py"
+CLOCK_MODULE = "shared/clock.py"
+# The members of `os` that change something on the disk, or make a descriptor with which one can.
+DISK_CALLS = re.compile(
+    r"copy_file_range|f?(data)?sync|fdopen|f?truncate|link|symlink|mkdir|makedirs|mkfifo|mknod|open"
+    r"|posix_fadvise|posix_fallocate|p?writev?|remove(dirs)?|renames?|replace|rmdir|sendfile|unlink"
+)
+DISK_MODULES = ("fcntl", "mmap", "shutil", "tempfile")
+PATH_WRITES = ("write_bytes", "write_text")
+DATETIME_READINGS = ("now", "today", "utcnow")
+
+EMPTY_NAMES = ("base", "common", "helper", "helpers", "misc", "util", "utils")
+# A test file is named after what comes out, not after the order in which somebody wrote it.
+NAMELESS_TEST = re.compile(r"_(?:[a-z]|\d+|(?:batch|misc|more|other|part)\d*)$")
+LEFT_OVER = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
+TEXT_SUFFIXES = (
+    ".cfg",
+    ".css",
+    ".html",
+    ".ini",
+    ".js",
+    ".json",
+    ".md",
+    ".py",
+    ".sh",
+    ".toml",
+    ".yaml",
+    ".yml",
+)
+TEXT_NAMES = ("Makefile", "run")
+
+Rule = Callable[[Path], list[str]]
+
+
+def modules(root: Path, folders: tuple[str, ...] = FOLDERS) -> Iterator[tuple[str, Path]]:
+    """Every Python file of the project with its path as the rules write it."""
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            yield path.relative_to(root).as_posix(), path
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def files_are_short(root: Path) -> list[str]:
+    complaints = []
+    for name, path in modules(root):
+        line_count = len(path.read_text(encoding="utf-8").splitlines())
+        if line_count > FILE_LINES_MAX:
+            complaints.append(f"{name}: {line_count} lines, at most {FILE_LINES_MAX}")
+    return complaints
+
+
+def functions_are_short(root: Path) -> list[str]:
+    complaints = []
+    for name, path in modules(root):
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                line_count = (node.end_lineno or node.lineno) - node.lineno + 1
+                if line_count > FUNCTION_LINES_MAX:
+                    told = f"{node.name} has {line_count} lines, at most {FUNCTION_LINES_MAX}"
+                    complaints.append(f"{name}:{node.lineno}: {told}")
+    return complaints
+
+
+def modules_say_what_they_promise(root: Path) -> list[str]:
+    complaints = []
+    for name, path in modules(root, PACKAGES):
+        tree = parse(path)
+        # An empty __init__.py promises nothing.
+        if not ast.get_docstring(tree) and not (path.name == "__init__.py" and not tree.body):
+            complaints.append(f"{name}: no docstring")
+    return complaints
+
+
+def imports(tree: ast.Module, name: str) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything imported: `from a import b` is `a.b`."""
+    package = name.split("/")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}"
+
+
+def is_within(imported: str, module: str) -> bool:
+    return imported == module or imported.startswith(module + ".")
+
+
+def layers_look_down(root: Path) -> list[str]:
+    complaints = []
+    for name, path in modules(root, PACKAGES):
+        layer = max((key for key in LAYERS if name.startswith(key + "/")), key=len)
+        for line, imported in imports(parse(path), name):
+            ours = imported.split(".")[0] in FOLDERS
+            if ours and not any(is_within(imported, allowed) for allowed in LAYERS[layer]):
+                complaints.append(f"{name}:{line}: {layer} may not import {imported}")
+            if name in PURE_MODULES and any(is_within(imported, impure) for impure in IMPURE_IMPORTS):
+                complaints.append(f"{name}:{line}: a pure module may not import {imported}")
+    return complaints
+
+
+def only_the_seam_changes_the_disk(root: Path) -> list[str]:
+    complaints = []
+    for name, path in modules(root, ("topicsd", "shared")):
+        if name == DISK_MODULE:
+            continue
+        tree = parse(path)
+        for line, imported in imports(tree, name):
+            module, _, member = imported.partition(".")
+            if module in DISK_MODULES or (module in ("os", "posix") and DISK_CALLS.fullmatch(member)):
+                complaints.append(f"{name}:{line}: only {DISK_MODULE} may use {imported}")
+        for node in ast.walk(tree):
+            used = disk_change(node)
+            if used is not None:
+                line, call = used
+                complaints.append(f"{name}:{line}: only {DISK_MODULE} may use {call}")
+    return complaints
+
+
+def disk_change(node: ast.AST) -> tuple[int, str] | None:
+    """What a node does to the disk past the seam. Mentioning `os.fsync` is enough: a thread may call it."""
+    if isinstance(node, ast.Attribute):
+        if isinstance(node.value, ast.Name) and node.value.id == "os" and DISK_CALLS.fullmatch(node.attr):
+            return node.lineno, f"os.{node.attr}"
+        if node.attr in PATH_WRITES:
+            return node.lineno, node.attr
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+        given = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "mode")]
+        reads = all(
+            isinstance(mode, ast.Constant) and not set("wax+") & set(str(mode.value)) for mode in given
+        )
+        if not reads:
+            return node.lineno, "open() for writing"
+    return None
+
+
+def only_the_clock_reads_the_time(root: Path) -> list[str]:
+    complaints = []
+    for name, path in modules(root, ("topicsd", "shared", "router")):
+        if name == CLOCK_MODULE:
+            continue
+        tree = parse(path)
+        read = [(line, imported) for line, imported in imports(tree, name) if is_within(imported, "time")]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in DATETIME_READINGS:
+                owner = ast.unparse(node.value)
+                if owner.split(".")[-1] in ("datetime", "date"):
+                    read.append((node.lineno, f"{owner}.{node.attr}"))
+        complaints += [f"{name}:{line}: only {CLOCK_MODULE} may use {used}" for line, used in read]
+    return complaints
+
+
+def names_mean_something(root: Path) -> list[str]:
+    complaints = []
+    for name, path in modules(root):
+        words = [*path.relative_to(root).parts[:-1], path.stem]
+        complaints += [f"{name}: {word} says nothing" for word in words if word in EMPTY_NAMES]
+        if path.stem in sys.stdlib_module_names:
+            complaints.append(f"{name}: hides the {path.stem} of the standard library")
+    return complaints
+
+
+def tests_are_named_after_their_outcome(root: Path) -> list[str]:
+    complaints = []
+    for name, path in modules(root, ("tests",)):
+        has_tests = any(
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+            for node in parse(path).body
+        )
+        if has_tests and not path.stem.startswith("test_"):
+            complaints.append(f"{name}: has tests, but pytest looks for test_*.py")
+        if path.stem.startswith("test_") and NAMELESS_TEST.search(path.stem):
+            complaints.append(f"{name}: is not named after a module or an outcome")
+    return complaints
+
+
+def nothing_is_left_for_later(root: Path) -> list[str]:
+    complaints = []
+    for path in texts(root):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = LEFT_OVER.search(line)
+            if found:
+                complaints.append(f"{path.relative_to(root).as_posix()}:{number}: {found[0]}")
+    return complaints
+
+
+def texts(root: Path) -> Iterator[Path]:
+    """The files of the project that a person writes."""
+    below = [path for folder in (*FOLDERS, ".ci") for path in sorted((root / folder).rglob("*"))]
+    for path in [*sorted(root.iterdir()), *below]:
+        written = path.suffix in TEXT_SUFFIXES or path.name in TEXT_NAMES
+        if written and path.is_file() and "__pycache__" not in path.parts:
+            yield path
+
+
+def paths_in_documents_exist(root: Path) -> list[str]:
+    """A path in backticks in a document at the top level that begins with a folder of the project."""
+    complaints = []
+    for document in sorted(root.glob("*.md")):
+        for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
+            for quoted in re.findall(r"`([\w.-]+(?:/[\w.-]*)*)`", line):
+                top = quoted.split("/")[0]
+                is_root_file = "/" not in quoted and Path(quoted).suffix in (".lock", ".md", ".toml")
+                is_path = "/" in quoted and top in (*FOLDERS, ".ci")
+                if (is_path or is_root_file) and not (root / quoted).exists():
+                    complaints.append(f"{document.name}:{number}: there is no {quoted}")
+    return complaints
+
+
+def the_top_level_is_known(root: Path) -> list[str]:
+    ignore = root / ".gitignore"
+    patterns = ignore.read_text(encoding="utf-8").split() if ignore.exists() else []
+    ignored = [pattern.rstrip("/") for pattern in patterns]
+    complaints = []
+    for path in sorted(root.iterdir()):
+        known = path.name in FOLDERS or path.name in ROOT_FOLDERS_WITH_A_DOT
+        if path.is_dir() and not known and not any(fnmatch.fnmatch(path.name, one) for one in ignored):
+            complaints.append(f"{path.name}/: no folder of this project")
+    return complaints
+
+
+RULES: tuple[Rule, ...] = (
+    files_are_short,
+    functions_are_short,
+    modules_say_what_they_promise,
+    layers_look_down,
+    only_the_seam_changes_the_disk,
+    only_the_clock_reads_the_time,
+    names_mean_something,
+    tests_are_named_after_their_outcome,
+    nothing_is_left_for_later,
+    paths_in_documents_exist,
+    the_top_level_is_known,
+)

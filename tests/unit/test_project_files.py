@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.config import settings_table
+
+PROJECT = Path(__file__).parents[2]
+
+
+def read(name: str) -> str:
+    return (PROJECT / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads(read("pyproject.toml"))["project"]
+    return table
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_readme_shows_the_settings_that_there_are() -> None:
+    match = re.search(
+        r"<!-- settings: .*? -->\n\n(.*?)\n<!-- end of settings -->", read("README.md"), re.DOTALL
+    )
+    assert match is not None
+    assert match[1] == settings_table()
+
+
+def test_the_newest_heading_of_the_changelog_is_unreleased_or_the_version(project: dict[str, Any]) -> None:
+    headings = re.findall(r"^## \[?([^\]\s]+)", read("CHANGELOG.md"), re.MULTILINE)
+    released = [heading for heading in headings if heading != "Unreleased"]
+    assert headings[: len(headings) - len(released)] in ([], ["Unreleased"])
+    assert released[:1] in ([], [project["version"]])
+
+
+def test_the_lock_names_what_the_project_asks_for(project: dict[str, Any]) -> None:
+    locked = {
+        normalised(name) for name in re.findall(r"^([\w.-]+)==", read("requirements.lock"), re.MULTILINE)
+    }
+    asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    assert {normalised(re.split(r"[<>=!~\[ ]", one)[0]) for one in asked} <= locked
+
+
+def test_the_lock_has_sums_and_no_address() -> None:
+    lock = read("requirements.lock")
+    entries = re.split(r"^(?=[\w.-]+==)", lock, flags=re.MULTILINE)[1:]
+    assert entries
+    assert all("--hash=sha256:" in entry for entry in entries)
+    assert not re.search(r"https?:|index-url|find-links|^-|/", lock, re.MULTILINE)
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # Without what a make above this one hands down: `make PYTHON=... test` must test the same.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(["make", *arguments], cwd=PROJECT, env=environ, capture_output=True, text=True)
+
+
+def test_a_person_can_list_the_targets() -> None:
+    listed = make().stdout
+    targets = re.findall(r"^  make ([a-z-]+) +\w", listed, re.MULTILINE)
+    phony = re.search(r"^\.PHONY: (.*)$", read("Makefile"), re.MULTILINE)
+    assert phony is not None
+    assert targets == phony[1].split()
+
+
+def test_an_old_python_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    old = tmp_path / "python-of-old"
+    old.write_text('#!/bin/sh\ntest "$1" = -V && echo Python 3.10.1\nexit 1\n')
+    old.chmod(0o755)
+    for command in (str(old), "no-such-python"):
+        made = make("install", f"PYTHON={command}", f"VENV={tmp_path / 'venv'}")
+        assert made.returncode != 0
+        assert "topicsd needs Python 3.11 or newer" in made.stderr
+        assert not (tmp_path / "venv").exists()
