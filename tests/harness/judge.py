@@ -1,0 +1,157 @@
+"""Whether what a recovery shows can be true, given what a client knows.
+
+The rules, per topic:
+
+1. survivors were sent: byte-equal, with their tag, each once, at the seq that was acked for it
+2. a request is there whole or not at all (what was deleted or evicted of it aside)
+3. an acked request survives: class fsync always, class disk unless the machine failed, and any class that
+   was there after a failure of the machine, because it is on the media
+4. each seq up to the head is alive, evicted, deleted or in a reported lost range; reported ones are not alive
+5. a seq belongs for ever to the record that was acked or shown at it; the head never goes back
+6. an acked delete stays; one in doubt (or of a class that the crash can take) happened wholly or not at all
+7. what a recovery did not show, and what was refused, never comes later; reported losses stay reported
+
+What was shown counts as acked from then on: a reader has seen it.
+
+What it must not know: the engine, the disk, formats.
+"""
+
+from __future__ import annotations
+
+from tests.harness.ledger_entries import Deletion, Durability, Found, Request, TopicPage
+
+
+def judge(
+    page: TopicPage,
+    sent: dict[bytes, tuple[Request, int]],
+    found: Found,
+    *,
+    machine_failed: bool,
+    exact: bool,
+) -> None:
+    """Raise AssertionError when a rule is broken; else enter what was learned into the page."""
+    alive = _check_survivors(page, sent, found)
+    standing = _check_deletions(page, alive, machine_failed)
+    deleted = {seq for deletion in standing for seq in deletion.seqs}
+    evicted = set(range(1, found.evict_floor))
+    _check_requests(page, alive, deleted | evicted, machine_failed)
+    lost = found.lost_seqs()
+    holes = set(range(1, found.head_seq + 1)) - alive - lost - deleted - evicted
+    assert not holes, f"{page.name}: seqs {sorted(holes)} are missing and nothing says why"
+    hidden = alive & (lost | evicted)
+    assert not hidden, f"{page.name}: seqs {sorted(hidden)} are there and reported as lost or evicted"
+    _check_ends(page, found, alive)
+    _check_losses(page, found, lost, exact)
+    _settle(page, found, alive, standing, deleted | evicted, machine_failed)
+
+
+def _must_survive(durability: Durability, on_media: bool, machine_failed: bool) -> bool:
+    return on_media or durability == "fsync" or (durability == "disk" and not machine_failed)
+
+
+def _check_survivors(page: TopicPage, sent: dict[bytes, tuple[Request, int]], found: Found) -> set[int]:
+    """Rules 1, 5 and 7; learns where the requests are whose ack never came."""
+    name = page.name
+    seqs = [seq for seq, _, _ in found.records]
+    assert seqs == sorted(set(seqs)), f"{name}: seqs out of order or twice: {seqs}"
+    for seq, payload, tag in found.records:
+        assert payload in sent, f"{name}: {payload!r} at seq {seq} was never sent"
+        request, index = sent[payload]
+        assert request.topic == name, f"{name}: {payload!r} at seq {seq} was sent to {request.topic}"
+        assert tag == request.tags[index], (
+            f"{name}: the tag of seq {seq} is {tag!r}, not {request.tags[index]!r}"
+        )
+        assert request.fate not in ("refused", "gone"), f"{name}: {request} came back at seq {seq}"
+        if request.first_seq is None:
+            request.first_seq = seq - index
+        place = request.first_seq + index
+        assert seq == place, f"{name}: {payload!r} is at seq {seq} and not at {place}: {request}"
+        page.own(seq, payload)
+    return set(seqs)
+
+
+def _check_deletions(page: TopicPage, alive: set[int], machine_failed: bool) -> list[Deletion]:
+    """Rule 6. A delete stands when nothing of it is alive; one that does not stand explains nothing."""
+    standing = []
+    for deletion in page.deletions:
+        survivors = alive & deletion.seqs
+        if not survivors:
+            standing.append(deletion)
+            continue
+        obliged = deletion.acked and _must_survive(page.durability, deletion.on_media, machine_failed)
+        assert not obliged, f"{page.name}: seqs {sorted(survivors)} were deleted and are there"
+    return standing
+
+
+def _check_requests(page: TopicPage, alive: set[int], explained: set[int], machine_failed: bool) -> None:
+    """Rules 2 and 3."""
+    for request in page.requests:
+        seqs = set(request.seqs())
+        missing = seqs - alive - explained
+        if not missing:
+            continue
+        assert not seqs & alive, f"{page.name}: a part of {request} is there, seqs {sorted(missing)} are not"
+        obliged = request.fate == "acked" and _must_survive(
+            request.durability, request.on_media, machine_failed
+        )
+        assert not obliged, f"{page.name}: acked seqs {sorted(missing)} are gone: {request}"
+
+
+def _check_ends(page: TopicPage, found: Found, alive: set[int]) -> None:
+    """Rule 5 and the floors."""
+    name = page.name
+    given = max(page.owners, default=0)
+    assert found.head_seq >= given, f"{name}: the head is {found.head_seq}, but seq {given} was given already"
+    assert found.head_seq >= page.last.head_seq, f"{name}: the head fell from {page.last.head_seq}: {found}"
+    first = min(alive, default=found.head_seq + 1)
+    ordered = found.evict_floor <= found.earliest_seq <= first
+    assert ordered, (
+        f"{name}: evict_floor {found.evict_floor}, earliest {found.earliest_seq}, alive from {first}"
+    )
+    assert found.evict_floor >= page.last.evict_floor, f"{name}: the floor fell from {page.last.evict_floor}"
+    may_evict = page.evicts or page.durability == "ephemeral"
+    assert may_evict or found.evict_floor <= 1, (
+        f"{name}: evicted to {found.evict_floor} without a cap or a TTL"
+    )
+
+
+def _check_losses(page: TopicPage, found: Found, lost: set[int], exact: bool) -> None:
+    """Rule 7, and no loss made up where the head can be known."""
+    name = page.name
+    assert max(lost, default=0) <= found.head_seq, (
+        f"{name}: a loss beyond the head {found.head_seq}: {found.lost}"
+    )
+    before = page.last.lost_seqs()
+    unsaid = before - lost - set(range(found.evict_floor))
+    assert not unsaid, f"{name}: seqs {sorted(unsaid)} were reported as lost and are not any more"
+    if exact:
+        made_up = lost - before
+        assert not made_up, f"{name}: seqs {sorted(made_up)} are reported as lost, but the head can be known"
+        given = max(page.last.head_seq, *page.owners, 0)
+        assert found.head_seq == given, (
+            f"{name}: the head is {found.head_seq}, but it can be known to be {given}"
+        )
+
+
+def _settle(
+    page: TopicPage,
+    found: Found,
+    alive: set[int],
+    standing: list[Deletion],
+    explained: set[int],
+    machine_failed: bool,
+) -> None:
+    """From here on, this is what happened."""
+    page.last = found
+    page.deletions = standing
+    for deletion in standing:
+        deletion.acked = True
+        deletion.on_media |= machine_failed
+    for request in page.requests:
+        if alive.intersection(request.seqs()):
+            request.fate = "acked"
+            request.on_media |= machine_failed
+        elif request.fate == "unknown" or (
+            request.fate == "acked" and not explained.issuperset(request.seqs())
+        ):
+            request.fate, request.first_seq, request.on_media = "gone", None, False

@@ -1,0 +1,118 @@
+"""The ledger of what was sent and answered, across crashes, and the door to its judge.
+
+Promises: it knows nothing but what a client knows. Payloads are unique, so that every surviving record is
+looked up by its bytes and belongs to one request; a retry is the same request under its idempotency key. A
+test writes into it what happens, says `new_generation` at every crash or stop, and hands what the recovery
+shows to `check`, which has the rules of `judge`.
+
+A topic that is not among the found ones counts as empty. A topic that is deleted and created again is
+another topic here (call it "name#2").
+
+What it must not know: the engine, the disk, formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tests.harness.judge import judge
+from tests.harness.ledger_entries import Deletion, Durability, Found, Request, TopicPage
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.generation = 1
+        self._pages: dict[str, TopicPage] = {}
+        self._sent: dict[bytes, tuple[Request, int]] = {}
+        self._machine_failed = False
+
+    def topic(self, name: str, durability: Durability = "disk", *, evicts: bool = False) -> None:
+        """Make a topic known; `evicts` says that it has a cap or a TTL."""
+        assert name not in self._pages, f"{name} is in the ledger already"
+        self._pages[name] = TopicPage(name, durability, evicts)
+
+    def sent(
+        self,
+        topic: str,
+        payloads: Iterable[bytes],
+        *,
+        tags: Sequence[str | None] = (),
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> Request:
+        """A request is on its way; it has the class of its topic unless told."""
+        page = self._pages[topic]
+        sent = list(payloads)
+        request = Request(topic, sent, list(tags) or [None] * len(sent), durability or page.durability, key)
+        assert len(request.tags) == len(sent) > 0, "a tag, perhaps None, for every record"
+        for index, payload in enumerate(sent):
+            assert payload not in self._sent, f"{payload!r} was sent before: the judge needs unique payloads"
+            self._sent[payload] = (request, index)
+        page.requests.append(request)
+        return request
+
+    def retried(self, request: Request) -> None:
+        """Sent once more under its idempotency key; where it is acked already it must get the same seqs."""
+        assert request.key is not None, "without a key a retry is another request, with other payloads"
+        if request.fate != "acked":
+            request.fate = "in_flight"
+
+    def acked(self, request: Request, first_seq: int) -> None:
+        page = self._pages[request.topic]
+        if request.first_seq is None:
+            head = page.last.head_seq
+            assert first_seq > head, f"{page.name}: {request} acked at {first_seq}, not above the head {head}"
+        else:
+            assert first_seq == request.first_seq, f"{page.name}: {request} acked again, now at {first_seq}"
+        request.fate, request.first_seq = "acked", first_seq
+        for seq, payload in zip(request.seqs(), request.payloads, strict=True):
+            page.own(seq, payload)
+
+    def errored(self, request: Request) -> None:
+        """Answered with an error that leaves open what became of it."""
+        request.fate = "errored"
+
+    def refused(self, request: Request) -> None:
+        """Answered with an error that says that nothing was written."""
+        request.fate = "refused"
+
+    def deleting(self, topic: str, seqs: Iterable[int]) -> Deletion:
+        """A delete of these seqs is on its way: what it matches of `live`."""
+        deletion = Deletion(topic, frozenset(seqs))
+        self._pages[topic].deletions.append(deletion)
+        return deletion
+
+    def delete_acked(self, deletion: Deletion) -> None:
+        deletion.acked = True
+
+    def live(self, topic: str) -> list[tuple[int, str | None]]:
+        """(seq, tag) of what is acked and not being deleted, in order: what a delete can match."""
+        page = self._pages[topic]
+        deleted = {seq for deletion in page.deletions for seq in deletion.seqs}
+        found = {
+            seq: tag
+            for request in page.requests
+            if request.fate == "acked"
+            for seq, tag in zip(request.seqs(), request.tags, strict=True)
+            if seq not in deleted
+        }
+        return sorted(found.items())
+
+    def new_generation(self, *, machine_failed: bool) -> None:
+        """The process is gone; with its machine or its disk (a power cut, a failed sync) or without."""
+        self.generation += 1
+        self._machine_failed = self._machine_failed or machine_failed
+        for page in self._pages.values():
+            for request in page.requests:
+                if request.fate in ("in_flight", "errored"):
+                    request.fate = "unknown"
+
+    def check(self, found: Mapping[str, Found], *, exact: bool = False) -> None:
+        """Judge what is there now. `exact`: the head can be known, so no loss may be reported for it."""
+        strangers = found.keys() - self._pages.keys()
+        assert not strangers, f"topics that nobody made: {sorted(strangers)}"
+        for name, page in self._pages.items():
+            judge(
+                page, self._sent, found.get(name, Found()), machine_failed=self._machine_failed, exact=exact
+            )
+        self._machine_failed = False

@@ -1,0 +1,84 @@
+"""The words of the ledger: a request, a deletion, what a recovery shows, and a topic's page of them.
+
+What it must not know: the rules (`judge`), and how the entries come to be (`ledger`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+
+# in_flight: no answer yet; errored: an answer that leaves it open; unknown: either of them once the process
+# is gone; refused: an answer that says that nothing was written; gone: a recovery did not show it.
+Fate = Literal["in_flight", "acked", "errored", "refused", "unknown", "gone"]
+
+
+@dataclass(eq=False)
+class Request:
+    topic: str
+    payloads: list[bytes]
+    tags: list[str | None]
+    durability: Durability
+    key: str | None = None
+    fate: Fate = "in_flight"
+    # Known from the ack, or from the recovery that showed it.
+    first_seq: int | None = None
+    # It was there after a failure of the machine: whatever its class, it is on the media.
+    on_media: bool = False
+
+    def seqs(self) -> range:
+        return (
+            range(0) if self.first_seq is None else range(self.first_seq, self.first_seq + len(self.payloads))
+        )
+
+    def __repr__(self) -> str:
+        first = f"{self.payloads[0]!r:.60}"
+        return (
+            f"<{self.durability} request of {len(self.payloads)} at {self.first_seq}, {self.fate}: {first}>"
+        )
+
+
+@dataclass(eq=False)
+class Deletion:
+    """A delete of these seqs: what it matched when it was called."""
+
+    topic: str
+    seqs: frozenset[int]
+    acked: bool = False
+    on_media: bool = False
+
+
+@dataclass
+class Found:
+    """What a topic shows. `evict_floor` is the last evicted seq plus one, 0 or 1 when there is none."""
+
+    head_seq: int = 0
+    evict_floor: int = 0
+    earliest_seq: int = 1
+    # (first, last, reason)
+    lost: list[tuple[int, int, str]] = field(default_factory=list)
+    # (seq, payload, tag)
+    records: list[tuple[int, bytes, str | None]] = field(default_factory=list)
+
+    def lost_seqs(self) -> set[int]:
+        return {seq for first, last, _ in self.lost for seq in range(first, last + 1)}
+
+
+@dataclass(eq=False)
+class TopicPage:
+    name: str
+    durability: Durability
+    # It has a cap or a TTL.
+    evicts: bool
+    requests: list[Request] = field(default_factory=list)
+    deletions: list[Deletion] = field(default_factory=list)
+    # Who a seq was ever acked or shown for.
+    owners: dict[int, bytes] = field(default_factory=dict)
+    # What the last check found.
+    last: Found = field(default_factory=Found)
+
+    def own(self, seq: int, payload: bytes) -> None:
+        owner = self.owners.setdefault(seq, payload)
+        assert owner == payload, f"{self.name}: seq {seq} was given to {owner!r} and now to {payload!r}"

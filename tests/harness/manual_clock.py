@@ -1,0 +1,38 @@
+"""A clock that stands still until a test moves it.
+
+Promises `shared.clock.Clock`: wall time and monotonic time go on together by `advance`, and `step_wall` moves
+the wall alone, also backwards. Counted in whole nanoseconds, so that a thousand small steps add up exactly.
+
+What it must not know: timers (the manual loop asks it and moves it).
+"""
+
+from __future__ import annotations
+
+_NS_PER_MS = 1_000_000
+
+
+class ManualClock:
+    def __init__(self, now_ms: int = 1_700_000_000_000, monotonic: float = 1000.0) -> None:
+        self._wall_ns = now_ms * _NS_PER_MS
+        self._monotonic_ns = round(monotonic * 1e9)
+
+    def now_ms(self) -> int:
+        return self._wall_ns // _NS_PER_MS
+
+    def monotonic(self) -> float:
+        return self._monotonic_ns / 1e9
+
+    def monotonic_ns(self) -> int:
+        return self._monotonic_ns
+
+    def advance(self, ms: float) -> None:
+        self.advance_ns(round(ms * _NS_PER_MS))
+
+    def advance_ns(self, ns: int) -> None:
+        assert ns >= 0, "monotonic time does not go back"
+        self._wall_ns += ns
+        self._monotonic_ns += ns
+
+    def step_wall(self, ms: int) -> None:
+        """What ntpd or an operator does to a clock."""
+        self._wall_ns += ms * _NS_PER_MS

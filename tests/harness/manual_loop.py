@@ -1,0 +1,182 @@
+"""An event loop and a disk thread that do nothing until the test says so.
+
+Promises: the few methods of asyncio's loop that the engine uses, in asyncio's order (a callback that is
+made ready during a turn runs in the next one; due timers run in the order of their times, then of their
+making). `StepThread` stands for the thread that syncs: jobs one at a time, in order, each when the test
+wants it, so every interleaving of loop and thread can be played on one thread, the same way every time.
+
+An exception of a callback or a job (a `PowerCut` above all) comes out of the driver's call, and what was
+behind it stays queued.
+
+What it must not know: the engine, the disk.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tests.harness.manual_clock import ManualClock
+
+T = TypeVar("T")
+
+_TURNS_MAX = 100_000
+
+
+class ManualHandle:
+    """What asyncio's Handle and TimerHandle are to their callers."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "when_ns")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], when_ns: int = 0) -> None:
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self.when_ns = when_ns
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self.when_ns / 1e9
+
+    def run(self) -> None:
+        if not self._cancelled:
+            self._callback(*self._args)
+
+
+class ManualLoop:
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._ready: deque[ManualHandle] = deque()
+        self._timers: list[tuple[int, int, ManualHandle]] = []
+        self._timer_count = 0
+
+    def time(self) -> float:
+        return self._clock.monotonic()
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> ManualHandle:
+        handle = ManualHandle(callback, args)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> ManualHandle:
+        return self.call_soon(callback, *args)
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> ManualHandle:
+        return self._call_at_ns(self._clock.monotonic_ns() + round(seconds * 1e9), callback, args)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> ManualHandle:
+        return self._call_at_ns(round(when * 1e9), callback, args)
+
+    def _call_at_ns(
+        self, when_ns: int, callback: Callable[..., object], args: tuple[Any, ...]
+    ) -> ManualHandle:
+        handle = ManualHandle(callback, args, when_ns)
+        self._timer_count += 1
+        heapq.heappush(self._timers, (when_ns, self._timer_count, handle))
+        return handle
+
+    def run_turn(self) -> int:
+        """Run what is ready now, due timers included; answers how many callbacks that were."""
+        self._take_due()
+        count = len(self._ready)
+        for _ in range(count):
+            self._ready.popleft().run()
+        return count
+
+    def run_until_idle(self) -> None:
+        """Turns until nothing is ready. Time stands still, so a timer that is not due stays."""
+        for _ in range(_TURNS_MAX):
+            if not self.run_turn():
+                return
+        raise AssertionError(f"the loop was still busy after {_TURNS_MAX} turns in which no time passed")
+
+    def advance(self, ms: float) -> None:
+        """Let time pass, from timer to timer, running each at its time and then what it makes ready."""
+        end_ns = self._clock.monotonic_ns() + round(ms * 1e6)
+        self.run_until_idle()
+        while (when_ns := self.next_timer_ns()) is not None and when_ns <= end_ns:
+            self._clock.advance_ns(max(0, when_ns - self._clock.monotonic_ns()))
+            self.run_until_idle()
+        self._clock.advance_ns(max(0, end_ns - self._clock.monotonic_ns()))
+
+    def next_timer_ns(self) -> int | None:
+        """When the next timer is due, None without one."""
+        while self._timers and self._timers[0][2].cancelled():
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    @property
+    def ready_count(self) -> int:
+        return sum(1 for handle in self._ready if not handle.cancelled())
+
+    @property
+    def timer_count(self) -> int:
+        return sum(1 for _, _, handle in self._timers if not handle.cancelled())
+
+    def _take_due(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        while self._timers and self._timers[0][0] <= now_ns:
+            handle = heapq.heappop(self._timers)[2]
+            if not handle.cancelled():
+                self._ready.append(handle)
+
+
+class StepThread:
+    """The engine's disk thread, one step at a time."""
+
+    def __init__(self, loop: ManualLoop) -> None:
+        self._loop = loop
+        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], object]]] = deque()
+        self._outcomes: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self._stopped = False
+
+    @property
+    def pending(self) -> int:
+        return len(self._jobs)
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | OSError], object]) -> None:
+        assert not self._stopped, "a job for a thread that was stopped"
+        self._jobs.append((job, done))
+
+    def run_one(self) -> bool:
+        """Do the oldest job and post its outcome to the loop; False when there was none."""
+        if not self._jobs:
+            return False
+        job, done = self._jobs.popleft()
+        outcome: Any
+        try:
+            outcome = job()
+        except OSError as error:
+            outcome = error
+        self._outcomes.append((done, outcome))
+        self._loop.call_soon_threadsafe(self._deliver)
+        return True
+
+    def run_all(self) -> int:
+        count = 0
+        while self.run_one():
+            count += 1
+        return count
+
+    def drain(self) -> None:
+        """As a caller that blocks until the thread is through: all jobs are done and their outcomes told."""
+        while self._jobs or self._outcomes:
+            self.run_all()
+            self._deliver()
+
+    def _deliver(self) -> None:
+        while self._outcomes:
+            done, outcome = self._outcomes.popleft()
+            done(outcome)
+
+    def stop(self) -> None:
+        """As a thread that is joined: what was submitted is still done, nothing more is taken."""
+        self._stopped = True
+        self.run_all()

@@ -1,0 +1,116 @@
+"""What a power cut leaves: one outcome out of all that are legal, chosen by a `random.Random`.
+
+Promises: the same disk and the same rng give the same outcome. Every sector that was not synced is lost (the
+media's version), kept (any version it had since the sync) or torn (two versions, cut somewhere) on its own;
+the size of the file is any that it had since the sync, sectors that a kept size leaves without content are
+zeros, and what a kept truncation cut off does not come back. Names go by `Names.survivors`.
+
+Sectors that are all independent almost never show the plain outcomes: everything lost, everything kept, or
+a disk that wrote in order until it stopped. So a cut first draws a manner for the data and one for the
+names; "each" is the independent one and the most frequent.
+
+What it must not know: formats, and which call was in flight (the disk left its effect pending).
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.harness.memory_file import SECTOR_BYTES, MemoryFile, put_sector
+from tests.harness.memory_names import NameOp
+
+_MANNERS = ("each", "each", "each", "ordered", "all", "none")
+_TORN_SHARE = 0.2
+_NEWEST_SHARE = 0.6
+
+
+class Outcome:
+    """The dice of one cut."""
+
+    def __init__(self, rng: Random, stamp_last: int) -> None:
+        self._rng = rng
+        self._data_manner = rng.choice(_MANNERS)
+        self._name_manner = rng.choice(_MANNERS)
+        # The disk that writes in order did everything up to here, and this one perhaps in part. Near the
+        # end is where the promises are, so half of the draws are there.
+        self._horizon = rng.randint(max(0, stamp_last - 3) if rng.random() < 0.5 else 0, stamp_last)
+
+    def keeps_name(self, op: NameOp) -> bool:
+        if self._name_manner == "each":
+            return self._rng.random() < 0.5
+        if self._name_manner == "ordered":
+            return op.stamp <= self._horizon
+        return self._name_manner == "all"
+
+    def survivor(self, file: MemoryFile) -> MemoryFile:
+        """The file as the machine finds it when it is up again: on the media, all of it."""
+        size, shrinks = self._kept_size(file)
+        image = file.media[:]
+        for _, cut_at in shrinks:
+            del image[cut_at:]
+        share = self._rng.choice((0.1, 0.5, 0.5, 0.9))
+        for sector, versions in file.dirty.items():
+            found = self._kept_sector(image, sector, _clipped(versions, shrinks, sector), share)
+            if found is not None:
+                put_sector(image, sector, found)
+        del image[size:]
+        return MemoryFile(file.inode, image, size)
+
+    def _kept_size(self, file: MemoryFile) -> tuple[int, list[tuple[int, int]]]:
+        """A size of the file's history, and the truncations that came true with it."""
+        count = len(file.sizes)
+        if self._data_manner == "none":
+            count = 0
+        elif self._data_manner == "ordered":
+            count = sum(1 for stamp, _ in file.sizes if stamp <= self._horizon)
+        elif self._data_manner == "each" and count and self._rng.random() < 0.5:
+            count = self._rng.randrange(count)
+        size = file.sizes[count - 1][1] if count else file.media_size
+        return size, file.shrinks(count)
+
+    def _kept_sector(
+        self, image: bytearray, sector: int, versions: list[tuple[int, bytes]], share: float
+    ) -> bytes | None:
+        """The content the sector ends with; None is what the media had."""
+        rng = self._rng
+        manner = self._data_manner
+        if manner == "none":
+            return None
+        if manner == "all":
+            return versions[-1][1]
+        if manner == "ordered":
+            versions = [version for version in versions if version[0] <= self._horizon]
+            if not versions:
+                return None
+            if versions[-1][0] < self._horizon:
+                return versions[-1][1]
+        fate = rng.random()
+        if fate < _TORN_SHARE:
+            return self._torn(image, sector, versions)
+        if fate < _TORN_SHARE + (1 - _TORN_SHARE) * (1 - share):
+            return None if manner == "each" or len(versions) < 2 else versions[-2][1]
+        newest = manner == "ordered" or rng.random() < _NEWEST_SHARE
+        return versions[-1][1] if newest else rng.choice(versions)[1]
+
+    def _torn(self, image: bytearray, sector: int, versions: list[tuple[int, bytes]]) -> bytes:
+        start = sector * SECTOR_BYTES
+        media = (0, bytes(image[start : start + SECTOR_BYTES]))
+        new_index = self._rng.randrange(len(versions))
+        new = versions[new_index][1].ljust(SECTOR_BYTES, b"\0")
+        old = self._rng.choice([media, *versions[:new_index]])[1].ljust(SECTOR_BYTES, b"\0")
+        cut = self._rng.randrange(1, SECTOR_BYTES)
+        return new[:cut] + old[cut:] if self._rng.random() < 0.7 else old[:cut] + new[cut:]
+
+
+def _clipped(
+    versions: list[tuple[int, bytes]], shrinks: list[tuple[int, int]], sector: int
+) -> list[tuple[int, bytes]]:
+    """The versions as the truncations that came after them left them."""
+    if not shrinks:
+        return versions
+    start = sector * SECTOR_BYTES
+    found = []
+    for stamp, content in versions:
+        cuts = [max(0, cut_at - start) for cut_stamp, cut_at in shrinks if cut_stamp > stamp]
+        found.append((stamp, content[: min(cuts)] if cuts else content))
+    return found

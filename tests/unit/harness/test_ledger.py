@@ -1,0 +1,244 @@
+"""The judge lets through what can be true and names what cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.harness.ledger import Ledger
+from tests.harness.ledger_entries import Durability, Found, Request
+
+
+def _ledger(durability: Durability = "fsync", *, evicts: bool = False) -> tuple[Ledger, list[Request]]:
+    """Two acked requests: seqs 1 to 3, seqs 4 and 5."""
+    ledger = Ledger()
+    ledger.topic("t", durability, evicts=evicts)
+    first = ledger.sent("t", [b"a", b"b", b"c"], tags=["x", None, "y"])
+    ledger.acked(first, 1)
+    second = ledger.sent("t", [b"d", b"e"], key="k")
+    ledger.acked(second, 4)
+    return ledger, [first, second]
+
+
+RECORDS: list[tuple[int, bytes, str | None]] = [
+    (1, b"a", "x"),
+    (2, b"b", None),
+    (3, b"c", "y"),
+    (4, b"d", None),
+    (5, b"e", None),
+]
+WHOLE = Found(head_seq=5, records=RECORDS)
+
+
+def _without(*seqs: int, **changed: object) -> Found:
+    records = [record for record in RECORDS if record[0] not in seqs]
+    first = records[0][0] if records else 6
+    return replace(WHOLE, records=records, earliest_seq=first, **changed)  # type: ignore[arg-type]
+
+
+def _refuses(ledger: Ledger, found: Found, why: str, *, exact: bool = False) -> None:
+    with pytest.raises(AssertionError, match=why):
+        ledger.check({"t": found}, exact=exact)
+
+
+def test_everything_there_is_right_after_any_crash() -> None:
+    ledger, _ = _ledger()
+    for machine_failed in (False, True):
+        ledger.new_generation(machine_failed=machine_failed)
+        ledger.check({"t": WHOLE}, exact=True)
+
+
+def test_a_missing_acked_fsync_request_is_named_even_when_it_is_reported_as_lost() -> None:
+    ledger, _ = _ledger()
+    ledger.new_generation(machine_failed=True)
+    _refuses(ledger, _without(4, 5, lost=[(4, 5, "crash")]), r"acked seqs \[4, 5\] are gone")
+
+
+def test_an_absent_topic_counts_as_empty() -> None:
+    ledger, _ = _ledger()
+    with pytest.raises(AssertionError, match="gone"):
+        ledger.check({})
+    with pytest.raises(AssertionError, match="nobody made"):
+        ledger.check({"t": WHOLE, "u": Found()})
+
+
+def test_a_disk_request_may_go_with_the_machine_when_its_seqs_are_reported_as_lost() -> None:
+    gone = _without(4, 5, head_seq=9, lost=[(4, 9, "crash")])
+    ledger, _ = _ledger("disk")
+    ledger.new_generation(machine_failed=True)
+    ledger.check({"t": gone})
+    ledger.new_generation(machine_failed=False)
+    ledger.check({"t": gone}, exact=True)
+
+    ledger, _ = _ledger("disk")
+    ledger.new_generation(machine_failed=True)
+    _refuses(ledger, replace(gone, lost=[]), "nothing says why")
+    ledger, _ = _ledger("disk")
+    ledger.new_generation(machine_failed=True)
+    _refuses(ledger, replace(gone, lost=[], head_seq=3), "seq 5 was given already")
+    ledger, _ = _ledger("disk")
+    ledger.new_generation(machine_failed=False)
+    _refuses(ledger, gone, "are gone")
+
+
+def test_what_was_there_after_a_failure_of_the_machine_is_there_after_the_next() -> None:
+    ledger, _ = _ledger("disk")
+    ledger.new_generation(machine_failed=True)
+    ledger.check({"t": WHOLE})
+    ledger.new_generation(machine_failed=True)
+    _refuses(ledger, _without(4, 5, lost=[(4, 5, "crash")]), "are gone")
+
+
+def test_half_a_request_is_never_right() -> None:
+    classes: tuple[Durability, ...] = ("disk", "fsync")
+    for durability in classes:
+        ledger, _ = _ledger(durability)
+        ledger.new_generation(machine_failed=True)
+        _refuses(ledger, _without(5, lost=[(5, 5, "crash")]), "a part of")
+
+
+def test_records_that_were_never_sent_or_changed_or_moved_or_doubled_are_named() -> None:
+    def changed(seq: int, payload: bytes, tag: str | None = None) -> Found:
+        return replace(WHOLE, records=[*RECORDS[:4], (seq, payload, tag)], head_seq=9, lost=[(6, 9, "crash")])
+
+    for found, why in (
+        (changed(5, b"E"), "never sent"),
+        (changed(5, b"e", "tag"), "the tag of seq 5"),
+        (changed(6, b"e"), "at seq 6 and not at 5"),
+        (changed(5, b"d"), "at seq 5 and not at 4"),
+        (changed(4, b"e"), "out of order or twice"),
+    ):
+        ledger, _ = _ledger()
+        _refuses(ledger, found, why)
+
+
+def test_a_hole_and_a_record_behind_a_report_of_its_loss_are_named() -> None:
+    ledger, _ = _ledger()
+    _refuses(ledger, replace(WHOLE, head_seq=6), r"\[6\] are missing")
+    _refuses(ledger, replace(WHOLE, lost=[(3, 3, "crash")]), r"\[3\] are there and reported")
+    _refuses(ledger, replace(WHOLE, lost=[(6, 8, "crash")]), "a loss beyond the head")
+
+
+def test_an_open_request_is_there_whole_or_not_at_all_and_then_for_good() -> None:
+    def opened() -> Ledger:
+        ledger, _ = _ledger()
+        ledger.errored(ledger.sent("t", [b"f", b"g"]))
+        ledger.sent("t", [b"h"])
+        ledger.new_generation(machine_failed=True)
+        return ledger
+
+    with_both = replace(
+        WHOLE, records=[*RECORDS, (6, b"f", None), (7, b"g", None), (8, b"h", None)], head_seq=8
+    )
+    ledger = opened()
+    ledger.check({"t": WHOLE}, exact=True)
+    ledger.new_generation(machine_failed=True)
+    _refuses(ledger, with_both, "came back")
+
+    ledger = opened()
+    ledger.check({"t": with_both}, exact=True)
+    ledger.new_generation(machine_failed=True)
+    _refuses(ledger, replace(WHOLE, head_seq=8, lost=[(6, 8, "crash")]), "are gone")
+
+    half = replace(WHOLE, records=[*RECORDS, (7, b"g", None)], head_seq=7, lost=[(6, 6, "crash")])
+    _refuses(opened(), half, "a part of")
+
+
+def test_a_refused_request_never_comes() -> None:
+    ledger, _ = _ledger()
+    ledger.refused(ledger.sent("t", [b"f"]))
+    ledger.new_generation(machine_failed=False)
+    _refuses(ledger, replace(WHOLE, records=[*RECORDS, (6, b"f", None)], head_seq=6), "came back")
+
+
+def test_a_seq_is_never_given_twice_also_not_after_its_record_was_lost() -> None:
+    ledger, _ = _ledger("disk")
+    with pytest.raises(AssertionError, match="was given to"):
+        ledger.acked(ledger.sent("t", [b"f"]), 5)
+    ledger, _ = _ledger("disk")
+    ledger.new_generation(machine_failed=True)
+    ledger.check({"t": _without(4, 5, head_seq=9, lost=[(4, 9, "crash")])})
+    with pytest.raises(AssertionError, match="not above the head 9"):
+        ledger.acked(ledger.sent("t", [b"g"]), 8)
+
+
+def test_a_retry_gets_the_same_seqs_while_its_first_try_is_there_and_new_ones_once_it_is_lost() -> None:
+    ledger, (_, second) = _ledger("disk")
+    ledger.retried(second)
+    ledger.acked(second, 4)
+    with pytest.raises(AssertionError, match="acked again, now at 6"):
+        ledger.acked(second, 6)
+
+    ledger, (_, second) = _ledger("disk")
+    ledger.new_generation(machine_failed=True)
+    gone = _without(4, 5, head_seq=9, lost=[(4, 9, "crash")])
+    ledger.check({"t": gone})
+    ledger.retried(second)
+    ledger.acked(second, 10)
+    ledger.check(
+        {"t": replace(gone, records=[*gone.records, (10, b"d", None), (11, b"e", None)], head_seq=11)}
+    )
+
+
+def test_an_acked_delete_stays_and_one_in_doubt_is_whole() -> None:
+    deleted = _without(1, 3)
+    ledger, _ = _ledger()
+    ledger.delete_acked(ledger.deleting("t", [1, 3]))
+    assert ledger.live("t") == [(2, None), (4, None), (5, None)]
+    ledger.new_generation(machine_failed=True)
+    _refuses(ledger, WHOLE, r"seqs \[1, 3\] were deleted and are there")
+    ledger.check({"t": deleted}, exact=True)
+
+    ledger, _ = _ledger()
+    ledger.deleting("t", [1, 3])
+    ledger.new_generation(machine_failed=True)
+    _refuses(ledger, _without(1), "a part of")
+    ledger.check({"t": deleted})
+    _refuses(ledger, WHOLE, "were deleted and are there")
+
+    ledger, _ = _ledger()
+    ledger.deleting("t", [1, 3])
+    ledger.new_generation(machine_failed=True)
+    ledger.check({"t": WHOLE})
+    _refuses(ledger, deleted, "a part of")
+
+
+def test_a_machine_may_take_an_acked_delete_of_class_disk_and_a_kill_may_not() -> None:
+    for machine_failed in (True, False):
+        ledger, _ = _ledger("disk")
+        ledger.delete_acked(ledger.deleting("t", [1, 3]))
+        ledger.new_generation(machine_failed=machine_failed)
+        if machine_failed:
+            ledger.check({"t": WHOLE})
+        else:
+            _refuses(ledger, WHOLE, "were deleted")
+
+
+def test_floors_only_rise_and_only_where_something_may_be_evicted() -> None:
+    evicted = _without(1, 2, evict_floor=3)
+    ledger, _ = _ledger()
+    _refuses(ledger, evicted, "without a cap")
+    ledger, _ = _ledger(evicts=True)
+    ledger.check({"t": evicted}, exact=True)
+    _refuses(ledger, replace(WHOLE, evict_floor=2), "are there and reported")
+    _refuses(ledger, _without(1, evict_floor=2), "the floor fell from 3")
+    _refuses(ledger, replace(evicted, earliest_seq=4), "alive from 3")
+
+
+def test_an_ephemeral_topic_loses_all_its_records_and_none_of_its_seqs() -> None:
+    ledger, _ = _ledger("ephemeral")
+    ledger.new_generation(machine_failed=False)
+    ledger.check({"t": Found(head_seq=300, evict_floor=301, earliest_seq=301)})
+    _refuses(ledger, Found(head_seq=5, evict_floor=301, earliest_seq=301), "fell from 300")
+
+
+def test_a_reported_loss_stays_reported_and_none_is_made_up_for_a_head_that_is_known() -> None:
+    ledger, _ = _ledger()
+    ledger.new_generation(machine_failed=False)
+    padded = replace(WHOLE, head_seq=9, lost=[(6, 9, "crash")])
+    _refuses(ledger, padded, "the head can be known", exact=True)
+    ledger.new_generation(machine_failed=True)
+    ledger.check({"t": padded})
+    ledger.check({"t": padded}, exact=True)
+    _refuses(ledger, replace(padded, lost=[], evict_floor=0, head_seq=9), "nothing says why")

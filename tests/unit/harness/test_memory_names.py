@@ -1,0 +1,169 @@
+"""A name is there after a cut when its directory was synced, and perhaps when it was not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from tests.harness.faults import PowerCut
+from tests.harness.memory_disk import MemoryDisk
+
+
+def _trees(disk: MemoryDisk) -> set[tuple[str, ...]]:
+    return {tuple(after.tree()) for after in _outcomes(disk)}
+
+
+def _outcomes(disk: MemoryDisk) -> Iterator[MemoryDisk]:
+    for seed in range(100):
+        yield disk.after_power_cut(Random(seed))
+
+
+def _made(disk: MemoryDisk, path: str, data: bytes) -> None:
+    """A file whose bytes are synced and whose name is not."""
+    fd = disk.create(path)
+    disk.pwrite(fd, data, 0)
+    disk.sync_data(fd)
+    disk.close(fd)
+
+
+def test_a_name_not_synced_may_be_gone() -> None:
+    disk = MemoryDisk()
+    _made(disk, "/a", b"1")
+    assert _trees(disk) == {(), ("/a",)}
+    disk.sync_dir("/")
+    assert _trees(disk) == {("/a",)}
+
+
+def test_names_are_kept_or_lost_one_by_one() -> None:
+    disk = MemoryDisk()
+    _made(disk, "/a", b"1")
+    _made(disk, "/b", b"2")
+    assert _trees(disk) == {(), ("/a",), ("/b",), ("/a", "/b")}
+
+
+def test_a_name_that_survives_has_only_the_bytes_that_were_synced() -> None:
+    disk = MemoryDisk()
+    fd = disk.create("/a")
+    disk.pwrite(fd, b"x" * 100, 0)
+    disk.sync_dir("/")
+    assert b"" in {after.read_file("/a") for after in _outcomes(disk)}
+
+
+def test_a_rename_is_never_half_done() -> None:
+    disk = MemoryDisk()
+    disk.write_file("/CURRENT", b"old")
+    disk.write_file("/tmp", b"new")
+    disk.rename("/tmp", "/CURRENT")
+    found = {(tuple(after.tree()), after.read_file("/CURRENT")) for after in _outcomes(disk)}
+    assert found == {(("/CURRENT", "/tmp"), b"old"), (("/CURRENT",), b"new")}
+
+
+def test_a_kept_rename_has_its_file_even_when_its_first_name_was_never_synced() -> None:
+    disk = MemoryDisk()
+    disk.write_file("/CURRENT", b"old")
+    _made(disk, "/tmp", b"new")
+    disk.rename("/tmp", "/CURRENT")
+    found = {(tuple(after.tree()), after.read_file("/CURRENT")) for after in _outcomes(disk)}
+    assert found == {(("/CURRENT",), b"old"), (("/CURRENT", "/tmp"), b"old"), (("/CURRENT",), b"new")}
+
+
+def test_a_rename_over_two_directories_waits_for_both() -> None:
+    disk = MemoryDisk()
+    disk.make_dirs("/wal")
+    disk.make_dirs("/trash")
+    disk.write_file("/wal/a", b"1")
+    disk.rename("/wal/a", "/trash/a")
+    both = {("/trash/", "/trash/a", "/wal/"), ("/trash/", "/wal/", "/wal/a")}
+    assert _trees(disk) == both
+    disk.sync_dir("/wal")
+    assert _trees(disk) == both
+    disk.sync_dir("/trash")
+    assert _trees(disk) == {("/trash/", "/trash/a", "/wal/")}
+
+
+def test_a_later_name_in_the_way_of_a_pending_rename_is_not_swept_away_by_it() -> None:
+    disk = MemoryDisk()
+    disk.make_dirs("/wal")
+    disk.make_dirs("/trash")
+    disk.write_file("/wal/a", b"1")
+    disk.rename("/wal/a", "/trash/a")
+    _made(disk, "/wal/a", b"2")
+    disk.sync_dir("/wal")
+    assert {after.read_file("/wal/a") for after in _outcomes(disk)} == {b"2"}
+
+
+def test_a_chain_of_renames_never_leaves_two_names() -> None:
+    disk = MemoryDisk()
+    disk.write_file("/a", b"1")
+    disk.rename("/a", "/b")
+    disk.rename("/b", "/c")
+    assert _trees(disk) == {("/a",), ("/b",), ("/c",)}
+
+
+def test_an_unlink_may_be_lost_and_the_file_comes_back_with_its_synced_bytes() -> None:
+    disk = MemoryDisk()
+    disk.write_file("/a", b"1")
+    disk.unlink("/a")
+    assert _trees(disk) == {(), ("/a",)}
+    assert {after.read_file("/a") for after in _outcomes(disk) if after.tree()} == {b"1"}
+
+
+def test_an_unlink_may_overtake_a_creation_that_was_not_synced() -> None:
+    disk = MemoryDisk()
+    disk.write_file("/old", b"1")
+    _made(disk, "/new", b"2")
+    disk.unlink("/old")
+    assert () in _trees(disk)
+
+
+def test_files_in_a_directory_that_was_not_synced_into_its_parent_go_with_it() -> None:
+    disk = MemoryDisk()
+    disk.make_dir("/d")
+    _made(disk, "/d/a", b"1")
+    disk.sync_dir("/d")
+    assert _trees(disk) == {(), ("/d/", "/d/a")}
+
+
+def test_a_directory_is_renamed_with_all_that_is_in_it() -> None:
+    disk = MemoryDisk()
+    disk.make_dirs("/d/e")
+    disk.write_file("/d/e/a", b"1")
+    disk.rename("/d", "/x")
+    assert disk.tree() == ["/x/", "/x/e/", "/x/e/a"]
+    assert _trees(disk) == {("/d/", "/d/e/", "/d/e/a"), ("/x/", "/x/e/", "/x/e/a")}
+
+
+def test_a_second_name_has_the_same_bytes_and_lives_on_alone() -> None:
+    disk = MemoryDisk()
+    disk.write_file("/a", b"1")
+    disk.link("/a", "/b")
+    disk.sync_dir("/")
+    disk.unlink("/a")
+    disk.sync_dir("/")
+    assert _trees(disk) == {("/b",)}
+    assert disk.after_power_cut(Random(0)).read_file("/b") == b"1"
+
+
+def test_a_cut_in_a_rename_or_in_the_sync_behind_it_leaves_either_name() -> None:
+    for calls in (0, 1):
+        disk = MemoryDisk()
+        disk.write_file("/a", b"1")
+        disk.cut_power_after(calls)
+        with pytest.raises(PowerCut):
+            _rename_durably(disk)
+        assert _trees(disk) == {("/a",), ("/b",)}
+
+
+def _rename_durably(disk: MemoryDisk) -> None:
+    disk.rename("/a", "/b")
+    disk.sync_dir("/")
+
+
+def test_pending_names_outlive_a_killed_process_as_pending() -> None:
+    disk = MemoryDisk()
+    disk.write_file("/a", b"1")
+    disk.rename("/a", "/b")
+    disk.rename("/b", "/c")
+    assert _trees(disk.after_process_kill()) == {("/a",), ("/b",), ("/c",)}

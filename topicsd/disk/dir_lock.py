@@ -1,0 +1,27 @@
+"""One owner of a directory at a time: an flock, held until the process ends, however it ends.
+
+A lock that is taken is an answer, not a wait: whoever may wait (a new worker behind the one that is
+draining) asks again at its own pace.
+
+Must not know: whose directory it is.
+"""
+
+from __future__ import annotations
+
+from topicsd.disk.fs import Fs
+
+
+class DirectoryInUse(Exception):
+    """Another process owns the directory."""
+
+
+class DirLock:
+    def __init__(self, fs: Fs, path: str) -> None:
+        self._fs = fs
+        try:
+            self._fd = fs.lock(path)
+        except BlockingIOError:
+            raise DirectoryInUse(f"{path} is held by another process") from None
+
+    def release(self) -> None:
+        self._fs.close(self._fd)

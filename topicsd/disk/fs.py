@@ -1,0 +1,188 @@
+"""Every call that touches the disk goes through `Fs`, and only this module makes them for real.
+
+Why a seam: what a log promises is a statement about the order of writes, syncs and renames. The tests
+stand a disk in memory behind the same calls, cut its power after any of them, tear what was not synced,
+and answer EIO or ENOSPC, without a fault switch in this code.
+
+What it must not know: formats, names, policies. One method is one system call, paths are plain strings,
+and a failure is the `OSError` that the kernel gave.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import NamedTuple, Protocol
+
+
+class FileStat(NamedTuple):
+    """Size and identity of a file; a copy of a file has another inode, a renamed one the same."""
+
+    size: int
+    device: int
+    inode: int
+
+
+class Fs(Protocol):
+    """The disk, as the log sees it. The first group changes something, the second only looks."""
+
+    def create(self, path: str) -> int:
+        """Make a new file, open for reading and writing; FileExistsError when the name is taken."""
+        ...
+
+    def open_write(self, path: str) -> int:
+        """Open a file that is there for reading and writing."""
+        ...
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+        """Write at `offset`; answers how many bytes were taken, which may be fewer."""
+        ...
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Give the file room up to `size`, as zeros, so that later writes cannot run out of space."""
+        ...
+
+    def truncate(self, fd: int, size: int) -> None: ...
+
+    def sync_data(self, fd: int) -> None:
+        """Make the file's bytes and size survive a power cut. Its name is the directory's business."""
+        ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory survive a power cut."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file, replacing the target in one step."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name; FileExistsError when the name is taken."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def make_dir(self, path: str) -> None: ...
+
+    def drop_cache(self, fd: int) -> None:
+        """Forget the clean pages of a file, so that the next read asks the media."""
+        ...
+
+    def lock(self, path: str) -> int:
+        """Take the lock file for this process and hold it while the fd is open; BlockingIOError if held."""
+        ...
+
+    def open_read(self, path: str) -> int: ...
+
+    def close(self, fd: int) -> None: ...
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def stat(self, path: str) -> FileStat: ...
+
+    def fstat(self, fd: int) -> FileStat: ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def boot_id(self) -> str:
+        """What tells one run of the machine from the next."""
+        ...
+
+
+class RealFs:
+    """The kernel's file system."""
+
+    def create(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+
+    def open_write(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
+    def allocate(self, fd: int, size: int) -> None:
+        os.posix_fallocate(fd, 0, size)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def sync_data(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_dir(self, path: str) -> None:
+        os.mkdir(path, 0o750)
+
+    def drop_cache(self, fd: int) -> None:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def lock(self, path: str) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def open_read(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        data = os.pread(fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        # A signal or the 2 GiB limit of one call can cut a read short of the end of the file.
+        pieces = [data]
+        done = len(data)
+        while done < size:
+            data = os.pread(fd, size - done, offset + done)
+            if not data:
+                break
+            pieces.append(data)
+            done += len(data)
+        return b"".join(pieces)
+
+    def list_dir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def stat(self, path: str) -> FileStat:
+        found = os.stat(path, follow_symlinks=False)
+        return FileStat(found.st_size, found.st_dev, found.st_ino)
+
+    def fstat(self, fd: int) -> FileStat:
+        found = os.fstat(fd)
+        return FileStat(found.st_size, found.st_dev, found.st_ino)
+
+    def free_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def boot_id(self) -> str:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()

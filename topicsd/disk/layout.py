@@ -1,0 +1,169 @@
+"""Every name in a data directory is made and parsed here, and LAYOUT.json is written and read here.
+
+::
+
+    <data_dir>/LAYOUT.json            format version, shard count, instance id, checksum
+               LOCK                   held by the server
+               shards/00/LOCK         held by the shard's worker for its life
+                        wal/          CURRENT and the WAL files
+                        quarantine/   bytes that a recovery cut off; never deleted by the server
+
+LAYOUT.json is written last, when all shard directories are on the disk. So where it is, a directory that
+is missing was lost, and the server refuses to start an empty shard in its place.
+
+Must not know: what is in the WAL.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+import msgspec
+import xxhash
+
+from topicsd.disk.atomic_replace import exists, read_all, replace_file
+from topicsd.disk.fs import Fs
+
+LAYOUT_FORMAT = 1
+LAYOUT_NAME = "LAYOUT.json"
+LAYOUT_BYTES_MAX = 4096
+INSTANCE_BYTES = 16
+SHARD_COUNT_MAX = 1024
+
+_WAL_NAME = re.compile(r"wal-(\d{16})\.log", re.ASCII)
+_SPARE_NAME = re.compile(r"spare-\d+\.log", re.ASCII)
+
+
+class LayoutError(Exception):
+    """The directory is none of ours, or something of it is missing or damaged; says which path."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    shards: int
+    instance: str
+    checksum: str = ""
+
+    @property
+    def instance_bytes(self) -> bytes:
+        return bytes.fromhex(self.instance)
+
+
+class ShardPaths(NamedTuple):
+    """The paths of one shard's directory, which is complete in itself."""
+
+    root: str
+
+    @property
+    def lock(self) -> str:
+        return os.path.join(self.root, "LOCK")
+
+    @property
+    def wal(self) -> str:
+        return os.path.join(self.root, "wal")
+
+    @property
+    def current(self) -> str:
+        return os.path.join(self.root, "wal", "CURRENT")
+
+    @property
+    def quarantine(self) -> str:
+        return os.path.join(self.root, "quarantine")
+
+    def wal_file(self, first_ordinal: int) -> str:
+        return os.path.join(self.root, "wal", wal_name(first_ordinal))
+
+    def spare_file(self, number: int) -> str:
+        return os.path.join(self.root, "wal", f"spare-{number}.log")
+
+    def quarantined(self, name: str) -> str:
+        return os.path.join(self.root, "quarantine", name)
+
+
+def wal_name(first_ordinal: int) -> str:
+    return f"wal-{first_ordinal:016d}.log"
+
+
+def parse_wal_name(name: str) -> int | None:
+    """The ordinal of the file's first frame, or None when the name is not a WAL file's."""
+    match = _WAL_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def is_leftover_name(name: str) -> bool:
+    """A file that was being made when a run ended: no byte of it was ever part of the log."""
+    return _SPARE_NAME.fullmatch(name) is not None or name.endswith(".tmp")
+
+
+def shard_paths(data_dir: str, shard: int) -> ShardPaths:
+    return ShardPaths(os.path.join(data_dir, "shards", f"{shard:02d}"))
+
+
+def create_data_dir(fs: Fs, data_dir: str, shard_count: int, instance: bytes) -> Layout:
+    """Make a new data directory; a crash in the middle leaves one without LAYOUT.json, made again."""
+    assert 1 <= shard_count <= SHARD_COUNT_MAX
+    assert len(instance) == INSTANCE_BYTES
+    shards_dir = os.path.join(data_dir, "shards")
+    _make_dirs(fs, data_dir)
+    _make_dir(fs, shards_dir)
+    for shard in range(shard_count):
+        paths = shard_paths(data_dir, shard)
+        for path in (paths.root, paths.wal, paths.quarantine):
+            _make_dir(fs, path)
+        if any(parse_wal_name(name) is not None for name in fs.list_dir(paths.wal)):
+            raise LayoutError(
+                f"{paths.wal} holds a log, but {data_dir} has no {LAYOUT_NAME}: restore that file"
+            )
+        fs.sync_dir(paths.root)
+    fs.sync_dir(shards_dir)
+    fs.sync_dir(data_dir)
+    layout = _sealed(Layout(format=LAYOUT_FORMAT, shards=shard_count, instance=instance.hex()))
+    replace_file(
+        fs, os.path.join(data_dir, LAYOUT_NAME), msgspec.json.format(msgspec.json.encode(layout)) + b"\n"
+    )
+    return layout
+
+
+def read_layout(fs: Fs, data_dir: str) -> Layout | None:
+    """The layout of a data directory; None when it has none yet."""
+    path = os.path.join(data_dir, LAYOUT_NAME)
+    try:
+        text = read_all(fs, path, LAYOUT_BYTES_MAX)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        layout = msgspec.json.decode(text, type=Layout)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LayoutError(f"{path} is damaged: {error}") from None
+    if layout.format != LAYOUT_FORMAT:
+        raise LayoutError(f"{path} has format {layout.format}; this program reads format {LAYOUT_FORMAT}")
+    if layout != _sealed(layout):
+        raise LayoutError(f"{path} is damaged: its checksum does not match")
+    for shard in range(layout.shards):
+        for found in (shard_paths(data_dir, shard).wal, shard_paths(data_dir, shard).quarantine):
+            if not exists(fs, found):
+                raise LayoutError(f"{found} is missing, though {path} names {layout.shards} shards")
+    return layout
+
+
+def _sealed(layout: Layout) -> Layout:
+    unsealed = msgspec.structs.replace(layout, checksum="")
+    return msgspec.structs.replace(layout, checksum=xxhash.xxh3_64_hexdigest(msgspec.json.encode(unsealed)))
+
+
+def _make_dir(fs: Fs, path: str) -> None:
+    if not exists(fs, path):
+        fs.make_dir(path)
+
+
+def _make_dirs(fs: Fs, path: str) -> None:
+    """The data directory and what is missing above it, each name synced in its parent."""
+    path = os.path.abspath(path)
+    if exists(fs, path):
+        return
+    parent = os.path.dirname(path)
+    _make_dirs(fs, parent)
+    fs.make_dir(path)
+    fs.sync_dir(parent)
