@@ -1,0 +1,66 @@
+"""The batch of this turn of the loop: frames that go to the disk in one write, and who waits for them.
+
+An *entry* is what a request left in the log: it is published when its class is satisfied, or refused.
+Within a batch the entries of one topic that wait for a sync stand behind those that do not.
+
+Must not know: what the frames say, or what publishing does.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from shared.errors import Refusal
+
+
+class Entry(Protocol):
+    def publish(self) -> None:
+        """The frames are where their class wants them: make them visible and answer."""
+        ...
+
+    def undo(self) -> None:
+        """The frames were not written: take back what joining the batch changed. Newest first."""
+        ...
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer that it did not happen, or that nobody knows."""
+        ...
+
+
+class Batch:
+    __slots__ = (
+        "after_sync",
+        "after_write",
+        "first_position",
+        "frame_count",
+        "next_ordinal",
+        "next_position",
+        "parts",
+        "urgent",
+    )
+
+    def __init__(self, next_position: int, next_ordinal: int) -> None:
+        self.parts: list[bytes] = []
+        self.first_position = next_position
+        self.next_position = next_position
+        """Where the next frame will stand in the log."""
+        self.next_ordinal = next_ordinal
+        self.frame_count = 0
+        self.after_write: list[Entry] = []
+        self.after_sync: list[Entry] = []
+        self.urgent = False
+        """Somebody waits for the sync, so it begins at once and not with the next background one."""
+
+    @property
+    def is_empty(self) -> bool:
+        """No frames, and nobody who waits for those before it."""
+        return not self.parts and not self.after_sync
+
+    def undo(self) -> None:
+        for entry in reversed(self.after_sync):
+            entry.undo()
+        for entry in reversed(self.after_write):
+            entry.undo()
+
+    def entries(self) -> list[Entry]:
+        return self.after_write + self.after_sync

@@ -1,0 +1,119 @@
+"""What control frames say: one msgpack struct a type, as the frame's payload.
+
+The structs are arrays on the wire; a field is only ever added at the end, with a default that means what
+logs without it meant, so that every log that was ever written stays readable.
+
+    >>> frame = encode_control(HeadWatermark(ceiling=300), topic_id=7, ts=0)
+    >>> from topicsd.wal.frame import parse_frame
+    >>> decode_control(parse_frame(frame, 0, len(frame)))
+    HeadWatermark(ceiling=300)
+
+Must not know: what applying one does.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.contract import TopicConfig
+from topicsd.wal.frame import Frame, FrameDamage, FrameType, encode_frame
+
+
+class TopicCreate(msgspec.Struct, frozen=True, array_like=True):
+    """The ordinal of this frame is the topic's epoch."""
+
+    name: str
+    config: TopicConfig
+    ceiling: int
+
+
+class TopicDelete(msgspec.Struct, frozen=True, array_like=True):
+    epoch: int
+
+
+class ConfigUpdate(msgspec.Struct, frozen=True, array_like=True):
+    config: TopicConfig
+    ceiling: int
+
+
+class Delete(msgspec.Struct, frozen=True, array_like=True):
+    """Deletes what exists up to `head`, the head that it was bound by. `before_seq` 0 is no bound."""
+
+    head: int
+    before_seq: int
+    tag: str | None
+    is_prefix: bool
+
+
+class EvictWatermark(msgspec.Struct, frozen=True, array_like=True):
+    """How far records were lost, by reason; replay takes the maximum of each."""
+
+    evicted_to: dict[str, int]
+
+
+class HeadWatermark(msgspec.Struct, frozen=True, array_like=True):
+    """No seq above the ceiling was ever given out; the latest one counts."""
+
+    ceiling: int
+
+
+class Idempotency(msgspec.Struct, frozen=True, array_like=True):
+    """The key of the Append frames behind it in the same batch."""
+
+    key: bytes
+    records: bytes
+    first_seq: int
+    count: int
+
+
+class LostRange(msgspec.Struct, frozen=True, array_like=True):
+    """Seqs that were given out and whose records are gone; the head is at least `last`."""
+
+    first: int
+    last: int
+    reason: str
+
+
+Control = (
+    TopicCreate
+    | TopicDelete
+    | ConfigUpdate
+    | Delete
+    | EvictWatermark
+    | HeadWatermark
+    | Idempotency
+    | LostRange
+)
+
+_TYPES: dict[type[Control], FrameType] = {
+    TopicCreate: FrameType.TOPIC_CREATE,
+    TopicDelete: FrameType.TOPIC_DELETE,
+    ConfigUpdate: FrameType.CONFIG_UPDATE,
+    Delete: FrameType.DELETE,
+    EvictWatermark: FrameType.EVICT_WATERMARK,
+    HeadWatermark: FrameType.HEAD_WATERMARK,
+    Idempotency: FrameType.IDEMPOTENCY,
+    LostRange: FrameType.LOST_RANGE,
+}
+_encoder = msgspec.msgpack.Encoder()
+_decoders: dict[int, msgspec.msgpack.Decoder[Control]] = {
+    int(frame_type): msgspec.msgpack.Decoder(struct) for struct, frame_type in _TYPES.items()
+}
+
+
+def encode_control(control: Control, *, topic_id: int, ts: int, durable: bool = False) -> bytes:
+    payload = _encoder.encode(control)
+    return encode_frame(_TYPES[type(control)], topic_id=topic_id, ts=ts, payload=payload, durable=durable)
+
+
+def decode_control(frame: Frame) -> Control:
+    """The struct of a control frame; FrameDamage when its payload is none."""
+    decoder = _decoders.get(frame.type)
+    if decoder is None:
+        raise FrameDamage(0, f"frame type {frame.type} has no control payload in this version")
+    try:
+        return decoder.decode(frame.payload)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise FrameDamage(
+            0, f"the payload of a {FrameType(frame.type).name} frame is damaged: {error}"
+        ) from None

@@ -1,0 +1,358 @@
+"""Group commit: everything that joins the log in one turn of the loop is one write, and shares its sync.
+
+G1  An entry is published when its class is satisfied, never before: after the write, or after a sync
+    that covers it. A failed commit publishes nothing.
+G2  The entries of one topic are published in the order in which they joined, whatever their class: one
+    that comes behind one that waits for a sync waits too (`settled_position`).
+G3  One sync at a time. What is written while it runs waits for the next one, so that syncs are shared by
+    as many as the disk is slow.
+G4  After a failed sync, or a write that failed for another reason than space, nothing is ever written
+    again: what waits is refused, `on_failure` is told, and the process is to end and recover.
+G5  No space is no failure: the batch is undone, newest first, and whoever is in it is refused.
+
+What waits is bounded; past the bound `admit` refuses before anything is changed.
+
+Must not know: topics, records, what an entry does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from shared.clock import Clock
+from shared.errors import STORAGE_FAILED, STORAGE_FULL, THROTTLED, Refusal
+from topicsd.wal.batch import Batch, Entry
+from topicsd.wal.sync_thread import DiskThread, Loop
+from topicsd.wal.writer import NO_SPACE, LogWriter, Spare, Sync
+
+logger = logging.getLogger("topicsd.wal")
+
+BATCH_BYTES_MAX = 4 << 20
+BEHIND_SECONDS = 1.0
+SPACE_RETRY_SECONDS = 5.0
+# A disk that syncs faster than this is asked by the loop itself when one writer waits alone: waking a thread
+# and being woken by it would cost as much as the sync.
+FAST_SYNC_SECONDS = 0.0003
+# The part of the running file that is kept for control frames while there is no room for a next one.
+CONTROL_SHARE = 16
+
+_NO_LIMIT = 1 << 63
+
+
+class Bounds(NamedTuple):
+    """How long data may stay unsynced, and how much of it before writers wait, and then are refused."""
+
+    sync_interval_seconds: float
+    unsynced_bytes_max: int
+    waiting_entries_max: int
+
+
+class Counters:
+    """What the log has done since it was opened."""
+
+    __slots__ = ("batches", "bytes_written", "frames", "sync_seconds", "syncs")
+
+    def __init__(self) -> None:
+        self.batches = self.bytes_written = self.frames = self.syncs = 0
+        self.sync_seconds = 0.0
+
+
+class GroupCommit:
+    def __init__(
+        self,
+        clock: Clock,
+        loop: Loop,
+        thread: DiskThread,
+        writer: LogWriter,
+        bounds: Bounds,
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._thread = thread
+        self._writer = writer
+        self._bounds = bounds
+        self._on_failure = on_failure
+        self.counters = Counters()
+        end = writer.end
+        self.batch = Batch(end.position, end.ordinal)
+        self.synced_position = end.position
+        """Every byte before it is on the disk itself."""
+        self.settled_position = end.position
+        """Every entry before it that waited for a sync has been published."""
+        self.behind = False
+        """The disk does not keep up: who need not wait for a sync does, so that little can be lost."""
+        self.failed: Refusal | None = None
+        """Why nothing is ever written again (G4)."""
+        self.on_tick: Callable[[], bool] = lambda: False
+        """Asked at each background sync for frames that are due; True while more may become due."""
+        self._data_end = end.position
+        self._unsynced_since: float | None = None
+        self._waiting: list[Entry] = []
+        self._in_flight: list[Entry] = []
+        self._urgent = False
+        self._syncing = False
+        self._sync_seconds = 1.0
+        self._data_limit = _NO_LIMIT
+        self._space_retry_at = 0.0
+        self._making_spare = False
+        self._commit_scheduled = False
+        self._publishing = False
+        self._ticking = False
+        self._idle_marked = True
+
+    # -- joining -----------------------------------------------------------------------------------------
+
+    def admit(self, size_bytes: int) -> Refusal | None:
+        """Whether frames of records of this size may join; asked before anything is changed."""
+        batch = self.batch
+        if self.failed is not None:
+            return self.failed
+        if batch.next_position - self.synced_position > self._bounds.unsynced_bytes_max:
+            return Refusal(
+                THROTTLED, "the disk does not keep up: too much is waiting for it", retry_after_ms=1000
+            )
+        if len(self._waiting) + len(batch.after_sync) >= self._bounds.waiting_entries_max:
+            return Refusal(
+                THROTTLED, "the disk does not keep up: too many writes wait for it", retry_after_ms=1000
+            )
+        if batch.next_position + size_bytes > self._data_limit:
+            return self._full(size_bytes)
+        return None
+
+    def join(
+        self, parts: list[bytes], size_bytes: int, frame_count: int, entry: Entry, wait_for_sync: bool
+    ) -> None:
+        """Add a request's frames to the batch of this turn."""
+        batch = self.batch
+        batch.parts += parts
+        batch.next_position += size_bytes
+        batch.next_ordinal += frame_count
+        batch.frame_count += frame_count
+        if wait_for_sync:
+            batch.after_sync.append(entry)
+            batch.urgent = True
+        else:
+            batch.after_write.append(entry)
+        if batch.next_position - batch.first_position > BATCH_BYTES_MAX and not self._publishing:
+            self.commit()
+        elif not self._commit_scheduled:
+            self._commit_scheduled = True
+            self._loop.call_soon(self.commit)
+
+    def join_in_passing(self, frame: bytes, entry: Entry | None = None) -> None:
+        """Add a control frame that nobody waits for; the sync that comes to cover it publishes its entry."""
+        batch = self.batch
+        batch.parts.append(frame)
+        batch.next_position += len(frame)
+        batch.next_ordinal += 1
+        batch.frame_count += 1
+        if entry is not None:
+            batch.after_sync.append(entry)
+        if not self._commit_scheduled:
+            self._commit_scheduled = True
+            self._loop.call_soon(self.commit)
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Write the batch of this turn: at the turn's end, or as soon as it is large."""
+        self._commit_scheduled = False
+        batch = self.batch
+        if not batch.is_empty and self._write(batch):
+            self._data_end = self._writer.end.position
+            self._idle_marked = False
+            self._waiting += batch.after_sync
+            self._urgent = self._urgent or batch.urgent
+            self._publish(batch.after_write)
+            if self._unsynced_since is None:
+                self._unsynced_since = self._clock.monotonic()
+            if (self._data_end - self.synced_position) * 2 > self._bounds.unsynced_bytes_max:
+                self.behind = True
+            if self._urgent and not self._syncing:
+                self._start_sync()
+            self._keep_ticking()
+
+    def _write(self, batch: Batch) -> bool:
+        """Put the batch behind the log and begin the next one; False when it was refused."""
+        if self.failed is not None:
+            self.batch = Batch(batch.next_position, batch.next_ordinal)
+            refuse(batch.entries(), self.failed)
+            return False
+        try:
+            self._writer.write(batch.parts, batch.frame_count)
+        except OSError as error:
+            self._write_failed(batch, error)
+            return False
+        end = self._writer.end
+        self.batch = Batch(end.position, end.ordinal)
+        self.counters.batches += 1
+        self.counters.frames += batch.frame_count + 1
+        self.counters.bytes_written += end.position - batch.first_position
+        if self._writer.wants_spare and not self._making_spare and self._data_limit == _NO_LIMIT:
+            self._make_spare()
+        return True
+
+    def _write_failed(self, batch: Batch, error: OSError) -> None:
+        if error.errno not in NO_SPACE:
+            self._fail(error)
+            return
+        end = self._writer.end
+        self.batch = Batch(end.position, end.ordinal)
+        batch.undo()
+        self._space_ran_out()
+        refuse(batch.entries(), self._full(batch.next_position - batch.first_position))
+
+    def _publish(self, entries: list[Entry]) -> None:
+        """In their order: what an answer sets off joins the next batch, and must not overtake the rest."""
+        self._publishing = True
+        for entry in entries:
+            entry.publish()
+        self._publishing = False
+
+    # -- syncing -----------------------------------------------------------------------------------------
+
+    def _start_sync(self) -> None:
+        sync = self._writer.prepare_sync()
+        self._in_flight, self._waiting = self._waiting, []
+        self._urgent = False
+        self._syncing = True
+        started = self._clock.monotonic()
+        self._unsynced_since = started
+        run = partial(self._timed, sync.run)
+        if len(self._in_flight) == 1 and self._sync_seconds < FAST_SYNC_SECONDS:
+            try:
+                self._synced(sync, run())
+            except OSError as error:
+                self._synced(sync, error)
+        else:
+            self._thread.submit(run, partial(self._synced, sync))
+
+    def _timed(self, run: Callable[[], None]) -> float:
+        started = self._clock.monotonic()
+        run()
+        return self._clock.monotonic() - started
+
+    def _synced(self, sync: Sync, outcome: float | OSError) -> None:
+        self._syncing = False
+        if isinstance(outcome, OSError):
+            self._fail(outcome)
+            return
+        if self.failed is not None:
+            return
+        self.counters.syncs += 1
+        self.counters.sync_seconds += outcome
+        self._sync_seconds += (outcome - self._sync_seconds) * 0.2
+        self._writer.synced(sync)
+        self.synced_position = sync.position
+        entries, self._in_flight = self._in_flight, []
+        self._publish(entries)
+        # Only now: what an answer sets off may join the log, and has to queue behind the entries above (G2).
+        self.settled_position = sync.position
+        if self._data_end <= sync.position:
+            self._unsynced_since = None
+        self.behind = (self._data_end - sync.position) * 2 > self._bounds.unsynced_bytes_max
+        if self._urgent and not self._syncing:
+            self._start_sync()
+
+    def _fail(self, error: OSError) -> None:
+        """G4. What waits is in doubt: recovery will find out, and a retry with its key will tell."""
+        if self.failed is not None:
+            return
+        logger.error("the log failed and takes no more writes: %s", error)
+        self.failed = Refusal(STORAGE_FAILED, "the disk failed; the shard restarts", retry_after_ms=1000)
+        try:
+            self._writer.note_sync_failure()
+        except OSError as note_error:
+            logger.error("the failure could not be noted in CURRENT: %s", note_error)
+        batch = self.batch
+        self.batch = Batch(batch.next_position, batch.next_ordinal)
+        refuse(self._in_flight + self._waiting + batch.entries(), self.failed)
+        self._in_flight, self._waiting = [], []
+        self._on_failure(error)
+
+    # -- the background ----------------------------------------------------------------------------------
+
+    def _keep_ticking(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._loop.call_later(self._bounds.sync_interval_seconds, self._tick)
+
+    def _tick(self) -> None:
+        """Sync what was written; when all is synced, say so in the log; ask again for space that ran out."""
+        self._ticking = False
+        if self.failed is not None:
+            return
+        more = self.on_tick()
+        now = self._clock.monotonic()
+        if self._unsynced_since is not None and now - self._unsynced_since > BEHIND_SECONDS:
+            self.behind = True
+        if self.synced_position < self._data_end:
+            if not self._syncing:
+                self._start_sync()
+        elif not self._idle_marked and self.batch.is_empty:
+            # An empty batch, whose BatchEnd carries how far the file is synced: from here on damage before
+            # that place is known to be damage and not a torn tail.
+            self._idle_marked = self._write(self.batch)
+        if self._data_limit != _NO_LIMIT and now >= self._space_retry_at and not self._making_spare:
+            self._make_spare()
+        if more or not self._idle_marked or self._data_limit != _NO_LIMIT:
+            self._keep_ticking()
+
+    def _make_spare(self) -> None:
+        self._making_spare = True
+        self._thread.submit(self._writer.make_spare(), self._spare_made)
+
+    def _spare_made(self, outcome: Spare | OSError) -> None:
+        self._making_spare = False
+        if isinstance(outcome, Spare):
+            self._writer.take_spare(outcome)
+            self._data_limit = _NO_LIMIT
+        elif outcome.errno in NO_SPACE:
+            self._space_ran_out()
+        else:
+            self._fail(outcome)
+
+    def _space_ran_out(self) -> None:
+        """Until there is a next file, records may fill this one but for what is kept for control frames."""
+        if self._data_limit == _NO_LIMIT:
+            logger.error("the disk is full: writes are refused until there is space")
+        reserved = self._writer.file_bytes // CONTROL_SHARE
+        self._data_limit = self._writer.end.position + max(0, self._writer.room_bytes - reserved)
+        self._space_retry_at = self._clock.monotonic() + SPACE_RETRY_SECONDS
+        self._keep_ticking()
+
+    def _full(self, required_bytes: int) -> Refusal:
+        detail: dict[str, object] = {
+            "free_bytes": self._writer.free_bytes(),
+            "required_bytes": required_bytes,
+        }
+        return Refusal(STORAGE_FULL, "the disk has no room for this write", detail, retry_after_ms=5000)
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Have all that joined on the disk and published; holds the loop until then."""
+        self.commit()
+        self._thread.drain()
+        if self.failed is None and self.synced_position < self._writer.end.position:
+            self._start_sync()
+            self._thread.drain()
+
+    def close(self) -> None:
+        """Write and sync what there is, answer whoever waits, and say in CURRENT that this was the end.
+
+        OSError when that cannot be had; then CURRENT says so too, and the next start recovers.
+        """
+        self.settle()
+        self._thread.stop()
+        if self.failed is None:
+            self._writer.end_cleanly()
+
+
+def refuse(entries: list[Entry], refusal: Refusal) -> None:
+    for entry in entries:
+        entry.refuse(refusal)

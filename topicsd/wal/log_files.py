@@ -1,0 +1,74 @@
+"""The WAL files of a shard as one line of bytes, addressed by position.
+
+A position is a byte's place in the whole log, over all files: the frames of one file follow those of the
+file before without a hole, whatever was left unused at its end. So a batch has its positions before it
+is known which file will take it, and an index of records is one integer a record.
+
+Must not know: what the bytes are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from topicsd.disk.fs import Fs
+from topicsd.wal.file_header import FILE_HEADER_BYTES
+
+
+class LogFile:
+    """One open WAL file. A byte at `offset` in it has the position `base + offset`."""
+
+    __slots__ = ("base", "epoch", "fd", "first_ordinal", "size_bytes")
+
+    def __init__(self, fd: int, first_ordinal: int, base: int, epoch: bytes, size_bytes: int) -> None:
+        self.fd = fd
+        self.first_ordinal = first_ordinal
+        self.base = base
+        self.epoch = epoch
+        self.size_bytes = size_bytes
+
+
+class LogFiles:
+    def __init__(self, fs: Fs) -> None:
+        self._fs = fs
+        self._files: list[LogFile] = []
+        self._starts: list[int] = []
+
+    def add(self, fd: int, first_ordinal: int, start: int, epoch: bytes, size_bytes: int) -> LogFile:
+        """Take in the next file; `start` is the position of the first byte behind its header."""
+        assert not self._starts or start >= self._starts[-1]
+        file = LogFile(fd, first_ordinal, start - FILE_HEADER_BYTES, epoch, size_bytes)
+        self._files.append(file)
+        self._starts.append(start)
+        return file
+
+    def drop_last(self) -> None:
+        """Take back the file that was added last; nothing was written to it."""
+        self._starts.pop()
+        self._fs.close(self._files.pop().fd)
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes of the positions from `start` up to `end`; fewer when a file is shorter than that."""
+        pieces = []
+        while start < end:
+            index = bisect_right(self._starts, start) - 1
+            # Files without a frame in them share their start with the next; the last of them has the bytes.
+            stop = self._starts[index + 1] if index + 1 < len(self._starts) else end
+            file = self._files[index]
+            piece = self._fs.pread(file.fd, min(stop, end) - start, start - file.base)
+            pieces.append(piece)
+            if len(piece) < min(stop, end) - start:
+                break
+            start += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def place_of(self, position: int) -> tuple[int, int]:
+        """The file, by its first ordinal, and the offset in it, for a person to look at."""
+        file = self._files[bisect_right(self._starts, position) - 1]
+        return file.first_ordinal, position - file.base
+
+    def close(self) -> None:
+        for file in self._files:
+            self._fs.close(file.fd)
+        self._files.clear()
+        self._starts.clear()

@@ -1,0 +1,209 @@
+"""The whole log of a shard, read from its first batch to where it ends, and the verdict on that place.
+
+It only looks: recovery acts on what it finds, `inspect` and `verify` print it. A batch is given out when it
+fits (see `reader.py`). Where none fits any more, a table decides:
+
+    linked       the next file begins with the ordinal and the chain that this one stopped at
+    synced past  something that was written later proves that more of this file had been synced
+    remains      bytes stand behind the place
+    later files  there are files behind this one
+
+What proves a sync: a BatchEnd behind the place, or in a later file, that says so; a CURRENT that names a
+later file, or that says `clean` with an end behind the place; and for the header of a file, a CURRENT that
+names the file. Without such proof nothing behind the place was ever promised to be safe from a power cut.
+
+Must not know: what the frames mean, or how to repair.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths, parse_wal_name, wal_name
+from topicsd.wal.current_file import Current
+from topicsd.wal.file_header import FILE_HEADER_BYTES, FileHeader, parse_file_header
+from topicsd.wal.frame import FrameDamage
+from topicsd.wal.reader import BatchReader, FoundBatch, survey
+
+FIRST_ORDINAL = 1
+
+
+class Verdict(Enum):
+    GO_ON = "the log goes on in the next file"
+    END = "the log ends here"
+    CUT = "a torn tail: what stands behind was never acked as synced"
+    REFUSE = "damage in front of data that was synced"
+
+
+ANY = None
+# linked, synced past, remains, later files
+VERDICTS: list[tuple[tuple[bool | None, bool | None, bool | None, bool | None], Verdict]] = [
+    ((True, ANY, ANY, ANY), Verdict.GO_ON),
+    ((False, True, ANY, ANY), Verdict.REFUSE),
+    ((False, False, False, False), Verdict.END),
+    ((False, False, True, ANY), Verdict.CUT),
+    ((False, False, False, True), Verdict.CUT),
+]
+
+
+def verdict_on(linked: bool, synced_past: bool, remains: bool, later_files: bool) -> Verdict:
+    case = (linked, synced_past, remains, later_files)
+    matches = [
+        verdict
+        for row, verdict in VERDICTS
+        if all(want is ANY or want == got for want, got in zip(row, case, strict=True))
+    ]
+    assert len(matches) == 1, f"{case} has {len(matches)} rows"
+    return matches[0]
+
+
+class LogFileFound(NamedTuple):
+    """A WAL file as it lies in the directory."""
+
+    name: str
+    first_ordinal: int
+    fd: int
+    size_bytes: int
+    header: FileHeader | None
+    damage: str
+    """What is wrong with the header, when there is none."""
+
+
+class WalkedFile(NamedTuple):
+    """A file that is part of the log, up to `end`."""
+
+    found: LogFileFound
+    start_position: int
+    """Of the first byte behind the header."""
+    end: int
+    """The offset behind its last batch."""
+
+
+class Walk(NamedTuple):
+    """The log as it was found. `files` are part of it, `beyond` are not."""
+
+    files: list[WalkedFile]
+    beyond: list[LogFileFound]
+    verdict: Verdict
+    place: str
+    """The file that the verdict is on."""
+    offset: int
+    remains_end: int
+    """Behind the last byte in that file that is not zero."""
+    reason: str
+    position: int
+    ordinal: int
+    chain: int
+
+    @property
+    def is_short(self) -> bool:
+        """A file has lost its end, or more: it was cut from outside."""
+        return any(
+            file.found.header is not None and file.found.size_bytes < file.found.header.file_bytes
+            for file in self.files
+        )
+
+
+class UnreadableLog(Exception):
+    """The files are no log of this shard, or one of them is missing."""
+
+
+OnBatch = Callable[[FoundBatch, int], None]
+"""Called with each batch and the position of its first byte."""
+
+
+def open_wal_files(fs: Fs, paths: ShardPaths) -> list[LogFileFound]:
+    """The WAL files of a shard by their ordinals, open for reading; the caller closes them."""
+    found = []
+    for name in fs.list_dir(paths.wal):
+        ordinal = parse_wal_name(name)
+        if ordinal is None:
+            continue
+        fd = fs.open_read(os.path.join(paths.wal, name))
+        header: FileHeader | None = None
+        damage = ""
+        try:
+            parsed = parse_file_header(fs.pread(fd, FILE_HEADER_BYTES, 0))
+            if parsed.first_ordinal == ordinal:
+                header = parsed
+            else:
+                damage = f"the header names ordinal {parsed.first_ordinal}, not that of the file's name"
+        except FrameDamage as error:
+            damage = f"the file header is damaged: {error.what}"
+        found.append(LogFileFound(name, ordinal, fd, fs.fstat(fd).size, header, damage))
+    return found
+
+
+def walk_log(fs: Fs, files: list[LogFileFound], current: Current | None, on_batch: OnBatch) -> Walk:
+    """Read the log from its start, hand out every batch that is part of it, and judge where it stops."""
+    _check_start(files, current)
+    walked: list[WalkedFile] = []
+    position, ordinal, chain = 0, FIRST_ORDINAL, 0
+    for index, file in enumerate(files):
+        later = files[index + 1 :]
+        offset = 0
+        if file.header is not None:
+            reader = BatchReader(fs, file.fd, file.header)
+            start = position
+            while not _links(later, reader.ordinal, reader.chain):
+                batch = reader.next()
+                if batch is None:
+                    break
+                on_batch(batch, position)
+                position += reader.offset - batch.offset
+            offset, ordinal, chain = reader.offset, reader.ordinal, reader.chain
+            walked.append(WalkedFile(file, start, offset))
+        linked = file.header is not None and _links(later, ordinal, chain)
+        if linked:
+            continue
+        remains_end, proof = _evidence(fs, files, index, offset, current)
+        verdict = verdict_on(linked, bool(proof), remains_end > offset, bool(later))
+        if later and later[0].header is None and remains_end == offset:
+            # This file is whole; what is wrong is that the next one does not say how it goes on.
+            file, offset, remains_end = later[0], 0, later[0].size_bytes
+        reason = "; ".join(part for part in (file.damage, proof) if part) or verdict.value
+        return Walk(walked, later, verdict, file.name, offset, remains_end, reason, position, ordinal, chain)
+    return Walk(walked, [], Verdict.END, "", 0, 0, Verdict.END.value, position, ordinal, chain)
+
+
+def _links(later: list[LogFileFound], ordinal: int, chain: int) -> bool:
+    """The next file goes on exactly here; what this one may hold behind it was cut off by a recovery."""
+    header = later[0].header if later else None
+    return header is not None and header.first_ordinal == ordinal and header.chain_seed == chain
+
+
+def _check_start(files: list[LogFileFound], current: Current | None) -> None:
+    if files and files[0].first_ordinal != FIRST_ORDINAL:
+        raise UnreadableLog(f"the log does not reach back to its start: its first file is {files[0].name}")
+    if current is not None and current.file not in {file.first_ordinal for file in files}:
+        raise UnreadableLog(f"CURRENT names {wal_name(current.file)}, which is missing")
+
+
+def _evidence(
+    fs: Fs, files: list[LogFileFound], index: int, offset: int, current: Current | None
+) -> tuple[int, str]:
+    """How far the file's remains reach, and what proves that more than `offset` of it was synced."""
+    file = files[index]
+    remains_end, proof = offset, ""
+    if file.header is not None:
+        behind = survey(fs, file.fd, file.header.epoch, offset)
+        remains_end = behind.data_end
+        if behind.synced > offset:
+            proof = f"a later batch says that the file was synced up to {behind.synced}"
+    else:
+        remains_end = file.size_bytes
+    if current is not None:
+        if current.file > file.first_ordinal:
+            proof = f"CURRENT names {wal_name(current.file)}, so this file had been synced whole"
+        elif current.file == file.first_ordinal and current.state == "clean" and current.end > offset:
+            proof = f"CURRENT says that the log ended cleanly at {current.end}"
+        elif current.file == file.first_ordinal and offset < FILE_HEADER_BYTES:
+            proof = "CURRENT names the file, so its header had been synced"
+    for later in files[index + 1 :]:
+        if later.header is not None and survey(fs, later.fd, later.header.epoch, FILE_HEADER_BYTES).synced:
+            proof = f"{later.name} has batches that were written when this file had been synced whole"
+    return remains_end, proof

@@ -1,0 +1,140 @@
+"""The batches of one WAL file, in order, with memory bounded by the largest batch.
+
+A batch is found by the BatchEnd that closes it, and is given out only when that fits: it stands where it
+says, its length reaches back to exactly here, its ordinal goes on, and its chain covers the bytes and the
+batch before. A frame length is never trusted to find anything. Where the next batch does not fit the
+reader stops; `survey` says what stands behind that place, which is what decides between a torn tail and
+damage.
+
+Must not know: other files, or what the frames mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from topicsd.disk.fs import Fs
+from topicsd.wal.batch_end import BATCH_END_BYTES, BatchEnd, chain_of, find_batch_end, parse_batch_end
+from topicsd.wal.file_header import FILE_HEADER_BYTES, FileHeader
+from topicsd.wal.frame import LEN_BYTES
+
+WINDOW_BYTES = 4 << 20
+
+
+class FoundBatch(NamedTuple):
+    """The frames of a batch are `buffer[start:end]`; its BatchEnd stands behind them."""
+
+    buffer: bytes
+    start: int
+    end: int
+    offset: int
+    """In the file, of the first frame."""
+    first_ordinal: int
+    frame_count: int
+    closing: BatchEnd
+
+
+class Survey(NamedTuple):
+    """What stands behind the place where a file stopped making sense."""
+
+    data_end: int
+    """Behind the last byte that is not zero; the place itself when all are."""
+    synced: int
+    """The highest offset that an intact BatchEnd there says was synced."""
+
+
+class BatchReader:
+    """Where the next batch has to begin (`offset`), with which ordinal and on which chain."""
+
+    def __init__(self, fs: Fs, fd: int, header: FileHeader) -> None:
+        self._fs = fs
+        self._fd = fd
+        self._epoch = header.epoch
+        self.offset = FILE_HEADER_BYTES
+        self.ordinal = header.first_ordinal
+        self.chain = header.chain_seed
+        self._window = b""
+        self._window_offset = FILE_HEADER_BYTES
+
+    def next(self) -> FoundBatch | None:
+        """The next batch, or None when what stands here is none."""
+        at = self.offset - self._window_offset
+        found = _first_batch_end(self._window, at, self._epoch)
+        if found is None:
+            self._load(WINDOW_BYTES)
+            at = 0
+            # A frame length of zero is the end of what was written, whatever stands behind it.
+            if self._window[:LEN_BYTES].count(0) == LEN_BYTES:
+                return None
+            found = _first_batch_end(self._window, 0, self._epoch)
+            if found is None:
+                size = self._distance_to_batch_end()
+                if size is None:
+                    return None
+                self._load(size)
+                found = _first_batch_end(self._window, 0, self._epoch)
+                if found is None:
+                    return None
+        end, closing = found
+        length = end - at
+        if (
+            closing.offset != self.offset
+            or closing.length != length
+            or closing.ordinal < self.ordinal
+            or closing.chain != chain_of(memoryview(self._window)[at:end], self.chain)
+        ):
+            return None
+        first, count = self.ordinal, closing.ordinal - self.ordinal
+        batch = FoundBatch(self._window, at, end, self.offset, first, count, closing)
+        self.offset += length + BATCH_END_BYTES
+        self.ordinal = closing.ordinal + 1
+        self.chain = closing.chain
+        return batch
+
+    def _load(self, size: int) -> None:
+        self._window = self._fs.pread(self._fd, size, self.offset)
+        self._window_offset = self.offset
+
+    def _distance_to_batch_end(self) -> int | None:
+        """How many bytes from here to behind the next BatchEnd, when it is further than a window."""
+        for place, _ in _batch_ends(self._fs, self._fd, self._epoch, self.offset):
+            return place + BATCH_END_BYTES - self.offset
+        return None
+
+
+def survey(fs: Fs, fd: int, epoch: bytes, offset: int) -> Survey:
+    """Look through everything behind `offset`."""
+    data_end = offset
+    at = offset
+    while piece := fs.pread(fd, WINDOW_BYTES, at):
+        used = len(piece.rstrip(b"\0"))
+        if used:
+            data_end = at + used
+        at += len(piece)
+    synced = max((closing.synced for _, closing in _batch_ends(fs, fd, epoch, offset)), default=0)
+    return Survey(data_end, synced)
+
+
+def _first_batch_end(window: bytes, at: int, epoch: bytes) -> tuple[int, BatchEnd] | None:
+    search_at = at
+    while (found := find_batch_end(window, epoch, search_at)) >= 0:
+        closing = parse_batch_end(window, found, epoch)
+        if closing is not None:
+            return found, closing
+        search_at = found + 1
+    return None
+
+
+def _batch_ends(fs: Fs, fd: int, epoch: bytes, offset: int) -> Iterator[tuple[int, BatchEnd]]:
+    """Every intact BatchEnd of the epoch at or behind `offset`, whatever stands between them."""
+    at = offset
+    # Windows overlap by what a BatchEnd that begins at the end of one needs of the next.
+    while len(window := fs.pread(fd, WINDOW_BYTES + BATCH_END_BYTES, at)) >= BATCH_END_BYTES:
+        search_at = 0
+        while (found := find_batch_end(window, epoch, search_at)) >= 0:
+            closing = parse_batch_end(window, found, epoch)
+            if closing is not None and found < WINDOW_BYTES:
+                yield at + found, closing
+            search_at = found + 1
+        at += WINDOW_BYTES

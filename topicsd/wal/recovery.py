@@ -1,0 +1,260 @@
+"""From the files of a run that ended somehow to a log that can go on.
+
+In this order, so that a crash anywhere in it is followed by the same recovery with the same outcome:
+
+R1  Where a sync has failed, or nobody can say, the page cache is dropped before anything is read.
+R2  The log is read to where it ends (`log_walk.py`). Damage in front of synced data ends the start
+    here, with nothing changed.
+R3  What was read is made safe: the files are synced, as a process crash leaves them in the page cache
+    only; those that could not be synced are copied forward (`copy_forward.py`). Then the names.
+R4  What was cut off is put into quarantine: the bytes of a torn tail as a copy, later files whole.
+    A recovery never writes into a WAL file; what stands behind the cut stays unread, because the next
+    file begins with the ordinal and chain of the cut.
+
+Whether a head is exact follows from CURRENT and the inodes alone, see `heads_are_exact`.
+
+Must not know: what the frames mean.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import NamedTuple
+
+import xxhash
+
+from topicsd.disk.atomic_replace import create_afresh, exists, write_all
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths, is_leftover_name
+from topicsd.wal.copy_forward import copy_forward
+from topicsd.wal.current_file import Current, note_sync_failure, read_current, write_current
+from topicsd.wal.log_files import LogFiles
+from topicsd.wal.log_walk import LogFileFound, OnBatch, UnreadableLog, Verdict, Walk, open_wal_files, walk_log
+from topicsd.wal.writer import Identity, LogEnd
+
+logger = logging.getLogger("topicsd.wal")
+
+COPY_BYTES = 1 << 20
+
+
+class RecoveryRefused(Exception):
+    """The log is damaged where it must not be; the shard does not start. Says which file and offset."""
+
+
+class Recovered(NamedTuple):
+    end: LogEnd
+    heads_exact: bool
+    """No tail can have been lost: heads are what the log says."""
+    is_settled: bool
+    """CURRENT says already that the log ends here."""
+
+
+class Recovery:
+    """One start of one shard: `run` reads and mends, `settle` says in CURRENT that all is well."""
+
+    def __init__(self, fs: Fs, paths: ShardPaths, identity: Identity, files: LogFiles) -> None:
+        self._fs = fs
+        self._paths = paths
+        self._identity = identity
+        self._files = files
+        self._current: Current | None = None
+        self._walk: Walk | None = None
+        self._found: list[LogFileFound] = []
+
+    def run(self, on_batch: OnBatch) -> Recovered:
+        fs, paths = self._fs, self._paths
+        self._drop_leftovers()
+        self._current = current = read_current(fs, paths.current)
+        self._found = found = open_wal_files(fs, paths)
+        self._check_identity()
+        distrusted = current is None or current.state == "sync_failed"
+        exact = heads_are_exact(current, bool(found), self._is_same_place())
+        if distrusted:
+            self._drop_caches()
+        walk = self._walk_log(on_batch)
+        if not distrusted and not self._sync(walk):
+            raise RecoveryRefused(
+                f"{paths.wal}: a sync failed during recovery; the next start trusts only the media"
+            )
+        if distrusted:
+            self._copy_forward(walk)
+        if found:
+            fs.sync_dir(paths.wal)
+        self._quarantine(walk)
+        self._open_files(walk)
+        if walk.is_short:
+            logger.error("%s: a file is shorter than its header says; it was cut from outside", paths.wal)
+        is_settled = not found or (
+            current is not None and current.state == "clean" and not self._has_moved(walk)
+        )
+        return Recovered(
+            LogEnd(walk.position, walk.ordinal, walk.chain), exact and not walk.is_short, is_settled
+        )
+
+    def settle(self) -> None:
+        """The log ends here, all of it is synced, and heads are what it says: write that to CURRENT."""
+        assert self._walk is not None
+        assert self._walk.files
+        last = self._walk.files[-1]
+        placed = self._fs.stat(os.path.join(self._paths.wal, last.found.name))
+        current = Current(
+            state="clean",
+            file=last.found.first_ordinal,
+            end=last.end,
+            boot_id=self._fs.boot_id(),
+            device=placed.device,
+            wal_inode=placed.inode,
+        )
+        write_current(self._fs, self._paths.current, current)
+
+    def _drop_leftovers(self) -> None:
+        for name in self._fs.list_dir(self._paths.wal):
+            if is_leftover_name(name):
+                self._fs.unlink(os.path.join(self._paths.wal, name))
+
+    def _check_identity(self) -> None:
+        for file in self._found:
+            if file.header is not None and (file.header.instance, file.header.shard) != self._identity:
+                raise UnreadableLog(
+                    f"{self._paths.wal}/{file.name} belongs to shard {file.header.shard} of instance "
+                    f"{file.header.instance.hex()}, not to shard {self._identity.shard} of "
+                    f"{self._identity.instance.hex()}"
+                )
+
+    def _is_same_place(self) -> bool:
+        """CURRENT and the file it names are the very files that the last run wrote, on the same boot."""
+        current = self._current
+        for file in self._found:
+            if current is not None and file.first_ordinal == current.file:
+                here = self._fs.stat(self._paths.current)
+                return current.is_same_place(here, self._fs.fstat(file.fd), self._fs.boot_id())
+        return False
+
+    def _unsafe(self, found: LogFileFound) -> bool:
+        """The last run may have written to it behind its last sync."""
+        return self._current is None or found.first_ordinal >= self._current.file
+
+    def _drop_caches(self) -> None:
+        """R1."""
+        for file in self._found:
+            if self._unsafe(file):
+                self._fs.drop_cache(file.fd)
+
+    def _walk_log(self, on_batch: OnBatch) -> Walk:
+        """R2."""
+        walk = self._walk = walk_log(self._fs, self._found, self._current, on_batch)
+        if walk.verdict is Verdict.REFUSE:
+            raise RecoveryRefused(
+                f"{self._paths.wal}/{walk.place} is damaged at offset {walk.offset}, in front of data that "
+                f"was synced: {walk.reason}"
+            )
+        return walk
+
+    def _sync(self, walk: Walk) -> bool:
+        """R3, when no sync is known to have failed. One that fails now is noted for the next start."""
+        for file in walk.files:
+            if self._unsafe(file.found) and not self._is_clean():
+                try:
+                    self._fs.sync_data(file.found.fd)
+                except OSError as error:
+                    logger.error("%s/%s could not be synced: %s", self._paths.wal, file.found.name, error)
+                    note_sync_failure(self._fs, self._paths.current)
+                    return False
+        return True
+
+    def _is_clean(self) -> bool:
+        """Nothing was written since the last sync."""
+        return self._current is not None and self._current.state == "clean"
+
+    def _copy_forward(self, walk: Walk) -> None:
+        """R3, when a sync has failed."""
+        for file in walk.files:
+            if self._unsafe(file.found):
+                copy_forward(self._fs, self._paths, file)
+
+    def _quarantine(self, walk: Walk) -> None:
+        """R4."""
+        if walk.verdict is not Verdict.CUT:
+            return
+        fs, paths = self._fs, self._paths
+        kept_names = {file.found.name for file in walk.files}
+        cut = next((file for file in walk.files if file.found.name == walk.place), None)
+        if cut is not None and walk.remains_end > walk.offset:
+            self._keep_tail(cut.found, walk.offset, walk.remains_end)
+        gone = [file for file in self._found if file.name not in kept_names]
+        for file in gone:
+            fs.rename(os.path.join(paths.wal, file.name), paths.quarantined(self._free_name(file.name)))
+        if gone:
+            fs.sync_dir(paths.quarantine)
+            fs.sync_dir(paths.wal)
+        logger.warning(
+            "%s/%s: a torn tail was cut at offset %d and put into %s",
+            paths.wal,
+            walk.place,
+            walk.offset,
+            paths.quarantine,
+        )
+
+    def _keep_tail(self, file: LogFileFound, offset: int, end: int) -> None:
+        fs = self._fs
+        digest = xxhash.xxh3_64()
+        for at in range(offset, end, COPY_BYTES):
+            digest.update(fs.pread(file.fd, min(COPY_BYTES, end - at), at))
+        kept = self._paths.quarantined(f"{file.name}.at-{offset}.{digest.hexdigest()[:8]}")
+        if exists(fs, kept):
+            return  # An earlier start has kept it.
+        temporary = kept + ".tmp"
+        fd = create_afresh(fs, temporary)
+        try:
+            for at in range(offset, end, COPY_BYTES):
+                write_all(fs, fd, fs.pread(file.fd, min(COPY_BYTES, end - at), at), at - offset)
+            fs.sync_data(fd)
+        finally:
+            fs.close(fd)
+        fs.rename(temporary, kept)
+        fs.sync_dir(self._paths.quarantine)
+
+    def _free_name(self, name: str) -> str:
+        taken = set(self._fs.list_dir(self._paths.quarantine))
+        number = 1
+        while f"{name}.{number}" in taken:
+            number += 1
+        return f"{name}.{number}"
+
+    def _open_files(self, walk: Walk) -> None:
+        """Hand the files of the log to whoever reads records, and close the others."""
+        part_of_log = {file.found.fd: file for file in walk.files}
+        for found in self._found:
+            walked = part_of_log.get(found.fd)
+            if walked is None:
+                self._fs.close(found.fd)
+                continue
+            assert found.header is not None
+            fd = found.fd
+            if self._current is None or self._current.state == "sync_failed":
+                # The copy, where there is one, and not the file that it stands for.
+                self._fs.close(fd)
+                fd = self._fs.open_read(os.path.join(self._paths.wal, found.name))
+            self._files.add(
+                fd, found.first_ordinal, walked.start_position, found.header.epoch, found.size_bytes
+            )
+
+    def _has_moved(self, walk: Walk) -> bool:
+        """The log does not end where CURRENT says."""
+        assert self._current is not None
+        last = walk.files[-1]
+        return (self._current.file, self._current.end) != (last.found.first_ordinal, last.end)
+
+
+def heads_are_exact(current: Current | None, has_files: bool, is_same_place: bool) -> bool:
+    """Whether the log holds everything that was ever acked, in any class.
+
+    It does when the last run said so at its end, or when only the process died: then the page cache kept
+    what it wrote. A shard without a file has never acked anything.
+    """
+    if not has_files:
+        return True
+    if current is None:
+        return False
+    return current.state == "clean" or (current.state == "running" and is_same_place)
