@@ -1,0 +1,99 @@
+"""Idempotency keys: a write that is sent again within the window gets the answer of the first.
+
+Keys and records are known by digests of 16 bytes. They are kept by *generations* of a tenth of the window,
+so that forgetting is dropping a whole generation and costs nothing a key; a key's own time says exactly
+when its window ends. What is full refuses: a key is never forgotten early.
+
+The window counts from the first use. A key whose first write is on its way is not here but with that write.
+
+Pure: takes `now`, knows no clock. Must not know: frames, files, answers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import NamedTuple
+
+import xxhash
+
+DIGEST_BYTES = 16
+GENERATIONS = 10
+
+
+class KeyedWrite(NamedTuple):
+    """What a key was used for."""
+
+    records: bytes
+    first_seq: int
+    records_count: int
+
+
+def key_digest(epoch: int, topic_id: int, key: str) -> bytes:
+    """A key belongs to one incarnation of one topic."""
+    return xxhash.xxh3_128_digest(b"%d/%d/%b" % (topic_id, epoch, key.encode()))
+
+
+class Generation:
+    """The keys that were first used in one tenth of a window."""
+
+    __slots__ = ("counts", "ends_ms", "first_seqs", "places", "records", "used_ms")
+
+    def __init__(self, ends_ms: int) -> None:
+        self.ends_ms = ends_ms
+        """First uses from here on go to the next generation."""
+        self.places: dict[bytes, int] = {}
+        self.records = bytearray()
+        self.first_seqs = array("Q")
+        self.counts = array("I")
+        self.used_ms = array("Q")
+
+    def add(self, key: bytes, write: KeyedWrite, used_ms: int) -> None:
+        self.places[key] = len(self.counts)
+        self.records += write.records
+        self.first_seqs.append(write.first_seq)
+        self.counts.append(write.records_count)
+        self.used_ms.append(used_ms)
+
+    def write_at(self, place: int) -> KeyedWrite:
+        records = bytes(self.records[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES])
+        return KeyedWrite(records, self.first_seqs[place], self.counts[place])
+
+
+class Dedupe:
+    """All keys of the shard. Topics with one window share their generations."""
+
+    def __init__(self, keys_max: int) -> None:
+        self._keys_max = keys_max
+        self._windows: dict[int, deque[Generation]] = {}
+        self.count = 0
+
+    def find(self, key: bytes, window_ms: int, now_ms: int) -> KeyedWrite | None:
+        """The write that used the key within the window."""
+        for generations in self._windows.values():
+            for generation in reversed(generations):
+                place = generation.places.get(key)
+                if place is not None and now_ms - generation.used_ms[place] <= window_ms:
+                    return generation.write_at(place)
+        return None
+
+    def has_room(self, now_ms: int, pending_count: int) -> bool:
+        """Whether one more key may come, besides those of writes on their way."""
+        self._forget(now_ms)
+        return not self._keys_max or self.count + pending_count < self._keys_max
+
+    def add(self, key: bytes, write: KeyedWrite, window_ms: int, used_ms: int) -> None:
+        """Note the first use of a key."""
+        generations = self._windows.setdefault(window_ms, deque())
+        if not generations or used_ms >= generations[-1].ends_ms:
+            generations.append(Generation(used_ms + max(1, window_ms // GENERATIONS)))
+        generations[-1].add(key, write, used_ms)
+        self.count += 1
+
+    def _forget(self, now_ms: int) -> None:
+        for window_ms, generations in list(self._windows.items()):
+            # The youngest key of a generation was used before its end.
+            while generations and now_ms - generations[0].ends_ms > window_ms:
+                self.count -= len(generations.popleft().counts)
+            if not generations:
+                del self._windows[window_ms]

@@ -1,0 +1,29 @@
+"""Up to which seq a topic is on the disk itself, whatever its class promises.
+
+Must not know: who asks, or why.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+
+
+def durable_seq(shard: ShardState, topic: Topic) -> int:
+    """0 for an ephemeral topic, which is never on the disk."""
+    if topic.is_ephemeral:
+        return 0
+    synced = shard.log.synced_position
+    for run in reversed(topic.runs):
+        # The frames of a topic do not overlap: those that begin before the synced end are durable, but
+        # for the last of them when it reaches over it.
+        count = bisect_right(run.positions, synced)
+        if count and run.positions[count - 1] + run.lengths[count - 1] > synced:
+            count -= 1
+        if count == len(run.lengths) and run is topic.run:
+            return topic.head
+        if count:
+            return run.first_seq + count - 1
+    return topic.runs[0].first_seq - 1

@@ -1,0 +1,77 @@
+"""A write with an idempotency key, before it is one: what the key already stands for.
+
+Must not know: how an append is done.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shared.errors import IDEMPOTENCY_MISMATCH, INVALID_REQUEST, THROTTLED, Refusal
+from topicsd.engine.dedupe import key_digest
+from topicsd.engine.encode_records import records_digest
+from topicsd.engine.requests import Appended, AppendRequest, Reply
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+
+KEY_CHARACTERS_MAX = 256
+
+
+class Key(NamedTuple):
+    digest: bytes
+    records: bytes
+
+
+def key_of(topic: Topic, request: AppendRequest) -> Key | Refusal | None:
+    """The request's key; None when it has none, or the topic's window is off."""
+    key = request.idempotency_key
+    if key is None or not topic.config.idempotency_window_ms:
+        return None
+    if not 0 < len(key) <= KEY_CHARACTERS_MAX:
+        message = f"idempotency_key: has {len(key)} characters, 1 to {KEY_CHARACTERS_MAX} are allowed"
+        return Refusal(INVALID_REQUEST, message, {"field": "idempotency_key", "max": KEY_CHARACTERS_MAX})
+    digest = key_digest(topic.epoch, topic.topic_id, key)
+    return Key(digest, records_digest(request.records, request.node))
+
+
+def settled_by_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply: Reply) -> bool:
+    """Whether the key says what the answer is, or will be: of a write before, or of one on its way."""
+    on_its_way = shard.keyed.get(key.digest)
+    if on_its_way is not None:
+        assert on_its_way.key is not None
+        if on_its_way.key.records != key.records:
+            reply(_mismatch())
+        else:
+            on_its_way.also_waiting.append(reply)
+        return True
+    before = shard.dedupe.find(key.digest, topic.config.idempotency_window_ms, now_ms)
+    if before is not None:
+        reply(
+            _mismatch()
+            if before.records != key.records
+            else Appended(
+                topic.name,
+                before.first_seq,
+                before.first_seq + before.records_count - 1,
+                topic.head,
+                created=False,
+                deduped=True,
+                durability=topic.config.durability,
+            )
+        )
+        return True
+    if not shard.dedupe.has_room(now_ms, len(shard.keyed)):
+        bound = shard.settings.max_idempotency_keys
+        message = (
+            f"the shard remembers {bound} idempotency keys already, TOPICS_MAX_IDEMPOTENCY_KEYS is its bound"
+        )
+        reply(
+            Refusal(THROTTLED, message, {"limit": "max_idempotency_keys", "max": bound}, retry_after_ms=1000)
+        )
+        return True
+    return False
+
+
+def _mismatch() -> Refusal:
+    message = "idempotency_key: was used in its window for a write with other records"
+    return Refusal(IDEMPOTENCY_MISMATCH, message, {"field": "idempotency_key"})

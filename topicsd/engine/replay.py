@@ -1,0 +1,147 @@
+"""From the frames of the log back to the topics that wrote them.
+
+Replay does what publishing did, in the same order: a topic's frames stand in the log in the order in which
+they were published, so floors, counts and indexes come out the same. A batch was checked whole before it
+comes here, so a frame's own checksum is not looked at again.
+
+Must not know: files, or why a head may not be where the log ends.
+"""
+
+from __future__ import annotations
+
+from topicsd.engine.dedupe import KeyedWrite
+from topicsd.engine.delete import apply_delete
+from topicsd.engine.lost_range import LostRange
+from topicsd.engine.retention import enforce_caps, evict
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.tail_run import TailRun
+from topicsd.engine.topic import Topic
+from topicsd.wal import control_frame
+from topicsd.wal.control_frame import Control, decode_control
+from topicsd.wal.frame import (
+    CHECKSUM_BYTES,
+    FRAME_LEN_MIN,
+    HEADER,
+    HEADER_BYTES,
+    LEN_BYTES,
+    FrameType,
+    parse_frame,
+)
+from topicsd.wal.reader import FoundBatch
+
+_APPEND = int(FrameType.APPEND)
+_unpack = HEADER.unpack_from
+
+
+class ReplayError(Exception):
+    """The log says something that cannot have happened."""
+
+
+class Replay:
+    def __init__(self, shard: ShardState) -> None:
+        self._shard = shard
+        self.frames = 0
+
+    def batch(self, batch: FoundBatch, position: int) -> None:
+        """Apply the frames of one batch, whose first byte has this position in the log."""
+        buffer, at, end = batch.buffer, batch.start, batch.end
+        to_position = position - at
+        topics = self._shard.topics_by_id
+        ordinal = batch.first_ordinal
+        topic_id, topic = -1, None
+        while at < end:
+            frame_len, frame_type, _, frame_topic, seq, ts, node_len, tag_len, data_len = _unpack(buffer, at)
+            size = LEN_BYTES + frame_len
+            if FRAME_LEN_MIN + node_len + tag_len + data_len != frame_len or at + size > end:
+                raise ReplayError(f"the frame of ordinal {ordinal} does not fit into its batch")
+            if frame_type == _APPEND:
+                if frame_topic != topic_id:
+                    topic_id, topic = frame_topic, topics.get(frame_topic)
+                if topic is None or seq != topic.head + 1:
+                    raise ReplayError(_does_not_follow(ordinal, topic, frame_topic, seq))
+                run = topic.run
+                run.positions.append(to_position + at)
+                run.lengths.append(size)
+                run.stamps.append(ts)
+                if run.dead is not None:
+                    run.dead.append(0)
+                topic.head = seq
+                topic.last_ts = ts
+                topic.live_count += 1
+                topic.live_bytes += size
+                if tag_len:
+                    tag_at = at + HEADER_BYTES + node_len
+                    topic.tags.add(buffer[tag_at : tag_at + tag_len], seq)
+                if topic.is_capped:
+                    enforce_caps(topic)
+            else:
+                frame = parse_frame(buffer, at, at + size)
+                self._apply(decode_control(frame), frame_topic, ts, ordinal)
+                topic_id = -1
+            at += size
+            ordinal += 1
+        self.frames += ordinal - batch.first_ordinal
+        if ordinal - batch.first_ordinal != batch.frame_count:
+            raise ReplayError(
+                f"the batch of ordinal {batch.first_ordinal} has not the {batch.frame_count} frames it says"
+            )
+
+    def _apply(self, control: Control, topic_id: int, ts: int, ordinal: int) -> None:
+        shard = self._shard
+        if isinstance(control, control_frame.TopicCreate):
+            topic = Topic(control.name, topic_id, ordinal, control.config)
+            topic.visible = True
+            topic.ceiling = control.ceiling
+            topic.last_ts = ts
+            shard.add_topic(topic)
+            return
+        found = shard.topics_by_id.get(topic_id)
+        if found is None:
+            raise ReplayError(
+                f"the frame of ordinal {ordinal} is of a topic that does not exist, id {topic_id:016x}"
+            )
+        match control:
+            case control_frame.TopicDelete():
+                shard.remove_topic(found)
+            case control_frame.ConfigUpdate():
+                found.set_config(control.config)
+                found.next_config = control.config
+                found.ceiling = control.ceiling
+                if found.is_capped:
+                    enforce_caps(found)
+            case control_frame.Delete():
+                apply_delete(found, control)
+            case control_frame.EvictWatermark():
+                for reason, last in control.evicted_to.items():
+                    evict(found, min(last, found.head), reason)
+                found.ttl_logged = found.evicted_to.get("ttl", 0)
+            case control_frame.HeadWatermark():
+                found.ceiling = control.ceiling
+            case control_frame.Idempotency():
+                write = KeyedWrite(control.records, control.first_seq, control.count)
+                shard.dedupe.add(control.key, write, found.config.idempotency_window_ms, ts)
+            case control_frame.LostRange():
+                lose_range(found, LostRange(control.first, control.last, control.reason))
+
+
+def lose_range(topic: Topic, lost: LostRange) -> None:
+    """The seqs behind the head up to `lost.last` were given out, and their records are gone."""
+    assert lost.first == topic.head + 1
+    topic.lost.add(lost)
+    if not topic.live_count:
+        topic.earliest_seq = lost.last + 1
+    topic.head = lost.last
+    topic.run = TailRun(lost.last + 1)
+    if topic.runs[-1].lengths:
+        topic.runs.append(topic.run)
+    else:
+        topic.runs[-1] = topic.run
+
+
+def _does_not_follow(ordinal: int, topic: Topic | None, topic_id: int, seq: int) -> str:
+    if topic is None:
+        return f"the record of ordinal {ordinal} is of a topic that does not exist, id {topic_id:016x}"
+    return f'the record of ordinal {ordinal} is seq {seq} of topic "{topic.name}", whose head is {topic.head}'
+
+
+assert CHECKSUM_BYTES + HEADER_BYTES - LEN_BYTES == FRAME_LEN_MIN

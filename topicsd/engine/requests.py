@@ -1,0 +1,128 @@
+"""What the engine is asked and what it answers: plain structs, the same for every way in.
+
+`data` and `meta` are raw JSON and stay it: they are never built into objects. Whoever decodes a request has
+checked that they are well-formed; sizes are checked here, against the limits.
+
+Must not know: HTTP, or how an answer is rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from shared.contract import TopicConfig, TopicConfigPatch
+from topicsd.wal.frame import Record
+
+
+class NewRecord(msgspec.Struct, gc=False):
+    data: msgspec.Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: msgspec.Raw | None = None
+
+
+class AppendRequest(msgspec.Struct, gc=False):
+    """`node` is for the records that name none; `create` is the topic's own `auto_create` unless given."""
+
+    records: list[NewRecord]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: TopicConfigPatch | None = None
+
+
+class Appended(msgspec.Struct, gc=False, frozen=True):
+    topic: str
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    created: bool
+    deduped: bool
+    durability: str
+
+
+class DeleteRequest(msgspec.Struct, frozen=True):
+    """At least one of `before_seq` and `tag`; with both, both must hold. `tag` may be a prefix."""
+
+    before_seq: int | None = None
+    tag: str | None = None
+    is_prefix: bool = False
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+
+
+class TopicPut(msgspec.Struct, frozen=True):
+    topic: str
+    created: bool
+    config: TopicConfig
+
+
+class TopicDeleted(msgspec.Struct, frozen=True):
+    topic: str
+    deleted: bool
+
+
+class TopicState(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    durable_seq: int
+    count: int
+    bytes: int
+    last_write_ts: int
+    config: TopicConfig
+
+
+class ReadRequest(msgspec.Struct, frozen=True):
+    """Records behind `from_seq`, but for those of the nodes; `epoch` is that of an earlier answer."""
+
+    from_seq: int = 0
+    limit: int = 256
+    nodes: frozenset[str] = frozenset()
+    epoch: int | None = None
+    bytes_max: int = 1 << 20
+
+
+class Tombstone(msgspec.Struct, frozen=True):
+    """The report of involuntary loss: nobody will ever see `gap_from` to `gap_to`."""
+
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+    earliest_seq: int
+    head_seq: int
+
+
+class ReadAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    epoch: int
+    records: list[Record]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    tombstone: Tombstone | None
+
+    @property
+    def caught_up(self) -> bool:
+        return self.next_from_seq == self.head_seq
+
+    @property
+    def lag(self) -> int:
+        return self.head_seq - self.next_from_seq
+
+
+Reply = Callable[[Any], Any]
+"""Called once, with the answer or a `Refusal`; possibly before the call that it was given to returns."""

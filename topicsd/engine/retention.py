@@ -1,0 +1,130 @@
+"""What leaves a topic, and what that does to its floors. Pure: the topic, a number, the time; no I/O.
+
+Loss by a cap or by age is *eviction*: `evict_floor` rises and readers are told. What a user deletes moves
+`earliest_seq` only. Both are exact at once; what is forgotten of the index behind them is not their
+business but a question of cost.
+
+Must not know: disk, asyncio, answers.
+"""
+
+from __future__ import annotations
+
+from topicsd.engine.topic import Topic
+
+
+def expire(topic: Topic, now_ms: int) -> None:
+    """Evict what is older than the TTL: `now - ts > ttl_ms`."""
+    ttl_ms = topic.config.ttl_ms
+    if not ttl_ms or not topic.live_count:
+        return
+    oldest_ts = now_ms - ttl_ms
+    last = topic.earliest_seq - 1
+    for run in topic.runs:
+        last = max(last, run.first_not_older(oldest_ts) - 1) if run.first_seq < run.next_seq else last
+    if last >= topic.earliest_seq:
+        evict(topic, last, "ttl")
+
+
+def enforce_caps(topic: Topic) -> None:
+    """Evict from the front what the caps have no room for."""
+    config = topic.config
+    over = topic.live_count - config.cap_records if config.cap_records else 0
+    if over > 0:
+        evict(topic, nth_live(topic, over), "cap")
+    if config.cap_bytes and topic.live_bytes > config.cap_bytes:
+        evict(topic, _last_over_bytes(topic, topic.live_bytes - config.cap_bytes), "cap")
+
+
+def evict(topic: Topic, last: int, reason: str) -> None:
+    """Lose every live record up to `last`."""
+    lost = _drop_front(topic, last)
+    if lost:
+        note_evicted(topic, lost, reason)
+
+
+def note_evicted(topic: Topic, last_lost: int, reason: str) -> None:
+    """Raise the floor over a live record that was lost."""
+    topic.evicted_to[reason] = max(topic.evicted_to.get(reason, 0), last_lost)
+    topic.evict_floor = max(topic.evict_floor, last_lost + 1)
+    topic.lost.forget_below(topic.evict_floor)
+    assert topic.evict_floor <= topic.earliest_seq
+
+
+def delete_front(topic: Topic, last: int) -> int:
+    """Take every live record up to `last` out on purpose; how many there were."""
+    before = topic.live_count
+    _drop_front(topic, last)
+    return before - topic.live_count
+
+
+def delete_one(topic: Topic, seq: int) -> bool:
+    """Take one record out on purpose; whether it was alive."""
+    run = topic.run_of(seq)
+    if run is None or seq < max(topic.earliest_seq, run.first_seq) or run.is_dead(seq):
+        return False
+    topic.live_bytes -= run.mark_dead(seq)
+    topic.live_count -= 1
+    if seq == topic.earliest_seq:
+        _move_earliest(topic, seq + 1)
+    return True
+
+
+def nth_live(topic: Topic, count: int) -> int:
+    """The seq of the n-th live record from the front."""
+    seq = topic.earliest_seq
+    for run in topic.runs:
+        if run.next_seq <= seq:
+            continue
+        seq = max(seq, run.first_seq)
+        if run.dead is None:
+            available = run.next_seq - seq
+            if count <= available:
+                return seq + count - 1
+            count -= available
+            continue
+        while (seq := run.next_live(seq)) < run.next_seq:
+            count -= 1
+            if not count:
+                return seq
+            seq += 1
+    return topic.head
+
+
+def _last_over_bytes(topic: Topic, over: int) -> int:
+    """The last seq of the front that has to go to get rid of `over` bytes."""
+    seq = topic.earliest_seq
+    for run in topic.runs:
+        seq = max(seq, run.first_seq)
+        while (seq := run.next_live(seq)) < run.next_seq:
+            over -= run.lengths[seq - run.first_seq]
+            if over <= 0:
+                return seq
+            seq += 1
+    return topic.head
+
+
+def _drop_front(topic: Topic, last: int) -> int:
+    """Take out every live record up to `last`; the highest of them, 0 when there was none."""
+    last = min(last, topic.head)
+    highest = 0
+    for run in topic.runs:
+        low, high = max(topic.earliest_seq, run.first_seq), min(last, run.next_seq - 1)
+        if low > high:
+            continue
+        count, size = run.live_totals(low, high)
+        topic.live_count -= count
+        topic.live_bytes -= size
+        highest = run.last_live(low, high) or highest
+    if last >= topic.earliest_seq:
+        _move_earliest(topic, last + 1)
+    return highest
+
+
+def _move_earliest(topic: Topic, seq: int) -> None:
+    """The first live seq is at or behind `seq`; forget what is far enough before it."""
+    topic.earliest_seq = seq
+    topic.earliest_seq = earliest = topic.next_live(seq)
+    while len(topic.runs) > 1 and topic.runs[0].next_seq <= earliest:
+        topic.runs.pop(0)
+    if topic.runs[0].forget_before(earliest):
+        topic.tags.prune(earliest)

@@ -1,0 +1,163 @@
+"""One shard, open: what can be asked of it, and how it begins and ends.
+
+It is driven by one event loop and one disk thread, and every call is made on the loop. A write is answered
+through the `reply` that comes with it, when its class is satisfied; reads answer at once.
+
+The walk of a write: `append.py` checks and frames it, `wal/batch.py` gathers what joined in this turn of the
+loop, `wal/group_commit.py` writes it and waits for the disk, and `PendingAppend.publish` makes it visible.
+
+Must not know: HTTP, other shards.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from shared.clock import Clock
+from shared.config import Settings
+from shared.contract import TopicConfigPatch
+from shared.errors import Refusal
+from topicsd.disk.dir_lock import DirLock
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths
+from topicsd.engine import append, delete, read, topic_admin
+from topicsd.engine.ceilings import lower_quiet_ceilings, needs_ceiling
+from topicsd.engine.lost_range import LostRange
+from topicsd.engine.replay import Replay, ReplayError, lose_range
+from topicsd.engine.requests import (
+    AppendRequest,
+    DeleteRequest,
+    ReadAnswer,
+    ReadRequest,
+    Reply,
+    TopicState,
+)
+from topicsd.engine.retention import note_evicted
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.wal import control_frame
+from topicsd.wal.group_commit import BATCH_BYTES_MAX, Bounds, GroupCommit
+from topicsd.wal.log_files import LogFiles
+from topicsd.wal.recovery import Recovered, Recovery, RecoveryRefused
+from topicsd.wal.sync_thread import DiskThread, Loop
+from topicsd.wal.writer import Identity, LogWriter
+
+logger = logging.getLogger("topicsd.engine")
+
+
+class Shard:
+    def __init__(
+        self,
+        fs: Fs,
+        clock: Clock,
+        loop: Loop,
+        thread: DiskThread,
+        paths: ShardPaths,
+        identity: Identity,
+        settings: Settings,
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        """Open the shard: recover its log, and be ready for the first request.
+
+        Raises `DirectoryInUse`, `RecoveryRefused` or `UnreadableLog`; each says why in a sentence.
+        """
+        self._lock = DirLock(fs, paths.lock)
+        self._files = LogFiles(fs)
+        self.state = ShardState(clock, settings, self._files)
+        recovery = Recovery(fs, paths, identity, self._files)
+        replay = Replay(self.state)
+        try:
+            recovered = recovery.run(replay.batch)
+        except ReplayError as error:
+            raise RecoveryRefused(f"{paths.wal}: {error}") from error
+        writer = LogWriter(fs, clock, paths, identity, self._files, recovered.end, settings.wal_file_bytes)
+        bounds = Bounds(
+            settings.sync_interval_ms / 1000, settings.max_waiting_bytes, settings.max_waiting_requests
+        )
+        self.log = self.state.log = GroupCommit(clock, loop, thread, writer, bounds, on_failure)
+        self.log.on_tick = self._lower_ceilings
+        self._resume_heads(recovered)
+        if not recovered.is_settled and not writer.has_file:
+            recovery.settle()
+
+    # -- what can be asked -------------------------------------------------------------------------------
+
+    def append(self, topic: str, request: AppendRequest, reply: Reply) -> None:
+        append.append(self.state, topic, request, reply)
+
+    def read(self, topic: str, request: ReadRequest) -> ReadAnswer | Refusal:
+        return read.read(self.state, topic, request)
+
+    def delete_records(self, topic: str, request: DeleteRequest, reply: Reply) -> None:
+        delete.delete_records(self.state, topic, request, reply)
+
+    def put_topic(self, topic: str, patch: TopicConfigPatch, reply: Reply) -> None:
+        topic_admin.put_topic(self.state, topic, patch, reply)
+
+    def delete_topic(self, topic: str, reply: Reply, *, if_empty: bool = False) -> None:
+        topic_admin.delete_topic(self.state, topic, if_empty, reply)
+
+    def topic_state(self, topic: str) -> TopicState | Refusal:
+        return topic_admin.topic_state(self.state, topic)
+
+    def topic_names(self) -> list[str]:
+        return sorted(name for name, topic in self.state.topics.items() if topic.visible)
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the run: all that joined is synced and answered, and CURRENT says that this was the end."""
+        self.log.settle()
+        if self.log.failed is None:
+            # Heads are exact now, and an ephemeral topic's head is known to the next run by its ceiling only.
+            lower_quiet_ceilings(self.state, self.state.clock.now_ms(), quiet_only=False)
+        self.log.close()
+        self._files.close()
+        self._lock.release()
+
+    # -- the beginning -----------------------------------------------------------------------------------
+
+    def _lower_ceilings(self) -> bool:
+        return lower_quiet_ceilings(self.state, self.state.clock.now_ms())
+
+    def _resume_heads(self, recovered: Recovered) -> None:
+        """Go on behind every seq that was ever given out, and say which of them lost their records."""
+        log = self.log
+        for topic in self.state.topics.values():
+            if topic.is_ephemeral:
+                _resume_ephemeral(topic)
+            elif needs_ceiling(topic.config) and topic.ceiling > topic.head and not recovered.heads_exact:
+                lost = LostRange(topic.head + 1, topic.ceiling, "crash")
+                lose_range(topic, lost)
+                frame = control_frame.LostRange(*lost)
+                log.join_in_passing(
+                    control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts)
+                )
+                logger.warning('topic "%s": seqs %d to %d may be lost', topic.name, lost.first, lost.last)
+                if log.batch.next_position - log.batch.first_position > BATCH_BYTES_MAX:
+                    log.commit()
+            self._resume_seqs(topic)
+        log.settle()
+        if log.failed is not None:
+            raise RecoveryRefused(f"what may be lost could not be noted: {log.failed.message}")
+
+    def _resume_seqs(self, topic: Topic) -> None:
+        topic.next_seq = topic.head + 1
+        if not needs_ceiling(topic.config):
+            return
+        topic.ceiling = max(topic.ceiling, topic.head)
+        topic.ceiling_logged = topic.ceiling
+        topic.ceiling_mark = max(topic.head + 1, (topic.head + topic.ceiling) // 2)
+        topic.raised_head, topic.raised_at_ms = topic.head, self.state.clock.now_ms()
+        if topic.ceiling > topic.head:
+            self.state.raised[topic] = None
+
+
+def _resume_ephemeral(topic: Topic) -> None:
+    """Nothing of it survives a restart; its head does not go back."""
+    if topic.ceiling > topic.head:
+        topic.head = topic.ceiling
+        topic.earliest_seq = topic.head + 1
+        topic.run.first_seq = topic.head + 1
+        note_evicted(topic, topic.head, "crash")

@@ -1,0 +1,127 @@
+"""One topic of the shard: where its log begins and ends, what of it is alive, and what it was promised.
+
+The numbers, and who moves them:
+
+T1  Seqs up to `head` are published. From there to `next_seq` they are given out and on their way.
+T2  `earliest_seq` is the first live seq, `head + 1` when there is none. It rises on loss and on deletes.
+T3  `evicted_to` says, by reason, the last live seq that was lost involuntarily. `evict_floor` is the
+    highest of them plus one: it rises on involuntary loss only, so `evict_floor <= earliest_seq`.
+T4  No seq above `ceiling` was ever given out without a sync (see `head_ceiling.py`).
+T5  What comes behind something that waits for a sync waits too: up to `sync_after` of the log.
+
+Must not know: HTTP, files, or how to decide what is to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shared.contract import TopicConfig
+from topicsd.engine.lost_range import LostRanges
+from topicsd.engine.tag_index import TagIndex
+from topicsd.engine.tail_run import TailRun
+
+NEVER = 1 << 63
+
+
+class Topic:
+    __slots__ = (
+        "ceiling",
+        "ceiling_logged",
+        "ceiling_mark",
+        "config",
+        "earliest_seq",
+        "epoch",
+        "evict_floor",
+        "evicted_to",
+        "head",
+        "is_capped",
+        "last_ts",
+        "leaving",
+        "live_bytes",
+        "live_count",
+        "lost",
+        "name",
+        "next_config",
+        "next_seq",
+        "pending_bytes",
+        "raised_at_ms",
+        "raised_head",
+        "run",
+        "runs",
+        "sync_after",
+        "tags",
+        "topic_id",
+        "ttl_logged",
+        "visible",
+    )
+
+    def __init__(self, name: str, topic_id: int, epoch: int, config: TopicConfig) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.epoch = epoch
+        self.visible = False
+        self.config = config
+        self.next_config = config
+        """What it will be when the configuration frames that are on their way are published."""
+        self.is_capped = False
+        self.head = 0
+        self.next_seq = 1
+        self.earliest_seq = 1
+        self.evict_floor = 1
+        self.evicted_to: dict[str, int] = {}
+        self.ttl_logged = 0
+        """How much of `evicted_to["ttl"]` replay would find."""
+        self.live_count = 0
+        self.live_bytes = 0
+        self.pending_bytes = 0
+        self.last_ts = 0
+        self.lost = LostRanges()
+        self.run = TailRun(1, in_memory=config.durability == "ephemeral")
+        self.runs = [self.run]
+        """Contiguous runs in order; more than one when a range between them was lost."""
+        self.tags = TagIndex()
+        self.sync_after = 0
+        self.ceiling = 0
+        self.ceiling_logged = 0
+        self.ceiling_mark = NEVER
+        self.raised_at_ms = 0
+        self.raised_head = 0
+        self.leaving: list[Callable[[], Any]] | None = None
+        """Set while its deletion is on its way: what comes meanwhile is for the next topic of that name."""
+        self.set_config(config)
+
+    def set_config(self, config: TopicConfig) -> None:
+        self.config = config
+        self.is_capped = bool(config.cap_records or config.cap_bytes)
+
+    @property
+    def pending_count(self) -> int:
+        return self.next_seq - 1 - self.head
+
+    @property
+    def is_ephemeral(self) -> bool:
+        return self.config.durability == "ephemeral"
+
+    def run_of(self, seq: int) -> TailRun | None:
+        """The run that holds `seq`, or the first one behind it."""
+        for run in self.runs:
+            if seq < run.next_seq:
+                return run
+        return None
+
+    def next_live(self, seq: int) -> int:
+        """The first live seq at or behind `seq`, or `head + 1`."""
+        seq = max(seq, self.earliest_seq)
+        for run in self.runs:
+            if seq < run.next_seq:
+                found = run.next_live(max(seq, run.first_seq))
+                if found < run.next_seq:
+                    return found
+        return self.head + 1
+
+    def reason_for(self, gap_from: int) -> str:
+        """Why what is missing from `gap_from` to the floor is missing."""
+        reasons = [reason for reason, last in self.evicted_to.items() if last >= gap_from]
+        return reasons[0] if len(reasons) == 1 else "mixed"

@@ -1,0 +1,179 @@
+"""Topics as a whole: create or change one, delete one, say how one is.
+
+Configuration always survives: its frames are waited for whatever the topic's class. A change takes effect
+when its frame is on the disk; what was appended meanwhile has the class that it was appended under.
+
+Must not know: records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from shared.contract import TopicConfig, TopicConfigPatch, merge_config
+from shared.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
+from topicsd.engine.ceilings import needs_ceiling, set_ceiling
+from topicsd.engine.durable_seq import durable_seq
+from topicsd.engine.head_ceiling import Ceiling, raised_ceiling
+from topicsd.engine.requests import Reply, TopicDeleted, TopicPut, TopicState
+from topicsd.engine.retention import enforce_caps
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import NEVER, Topic
+from topicsd.engine.topic_create import encode_create, new_topic, register_topic
+from topicsd.engine.trim_report import log_expired
+from topicsd.wal.control_frame import ConfigUpdate, TopicDelete, encode_control
+
+
+def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Reply) -> None:
+    """Create the topic, or merge the patch over what it has; `reply` gets `TopicPut` or a `Refusal`."""
+    topic = shard.topics.get(name)
+    if topic is None:
+        made = new_topic(shard, name, patch, 0)
+        refusal = made if isinstance(made, Refusal) else shard.log.failed
+        if isinstance(made, Refusal) or refusal is not None:
+            reply(refusal)
+            return
+        made.epoch = shard.log.batch.next_ordinal
+        register_topic(shard, made)
+        _join(shard, made, encode_create(made), PendingPut(shard, made, None, reply))
+        return
+    if topic.leaving is not None:
+        topic.leaving.append(partial(put_topic, shard, name, patch, reply))
+        return
+    config = merge_config(topic.next_config, patch, name)
+    refusal = config if isinstance(config, Refusal) else shard.log.failed
+    if isinstance(config, Refusal) or refusal is not None:
+        reply(refusal)
+        return
+    if config == topic.config == topic.next_config and topic.visible:
+        reply(TopicPut(name, created=False, config=config))
+        return
+    pending = PendingPut(shard, topic, config, reply)
+    control = ConfigUpdate(config, pending.ceiling.value)
+    topic.next_config = config
+    _join(
+        shard,
+        topic,
+        encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True),
+        pending,
+    )
+
+
+def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> None:
+    """Delete the topic with all that it holds; `reply` gets `TopicDeleted` or a `Refusal`."""
+    topic = shard.topics.get(name)
+    if topic is None:
+        reply(TopicDeleted(name, deleted=False))
+        return
+    if topic.leaving is not None:
+        topic.leaving.append(partial(delete_topic, shard, name, if_empty, reply))
+        return
+    if shard.log.failed is not None:
+        reply(shard.log.failed)
+        return
+    if if_empty:
+        log_expired(shard, topic, shard.clock.now_ms())
+        if topic.live_count or topic.pending_count:
+            held = topic.live_count + topic.pending_count
+            reply(Refusal(TOPIC_NOT_EMPTY, f'topic "{name}" holds {held} records', {"count": held}))
+            return
+    topic.leaving = []
+    frame = encode_control(TopicDelete(topic.epoch), topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
+    _join(shard, topic, frame, PendingTopicDelete(shard, topic, reply))
+
+
+def topic_state(shard: ShardState, name: str) -> TopicState | Refusal:
+    topic = shard.visible_topic(name)
+    if topic is None:
+        return topic_not_found(name)
+    log_expired(shard, topic, shard.clock.now_ms())
+    return TopicState(
+        topic=topic.name,
+        epoch=topic.epoch,
+        head_seq=topic.head,
+        earliest_seq=topic.earliest_seq,
+        evict_floor=topic.evict_floor,
+        durable_seq=durable_seq(shard, topic),
+        count=topic.live_count,
+        bytes=topic.live_bytes,
+        last_write_ts=topic.last_ts,
+        config=topic.config,
+    )
+
+
+def topic_not_found(name: str) -> Refusal:
+    return Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist')
+
+
+def _join(shard: ShardState, topic: Topic, frame: bytes, pending: PendingPut | PendingTopicDelete) -> None:
+    shard.log.join([frame], len(frame), 1, pending, wait_for_sync=True)
+    topic.sync_after = shard.log.batch.next_position
+
+
+class PendingPut:
+    """A creation (`config` is None), or a change, whose frame is on its way to the disk."""
+
+    __slots__ = ("before", "ceiling", "config", "reply", "shard", "topic")
+
+    def __init__(self, shard: ShardState, topic: Topic, config: TopicConfig | None, reply: Reply) -> None:
+        self.shard = shard
+        self.topic = topic
+        self.config = config
+        self.reply = reply
+        self.before = topic.next_config
+        self.ceiling = Ceiling(0, NEVER)
+        if config is not None and needs_ceiling(config):
+            # On the disk with the change, so that the weaker class has room above the head at once.
+            self.ceiling = raised_ceiling(max(topic.next_seq - 1, topic.ceiling_logged), 0, 0)
+
+    def publish(self) -> None:
+        topic, config = self.topic, self.config
+        topic.visible = True
+        if config is not None:
+            if needs_ceiling(config) != needs_ceiling(topic.config):
+                set_ceiling(topic, self.ceiling)
+                if needs_ceiling(config):
+                    self.shard.raised[topic] = None
+            topic.set_config(config)
+            if topic.is_capped:
+                enforce_caps(topic)
+        self.reply(TopicPut(topic.name, created=config is None, config=topic.config))
+
+    def undo(self) -> None:
+        self.topic.next_config = self.before
+        if self.config is None:
+            self.shard.remove_topic(self.topic)
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.reply(refusal)
+
+
+class PendingTopicDelete:
+    __slots__ = ("reply", "shard", "topic")
+
+    def __init__(self, shard: ShardState, topic: Topic, reply: Reply) -> None:
+        self.shard = shard
+        self.topic = topic
+        self.reply = reply
+
+    def publish(self) -> None:
+        self.topic.visible = False
+        self.shard.remove_topic(self.topic)
+        self.reply(TopicDeleted(self.topic.name, deleted=True))
+        self._let_go()
+
+    def undo(self) -> None:
+        pass  # Nothing was changed but that others wait; they go on when it is refused.
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.reply(refusal)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """What came for the name meanwhile is done now, in its order."""
+        waiting: list[Callable[[], Any]] = self.topic.leaving or []
+        self.topic.leaving = None
+        for retry in waiting:
+            retry()

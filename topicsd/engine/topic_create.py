@@ -1,0 +1,49 @@
+"""A new topic: its checks, its frame, and its place in the shard.
+
+Must not know: who asked, and with what else in one batch.
+"""
+
+from __future__ import annotations
+
+from shared.contract import TopicConfigPatch, merge_config
+from shared.errors import THROTTLED, TOPIC_EXISTS_INCOMPATIBLE, Refusal
+from shared.names import refuse_topic_name, topic_id
+from topicsd.engine.ceilings import first_ceiling, set_ceiling
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.wal.control_frame import TopicCreate, encode_control
+
+
+def new_topic(
+    shard: ShardState, name: str, patch: TopicConfigPatch | None, first_records: int
+) -> Topic | Refusal:
+    """A topic of this name as it would be; it is not one of the shard's yet, and has no epoch."""
+    refusal = refuse_topic_name(name)
+    if refusal is not None:
+        return refusal
+    number = topic_id(name)
+    other = shard.topics_by_id.get(number)
+    if other is not None:
+        message = f'topic "{name}" has the same id as the topic "{other.name}": choose another name'
+        return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "id_collision"})
+    bound = shard.settings.max_topics
+    if bound and len(shard.topics) >= bound:
+        return Refusal(THROTTLED, f"there are {bound} topics already", {"limit": "max_topics", "max": bound})
+    config = merge_config(None, patch if patch is not None else TopicConfigPatch(), name)
+    if isinstance(config, Refusal):
+        return config
+    topic = Topic(name, number, 0, config)
+    set_ceiling(topic, first_ceiling(config, first_records))
+    return topic
+
+
+def register_topic(shard: ShardState, topic: Topic) -> None:
+    """From here on the name is taken; the creation's frame joins the log in this turn."""
+    shard.add_topic(topic)
+    if topic.ceiling:
+        shard.raised[topic] = None
+
+
+def encode_create(topic: Topic) -> bytes:
+    control = TopicCreate(topic.name, topic.config, topic.ceiling)
+    return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
