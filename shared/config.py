@@ -130,12 +130,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_bytes: Annotated[
         int,
         Setting(
-            help="Bytes of writes that may wait for a sync before new writes are throttled.",
+            help="Bytes that may be written and not yet synced before new writes are throttled; from half of "
+            "it on every write waits for the disk.",
             unit="bytes",
             minimum=1 * MIB,
             maximum=4 * GIB,
         ),
-    ] = 64 * MIB
+    ] = 128 * MIB
 
     max_waiting_requests: Annotated[
         int,

@@ -22,13 +22,14 @@ from shared.errors import (
 )
 from topicsd.engine.ceilings import raise_ceiling
 from topicsd.engine.dedupe import KeyedWrite
-from topicsd.engine.encode_records import EncodedRecords, encode_records
+from topicsd.engine.encode_records import Encoded, encode_records, whole_frames
 from topicsd.engine.keyed_write import Key, key_of, settled_by_key
 from topicsd.engine.requests import Appended, AppendRequest, Reply
 from topicsd.engine.retention import enforce_caps
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
+from topicsd.engine.topic_entry import TopicEntry
 from topicsd.engine.trim_report import log_expired
 from topicsd.wal.control_frame import Idempotency, encode_control
 
@@ -60,48 +61,41 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
             return
         key = keyed
     ts = now_ms if now_ms > topic.last_ts else topic.last_ts
-    encoded = _encode(shard, topic, request, ts)
+    records = request.records
+    settings = shard.settings
+    if not 0 < len(records) <= settings.max_batch_records:
+        reply(_refuse_count(len(records), settings.max_batch_records))
+        return
+    encoded = encode_records(
+        records, request.node, topic.topic_id, topic.next_seq, ts, topic.is_durable, settings
+    )
     if isinstance(encoded, Refusal):
         reply(encoded)
+        return
+    size = encoded[2]
+    refusal = None
+    if topic.is_capped and topic.config.discard == "reject":
+        refusal = _refuse_full(shard, topic, len(records), size)
+    if refusal is None and shard.log.batch.next_position + size > shard.log.room_until:
+        refusal = shard.log.admit(size)
+    if refusal is not None:
+        reply(refusal)
         return
     topic.last_ts = ts
     _join(shard, topic, PendingAppend(shard, topic, encoded, ts, key, reply, created), now_ms)
 
 
-def _encode(shard: ShardState, topic: Topic, request: AppendRequest, ts: int) -> EncodedRecords | Refusal:
-    """The request's frames, if it can be taken."""
-    settings = shard.settings
-    records = request.records
-    if len(records) > settings.max_batch_records:
-        message = (
-            f"records: has {len(records)}, at most {settings.max_batch_records} are allowed in one write"
-        )
-        return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": settings.max_batch_records})
-    if not records:
+def _refuse_count(count: int, bound: int) -> Refusal:
+    if count == 0:
         return Refusal(INVALID_REQUEST, "records: is empty, at least one is needed", {"field": "records"})
-    encoded = encode_records(
-        records,
-        request.node,
-        topic.topic_id,
-        topic.next_seq,
-        ts,
-        topic.config.durability == "fsync",
-        settings,
-    )
-    if isinstance(encoded, Refusal):
-        return encoded
-    if topic.is_capped and topic.config.discard == "reject":
-        refusal = _refuse_full(shard, topic, encoded)
-        if refusal is not None:
-            return refusal
-    return shard.log.admit(encoded.size_bytes) or encoded
+    message = f"records: has {count}, at most {bound} are allowed in one write"
+    return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": bound})
 
 
-def _refuse_full(shard: ShardState, topic: Topic, encoded: EncodedRecords) -> Refusal | None:
+def _refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refusal | None:
     """What a topic that discards nothing has no room for; records on their way count."""
     log_expired(shard, topic, shard.clock.now_ms())
     config = topic.config
-    count, size = len(encoded.lengths), encoded.size_bytes
     for field, cap, new, used in (
         ("cap_records", config.cap_records, count, topic.live_count + topic.pending_count),
         ("cap_bytes", config.cap_bytes, size, topic.live_bytes + topic.pending_bytes),
@@ -116,59 +110,61 @@ def _refuse_full(shard: ShardState, topic: Topic, encoded: EncodedRecords) -> Re
                 "head_seq": topic.head,
                 "earliest_seq": topic.earliest_seq,
             }
-            return Refusal(
-                TOPIC_FULL, f'topic "{topic.name}" is full: {field} is {cap}, {used} are in use', detail
-            )
+            message = f'topic "{topic.name}" is full: {field} is {cap}, {used} are in use'
+            return Refusal(TOPIC_FULL, message, detail)
     return None
 
 
 def _join(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int) -> None:
     """Everything was looked at: the request becomes part of the log."""
-    log, encoded = shard.log, pending.encoded
-    if topic.config.ttl_ms and topic.is_capped:
+    log = shard.log
+    parts, lengths, size, _ = pending.encoded
+    frame_count = len(lengths)
+    if topic.is_capped and topic.config.ttl_ms:
         log_expired(shard, topic, now_ms)
-    ahead = []
-    if pending.created:
-        topic.epoch = log.batch.next_ordinal
-        register_topic(shard, topic)
-        ahead.append(encode_create(topic))
-    if pending.key is not None:
-        shard.keyed[pending.key.digest] = pending
-        ahead.append(_encode_key(topic, pending, pending.key))
-    topic.next_seq += len(encoded.lengths)
-    topic.pending_bytes += encoded.size_bytes
+    ahead = _frames_ahead(shard, topic, pending) if pending.created or pending.key is not None else None
+    topic.next_seq += frame_count
+    topic.pending_bytes += size
     if topic.next_seq > topic.ceiling_mark:
         raise_ceiling(shard, topic, now_ms)
     waits = (
-        pending.created
-        or topic.config.durability == "fsync"
-        or topic.next_seq - 1 > topic.ceiling
-        or shard.must_wait(topic)
+        topic.is_durable
+        or topic.waiting_count > 0
+        or topic.next_seq > topic.ceiling + 1
+        or log.behind
+        or pending.created
     )
+    if waits:
+        pending.wait()
     if topic.is_ephemeral:
-        if waits:
-            log.join(ahead, sum(map(len, ahead)), len(ahead), pending, wait_for_sync=True)
-            topic.sync_after = log.batch.next_position
-        else:
+        if not waits:
             pending.publish()
-        return
-    parts, size, count = encoded.parts, encoded.size_bytes, len(encoded.lengths)
+            return
+        parts, size, frame_count = [], 0, 0
     pending.position = log.batch.next_position
     if ahead:
         ahead_bytes = sum(map(len, ahead))
-        parts, size, count = ahead + parts, ahead_bytes + size, len(ahead) + count
         pending.position += ahead_bytes
-    if waits:
-        topic.sync_after = pending.position + encoded.size_bytes
-    log.join(parts, size, count, pending, waits)
+        parts, size, frame_count = ahead + parts, ahead_bytes + size, len(ahead) + frame_count
+    log.join(parts, size, frame_count, pending, waits)
 
 
-def _encode_key(topic: Topic, pending: PendingAppend, key: Key) -> bytes:
-    control = Idempotency(key.digest, key.records, topic.next_seq, len(pending.encoded.lengths))
-    return encode_control(control, topic_id=topic.topic_id, ts=pending.ts)
+def _frames_ahead(shard: ShardState, topic: Topic, pending: PendingAppend) -> list[bytes]:
+    """What stands in front of the records in the same batch: the topic's creation, the key of the write."""
+    frames = []
+    if pending.created:
+        topic.epoch = shard.log.batch.next_ordinal
+        register_topic(shard, topic)
+        frames.append(encode_create(topic))
+    key = pending.key
+    if key is not None:
+        shard.keyed[key.digest] = pending
+        control = Idempotency(key.digest, key.records, topic.next_seq, len(pending.encoded[1]))
+        frames.append(encode_control(control, topic_id=topic.topic_id, ts=pending.ts))
+    return frames
 
 
-class PendingAppend:
+class PendingAppend(TopicEntry):
     """A request that has its seqs and joined the log, until its class is satisfied."""
 
     __slots__ = (
@@ -181,7 +177,6 @@ class PendingAppend:
         "position",
         "reply",
         "shard",
-        "topic",
         "ts",
     )
 
@@ -189,14 +184,14 @@ class PendingAppend:
         self,
         shard: ShardState,
         topic: Topic,
-        encoded: EncodedRecords,
+        encoded: Encoded,
         ts: int,
         key: Key | None,
         reply: Reply,
         created: bool,
     ) -> None:
+        super().__init__(topic)
         self.shard = shard
-        self.topic = topic
         self.encoded = encoded
         self.ts = ts
         self.key = key
@@ -205,46 +200,43 @@ class PendingAppend:
         self.first_seq = topic.next_seq
         self.position = 0
         self.durability = topic.config.durability
-        self.also_waiting: list[Reply] = []
+        self.also_waiting: list[Reply] | None = None
         """Repeats of the write under its key that came while it was on its way."""
 
     def publish(self) -> None:
-        topic, encoded = self.topic, self.encoded
-        count = len(encoded.lengths)
-        topic.run.extend(self.position, encoded.lengths, self.ts)
-        if topic.run.frames is not None:
-            topic.run.frames += encoded.whole_frames()
+        self.end_wait()
+        topic = self.topic
+        parts, lengths, size, tags = self.encoded
+        run = topic.run
+        run.extend(self.position, lengths, self.ts)
+        if run.frames is not None:
+            run.frames += whole_frames(parts)
         assert topic.head == self.first_seq - 1
-        topic.head += count
-        topic.live_count += count
-        topic.live_bytes += encoded.size_bytes
-        topic.pending_bytes -= encoded.size_bytes
+        topic.head += len(lengths)
+        topic.live_count += len(lengths)
+        topic.live_bytes += size
+        topic.pending_bytes -= size
         topic.visible = True
-        if encoded.tags is not None:
-            for seq, tag in enumerate(encoded.tags, self.first_seq):
+        if tags is not None:
+            for seq, tag in enumerate(tags, self.first_seq):
                 if tag:
                     topic.tags.add(tag, seq)
         if topic.is_capped:
             enforce_caps(topic)
-        answer = Appended(
-            topic.name,
-            self.first_seq,
-            topic.head,
-            topic.head,
-            self.created,
-            deduped=False,
-            durability=self.durability,
-        )
+        head = topic.head
+        # In the order of its fields: by name they would cost more than the rest of the answer.
+        answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)
         if self.key is not None:
             self._remember_key(self.key)
         self.reply(answer)
-        for reply in self.also_waiting:
+        for reply in self.also_waiting or ():
             reply(msgspec.structs.replace(answer, created=False, deduped=True))
 
     def undo(self) -> None:
+        self.end_wait()
         topic = self.topic
         topic.next_seq = self.first_seq
-        topic.pending_bytes -= self.encoded.size_bytes
+        topic.pending_bytes -= self.encoded[2]
         if self.created:
             self.shard.remove_topic(topic)
 
@@ -252,11 +244,11 @@ class PendingAppend:
         if self.key is not None:
             del self.shard.keyed[self.key.digest]
         self.reply(refusal)
-        for reply in self.also_waiting:
+        for reply in self.also_waiting or ():
             reply(refusal)
 
     def _remember_key(self, key: Key) -> None:
         shard, topic = self.shard, self.topic
         del shard.keyed[key.digest]
-        write = KeyedWrite(key.records, self.first_seq, len(self.encoded.lengths))
+        write = KeyedWrite(key.records, self.first_seq, len(self.encoded[1]))
         shard.dedupe.add(key.digest, write, topic.config.idempotency_window_ms, self.ts)

@@ -65,7 +65,7 @@ def raise_ceiling(shard: ShardState, topic: Topic, now_ms: int) -> None:
     topic.ceiling_logged, topic.ceiling_mark = ceiling.value, ceiling.mark
     topic.raised_at_ms, topic.raised_head = now_ms, head
     shard.raised[topic] = None
-    shard.log.join_in_passing(_frame(topic, ceiling.value), pending)
+    shard.log.join_in_passing(_frame(topic, ceiling.value), pending, ceiling.is_soon_needed)
 
 
 def lower_quiet_ceilings(shard: ShardState, now_ms: int, quiet_only: bool = True) -> bool:

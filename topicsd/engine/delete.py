@@ -16,6 +16,7 @@ from topicsd.engine.retention import delete_front, delete_one
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.topic_entry import TopicEntry
 from topicsd.engine.trim_report import log_expired
 from topicsd.wal.control_frame import Delete, encode_control
 
@@ -36,6 +37,8 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     control = Delete(topic.head, request.before_seq or 0, request.tag, request.is_prefix)
     pending = PendingDelete(topic, control, reply)
     waits = topic.config.durability == "fsync" or shard.must_wait(topic)
+    if waits:
+        pending.wait()
     if not topic.is_ephemeral:
         frame = encode_control(
             control, topic_id=topic.topic_id, ts=topic.last_ts, durable=topic.config.durable
@@ -45,8 +48,6 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
         shard.log.join([], 0, 0, pending, wait_for_sync=True)
     else:
         pending.publish()
-    if waits:
-        topic.sync_after = shard.log.batch.next_position
 
 
 def apply_delete(topic: Topic, control: Delete) -> int:
@@ -69,15 +70,16 @@ def _refuse(request: DeleteRequest) -> Refusal | None:
     return None
 
 
-class PendingDelete:
-    __slots__ = ("control", "reply", "topic")
+class PendingDelete(TopicEntry):
+    __slots__ = ("control", "reply")
 
     def __init__(self, topic: Topic, control: Delete, reply: Reply) -> None:
-        self.topic = topic
+        super().__init__(topic)
         self.control = control
         self.reply = reply
 
     def publish(self) -> None:
+        self.end_wait()
         topic = self.topic
         deleted = apply_delete(topic, self.control)
         self.reply(
@@ -85,7 +87,7 @@ class PendingDelete:
         )
 
     def undo(self) -> None:
-        pass  # Nothing is taken out before the frame is where its class wants it.
+        self.end_wait()  # Nothing is taken out before the frame is where its class wants it.
 
     def refuse(self, refusal: Refusal) -> None:
         self.reply(refusal)

@@ -22,85 +22,109 @@ from topicsd.wal.frame import (
     FLAG_NODE,
     FLAG_TAG,
     LEN_BYTES,
+    U32,
     FrameType,
-    encode_parts,
+    pack_body_head,
+    pack_u32,
+    pack_u64,
     payload_with_meta,
+    xxh3,
 )
 
 PARTS_A_FRAME = 3
 
-_FRAMING_BYTES = LEN_BYTES + CHECKSUM_BYTES
+# A plain number: packing a member of an enum costs as much as the rest of the header.
+_APPEND = int(FrameType.APPEND)
+_NODE_OR_META = FLAG_NODE | FLAG_META
 
 
-class EncodedRecords:
-    __slots__ = ("lengths", "parts", "size_bytes", "tags")
+Encoded = tuple[list[bytes], list[int], int, list[bytes] | None]
+"""The parts of the frames, three a frame; the length of each, and of all; the tag of each, if any has one.
 
-    def __init__(
-        self, parts: list[bytes], lengths: list[int], size_bytes: int, tags: list[bytes] | None
-    ) -> None:
-        self.parts = parts
-        """Three a frame."""
-        self.lengths = lengths
-        self.size_bytes = size_bytes
-        self.tags = tags
-        """One a record, or None when no record has one."""
+A plain tuple: making an object of it would cost as much as framing a record.
+"""
 
-    def whole_frames(self) -> list[bytes]:
-        parts = self.parts
-        return [b"".join(parts[at : at + PARTS_A_FRAME]) for at in range(0, len(parts), PARTS_A_FRAME)]
+
+def whole_frames(parts: list[bytes]) -> list[bytes]:
+    return [b"".join(parts[at : at + PARTS_A_FRAME]) for at in range(0, len(parts), PARTS_A_FRAME)]
 
 
 def encode_records(
     records: list[NewRecord],
-    node: str | None,
+    default_node: str | None,
     topic_id: int,
     first_seq: int,
     ts: int,
     is_durable: bool,
     limits: Settings,
-) -> EncodedRecords | Refusal:
-    default_node = node.encode() if node else b""
-    base_flags = FLAG_DURABLE if is_durable else 0
-    record_bytes_max, tag_bytes_max = limits.max_record_bytes, limits.max_tag_bytes
+) -> Encoded | Refusal:
     parts: list[bytes] = []
     lengths: list[int] = []
-    tags: list[bytes] = []
-    has_tags = False
-    size_bytes = 0
+    tags: list[bytes] | None = None
+    total = 0
     seq = first_seq
     for record in records:
-        flags = base_flags
+        flags = FLAG_DURABLE if is_durable else 0
         payload = bytes(record.data)
-        payload_bytes = len(payload)
-        if record.meta is not None:
-            meta = bytes(record.meta)
-            payload_bytes += len(meta)
-            if len(meta) > limits.max_meta_bytes:
-                return _too_long("meta", seq - first_seq, len(meta), limits.max_meta_bytes)
-            payload = payload_with_meta(payload, meta)
-            flags |= FLAG_META
-        tag = b""
+        tag = node = b""
         if record.tag:
             tag = record.tag.encode()
             flags |= FLAG_TAG
-            has_tags = True
-        tag_node = record.node.encode() if record.node else default_node
-        if tag_node:
+            if tags is None:
+                tags = [b""] * len(lengths)
+        if tags is not None:
+            tags.append(tag)
+        node_text = record.node or default_node
+        if node_text:
+            node = node_text.encode()
             flags |= FLAG_NODE
-        if payload_bytes > record_bytes_max:
-            return _record_too_large(seq - first_seq, payload_bytes, record_bytes_max)
-        if len(tag) > tag_bytes_max:
-            return _too_long("tag", seq - first_seq, len(tag), tag_bytes_max)
-        if len(tag_node) > limits.max_node_bytes:
-            return _too_long("node", seq - first_seq, len(tag_node), limits.max_node_bytes)
-        frame = encode_parts(FrameType.APPEND, flags, topic_id, seq, ts, tag_node, tag, payload)
-        parts += frame
-        length = len(frame[1]) + _FRAMING_BYTES
+        meta_bytes = 0
+        if record.meta is not None:
+            meta = bytes(record.meta)
+            payload = payload_with_meta(payload, meta)
+            flags |= FLAG_META
+            meta_bytes = len(meta)
+        payload_bytes = len(payload)
+        if (
+            payload_bytes > limits.max_record_bytes
+            or flags & _NODE_OR_META
+            or len(tag) > limits.max_tag_bytes
+        ):
+            refusal = _refuse_lengths(seq - first_seq, payload_bytes, meta_bytes, tag, node, limits)
+            if refusal is not None:
+                return refusal
+        head = pack_body_head(_APPEND, flags, topic_id, seq, ts, len(node), len(tag), payload_bytes)
+        body = head + node + tag + payload
+        # In three parts, so that the checksum is taken over one byte string and the batch is joined once.
+        length = len(body) + CHECKSUM_BYTES
+        parts.append(pack_u32(length))
+        parts.append(body)
+        parts.append(pack_u64(xxh3(body)))
+        length += LEN_BYTES
         lengths.append(length)
-        tags.append(tag)
-        size_bytes += length
+        total += length
         seq += 1
-    return EncodedRecords(parts, lengths, size_bytes, tags if has_tags else None)
+    return parts, lengths, total, tags
+
+
+def _refuse_lengths(
+    index: int, payload_bytes: int, meta_bytes: int, tag: bytes, node: bytes, limits: Settings
+) -> Refusal | None:
+    if meta_bytes:
+        payload_bytes -= U32.size
+    for field, size, bound in (
+        ("meta", meta_bytes, limits.max_meta_bytes),
+        ("tag", len(tag), limits.max_tag_bytes),
+        ("node", len(node), limits.max_node_bytes),
+    ):
+        if size > bound:
+            message = f"records[{index}].{field}: has {size} bytes, at most {bound} are allowed"
+            return Refusal(INVALID_REQUEST, message, {"field": f"records[{index}].{field}", "max": bound})
+    if payload_bytes > limits.max_record_bytes:
+        bound = limits.max_record_bytes
+        message = f"records[{index}]: data and meta have {payload_bytes} bytes, at most {bound} are allowed"
+        return Refusal(RECORD_TOO_LARGE, message, {"field": f"records[{index}]", "max": bound})
+    return None
 
 
 def records_digest(records: list[NewRecord], node: str | None) -> bytes:
@@ -123,13 +147,3 @@ def _bytes_of(field: object) -> bytes | None:
     if field is None:
         return None
     return field.encode() if isinstance(field, str) else bytes(field)  # type: ignore[call-overload]
-
-
-def _record_too_large(index: int, size: int, bound: int) -> Refusal:
-    message = f"records[{index}]: data and meta have {size} bytes, at most {bound} are allowed"
-    return Refusal(RECORD_TOO_LARGE, message, {"field": f"records[{index}]", "max": bound})
-
-
-def _too_long(field: str, index: int, size: int, bound: int) -> Refusal:
-    message = f"records[{index}].{field}: has {size} bytes, at most {bound} are allowed"
-    return Refusal(INVALID_REQUEST, message, {"field": f"records[{index}].{field}", "max": bound})

@@ -15,22 +15,26 @@ from typing import NamedTuple
 STEP_MIN = 256
 AHEAD_MS = 2000
 QUIET_MS = 1000
+# A burst is no rate: a step is at most this many times what has come since the last one.
+GROWTH = 8
+# A head that comes half of the way in less than this is faster than the background sync.
+SOON_MS = 200
 
 
 class Ceiling(NamedTuple):
     value: int
     mark: int
     """The head at which the next one is due: half of the way."""
+    is_soon_needed: bool = False
+    """It has to be on the disk before the next background sync would put it there."""
 
 
 def raised_ceiling(head: int, raised_head: int, elapsed_ms: int) -> Ceiling:
-    """The ceiling for a head that has come from `raised_head` in this time: two seconds of that rate ahead.
-
-    A shorter time than a second counts as one, so that a burst does not make a rate of millions.
-    """
-    rate_ms = (head - raised_head) / max(elapsed_ms, 1000)
-    step = max(STEP_MIN, int(rate_ms * AHEAD_MS))
-    return Ceiling(head + step, head + step // 2)
+    """For a head that has come from `raised_head` in this time: two seconds of that rate ahead."""
+    advance = head - raised_head
+    rate_ms = advance / max(elapsed_ms, 1)
+    step = max(STEP_MIN, min(int(rate_ms * AHEAD_MS), advance * GROWTH))
+    return Ceiling(head + step, head + step // 2, rate_ms * SOON_MS > step)
 
 
 def is_quiet(last_ts: int, now_ms: int) -> bool:

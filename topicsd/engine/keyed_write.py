@@ -42,7 +42,7 @@ def settled_by_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply
         if on_its_way.key.records != key.records:
             reply(_mismatch())
         else:
-            on_its_way.also_waiting.append(reply)
+            on_its_way.also_waiting = [*(on_its_way.also_waiting or ()), reply]
         return True
     before = shard.dedupe.find(key.digest, topic.config.idempotency_window_ms, now_ms)
     if before is not None:

@@ -50,4 +50,4 @@ class ShardState:
 
     def must_wait(self, topic: Topic) -> bool:
         """Whether what joins now is published by a sync, whatever its class."""
-        return topic.sync_after > self.log.settled_position or self.log.behind
+        return topic.waiting_count > 0 or self.log.behind

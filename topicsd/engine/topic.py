@@ -7,7 +7,7 @@ T2  `earliest_seq` is the first live seq, `head + 1` when there is none. It rise
 T3  `evicted_to` says, by reason, the last live seq that was lost involuntarily. `evict_floor` is the
     highest of them plus one: it rises on involuntary loss only, so `evict_floor <= earliest_seq`.
 T4  No seq above `ceiling` was ever given out without a sync (see `head_ceiling.py`).
-T5  What comes behind something that waits for a sync waits too: up to `sync_after` of the log.
+T5  While some of its entries wait for a sync (`waiting_count`) those behind them wait too.
 
 Must not know: HTTP, files, or how to decide what is to go.
 """
@@ -37,6 +37,8 @@ class Topic:
         "evicted_to",
         "head",
         "is_capped",
+        "is_durable",
+        "is_ephemeral",
         "last_ts",
         "leaving",
         "live_bytes",
@@ -50,11 +52,11 @@ class Topic:
         "raised_head",
         "run",
         "runs",
-        "sync_after",
         "tags",
         "topic_id",
         "ttl_logged",
         "visible",
+        "waiting_count",
     )
 
     def __init__(self, name: str, topic_id: int, epoch: int, config: TopicConfig) -> None:
@@ -62,10 +64,9 @@ class Topic:
         self.topic_id = topic_id
         self.epoch = epoch
         self.visible = False
-        self.config = config
+        self.set_config(config)
         self.next_config = config
         """What it will be when the configuration frames that are on their way are published."""
-        self.is_capped = False
         self.head = 0
         self.next_seq = 1
         self.earliest_seq = 1
@@ -78,11 +79,11 @@ class Topic:
         self.pending_bytes = 0
         self.last_ts = 0
         self.lost = LostRanges()
-        self.run = TailRun(1, in_memory=config.durability == "ephemeral")
+        self.run = TailRun(1, in_memory=self.is_ephemeral)
         self.runs = [self.run]
         """Contiguous runs in order; more than one when a range between them was lost."""
         self.tags = TagIndex()
-        self.sync_after = 0
+        self.waiting_count = 0
         self.ceiling = 0
         self.ceiling_logged = 0
         self.ceiling_mark = NEVER
@@ -90,19 +91,17 @@ class Topic:
         self.raised_head = 0
         self.leaving: list[Callable[[], Any]] | None = None
         """Set while its deletion is on its way: what comes meanwhile is for the next topic of that name."""
-        self.set_config(config)
 
     def set_config(self, config: TopicConfig) -> None:
+        """What it is from here on, with what every append asks of it as plain attributes."""
         self.config = config
         self.is_capped = bool(config.cap_records or config.cap_bytes)
+        self.is_durable = config.durability == "fsync"
+        self.is_ephemeral = config.durability == "ephemeral"
 
     @property
     def pending_count(self) -> int:
         return self.next_seq - 1 - self.head
-
-    @property
-    def is_ephemeral(self) -> bool:
-        return self.config.durability == "ephemeral"
 
     def run_of(self, seq: int) -> TailRun | None:
         """The run that holds `seq`, or the first one behind it."""

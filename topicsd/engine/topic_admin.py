@@ -22,6 +22,7 @@ from topicsd.engine.retention import enforce_caps
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import NEVER, Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
+from topicsd.engine.topic_entry import TopicEntry
 from topicsd.engine.trim_report import log_expired
 from topicsd.wal.control_frame import ConfigUpdate, TopicDelete, encode_control
 
@@ -37,7 +38,7 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
             return
         made.epoch = shard.log.batch.next_ordinal
         register_topic(shard, made)
-        _join(shard, made, encode_create(made), PendingPut(shard, made, None, reply))
+        _join(shard, encode_create(made), PendingPut(shard, made, None, reply))
         return
     if topic.leaving is not None:
         topic.leaving.append(partial(put_topic, shard, name, patch, reply))
@@ -55,7 +56,6 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
     topic.next_config = config
     _join(
         shard,
-        topic,
         encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True),
         pending,
     )
@@ -81,7 +81,7 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> 
             return
     topic.leaving = []
     frame = encode_control(TopicDelete(topic.epoch), topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
-    _join(shard, topic, frame, PendingTopicDelete(shard, topic, reply))
+    _join(shard, frame, PendingTopicDelete(shard, topic, reply))
 
 
 def topic_state(shard: ShardState, name: str) -> TopicState | Refusal:
@@ -107,19 +107,19 @@ def topic_not_found(name: str) -> Refusal:
     return Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist')
 
 
-def _join(shard: ShardState, topic: Topic, frame: bytes, pending: PendingPut | PendingTopicDelete) -> None:
+def _join(shard: ShardState, frame: bytes, pending: PendingPut | PendingTopicDelete) -> None:
+    pending.wait()
     shard.log.join([frame], len(frame), 1, pending, wait_for_sync=True)
-    topic.sync_after = shard.log.batch.next_position
 
 
-class PendingPut:
+class PendingPut(TopicEntry):
     """A creation (`config` is None), or a change, whose frame is on its way to the disk."""
 
-    __slots__ = ("before", "ceiling", "config", "reply", "shard", "topic")
+    __slots__ = ("before", "ceiling", "config", "reply", "shard")
 
     def __init__(self, shard: ShardState, topic: Topic, config: TopicConfig | None, reply: Reply) -> None:
+        super().__init__(topic)
         self.shard = shard
-        self.topic = topic
         self.config = config
         self.reply = reply
         self.before = topic.next_config
@@ -129,6 +129,7 @@ class PendingPut:
             self.ceiling = raised_ceiling(max(topic.next_seq - 1, topic.ceiling_logged), 0, 0)
 
     def publish(self) -> None:
+        self.end_wait()
         topic, config = self.topic, self.config
         topic.visible = True
         if config is not None:
@@ -142,6 +143,7 @@ class PendingPut:
         self.reply(TopicPut(topic.name, created=config is None, config=topic.config))
 
     def undo(self) -> None:
+        self.end_wait()
         self.topic.next_config = self.before
         if self.config is None:
             self.shard.remove_topic(self.topic)
@@ -150,22 +152,23 @@ class PendingPut:
         self.reply(refusal)
 
 
-class PendingTopicDelete:
-    __slots__ = ("reply", "shard", "topic")
+class PendingTopicDelete(TopicEntry):
+    __slots__ = ("reply", "shard")
 
     def __init__(self, shard: ShardState, topic: Topic, reply: Reply) -> None:
+        super().__init__(topic)
         self.shard = shard
-        self.topic = topic
         self.reply = reply
 
     def publish(self) -> None:
+        self.end_wait()
         self.topic.visible = False
         self.shard.remove_topic(self.topic)
         self.reply(TopicDeleted(self.topic.name, deleted=True))
         self._let_go()
 
     def undo(self) -> None:
-        pass  # Nothing was changed but that others wait; they go on when it is refused.
+        self.end_wait()  # Those that came for the name meanwhile go on when it is refused.
 
     def refuse(self, refusal: Refusal) -> None:
         self.reply(refusal)

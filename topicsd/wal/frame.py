@@ -86,10 +86,10 @@ FRAME_LEN_MAX = FRAME_LEN_MIN + 2 * 0xFFFF + PAYLOAD_BYTES_MAX
 KNOWN_TYPES = frozenset(int(frame_type) for frame_type in FrameType)
 
 # The header without its length: what the checksum begins with.
-_BODY_HEAD = struct.Struct("<BBQQQHHI").pack
-_pack_u32 = U32.pack
-_pack_u64 = U64.pack
-_xxh3 = xxhash.xxh3_64_intdigest
+pack_body_head = struct.Struct("<BBQQQHHI").pack
+pack_u32 = U32.pack
+pack_u64 = U64.pack
+xxh3 = xxhash.xxh3_64_intdigest
 
 assert HEADER_BYTES == 38
 assert FRAME_LEN_MAX < 1 << 32
@@ -129,22 +129,6 @@ class Record(msgspec.Struct, gc=False, frozen=True):
     meta: bytes | None = None
 
 
-def encode_parts(
-    frame_type: int, flags: int, topic_id: int, seq: int, ts: int, node: bytes, tag: bytes, payload: bytes
-) -> tuple[bytes, bytes, bytes]:
-    """The frame as three pieces, for a batch that is joined once.
-
-    The length stands alone so that the checksum is taken over one byte string, with no slice of it.
-    """
-    body = b"%b%b%b%b" % (
-        _BODY_HEAD(frame_type, flags, topic_id, seq, ts, len(node), len(tag), len(payload)),
-        node,
-        tag,
-        payload,
-    )
-    return _pack_u32(len(body) + CHECKSUM_BYTES), body, _pack_u64(_xxh3(body))
-
-
 def encode_frame(
     frame_type: int,
     *,
@@ -160,11 +144,13 @@ def encode_frame(
     """One whole frame; `payload` is already what the flags say (see `payload_with_meta`)."""
     flags = (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
     flags |= (FLAG_DURABLE if durable else 0) | (FLAG_META if has_meta else 0)
-    return b"".join(encode_parts(frame_type, flags, topic_id, seq, ts, node, tag, payload))
+    body = pack_body_head(frame_type, flags, topic_id, seq, ts, len(node), len(tag), len(payload))
+    body += node + tag + payload
+    return b"%b%b%b" % (pack_u32(len(body) + CHECKSUM_BYTES), body, pack_u64(xxh3(body)))
 
 
 def payload_with_meta(data: bytes, meta: bytes) -> bytes:
-    return b"%b%b%b" % (data, meta, _pack_u32(len(meta)))
+    return b"%b%b%b" % (data, meta, pack_u32(len(meta)))
 
 
 def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> Frame:
@@ -183,7 +169,7 @@ def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> Frame:
     stop = at + LEN_BYTES + frame_len
     checksum_at = stop - CHECKSUM_BYTES
     (stored,) = U64.unpack_from(buffer, checksum_at)
-    if stored != _xxh3(memoryview(buffer)[at + LEN_BYTES : checksum_at]):
+    if stored != xxh3(memoryview(buffer)[at + LEN_BYTES : checksum_at]):
         raise FrameDamage(at, "the checksum does not match the bytes")
     _, frame_type, flags, topic_id, seq, ts, node_len, tag_len, data_len = HEADER.unpack_from(buffer, at)
     if FRAME_LEN_MIN + node_len + tag_len + data_len != frame_len:

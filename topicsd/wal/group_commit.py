@@ -3,7 +3,7 @@
 G1  An entry is published when its class is satisfied, never before: after the write, or after a sync
     that covers it. A failed commit publishes nothing.
 G2  The entries of one topic are published in the order in which they joined, whatever their class: one
-    that comes behind one that waits for a sync waits too (`settled_position`).
+    that comes behind one that waits for a sync is to be joined as one that waits too.
 G3  One sync at a time. What is written while it runs waits for the next one, so that syncs are shared by
     as many as the disk is slow.
 G4  After a failed sync, or a write that failed for another reason than space, nothing is ever written
@@ -81,8 +81,6 @@ class GroupCommit:
         self.batch = Batch(end.position, end.ordinal)
         self.synced_position = end.position
         """Every byte before it is on the disk itself."""
-        self.settled_position = end.position
-        """Every entry before it that waited for a sync has been published."""
         self.behind = False
         """The disk does not keep up: who need not wait for a sync does, so that little can be lost."""
         self.failed: Refusal | None = None
@@ -101,13 +99,19 @@ class GroupCommit:
         self._making_spare = False
         self._commit_scheduled = False
         self._publishing = False
+        self._closed = False
         self._ticking = False
         self._idle_marked = True
+        self.room_until = 0
+        self._measure_room()
 
     # -- joining -----------------------------------------------------------------------------------------
 
     def admit(self, size_bytes: int) -> Refusal | None:
-        """Whether frames of records of this size may join; asked before anything is changed."""
+        """Whether frames of records of this size may join; asked before anything is changed.
+
+        Those that end before `room_until` may, and need not ask.
+        """
         batch = self.batch
         if self.failed is not None:
             return self.failed
@@ -115,13 +119,20 @@ class GroupCommit:
             return Refusal(
                 THROTTLED, "the disk does not keep up: too much is waiting for it", retry_after_ms=1000
             )
-        if len(self._waiting) + len(batch.after_sync) >= self._bounds.waiting_entries_max:
+        if len(self._waiting) + len(self._in_flight) >= self._bounds.waiting_entries_max:
             return Refusal(
                 THROTTLED, "the disk does not keep up: too many writes wait for it", retry_after_ms=1000
             )
         if batch.next_position + size_bytes > self._data_limit:
             return self._full(size_bytes)
         return None
+
+    def _measure_room(self) -> None:
+        crowded = len(self._waiting) + len(self._in_flight) >= self._bounds.waiting_entries_max
+        if self.failed is not None or crowded:
+            self.room_until = -1
+        else:
+            self.room_until = min(self.synced_position + self._bounds.unsynced_bytes_max, self._data_limit)
 
     def join(
         self, parts: list[bytes], size_bytes: int, frame_count: int, entry: Entry, wait_for_sync: bool
@@ -143,7 +154,7 @@ class GroupCommit:
             self._commit_scheduled = True
             self._loop.call_soon(self.commit)
 
-    def join_in_passing(self, frame: bytes, entry: Entry | None = None) -> None:
+    def join_in_passing(self, frame: bytes, entry: Entry | None = None, is_urgent: bool = False) -> None:
         """Add a control frame that nobody waits for; the sync that comes to cover it publishes its entry."""
         batch = self.batch
         batch.parts.append(frame)
@@ -152,6 +163,7 @@ class GroupCommit:
         batch.frame_count += 1
         if entry is not None:
             batch.after_sync.append(entry)
+        batch.urgent = batch.urgent or is_urgent
         if not self._commit_scheduled:
             self._commit_scheduled = True
             self._loop.call_soon(self.commit)
@@ -165,7 +177,9 @@ class GroupCommit:
         if not batch.is_empty and self._write(batch):
             self._data_end = self._writer.end.position
             self._idle_marked = False
-            self._waiting += batch.after_sync
+            if batch.after_sync:
+                self._waiting += batch.after_sync
+                self._measure_room()
             self._urgent = self._urgent or batch.urgent
             self._publish(batch.after_write)
             if self._unsynced_since is None:
@@ -249,9 +263,8 @@ class GroupCommit:
         self._writer.synced(sync)
         self.synced_position = sync.position
         entries, self._in_flight = self._in_flight, []
+        self._measure_room()
         self._publish(entries)
-        # Only now: what an answer sets off may join the log, and has to queue behind the entries above (G2).
-        self.settled_position = sync.position
         if self._data_end <= sync.position:
             self._unsynced_since = None
         self.behind = (self._data_end - sync.position) * 2 > self._bounds.unsynced_bytes_max
@@ -264,6 +277,7 @@ class GroupCommit:
             return
         logger.error("the log failed and takes no more writes: %s", error)
         self.failed = Refusal(STORAGE_FAILED, "the disk failed; the shard restarts", retry_after_ms=1000)
+        self._measure_room()
         try:
             self._writer.note_sync_failure()
         except OSError as note_error:
@@ -284,7 +298,7 @@ class GroupCommit:
     def _tick(self) -> None:
         """Sync what was written; when all is synced, say so in the log; ask again for space that ran out."""
         self._ticking = False
-        if self.failed is not None:
+        if self.failed is not None or self._closed:
             return
         more = self.on_tick()
         now = self._clock.monotonic()
@@ -311,6 +325,7 @@ class GroupCommit:
         if isinstance(outcome, Spare):
             self._writer.take_spare(outcome)
             self._data_limit = _NO_LIMIT
+            self._measure_room()
         elif outcome.errno in NO_SPACE:
             self._space_ran_out()
         else:
@@ -322,6 +337,7 @@ class GroupCommit:
             logger.error("the disk is full: writes are refused until there is space")
         reserved = self._writer.file_bytes // CONTROL_SHARE
         self._data_limit = self._writer.end.position + max(0, self._writer.room_bytes - reserved)
+        self._measure_room()
         self._space_retry_at = self._clock.monotonic() + SPACE_RETRY_SECONDS
         self._keep_ticking()
 
@@ -348,6 +364,7 @@ class GroupCommit:
         OSError when that cannot be had; then CURRENT says so too, and the next start recovers.
         """
         self.settle()
+        self._closed = True
         self._thread.stop()
         if self.failed is None:
             self._writer.end_cleanly()

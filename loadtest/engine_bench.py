@@ -1,0 +1,298 @@
+"""The log of one shard with no HTTP in front of it, in one run beside the bare log (`bare_log.py`).
+
+Each line is a closed loop: so many writers, each of which sends its next request when the last is answered.
+The two are measured in turn, several rounds, and the medians compared: the machine is shared and noisy, so
+the ratio is what counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import uvloop
+
+from loadtest.bare_log import BareLog
+from shared.clock import SystemClock
+from shared.config import Settings
+from shared.contract import TopicConfigPatch
+from shared.errors import Refusal
+from topicsd.disk.fs import RealFs
+from topicsd.disk.layout import create_data_dir, shard_paths
+from topicsd.engine.requests import AppendRequest, NewRecord
+from topicsd.engine.shard import Shard
+from topicsd.wal.sync_thread import SyncThread
+from topicsd.wal.writer import Identity
+
+INSTANCE = b"benchmark-------"
+DATA = b'{"sku":"AEROPRESS-GO","qty":1,"total":3499,"warehouse":"rotterdam-4","carrier":"x"}'
+
+Append = Callable[[str, AppendRequest, Callable[[Any], Any]], None]
+
+
+def request_of(count: int, tag: str | None = None) -> AppendRequest:
+    return AppendRequest([NewRecord(msgspec.Raw(DATA), tag) for _ in range(count)])
+
+
+def open_shard(directory: str, settings: Settings | None = None) -> Shard:
+    fs = RealFs()
+    if not os.path.exists(os.path.join(directory, "LAYOUT.json")):
+        create_data_dir(fs, directory, 1, INSTANCE)
+    loop = asyncio.get_running_loop()
+    thread = SyncThread(loop, "disk")
+    return Shard(
+        fs,
+        SystemClock(),
+        loop,
+        thread,
+        shard_paths(directory, 0),
+        Identity(INSTANCE, 0),
+        settings or Settings(max_waiting_bytes=1 << 30),
+        lambda error: print("the log failed:", error),
+    )
+
+
+async def closed_loop(
+    append: Append, names: list[str], request: AppendRequest, writers: int, seconds: float
+) -> float:
+    """Requests answered a second by so many writers; each goes round the topics."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    topics = len(names)
+    answered, running, stopping = 0, writers, False
+
+    def stop() -> None:
+        nonlocal stopping
+        stopping = True
+
+    def writer(at: int) -> Callable[[Any], None]:
+        def answer_came(answer: Any) -> None:
+            nonlocal answered, running, at
+            if isinstance(answer, Refusal):
+                if not done.done():
+                    done.set_exception(RuntimeError(f"refused: {answer.message}"))
+                return
+            answered += 1
+            if stopping:
+                running -= 1
+                if not running and not done.done():
+                    done.set_result(None)
+                return
+            at += writers
+            append(names[at % topics], request, answer_came)
+
+        return answer_came
+
+    loop.call_later(seconds, stop)
+    started = time.perf_counter()
+    for number in range(writers):
+        append(names[number % topics], request, writer(number))
+    await done
+    return answered / (time.perf_counter() - started)
+
+
+async def create_topics(shard: Shard, count: int, patch: TopicConfigPatch) -> list[str]:
+    loop = asyncio.get_running_loop()
+    names = [f"topic-{number}" for number in range(count)]
+    created = [loop.create_future() for _ in names]
+    for name, future in zip(names, created, strict=True):
+        shard.put_topic(name, patch, future.set_result)
+    answers = await asyncio.gather(*created)
+    assert not any(isinstance(answer, Refusal) for answer in answers), answers[0]
+    return names
+
+
+async def measure_writes(
+    directory: str, records: int, writers: int, is_durable: bool, seconds: float
+) -> tuple[float, float]:
+    """Records a second: the log's, and the bare log's, in the same minute."""
+    request = request_of(records)
+    bare = BareLog(fresh(directory, "bare"), is_durable)
+    bare_rate = await closed_loop(bare.append, ["topic-0"], request, writers, seconds)
+    bare.close()
+    shard = open_shard(fresh(directory, "log"))
+    names = await create_topics(shard, 1, TopicConfigPatch(durable=is_durable))
+    await closed_loop(shard.append, names, request, writers, min(0.1, seconds))
+    rate = await closed_loop(shard.append, names, request, writers, seconds)
+    shard.close()
+    return rate * records, bare_rate * records
+
+
+async def measure_many_topics(directory: str, topics: int, seconds: float) -> float:
+    """Single writes a second, round all topics."""
+    shard = open_shard(fresh(directory, "log"), Settings(max_topics=0))
+    names = await create_topics(shard, topics, TopicConfigPatch())
+    # Each topic once before the clock runs: its first record is not what is asked for.
+    await closed_loop(shard.append, names, request_of(1), 32, max(0.2, topics / 100_000))
+    gc.collect()
+    gc.freeze()
+    rate = await closed_loop(shard.append, names, request_of(1), 32, seconds)
+    gc.unfreeze()
+    shard.close()
+    return rate
+
+
+async def measure_memory(directory: str, records: int, tag: bool) -> float:
+    """Bytes of memory a record of the tail, by what the process grew."""
+    shard = open_shard(fresh(directory, "log"))
+    await create_topics(shard, 1, TopicConfigPatch())
+    gc.collect()
+    before = resident_bytes()
+    await fill(shard, "topic-0", records, 100, "order-%d" if tag else None)
+    gc.collect()
+    grown = resident_bytes() - before
+    shard.close()
+    return grown / records
+
+
+async def measure_replay(directory: str, records: int, batch: int) -> tuple[float, float]:
+    """Records and MB a second of a start that replays the whole log."""
+    path = fresh(directory, "log")
+    shard = open_shard(path)
+    await create_topics(shard, 1, TopicConfigPatch())
+    await fill(shard, "topic-0", records, batch, None)
+    size = shard.log.counters.bytes_written
+    shard.close()
+    started = time.perf_counter()
+    shard = open_shard(path)
+    elapsed = time.perf_counter() - started
+    state = shard.topic_state("topic-0")
+    assert not isinstance(state, Refusal)
+    assert state.head_seq >= records
+    shard.close()
+    return state.head_seq / elapsed, size / elapsed / 1e6
+
+
+async def fill(shard: Shard, name: str, records: int, batch: int, tag: str | None) -> None:
+    """Write so many records, each request a batch of the log of its own."""
+    loop = asyncio.get_running_loop()
+    same = request_of(batch)
+    for first in range(0, records, batch):
+        request = same
+        if tag is not None:
+            request = AppendRequest(
+                [NewRecord(msgspec.Raw(DATA), tag % seq) for seq in range(first, first + batch)]
+            )
+        answered = loop.create_future()
+        shard.append(name, request, answered.set_result)
+        shard.log.commit()
+        answer = await answered
+        assert not isinstance(answer, Refusal), answer.message
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def fresh(directory: str, name: str) -> str:
+    path = os.path.join(directory, name)
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(path)
+    return path
+
+
+class Line(msgspec.Struct):
+    """One line of the report; `ratio` is against the bare log, or against the other number of topics."""
+
+    name: str
+    value: float
+    unit: str
+    ceiling: float | None = None
+    ratio: float | None = None
+
+
+async def run_writes(directory: str, rounds: int, seconds: float) -> list[Line]:
+    lines = []
+    cases = [(records, writers, False) for records in (1, 10, 100, 1000) for writers in (1, 32, 256)]
+    cases += [(records, writers, True) for records in (1, 100) for writers in (1, 32, 256)]
+    for records, writers, is_durable in cases:
+        pairs = [
+            await measure_writes(directory, records, writers, is_durable, seconds) for _ in range(rounds)
+        ]
+        rate = statistics.median(pair[0] for pair in pairs)
+        ceiling = statistics.median(pair[1] for pair in pairs)
+        ratio = statistics.median(pair[0] / pair[1] for pair in pairs)
+        name = f"append of {records}, {'fsync' if is_durable else 'disk'}, {writers} writers"
+        lines.append(report(Line(name, rate, "records/s", ceiling, ratio)))
+    return lines
+
+
+async def run_topics(directory: str, rounds: int, seconds: float) -> list[Line]:
+    few = [await measure_many_topics(directory, 10, seconds) for _ in range(rounds)]
+    many = [await measure_many_topics(directory, 100_000, seconds) for _ in range(rounds)]
+    cost = statistics.median(few) / statistics.median(many)
+    return [
+        report(Line("append of 1, disk, 32 writers, 10 topics", statistics.median(few), "records/s")),
+        report(
+            Line(
+                "the same over 100,000 topics (ratio: cost)", statistics.median(many), "records/s", ratio=cost
+            )
+        ),
+    ]
+
+
+async def run_memory(directory: str, rounds: int, seconds: float) -> list[Line]:
+    return [
+        report(
+            Line(
+                "memory a record in the tail, no tag",
+                await measure_memory(directory, 1_000_000, False),
+                "bytes",
+            )
+        ),
+        report(
+            Line(
+                "memory a record in the tail, a tag of its own",
+                await measure_memory(directory, 1_000_000, True),
+                "bytes",
+            )
+        ),
+    ]
+
+
+async def run_replay(directory: str, rounds: int, seconds: float) -> list[Line]:
+    lines = []
+    for batch, records in ((1, 200_000), (100, 1_000_000)):
+        pairs = [await measure_replay(directory, records, batch) for _ in range(rounds)]
+        rate, speed = (
+            statistics.median(pair[0] for pair in pairs),
+            statistics.median(pair[1] for pair in pairs),
+        )
+        lines.append(report(Line(f"replay, batches of {batch}", rate, "records/s")))
+        lines.append(report(Line(f"replay, batches of {batch}", speed, "MB/s")))
+    return lines
+
+
+def report(line: Line) -> Line:
+    ceiling = "" if line.ceiling is None else f"   bare {line.ceiling:>12,.0f}"
+    ratio = "" if line.ratio is None else f"   ratio {line.ratio:.2f}"
+    print(f"{line.name:<48} {line.value:>12,.0f} {line.unit:<10}{ceiling}{ratio}", flush=True)
+    return line
+
+
+PARTS = {"writes": run_writes, "topics": run_topics, "memory": run_memory, "replay": run_replay}
+
+
+def run(parts: list[str], rounds: int, seconds: float, directory: str | None) -> list[Line]:
+    """Measure the parts, print a line each, and give them back."""
+    home = tempfile.mkdtemp(prefix="topicsd-bench-", dir=directory)
+
+    async def measure() -> list[Line]:
+        lines: list[Line] = []
+        for part in parts:
+            lines += await PARTS[part](home, rounds, seconds)
+        return lines
+
+    try:
+        return uvloop.run(measure())
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
