@@ -78,7 +78,8 @@ def _check_deletions(page: TopicPage, alive: set[int], machine_failed: bool) -> 
         if not survivors:
             standing.append(deletion)
             continue
-        obliged = deletion.acked and _must_survive(page.durability, deletion.on_media, machine_failed)
+        durability = deletion.durability or page.durability
+        obliged = deletion.acked and _must_survive(durability, deletion.on_media, machine_failed)
         assert not obliged, f"{page.name}: seqs {sorted(survivors)} were deleted and are there"
     return standing
 

@@ -13,7 +13,7 @@ What it must not know: the engine, the disk, formats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tests.harness.judge import judge
 from tests.harness.ledger_entries import Deletion, Durability, Found, Request, TopicPage
@@ -98,6 +98,34 @@ class Ledger:
         }
         return sorted(found.items())
 
+    def withdraw(self, deletion: Deletion) -> None:
+        """Answered with an error that says that nothing was deleted."""
+        self._pages[deletion.topic].deletions.remove(deletion)
+
+    def page(self, topic: str) -> TopicPage:
+        return self._pages[topic]
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted; what was sent to it may not be seen in any other."""
+        del self._pages[topic]
+
+    def rehome(self, request: Request, topic: str) -> None:
+        """It went to another topic than was thought when it was sent; nothing is known of it yet."""
+        assert request.first_seq is None
+        self._pages[request.topic].requests.remove(request)
+        request.topic = topic
+        self._pages[topic].requests.append(request)
+
+    def request_of(self, payload: bytes) -> Request:
+        return self._sent[payload][0]
+
+    def on_media(self, topic: str, last_seq: int) -> None:
+        """What is acked up to this seq is known to be on the disk itself, whatever its class."""
+        for request in self._pages[topic].requests:
+            seqs = request.seqs()
+            if request.fate == "acked" and seqs and seqs[-1] <= last_seq:
+                request.on_media = True
+
     def new_generation(self, *, machine_failed: bool) -> None:
         """The process is gone; with its machine or its disk (a power cut, a failed sync) or without."""
         self.generation += 1
@@ -107,12 +135,17 @@ class Ledger:
                 if request.fate in ("in_flight", "errored"):
                     request.fate = "unknown"
 
-    def check(self, found: Mapping[str, Found], *, exact: bool = False) -> None:
-        """Judge what is there now. `exact`: the head can be known, so no loss may be reported for it."""
+    def check(self, found: Mapping[str, Found], *, exact: bool | Collection[str] = False) -> None:
+        """Judge what is there now. `exact`: the head can be known, of all topics or of these, so no loss may
+        be reported for it."""
         strangers = found.keys() - self._pages.keys()
         assert not strangers, f"topics that nobody made: {sorted(strangers)}"
         for name, page in self._pages.items():
             judge(
-                page, self._sent, found.get(name, Found()), machine_failed=self._machine_failed, exact=exact
+                page,
+                self._sent,
+                found.get(name, Found()),
+                machine_failed=self._machine_failed,
+                exact=exact if isinstance(exact, bool) else name in exact,
             )
         self._machine_failed = False

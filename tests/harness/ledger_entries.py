@@ -48,6 +48,8 @@ class Deletion:
     seqs: frozenset[int]
     acked: bool = False
     on_media: bool = False
+    # The class under which it was acked, where that of its topic has changed since.
+    durability: Durability | None = None
 
 
 @dataclass

@@ -25,6 +25,7 @@ from tests.harness.memory_machine import MemoryMachine, looking, mutating, posix
 from topicsd.disk.fs import FileStat
 
 _DEVICE = 0x801
+_PROCESS = 4711
 _DIRECTORY_BYTES = 4096
 _FREE_UNLIMITED = 1 << 40
 
@@ -155,6 +156,13 @@ class MemoryDisk(MemoryMachine):
     def free_bytes(self, path: str) -> int:
         self.inode_at(path)
         return _FREE_UNLIMITED if self.space_bytes is None else max(0, self.room_bytes())
+
+    @looking
+    def lock_owner(self, path: str) -> int | None:
+        try:
+            return _PROCESS if self.file_at(path).inode in self._locks else None
+        except FileNotFoundError:
+            return None
 
     @looking
     def boot_id(self) -> str:

@@ -90,6 +90,10 @@ class Fs(Protocol):
 
     def free_bytes(self, path: str) -> int: ...
 
+    def lock_owner(self, path: str) -> int | None:
+        """The process that holds the lock file; None when this one can see none. Asking takes no lock."""
+        ...
+
     def boot_id(self) -> str:
         """What tells one run of the machine from the next."""
         ...
@@ -182,6 +186,21 @@ class RealFs:
     def free_bytes(self, path: str) -> int:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
+
+    def lock_owner(self, path: str) -> int | None:
+        try:
+            found = os.stat(path, follow_symlinks=False)
+            with open("/proc/locks", encoding="ascii") as file:
+                lines = file.readlines()
+        except FileNotFoundError:
+            return None
+        wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        for line in lines:
+            # "1: FLOCK  ADVISORY  WRITE 4711 fe:00:9978065 0 EOF"; one that waits has "->" in front.
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5] == wanted:
+                return int(fields[4])
+        return None
 
     def boot_id(self) -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:

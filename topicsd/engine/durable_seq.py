@@ -13,9 +13,13 @@ from topicsd.engine.topic import Topic
 
 def durable_seq(shard: ShardState, topic: Topic) -> int:
     """0 for an ephemeral topic, which is never on the disk."""
+    return durable_seq_at(topic, shard.log.synced_position)
+
+
+def durable_seq_at(topic: Topic, synced: int) -> int:
+    """With everything before this position of the log on the disk."""
     if topic.is_ephemeral:
         return 0
-    synced = shard.log.synced_position
     for run in reversed(topic.runs):
         # The frames of a topic do not overlap: those that begin before the synced end are durable, but
         # for the last of them when it reaches over it.

@@ -89,7 +89,7 @@ class Replay:
     def _apply(self, control: Control, topic_id: int, ts: int, ordinal: int) -> None:
         shard = self._shard
         if isinstance(control, control_frame.TopicCreate):
-            topic = Topic(control.name, topic_id, ordinal, control.config)
+            topic = Topic(control.name, topic_id, ordinal, shard.one_config(control.config))
             topic.visible = True
             topic.ceiling = control.ceiling
             topic.last_ts = ts
@@ -104,8 +104,8 @@ class Replay:
             case control_frame.TopicDelete():
                 shard.remove_topic(found)
             case control_frame.ConfigUpdate():
-                found.set_config(control.config)
-                found.next_config = control.config
+                found.set_config(shard.one_config(control.config))
+                found.next_config = found.config
                 found.ceiling = control.ceiling
                 if found.is_capped:
                     enforce_caps(found)

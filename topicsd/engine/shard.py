@@ -23,7 +23,6 @@ from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.engine import append, delete, read, topic_admin
 from topicsd.engine.ceilings import lower_quiet_ceilings, needs_ceiling
-from topicsd.engine.lost_range import LostRange
 from topicsd.engine.replay import Replay, ReplayError, lose_range
 from topicsd.engine.requests import (
     AppendRequest,
@@ -33,7 +32,7 @@ from topicsd.engine.requests import (
     Reply,
     TopicState,
 )
-from topicsd.engine.retention import note_evicted
+from topicsd.engine.resume_head import lost_tail, resume_ephemeral
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.wal import control_frame
@@ -126,9 +125,8 @@ class Shard:
         log = self.log
         for topic in self.state.topics.values():
             if topic.is_ephemeral:
-                _resume_ephemeral(topic)
-            elif needs_ceiling(topic.config) and topic.ceiling > topic.head and not recovered.heads_exact:
-                lost = LostRange(topic.head + 1, topic.ceiling, "crash")
+                resume_ephemeral(topic)
+            elif (lost := lost_tail(topic, recovered.heads_exact)) is not None:
                 lose_range(topic, lost)
                 frame = control_frame.LostRange(*lost)
                 log.join_in_passing(
@@ -152,12 +150,3 @@ class Shard:
         topic.raised_head, topic.raised_at_ms = topic.head, self.state.clock.now_ms()
         if topic.ceiling > topic.head:
             self.state.raised[topic] = None
-
-
-def _resume_ephemeral(topic: Topic) -> None:
-    """Nothing of it survives a restart; its head does not go back."""
-    if topic.ceiling > topic.head:
-        topic.head = topic.ceiling
-        topic.earliest_seq = topic.head + 1
-        topic.run.first_seq = topic.head + 1
-        note_evicted(topic, topic.head, "crash")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from shared.clock import Clock
 from shared.config import Settings
+from shared.contract import TopicConfig
 from topicsd.engine.dedupe import Dedupe
 from topicsd.engine.topic import Topic
 from topicsd.wal.group_commit import GroupCommit
@@ -27,6 +28,7 @@ class ShardState:
         self.settings = settings
         self.files = files
         self.log: GroupCommit
+        self._configs: dict[TopicConfig, TopicConfig] = {}
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.dedupe = Dedupe(settings.max_idempotency_keys)
@@ -34,6 +36,10 @@ class ShardState:
         """Keyed writes that are on their way, by the digest of their key."""
         self.raised: dict[Topic, None] = {}
         """Topics whose ceiling stands above their head, the longest untouched first."""
+
+    def one_config(self, config: TopicConfig) -> TopicConfig:
+        """Topics that are configured alike share one object: most of 100,000 are."""
+        return self._configs.setdefault(config, config)
 
     def add_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = topic

@@ -137,7 +137,7 @@ class PendingPut(TopicEntry):
                 set_ceiling(topic, self.ceiling)
                 if needs_ceiling(config):
                     self.shard.raised[topic] = None
-            topic.set_config(config)
+            topic.set_config(self.shard.one_config(config))
             if topic.is_capped:
                 enforce_caps(topic)
         self.reply(TopicPut(topic.name, created=config is None, config=topic.config))

@@ -32,7 +32,7 @@ def new_topic(
     config = merge_config(None, patch if patch is not None else TopicConfigPatch(), name)
     if isinstance(config, Refusal):
         return config
-    topic = Topic(name, number, 0, config)
+    topic = Topic(name, number, 0, shard.one_config(config))
     set_ceiling(topic, first_ceiling(config, first_records))
     return topic
 

@@ -67,9 +67,9 @@ class Recovery:
         self._drop_leftovers()
         self._current = current = read_current(fs, paths.current)
         self._found = found = open_wal_files(fs, paths)
-        self._check_identity()
+        check_identity(paths, found, self._identity)
         distrusted = current is None or current.state == "sync_failed"
-        exact = heads_are_exact(current, bool(found), self._is_same_place())
+        exact = heads_are_exact(current, bool(found), is_same_place(fs, paths, current, found))
         if distrusted:
             self._drop_caches()
         walk = self._walk_log(on_batch)
@@ -112,24 +112,6 @@ class Recovery:
         for name in self._fs.list_dir(self._paths.wal):
             if is_leftover_name(name):
                 self._fs.unlink(os.path.join(self._paths.wal, name))
-
-    def _check_identity(self) -> None:
-        for file in self._found:
-            if file.header is not None and (file.header.instance, file.header.shard) != self._identity:
-                raise UnreadableLog(
-                    f"{self._paths.wal}/{file.name} belongs to shard {file.header.shard} of instance "
-                    f"{file.header.instance.hex()}, not to shard {self._identity.shard} of "
-                    f"{self._identity.instance.hex()}"
-                )
-
-    def _is_same_place(self) -> bool:
-        """CURRENT and the file it names are the very files that the last run wrote, on the same boot."""
-        current = self._current
-        for file in self._found:
-            if current is not None and file.first_ordinal == current.file:
-                here = self._fs.stat(self._paths.current)
-                return current.is_same_place(here, self._fs.fstat(file.fd), self._fs.boot_id())
-        return False
 
     def _unsafe(self, found: LogFileFound) -> bool:
         """The last run may have written to it behind its last sync."""
@@ -245,6 +227,24 @@ class Recovery:
         assert self._current is not None
         last = walk.files[-1]
         return (self._current.file, self._current.end) != (last.found.first_ordinal, last.end)
+
+
+def check_identity(paths: ShardPaths, found: list[LogFileFound], identity: Identity) -> None:
+    """UnreadableLog when a file is of another data directory, or of another shard."""
+    for file in found:
+        if file.header is not None and (file.header.instance, file.header.shard) != identity:
+            raise UnreadableLog(
+                f"{paths.wal}/{file.name} belongs to shard {file.header.shard} of instance "
+                f"{file.header.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
+            )
+
+
+def is_same_place(fs: Fs, paths: ShardPaths, current: Current | None, found: list[LogFileFound]) -> bool:
+    """CURRENT and the file it names are the very files that the last run wrote, on the same boot."""
+    for file in found:
+        if current is not None and file.first_ordinal == current.file:
+            return current.is_same_place(fs.stat(paths.current), fs.fstat(file.fd), fs.boot_id())
+    return False
 
 
 def heads_are_exact(current: Current | None, has_files: bool, is_same_place: bool) -> bool:
