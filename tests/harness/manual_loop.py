@@ -166,10 +166,10 @@ class StepThread:
         return count
 
     def drain(self) -> None:
-        """As a caller that blocks until the thread is through: all jobs are done and their outcomes told."""
-        while self._jobs or self._outcomes:
-            self.run_all()
-            self._deliver()
+        """As a caller that blocks until the thread is through with what it has; what that sets off waits."""
+        for _ in range(len(self._jobs)):
+            self.run_one()
+        self._deliver()
 
     def _deliver(self) -> None:
         while self._outcomes:

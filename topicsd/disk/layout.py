@@ -108,14 +108,11 @@ def create_data_dir(fs: Fs, data_dir: str, shard_count: int, instance: bytes) ->
     shards_dir = os.path.join(data_dir, "shards")
     _make_dirs(fs, data_dir)
     _make_dir(fs, shards_dir)
+    _refuse_log(fs, data_dir, shards_dir)
     for shard in range(shard_count):
         paths = shard_paths(data_dir, shard)
         for path in (paths.root, paths.wal, paths.quarantine):
             _make_dir(fs, path)
-        if any(parse_wal_name(name) is not None for name in fs.list_dir(paths.wal)):
-            raise LayoutError(
-                f"{paths.wal} holds a log, but {data_dir} has no {LAYOUT_NAME}: restore that file"
-            )
         fs.sync_dir(paths.root)
     fs.sync_dir(shards_dir)
     fs.sync_dir(data_dir)
@@ -153,6 +150,18 @@ def _sealed(layout: Layout) -> Layout:
     return msgspec.structs.replace(layout, checksum=xxhash.xxh3_64_hexdigest(msgspec.json.encode(unsealed)))
 
 
+def _refuse_log(fs: Fs, data_dir: str, shards_dir: str) -> None:
+    """A log means that the layout was lost. Any shard's counts: the new number may be lower than the old."""
+    for name in fs.list_dir(shards_dir):
+        wal = ShardPaths(os.path.join(shards_dir, name)).wal
+        try:
+            names = fs.list_dir(wal)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if any(parse_wal_name(found) is not None for found in names):
+            raise LayoutError(f"{wal} holds a log, but {data_dir} has no {LAYOUT_NAME}: restore that file")
+
+
 def _make_dir(fs: Fs, path: str) -> None:
     if not exists(fs, path):
         fs.make_dir(path)
@@ -161,9 +170,10 @@ def _make_dir(fs: Fs, path: str) -> None:
 def _make_dirs(fs: Fs, path: str) -> None:
     """The data directory and what is missing above it, each name synced in its parent."""
     path = os.path.abspath(path)
-    if exists(fs, path):
-        return
     parent = os.path.dirname(path)
-    _make_dirs(fs, parent)
-    fs.make_dir(path)
+    if not exists(fs, path):
+        if not exists(fs, parent):
+            _make_dirs(fs, parent)
+        fs.make_dir(path)
+    # Also when it is there: a crash may have been between its making and this.
     fs.sync_dir(parent)

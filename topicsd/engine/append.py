@@ -29,7 +29,7 @@ from topicsd.engine.retention import enforce_caps
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
-from topicsd.engine.topic_entry import TopicEntry
+from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
 from topicsd.wal.control_frame import Idempotency, encode_control
 
@@ -38,7 +38,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
     """Append all records of the request, or none; `reply` gets `Appended` or a `Refusal`."""
     topic = shard.topics.get(name)
     if topic is not None and topic.leaving is not None:
-        topic.leaving.append(partial(append, shard, name, request, reply))
+        shard.defer(topic, partial(append, shard, name, request, reply), reply)
         return
     created = topic is None
     if topic is None:
@@ -50,6 +50,8 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
             reply(made)
             return
         topic = made
+        # Before the key is looked at, which belongs to the epoch; nothing joins before the creation does.
+        topic.epoch = shard.log.batch.next_ordinal
     now_ms = shard.clock.now_ms()
     key: Key | None = None
     if request.idempotency_key is not None:
@@ -74,7 +76,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
         return
     size = encoded[2]
     refusal = None
-    if topic.is_capped and topic.config.discard == "reject":
+    if topic.rejects:
         refusal = _refuse_full(shard, topic, len(records), size)
     if refusal is None and shard.log.batch.next_position + size > shard.log.room_until:
         refusal = shard.log.admit(size)
@@ -120,7 +122,7 @@ def _join(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int) 
     log = shard.log
     parts, lengths, size, _ = pending.encoded
     frame_count = len(lengths)
-    if topic.is_capped and topic.config.ttl_ms:
+    if topic.evicts and topic.config.ttl_ms:
         log_expired(shard, topic, now_ms)
     ahead = _frames_ahead(shard, topic, pending) if pending.created or pending.key is not None else None
     topic.next_seq += frame_count
@@ -137,9 +139,6 @@ def _join(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int) 
     if waits:
         pending.wait()
     if topic.is_ephemeral:
-        if not waits:
-            pending.publish()
-            return
         parts, size, frame_count = [], 0, 0
     pending.position = log.batch.next_position
     if ahead:
@@ -153,14 +152,15 @@ def _frames_ahead(shard: ShardState, topic: Topic, pending: PendingAppend) -> li
     """What stands in front of the records in the same batch: the topic's creation, the key of the write."""
     frames = []
     if pending.created:
-        topic.epoch = shard.log.batch.next_ordinal
+        assert topic.epoch == shard.log.batch.next_ordinal
         register_topic(shard, topic)
         frames.append(encode_create(topic))
     key = pending.key
     if key is not None:
         shard.keyed[key.digest] = pending
         control = Idempotency(key.digest, key.records, topic.next_seq, len(pending.encoded[1]))
-        frames.append(encode_control(control, topic_id=topic.topic_id, ts=pending.ts))
+        if not topic.is_ephemeral:  # What forgets its records forgets their keys.
+            frames.append(encode_control(control, topic_id=topic.topic_id, ts=pending.ts))
     return frames
 
 
@@ -221,16 +221,16 @@ class PendingAppend(TopicEntry):
             for seq, tag in enumerate(tags, self.first_seq):
                 if tag:
                     topic.tags.add(tag, seq)
-        if topic.is_capped:
+        if topic.evicts:
             enforce_caps(topic)
         head = topic.head
         # In the order of its fields: by name they would cost more than the rest of the answer.
         answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)
         if self.key is not None:
             self._remember_key(self.key)
-        self.reply(answer)
+        tell(self.reply, answer)
         for reply in self.also_waiting or ():
-            reply(msgspec.structs.replace(answer, created=False, deduped=True))
+            tell(reply, msgspec.structs.replace(answer, created=False, deduped=True))
 
     def undo(self) -> None:
         self.end_wait()
@@ -243,9 +243,9 @@ class PendingAppend(TopicEntry):
     def refuse(self, refusal: Refusal) -> None:
         if self.key is not None:
             del self.shard.keyed[self.key.digest]
-        self.reply(refusal)
+        tell(self.reply, refusal)
         for reply in self.also_waiting or ():
-            reply(refusal)
+            tell(reply, refusal)
 
     def _remember_key(self, key: Key) -> None:
         shard, topic = self.shard, self.topic

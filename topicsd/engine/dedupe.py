@@ -68,12 +68,12 @@ class Dedupe:
         self._windows: dict[int, deque[Generation]] = {}
         self.count = 0
 
-    def find(self, key: bytes, window_ms: int, now_ms: int) -> KeyedWrite | None:
-        """The write that used the key within the window."""
-        for generations in self._windows.values():
-            for generation in reversed(generations):
+    def find(self, key: bytes, windows_ms: tuple[int, ...], now_ms: int) -> KeyedWrite | None:
+        """The write that used the key within the topic's window: the first of those that it has had."""
+        for window_ms in windows_ms:
+            for generation in reversed(self._windows.get(window_ms, ())):
                 place = generation.places.get(key)
-                if place is not None and now_ms - generation.used_ms[place] <= window_ms:
+                if place is not None and now_ms - generation.used_ms[place] <= windows_ms[0]:
                     return generation.write_at(place)
         return None
 

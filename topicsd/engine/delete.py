@@ -16,7 +16,7 @@ from topicsd.engine.retention import delete_front, delete_one
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.engine.topic_entry import TopicEntry
+from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
 from topicsd.wal.control_frame import Delete, encode_control
 
@@ -25,40 +25,35 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     """Delete what the request matches; `reply` gets `Deleted` or a `Refusal`."""
     topic = shard.topics.get(name)
     if topic is not None and topic.leaving is not None:
-        topic.leaving.append(partial(delete_records, shard, name, request, reply))
+        shard.defer(topic, partial(delete_records, shard, name, request, reply), reply)
         return
-    refusal = _refuse(request) or shard.log.failed
+    refusal = _refuse(request) or shard.log.admit_control()
     if refusal is None and (topic is None or not topic.visible):
         refusal = topic_not_found(name)
     if refusal is not None or topic is None:
         reply(refusal)
         return
     log_expired(shard, topic, shard.clock.now_ms())
-    control = Delete(topic.head, request.before_seq or 0, request.tag, request.is_prefix)
+    below = topic.head + 1 if request.before_seq is None else min(request.before_seq, topic.head + 1)
+    control = Delete(below, request.tag, request.is_prefix)
     pending = PendingDelete(topic, control, reply)
     waits = topic.config.durability == "fsync" or shard.must_wait(topic)
     if waits:
         pending.wait()
+    frames = []
     if not topic.is_ephemeral:
-        frame = encode_control(
-            control, topic_id=topic.topic_id, ts=topic.last_ts, durable=topic.config.durable
-        )
-        shard.log.join([frame], len(frame), 1, pending, waits)
-    elif waits:
-        shard.log.join([], 0, 0, pending, wait_for_sync=True)
-    else:
-        pending.publish()
+        durable = topic.config.durable
+        frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable))
+    shard.log.join(frames, sum(map(len, frames)), len(frames), pending, waits)
 
 
 def apply_delete(topic: Topic, control: Delete) -> int:
     """Take out what the frame says; how many were alive."""
-    below = control.head + 1
-    if control.before_seq:
-        below = min(below, control.before_seq)
     if control.tag is None:
-        return delete_front(topic, below - 1)
+        return delete_front(topic, control.below - 1)
     return sum(
-        delete_one(topic, seq) for seq in topic.tags.take(control.tag.encode(), control.is_prefix, below)
+        delete_one(topic, seq)
+        for seq in topic.tags.take(control.tag.encode(), control.is_prefix, control.below)
     )
 
 
@@ -82,12 +77,13 @@ class PendingDelete(TopicEntry):
         self.end_wait()
         topic = self.topic
         deleted = apply_delete(topic, self.control)
-        self.reply(
-            Deleted(topic.name, deleted, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes)
+        tell(
+            self.reply,
+            Deleted(topic.name, deleted, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes),
         )
 
     def undo(self) -> None:
         self.end_wait()  # Nothing is taken out before the frame is where its class wants it.
 
     def refuse(self, refusal: Refusal) -> None:
-        self.reply(refusal)
+        tell(self.reply, refusal)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 STEP_MIN = 256
 AHEAD_MS = 2000
-QUIET_MS = 1000
+QUIET_SECONDS = 1.0
 # A burst is no rate: a step is at most this many times what has come since the last one.
 GROWTH = 8
 # A head that comes half of the way in less than this is faster than the background sync.
@@ -35,8 +35,3 @@ def raised_ceiling(head: int, raised_head: int, elapsed_ms: int) -> Ceiling:
     rate_ms = advance / max(elapsed_ms, 1)
     step = max(STEP_MIN, min(int(rate_ms * AHEAD_MS), advance * GROWTH))
     return Ceiling(head + step, head + step // 2, rate_ms * SOON_MS > step)
-
-
-def is_quiet(last_ts: int, now_ms: int) -> bool:
-    """Nothing was appended for a while; also when the clock has stepped back since."""
-    return now_ms - last_ts >= QUIET_MS or now_ms < last_ts

@@ -44,7 +44,7 @@ def settled_by_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply
         else:
             on_its_way.also_waiting = [*(on_its_way.also_waiting or ()), reply]
         return True
-    before = shard.dedupe.find(key.digest, topic.config.idempotency_window_ms, now_ms)
+    before = shard.dedupe.find(key.digest, topic.windows_ms, now_ms)
     if before is not None:
         reply(
             _mismatch()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from topicsd.engine.dedupe import KeyedWrite
 from topicsd.engine.delete import apply_delete
 from topicsd.engine.lost_range import LostRange
-from topicsd.engine.retention import enforce_caps, evict
+from topicsd.engine.retention import enforce_caps, evict_again
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
@@ -24,22 +24,30 @@ from topicsd.wal.frame import (
     HEADER,
     HEADER_BYTES,
     LEN_BYTES,
+    FrameDamage,
     FrameType,
     parse_frame,
 )
+from topicsd.wal.log_walk import BatchRefused
 from topicsd.wal.reader import FoundBatch
 
 _APPEND = int(FrameType.APPEND)
 _unpack = HEADER.unpack_from
 
 
-class ReplayError(Exception):
-    """The log says something that cannot have happened."""
+class ReplayError(BatchRefused):
+    """The log says something that cannot have happened, in the frame of this ordinal."""
+
+    def __init__(self, ordinal: int, what: str) -> None:
+        super().__init__(f"the frame of ordinal {ordinal} {what}")
+        self.ordinal = ordinal
+        self.what = what
 
 
 class Replay:
     def __init__(self, shard: ShardState) -> None:
         self._shard = shard
+        self._now_ms = shard.clock.now_ms()
         self.frames = 0
 
     def batch(self, batch: FoundBatch, position: int) -> None:
@@ -53,12 +61,12 @@ class Replay:
             frame_len, frame_type, _, frame_topic, seq, ts, node_len, tag_len, data_len = _unpack(buffer, at)
             size = LEN_BYTES + frame_len
             if FRAME_LEN_MIN + node_len + tag_len + data_len != frame_len or at + size > end:
-                raise ReplayError(f"the frame of ordinal {ordinal} does not fit into its batch")
+                raise ReplayError(ordinal, "does not fit into its batch")
             if frame_type == _APPEND:
                 if frame_topic != topic_id:
                     topic_id, topic = frame_topic, topics.get(frame_topic)
                 if topic is None or seq != topic.head + 1:
-                    raise ReplayError(_does_not_follow(ordinal, topic, frame_topic, seq))
+                    raise ReplayError(ordinal, _does_not_follow(topic, frame_topic, seq))
                 run = topic.run
                 run.positions.append(to_position + at)
                 run.lengths.append(size)
@@ -72,23 +80,28 @@ class Replay:
                 if tag_len:
                     tag_at = at + HEADER_BYTES + node_len
                     topic.tags.add(buffer[tag_at : tag_at + tag_len], seq)
-                if topic.is_capped:
+                if topic.evicts:
                     enforce_caps(topic)
             else:
-                frame = parse_frame(buffer, at, at + size)
-                self._apply(decode_control(frame), frame_topic, ts, ordinal)
+                try:
+                    control = decode_control(parse_frame(buffer, at, at + size))
+                except FrameDamage as damage:
+                    raise ReplayError(ordinal, f"is damaged: {damage.what}") from None
+                self._apply(control, frame_topic, ts, ordinal)
                 topic_id = -1
             at += size
             ordinal += 1
         self.frames += ordinal - batch.first_ordinal
         if ordinal - batch.first_ordinal != batch.frame_count:
             raise ReplayError(
-                f"the batch of ordinal {batch.first_ordinal} has not the {batch.frame_count} frames it says"
+                batch.first_ordinal, f"opens a batch that has not the {batch.frame_count} frames it says"
             )
 
     def _apply(self, control: Control, topic_id: int, ts: int, ordinal: int) -> None:
         shard = self._shard
         if isinstance(control, control_frame.TopicCreate):
+            if topic_id in shard.topics_by_id:
+                raise ReplayError(ordinal, f'creates the topic "{control.name}", which exists')
             topic = Topic(control.name, topic_id, ordinal, shard.one_config(control.config))
             topic.visible = True
             topic.ceiling = control.ceiling
@@ -97,9 +110,7 @@ class Replay:
             return
         found = shard.topics_by_id.get(topic_id)
         if found is None:
-            raise ReplayError(
-                f"the frame of ordinal {ordinal} is of a topic that does not exist, id {topic_id:016x}"
-            )
+            raise ReplayError(ordinal, f"is of a topic that does not exist, id {topic_id:016x}")
         match control:
             case control_frame.TopicDelete():
                 shard.remove_topic(found)
@@ -107,21 +118,31 @@ class Replay:
                 found.set_config(shard.one_config(control.config))
                 found.next_config = found.config
                 found.ceiling = control.ceiling
-                if found.is_capped:
+                if found.evicts:
                     enforce_caps(found)
             case control_frame.Delete():
                 apply_delete(found, control)
             case control_frame.EvictWatermark():
                 for reason, last in control.evicted_to.items():
-                    evict(found, min(last, found.head), reason)
+                    evict_again(found, min(last, found.head), reason)
                 found.ttl_logged = found.evicted_to.get("ttl", 0)
             case control_frame.HeadWatermark():
                 found.ceiling = control.ceiling
             case control_frame.Idempotency():
-                write = KeyedWrite(control.records, control.first_seq, control.count)
-                shard.dedupe.add(control.key, write, found.config.idempotency_window_ms, ts)
+                self._remember_key(found, control, ts)
             case control_frame.LostRange():
+                if not found.head + 1 == control.first <= control.last:
+                    gap = f"{control.first} to {control.last}"
+                    raise ReplayError(
+                        ordinal, f'loses seqs {gap} of topic "{found.name}", whose head is {found.head}'
+                    )
                 lose_range(found, LostRange(control.first, control.last, control.reason))
+
+    def _remember_key(self, topic: Topic, control: control_frame.Idempotency, used_ms: int) -> None:
+        window_ms = topic.config.idempotency_window_ms
+        if self._now_ms - used_ms <= window_ms:
+            write = KeyedWrite(control.records, control.first_seq, control.count)
+            self._shard.dedupe.add(control.key, write, window_ms, used_ms)
 
 
 def lose_range(topic: Topic, lost: LostRange) -> None:
@@ -138,10 +159,10 @@ def lose_range(topic: Topic, lost: LostRange) -> None:
         topic.runs[-1] = topic.run
 
 
-def _does_not_follow(ordinal: int, topic: Topic | None, topic_id: int, seq: int) -> str:
+def _does_not_follow(topic: Topic | None, topic_id: int, seq: int) -> str:
     if topic is None:
-        return f"the record of ordinal {ordinal} is of a topic that does not exist, id {topic_id:016x}"
-    return f'the record of ordinal {ordinal} is seq {seq} of topic "{topic.name}", whose head is {topic.head}'
+        return f"is a record of a topic that does not exist, id {topic_id:016x}"
+    return f'is seq {seq} of topic "{topic.name}", whose head is {topic.head}'
 
 
 assert CHECKSUM_BYTES + HEADER_BYTES - LEN_BYTES == FRAME_LEN_MIN

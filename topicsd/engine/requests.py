@@ -125,4 +125,4 @@ class ReadAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Reply = Callable[[Any], Any]
-"""Called once, with the answer or a `Refusal`; possibly before the call that it was given to returns."""
+"""Called once, with the answer or a `Refusal`. Only a refusal may come before the call has returned."""

@@ -20,7 +20,9 @@ def expire(topic: Topic, now_ms: int) -> None:
     oldest_ts = now_ms - ttl_ms
     last = topic.earliest_seq - 1
     for run in topic.runs:
-        last = max(last, run.first_not_older(oldest_ts) - 1) if run.first_seq < run.next_seq else last
+        young = run.first_not_older(oldest_ts)
+        # A run that begins young says nothing about what is in front of the gap before it.
+        last = max(last, young - 1) if young > run.first_seq else last
     if last >= topic.earliest_seq:
         evict(topic, last, "ttl")
 
@@ -40,6 +42,12 @@ def evict(topic: Topic, last: int, reason: str) -> None:
     lost = _drop_front(topic, last)
     if lost:
         note_evicted(topic, lost, reason)
+
+
+def evict_again(topic: Topic, last: int, reason: str) -> None:
+    """The log says that everything up to `last` was lost, and that readers were told; so it stays."""
+    _drop_front(topic, last)
+    note_evicted(topic, last, reason)
 
 
 def note_evicted(topic: Topic, last_lost: int, reason: str) -> None:

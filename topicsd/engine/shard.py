@@ -22,8 +22,8 @@ from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.engine import append, delete, read, topic_admin
-from topicsd.engine.ceilings import lower_quiet_ceilings, needs_ceiling
-from topicsd.engine.replay import Replay, ReplayError, lose_range
+from topicsd.engine.ceilings import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
+from topicsd.engine.replay import Replay, lose_range
 from topicsd.engine.requests import (
     AppendRequest,
     DeleteRequest,
@@ -32,12 +32,12 @@ from topicsd.engine.requests import (
     Reply,
     TopicState,
 )
-from topicsd.engine.resume_head import lost_tail, resume_ephemeral
+from topicsd.engine.resume_head import LossNotes, lost_tail, resume_ephemeral
 from topicsd.engine.shard_state import ShardState
-from topicsd.engine.topic import Topic
 from topicsd.wal import control_frame
 from topicsd.wal.group_commit import BATCH_BYTES_MAX, Bounds, GroupCommit
 from topicsd.wal.log_files import LogFiles
+from topicsd.wal.log_walk import BatchRefused, UnreadableLog
 from topicsd.wal.recovery import Recovered, Recovery, RecoveryRefused
 from topicsd.wal.sync_thread import DiskThread, Loop
 from topicsd.wal.writer import Identity, LogWriter
@@ -66,19 +66,28 @@ class Shard:
         self.state = ShardState(clock, settings, self._files)
         recovery = Recovery(fs, paths, identity, self._files)
         replay = Replay(self.state)
-        try:
-            recovered = recovery.run(replay.batch)
-        except ReplayError as error:
-            raise RecoveryRefused(f"{paths.wal}: {error}") from error
-        writer = LogWriter(fs, clock, paths, identity, self._files, recovered.end, settings.wal_file_bytes)
         bounds = Bounds(
             settings.sync_interval_ms / 1000, settings.max_waiting_bytes, settings.max_waiting_requests
         )
-        self.log = self.state.log = GroupCommit(clock, loop, thread, writer, bounds, on_failure)
-        self.log.on_tick = self._lower_ceilings
-        self._resume_heads(recovered)
-        if not recovered.is_settled and not writer.has_file:
-            recovery.settle()
+        try:
+            recovered = recovery.run(replay.batch)
+            end, size = recovered.end, settings.wal_file_bytes
+            writer = LogWriter(fs, clock, paths, identity, self._files, end, size, recovered.heads_exact)
+            self.log = self.state.log = GroupCommit(clock, loop, thread, writer, bounds, on_failure)
+            self.log.on_tick = self._lower_ceilings
+            self._resume_heads(recovered)
+            writer.vouch()
+            if not recovered.is_settled and not writer.has_file:
+                recovery.settle()
+        except BatchRefused as error:
+            self._give_up()
+            raise RecoveryRefused(f"{paths.wal}/{error.place}: {error}") from error
+        except OSError as error:
+            self._give_up()
+            raise RecoveryRefused(f"{paths.wal}: {error}") from error
+        except (RecoveryRefused, UnreadableLog):
+            self._give_up()
+            raise
 
     # -- what can be asked -------------------------------------------------------------------------------
 
@@ -106,23 +115,35 @@ class Shard:
     # -- the end -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the run: all that joined is synced and answered, and CURRENT says that this was the end."""
-        self.log.settle()
-        if self.log.failed is None:
-            # Heads are exact now, and an ephemeral topic's head is known to the next run by its ceiling only.
-            lower_quiet_ceilings(self.state, self.state.clock.now_ms(), quiet_only=False)
-        self.log.close()
-        self._files.close()
-        self._lock.release()
+        """End the run: all that joined is synced and answered, and CURRENT says that this was the end.
+
+        OSError when that cannot be had. The next start recovers, and this one lets go of the directory.
+        """
+        try:
+            self.log.shut()
+            if self.log.failed is None:
+                lower_all_ceilings(self.state)
+            self.log.close()
+        finally:
+            self._files.close()
+            self._lock.release()
 
     # -- the beginning -----------------------------------------------------------------------------------
 
+    def _give_up(self) -> None:
+        """The start was refused: the directory is free for whoever mends it."""
+        if hasattr(self, "log"):
+            self.log.abandon()
+        self._files.close()
+        self._lock.release()
+
     def _lower_ceilings(self) -> bool:
-        return lower_quiet_ceilings(self.state, self.state.clock.now_ms())
+        return lower_quiet_ceilings(self.state, self.state.clock.monotonic())
 
     def _resume_heads(self, recovered: Recovered) -> None:
         """Go on behind every seq that was ever given out, and say which of them lost their records."""
         log = self.log
+        notes = LossNotes()
         for topic in self.state.topics.values():
             if topic.is_ephemeral:
                 resume_ephemeral(topic)
@@ -130,23 +151,13 @@ class Shard:
                 lose_range(topic, lost)
                 frame = control_frame.LostRange(*lost)
                 log.join_in_passing(
-                    control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts)
+                    control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts), notes
                 )
                 logger.warning('topic "%s": seqs %d to %d may be lost', topic.name, lost.first, lost.last)
                 if log.batch.next_position - log.batch.first_position > BATCH_BYTES_MAX:
                     log.commit()
-            self._resume_seqs(topic)
+            topic.next_seq = topic.head + 1
+            resume_ceiling(self.state, topic)
         log.settle()
-        if log.failed is not None:
-            raise RecoveryRefused(f"what may be lost could not be noted: {log.failed.message}")
-
-    def _resume_seqs(self, topic: Topic) -> None:
-        topic.next_seq = topic.head + 1
-        if not needs_ceiling(topic.config):
-            return
-        topic.ceiling = max(topic.ceiling, topic.head)
-        topic.ceiling_logged = topic.ceiling
-        topic.ceiling_mark = max(topic.head + 1, (topic.head + topic.ceiling) // 2)
-        topic.raised_head, topic.raised_at_ms = topic.head, self.state.clock.now_ms()
-        if topic.ceiling > topic.head:
-            self.state.raised[topic] = None
+        if notes.refusal is not None:
+            raise RecoveryRefused(f"what may be lost could not be noted: {notes.refusal.message}")

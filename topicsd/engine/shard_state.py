@@ -8,18 +8,27 @@ Must not know: how anything is done with it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from shared.clock import Clock
 from shared.config import Settings
 from shared.contract import TopicConfig
+from shared.errors import THROTTLED, Refusal
 from topicsd.engine.dedupe import Dedupe
+from topicsd.engine.requests import Reply
 from topicsd.engine.topic import Topic
+from topicsd.wal.batch import Entry
 from topicsd.wal.group_commit import GroupCommit
 from topicsd.wal.log_files import LogFiles
 
 if TYPE_CHECKING:
     from topicsd.engine.append import PendingAppend
+
+
+class SeenHead(NamedTuple):
+    head: int
+    at: float
 
 
 class ShardState:
@@ -34,12 +43,31 @@ class ShardState:
         self.dedupe = Dedupe(settings.max_idempotency_keys)
         self.keyed: dict[bytes, PendingAppend] = {}
         """Keyed writes that are on their way, by the digest of their key."""
-        self.raised: dict[Topic, None] = {}
-        """Topics whose ceiling stands above their head, the longest untouched first."""
+        self.raised: dict[Topic, SeenHead | None] = {}
+        """Topics whose ceiling may stand above their head, with the head at the last look: oldest first."""
 
     def one_config(self, config: TopicConfig) -> TopicConfig:
         """Topics that are configured alike share one object: most of 100,000 are."""
         return self._configs.setdefault(config, config)
+
+    def note(self, topic: Topic, frame: bytes, entry: Entry, is_urgent: bool = False) -> None:
+        """Log something of a topic that nobody waits for. Nothing of a topic stands behind its deletion."""
+        assert topic.leaving is None
+        self.log.join_in_passing(frame, entry, is_urgent)
+
+    def defer(self, topic: Topic, again: Callable[[], None], reply: Reply) -> None:
+        """The topic's deletion is on its way: what comes for its name meanwhile is done after it."""
+        assert topic.leaving is not None
+        if len(topic.leaving) < self.settings.max_waiting_requests:
+            topic.leaving.append(again)
+        else:
+            message = f'too many requests wait for topic "{topic.name}" to be deleted'
+            reply(Refusal(THROTTLED, message, retry_after_ms=1000))
+
+    def watch_ceiling(self, topic: Topic, now: float | None = None) -> None:
+        """Look at its ceiling again later; `now` is the time of a look."""
+        self.raised.pop(topic, None)
+        self.raised[topic] = None if now is None else SeenHead(topic.next_seq - 1, now)
 
     def add_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = topic

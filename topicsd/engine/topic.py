@@ -35,8 +35,8 @@ class Topic:
         "epoch",
         "evict_floor",
         "evicted_to",
+        "evicts",
         "head",
-        "is_capped",
         "is_durable",
         "is_ephemeral",
         "last_ts",
@@ -50,6 +50,7 @@ class Topic:
         "pending_bytes",
         "raised_at_ms",
         "raised_head",
+        "rejects",
         "run",
         "runs",
         "tags",
@@ -57,6 +58,7 @@ class Topic:
         "ttl_logged",
         "visible",
         "waiting_count",
+        "windows_ms",
     )
 
     def __init__(self, name: str, topic_id: int, epoch: int, config: TopicConfig) -> None:
@@ -64,6 +66,8 @@ class Topic:
         self.topic_id = topic_id
         self.epoch = epoch
         self.visible = False
+        self.windows_ms: tuple[int, ...] = ()
+        """The idempotency window and those that it had before, under which keys may be remembered."""
         self.set_config(config)
         self.next_config = config
         """What it will be when the configuration frames that are on their way are published."""
@@ -95,7 +99,11 @@ class Topic:
     def set_config(self, config: TopicConfig) -> None:
         """What it is from here on, with what every append asks of it as plain attributes."""
         self.config = config
-        self.is_capped = bool(config.cap_records or config.cap_bytes)
+        is_capped = bool(config.cap_records or config.cap_bytes)
+        self.evicts = is_capped and config.discard == "old"
+        self.rejects = is_capped and config.discard == "reject"
+        window_ms = config.idempotency_window_ms
+        self.windows_ms = (window_ms, *(old for old in self.windows_ms if old != window_ms))
         self.is_durable = config.durability == "fsync"
         self.is_ephemeral = config.durability == "ephemeral"
 

@@ -14,15 +14,15 @@ from typing import Any
 
 from shared.contract import TopicConfig, TopicConfigPatch, merge_config
 from shared.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
-from topicsd.engine.ceilings import needs_ceiling, set_ceiling
+from topicsd.engine.ceilings import first_ceiling, needs_ceiling
 from topicsd.engine.durable_seq import durable_seq
-from topicsd.engine.head_ceiling import Ceiling, raised_ceiling
+from topicsd.engine.head_ceiling import Ceiling
 from topicsd.engine.requests import Reply, TopicDeleted, TopicPut, TopicState
 from topicsd.engine.retention import enforce_caps
 from topicsd.engine.shard_state import ShardState
-from topicsd.engine.topic import NEVER, Topic
+from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
-from topicsd.engine.topic_entry import TopicEntry
+from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
 from topicsd.wal.control_frame import ConfigUpdate, TopicDelete, encode_control
 
@@ -32,7 +32,7 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
     topic = shard.topics.get(name)
     if topic is None:
         made = new_topic(shard, name, patch, 0)
-        refusal = made if isinstance(made, Refusal) else shard.log.failed
+        refusal = made if isinstance(made, Refusal) else shard.log.admit_control()
         if isinstance(made, Refusal) or refusal is not None:
             reply(refusal)
             return
@@ -41,10 +41,10 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
         _join(shard, encode_create(made), PendingPut(shard, made, None, reply))
         return
     if topic.leaving is not None:
-        topic.leaving.append(partial(put_topic, shard, name, patch, reply))
+        shard.defer(topic, partial(put_topic, shard, name, patch, reply), reply)
         return
     config = merge_config(topic.next_config, patch, name)
-    refusal = config if isinstance(config, Refusal) else shard.log.failed
+    refusal = config if isinstance(config, Refusal) else shard.log.admit_control()
     if isinstance(config, Refusal) or refusal is not None:
         reply(refusal)
         return
@@ -68,10 +68,11 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> 
         reply(TopicDeleted(name, deleted=False))
         return
     if topic.leaving is not None:
-        topic.leaving.append(partial(delete_topic, shard, name, if_empty, reply))
+        shard.defer(topic, partial(delete_topic, shard, name, if_empty, reply), reply)
         return
-    if shard.log.failed is not None:
-        reply(shard.log.failed)
+    refusal = shard.log.admit_control()
+    if refusal is not None:
+        reply(refusal)
         return
     if if_empty:
         log_expired(shard, topic, shard.clock.now_ms())
@@ -115,41 +116,46 @@ def _join(shard: ShardState, frame: bytes, pending: PendingPut | PendingTopicDel
 class PendingPut(TopicEntry):
     """A creation (`config` is None), or a change, whose frame is on its way to the disk."""
 
-    __slots__ = ("before", "ceiling", "config", "reply", "shard")
+    __slots__ = ("before", "ceiling", "changes_need", "config", "reply", "shard")
 
     def __init__(self, shard: ShardState, topic: Topic, config: TopicConfig | None, reply: Reply) -> None:
         super().__init__(topic)
         self.shard = shard
         self.config = config
         self.reply = reply
-        self.before = topic.next_config
-        self.ceiling = Ceiling(0, NEVER)
-        if config is not None and needs_ceiling(config):
+        logged = Ceiling(topic.ceiling_logged, topic.ceiling_mark)
+        self.before = (topic.next_config, logged)
+        self.ceiling = logged
+        self.changes_need = config is not None and needs_ceiling(config) != needs_ceiling(topic.next_config)
+        if config is not None and self.changes_need:
             # On the disk with the change, so that the weaker class has room above the head at once.
-            self.ceiling = raised_ceiling(max(topic.next_seq - 1, topic.ceiling_logged), 0, 0)
+            self.ceiling = first_ceiling(config, topic.next_seq - 1, 0)
+            topic.ceiling_logged, topic.ceiling_mark = self.ceiling.value, self.ceiling.mark
+            topic.raised_head, topic.raised_at_ms = topic.next_seq - 1, shard.clock.now_ms()
 
     def publish(self) -> None:
         self.end_wait()
         topic, config = self.topic, self.config
         topic.visible = True
         if config is not None:
-            if needs_ceiling(config) != needs_ceiling(topic.config):
-                set_ceiling(topic, self.ceiling)
+            if self.changes_need:
+                topic.ceiling = self.ceiling.value
                 if needs_ceiling(config):
-                    self.shard.raised[topic] = None
+                    self.shard.watch_ceiling(topic)
             topic.set_config(self.shard.one_config(config))
-            if topic.is_capped:
+            if topic.evicts:
                 enforce_caps(topic)
-        self.reply(TopicPut(topic.name, created=config is None, config=topic.config))
+        tell(self.reply, TopicPut(topic.name, created=config is None, config=topic.config))
 
     def undo(self) -> None:
         self.end_wait()
-        self.topic.next_config = self.before
+        topic = self.topic
+        topic.next_config, (topic.ceiling_logged, topic.ceiling_mark, _) = self.before
         if self.config is None:
             self.shard.remove_topic(self.topic)
 
     def refuse(self, refusal: Refusal) -> None:
-        self.reply(refusal)
+        tell(self.reply, refusal)
 
 
 class PendingTopicDelete(TopicEntry):
@@ -164,14 +170,14 @@ class PendingTopicDelete(TopicEntry):
         self.end_wait()
         self.topic.visible = False
         self.shard.remove_topic(self.topic)
-        self.reply(TopicDeleted(self.topic.name, deleted=True))
+        tell(self.reply, TopicDeleted(self.topic.name, deleted=True))
         self._let_go()
 
     def undo(self) -> None:
         self.end_wait()  # Those that came for the name meanwhile go on when it is refused.
 
     def refuse(self, refusal: Refusal) -> None:
-        self.reply(refusal)
+        tell(self.reply, refusal)
         self._let_go()
 
     def _let_go(self) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from shared.contract import TopicConfigPatch, merge_config
 from shared.errors import THROTTLED, TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.names import refuse_topic_name, topic_id
-from topicsd.engine.ceilings import first_ceiling, set_ceiling
+from topicsd.engine.ceilings import begin_ceiling, first_ceiling
+from topicsd.engine.head_ceiling import Ceiling
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.wal.control_frame import TopicCreate, encode_control
@@ -33,15 +34,16 @@ def new_topic(
     if isinstance(config, Refusal):
         return config
     topic = Topic(name, number, 0, shard.one_config(config))
-    set_ceiling(topic, first_ceiling(config, first_records))
+    topic.last_ts = shard.clock.now_ms()
+    ceiling = first_ceiling(config, 0, first_records)
+    topic.ceiling, topic.ceiling_mark = ceiling.value, ceiling.mark
     return topic
 
 
 def register_topic(shard: ShardState, topic: Topic) -> None:
     """From here on the name is taken; the creation's frame joins the log in this turn."""
     shard.add_topic(topic)
-    if topic.ceiling:
-        shard.raised[topic] = None
+    begin_ceiling(shard, topic, Ceiling(topic.ceiling, topic.ceiling_mark))
 
 
 def encode_create(topic: Topic) -> bytes:

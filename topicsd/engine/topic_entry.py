@@ -8,7 +8,21 @@ Must not know: what is published.
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
+from topicsd.engine.requests import Reply
 from topicsd.engine.topic import Topic
+
+logger = logging.getLogger("topicsd.engine")
+
+
+def tell(reply: Reply, answer: Any) -> None:
+    """Answer. A reply that fails is its own trouble: what is published stays so, and others are answered."""
+    try:
+        reply(answer)
+    except Exception:
+        logger.exception("a reply failed")
 
 
 class TopicEntry:

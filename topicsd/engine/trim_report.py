@@ -38,8 +38,8 @@ def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
     """Evict what is too old now, and log how far that went."""
     expire(topic, now_ms)
     by_age = topic.evicted_to.get("ttl", 0)
-    if by_age > topic.ttl_logged and not topic.is_ephemeral and shard.log.failed is None:
+    if by_age > topic.ttl_logged and not topic.is_ephemeral and topic.leaving is None:
         pending = PendingFloor(topic)
         topic.ttl_logged = by_age
         frame = encode_control(EvictWatermark({"ttl": by_age}), topic_id=topic.topic_id, ts=topic.last_ts)
-        shard.log.join_in_passing(frame, pending)
+        shard.note(topic, frame, pending)

@@ -53,8 +53,12 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        """No frames, and nobody who waits for those before it."""
-        return not self.parts and not self.after_sync
+        return not self.parts and not self.after_sync and not self.after_write
+
+    @property
+    def needs_write(self) -> bool:
+        """There are frames, or somebody waits for a sync of those before it."""
+        return bool(self.parts or self.after_sync)
 
     def undo(self) -> None:
         for entry in reversed(self.after_sync):

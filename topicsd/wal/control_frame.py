@@ -37,10 +37,9 @@ class ConfigUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delete(msgspec.Struct, frozen=True, array_like=True):
-    """Deletes what exists up to `head`, the head that it was bound by. `before_seq` 0 is no bound."""
+    """Deletes what is below `below`, which is at most the seq behind the head at the call."""
 
-    head: int
-    before_seq: int
+    below: int
     tag: str | None
     is_prefix: bool
 
@@ -113,7 +112,7 @@ def decode_control(frame: Frame) -> Control:
         raise FrameDamage(0, f"frame type {frame.type} has no control payload in this version")
     try:
         return decoder.decode(frame.payload)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FrameDamage(
             0, f"the payload of a {FrameType(frame.type).name} frame is damaged: {error}"
         ) from None

@@ -39,6 +39,7 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     end: int = 0
     """With `clean`: the offset in the file where the log ends."""
     boot_id: str
+    """Of the machine; empty until a run has noted what the one before it may have lost."""
     device: int = 0
     current_inode: int = 0
     wal_inode: int = 0

@@ -204,6 +204,8 @@ def split_payload(payload: bytes, flags: int) -> tuple[bytes, bytes | None]:
     """The `data` and the `meta` of an Append frame's payload."""
     if not flags & FLAG_META:
         return payload, None
+    if len(payload) < U32.size:
+        raise FrameDamage(0, f"a payload of {len(payload)} bytes has no room for a meta length")
     (meta_len,) = U32.unpack_from(payload, len(payload) - U32.size)
     data_len = len(payload) - U32.size - meta_len
     if data_len < 0:

@@ -23,7 +23,7 @@ from functools import partial
 from typing import NamedTuple
 
 from shared.clock import Clock
-from shared.errors import STORAGE_FAILED, STORAGE_FULL, THROTTLED, Refusal
+from shared.errors import SHUTTING_DOWN, STORAGE_FAILED, STORAGE_FULL, THROTTLED, Refusal
 from topicsd.wal.batch import Batch, Entry
 from topicsd.wal.sync_thread import DiskThread, Loop
 from topicsd.wal.writer import NO_SPACE, LogWriter, Spare, Sync
@@ -32,10 +32,12 @@ logger = logging.getLogger("topicsd.wal")
 
 BATCH_BYTES_MAX = 4 << 20
 BEHIND_SECONDS = 1.0
-SPACE_RETRY_SECONDS = 5.0
+# With a tick and the making of a file, writes are taken again within five seconds of there being space.
+SPACE_RETRY_SECONDS = 4.0
 # A disk that syncs faster than this is asked by the loop itself when one writer waits alone: waking a thread
 # and being woken by it would cost as much as the sync.
 FAST_SYNC_SECONDS = 0.0003
+FAST_SYNC_BYTES_MAX = 64 << 10
 # The part of the running file that is kept for control frames while there is no room for a next one.
 CONTROL_SHARE = 16
 
@@ -85,6 +87,8 @@ class GroupCommit:
         """The disk does not keep up: who need not wait for a sync does, so that little can be lost."""
         self.failed: Refusal | None = None
         """Why nothing is ever written again (G4)."""
+        self._gate: Refusal | None = None
+        """Why nothing of a request may join any more."""
         self.on_tick: Callable[[], bool] = lambda: False
         """Asked at each background sync for frames that are due; True while more may become due."""
         self._data_end = end.position
@@ -113,13 +117,13 @@ class GroupCommit:
         Those that end before `room_until` may, and need not ask.
         """
         batch = self.batch
-        if self.failed is not None:
-            return self.failed
+        if self._gate is not None:
+            return self._gate
         if batch.next_position - self.synced_position > self._bounds.unsynced_bytes_max:
             return Refusal(
                 THROTTLED, "the disk does not keep up: too much is waiting for it", retry_after_ms=1000
             )
-        if len(self._waiting) + len(self._in_flight) >= self._bounds.waiting_entries_max:
+        if self._is_crowded():
             return Refusal(
                 THROTTLED, "the disk does not keep up: too many writes wait for it", retry_after_ms=1000
             )
@@ -127,9 +131,17 @@ class GroupCommit:
             return self._full(size_bytes)
         return None
 
+    def admit_control(self) -> Refusal | None:
+        """Whether a control frame that somebody waits for may join; also where records have no room."""
+        if self._gate is None and self._is_crowded():
+            return Refusal(THROTTLED, "too many requests wait for the disk", retry_after_ms=1000)
+        return self._gate
+
+    def _is_crowded(self) -> bool:
+        return len(self._waiting) + len(self._in_flight) >= self._bounds.waiting_entries_max
+
     def _measure_room(self) -> None:
-        crowded = len(self._waiting) + len(self._in_flight) >= self._bounds.waiting_entries_max
-        if self.failed is not None or crowded:
+        if self._gate is not None or self._is_crowded():
             self.room_until = -1
         else:
             self.room_until = min(self.synced_position + self._bounds.unsynced_bytes_max, self._data_limit)
@@ -173,8 +185,14 @@ class GroupCommit:
     def commit(self) -> None:
         """Write the batch of this turn: at the turn's end, or as soon as it is large."""
         self._commit_scheduled = False
+        if self._closed:
+            return
         batch = self.batch
-        if not batch.is_empty and self._write(batch):
+        if not batch.needs_write:
+            # What needs no log, an append to an ephemeral topic, is still answered at the end of the turn.
+            self.batch = Batch(batch.next_position, batch.next_ordinal)
+            self._publish(batch.after_write)
+        elif self._write(batch):
             self._data_end = self._writer.end.position
             self._idle_marked = False
             if batch.after_sync:
@@ -217,31 +235,41 @@ class GroupCommit:
         end = self._writer.end
         self.batch = Batch(end.position, end.ordinal)
         batch.undo()
-        self._space_ran_out()
+        if not self._writer.has_spare:
+            self._space_ran_out()
+        # With a next file at hand it is only this batch that is too large for what is left of the disk.
         refuse(batch.entries(), self._full(batch.next_position - batch.first_position))
 
     def _publish(self, entries: list[Entry]) -> None:
         """In their order: what an answer sets off joins the next batch, and must not overtake the rest."""
         self._publishing = True
-        for entry in entries:
-            entry.publish()
-        self._publishing = False
+        try:
+            for entry in entries:
+                entry.publish()
+        finally:
+            self._publishing = False
 
     # -- syncing -----------------------------------------------------------------------------------------
 
     def _start_sync(self) -> None:
+        assert not self._syncing
         sync = self._writer.prepare_sync()
+        is_small = (
+            self._urgent and sync.is_one_file and sync.position - self.synced_position <= FAST_SYNC_BYTES_MAX
+        )
         self._in_flight, self._waiting = self._waiting, []
         self._urgent = False
         self._syncing = True
         started = self._clock.monotonic()
         self._unsynced_since = started
         run = partial(self._timed, sync.run)
-        if len(self._in_flight) == 1 and self._sync_seconds < FAST_SYNC_SECONDS:
+        if is_small and len(self._in_flight) == 1 and self._sync_seconds < FAST_SYNC_SECONDS:
+            outcome: float | OSError
             try:
-                self._synced(sync, run())
+                outcome = run()
             except OSError as error:
-                self._synced(sync, error)
+                outcome = error
+            self._synced(sync, outcome)
         else:
             self._thread.submit(run, partial(self._synced, sync))
 
@@ -277,15 +305,14 @@ class GroupCommit:
             return
         logger.error("the log failed and takes no more writes: %s", error)
         self.failed = Refusal(STORAGE_FAILED, "the disk failed; the shard restarts", retry_after_ms=1000)
+        self._gate = self.failed
         self._measure_room()
-        try:
-            self._writer.note_sync_failure()
-        except OSError as note_error:
-            logger.error("the failure could not be noted in CURRENT: %s", note_error)
+        self._writer.note_sync_failure()
         batch = self.batch
         self.batch = Batch(batch.next_position, batch.next_ordinal)
-        refuse(self._in_flight + self._waiting + batch.entries(), self.failed)
+        waiting = self._in_flight + self._waiting + batch.entries()
         self._in_flight, self._waiting = [], []
+        refuse(waiting, self.failed)
         self._on_failure(error)
 
     # -- the background ----------------------------------------------------------------------------------
@@ -307,11 +334,13 @@ class GroupCommit:
         if self.synced_position < self._data_end:
             if not self._syncing:
                 self._start_sync()
-        elif not self._idle_marked and self.batch.is_empty:
+        elif not self._idle_marked and self.batch.is_empty and self._data_limit == _NO_LIMIT:
             # An empty batch, whose BatchEnd carries how far the file is synced: from here on damage before
             # that place is known to be damage and not a torn tail.
             self._idle_marked = self._write(self.batch)
         if self._data_limit != _NO_LIMIT and now >= self._space_retry_at and not self._making_spare:
+            # Not again before this one is through, and no sooner than after another wait.
+            self._space_retry_at = now + SPACE_RETRY_SECONDS
             self._make_spare()
         if more or not self._idle_marked or self._data_limit != _NO_LIMIT:
             self._keep_ticking()
@@ -351,12 +380,19 @@ class GroupCommit:
     # -- the end -----------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Have all that joined on the disk and published; holds the loop until then."""
+        """Have all that joined on the disk and published, with what that sets off; holds the loop."""
         self.commit()
-        self._thread.drain()
-        if self.failed is None and self.synced_position < self._writer.end.position:
-            self._start_sync()
+        while self.failed is None and (self._syncing or self.synced_position < self._writer.end.position):
+            if not self._syncing:
+                self._start_sync()
             self._thread.drain()
+            self.commit()
+
+    def shut(self) -> None:
+        """Take nothing more, and settle what there is."""
+        self._gate = self._gate or Refusal(SHUTTING_DOWN, "the server is stopping", retry_after_ms=1000)
+        self._measure_room()
+        self.settle()
 
     def close(self) -> None:
         """Write and sync what there is, answer whoever waits, and say in CURRENT that this was the end.
@@ -364,10 +400,14 @@ class GroupCommit:
         OSError when that cannot be had; then CURRENT says so too, and the next start recovers.
         """
         self.settle()
-        self._closed = True
+        self.abandon()
         self._thread.stop()
         if self.failed is None:
             self._writer.end_cleanly()
+
+    def abandon(self) -> None:
+        """Nothing is done in the background any more: the files are about to be closed."""
+        self._closed = True
 
 
 def refuse(entries: list[Entry], refusal: Refusal) -> None:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, parse_wal_name, wal_name
 from topicsd.wal.current_file import Current
-from topicsd.wal.file_header import FILE_HEADER_BYTES, FileHeader, parse_file_header
+from topicsd.wal.file_header import FILE_HEADER_BYTES, FileHeader, UnknownVersion, parse_file_header
 from topicsd.wal.frame import FrameDamage
 from topicsd.wal.reader import BatchReader, FoundBatch, survey
 
@@ -112,30 +112,61 @@ class UnreadableLog(Exception):
     """The files are no log of this shard, or one of them is missing."""
 
 
+class BatchRefused(Exception):
+    """For who is handed the batches: this one is whole and says what cannot be. The walk adds where."""
+
+    place = ""
+
+
 OnBatch = Callable[[FoundBatch, int], None]
 """Called with each batch and the position of its first byte."""
 
 
-def open_wal_files(fs: Fs, paths: ShardPaths) -> list[LogFileFound]:
-    """The WAL files of a shard by their ordinals, open for reading; the caller closes them."""
-    found = []
-    for name in fs.list_dir(paths.wal):
-        ordinal = parse_wal_name(name)
-        if ordinal is None:
-            continue
-        fd = fs.open_read(os.path.join(paths.wal, name))
-        header: FileHeader | None = None
-        damage = ""
-        try:
-            parsed = parse_file_header(fs.pread(fd, FILE_HEADER_BYTES, 0))
-            if parsed.first_ordinal == ordinal:
-                header = parsed
-            else:
-                damage = f"the header names ordinal {parsed.first_ordinal}, not that of the file's name"
-        except FrameDamage as error:
-            damage = f"the file header is damaged: {error.what}"
-        found.append(LogFileFound(name, ordinal, fd, fs.fstat(fd).size, header, damage))
+def open_wal_files(
+    fs: Fs, paths: ShardPaths, distrusts: Callable[[int], bool] | None = None
+) -> list[LogFileFound]:
+    """The WAL files of a shard by their ordinals, open for reading; the caller closes them.
+
+    Of those that are distrusted nothing is read before the page cache has forgotten them.
+    """
+    found: list[LogFileFound] = []
+    try:
+        for name in fs.list_dir(paths.wal):
+            ordinal = parse_wal_name(name)
+            if ordinal is not None:
+                is_distrusted = distrusts is not None and distrusts(ordinal)
+                found.append(_open_wal_file(fs, os.path.join(paths.wal, name), name, ordinal, is_distrusted))
+    except (OSError, UnreadableLog):
+        for file in found:
+            fs.close(file.fd)
+        raise
     return found
+
+
+def _open_wal_file(fs: Fs, path: str, name: str, ordinal: int, is_distrusted: bool) -> LogFileFound:
+    fd = fs.open_read(path)
+    try:
+        if is_distrusted:
+            fs.drop_cache(fd)
+        header, damage = _read_header(fs, fd, ordinal)
+        return LogFileFound(name, ordinal, fd, fs.fstat(fd).size, header, damage)
+    except UnknownVersion as error:
+        fs.close(fd)
+        raise UnreadableLog(f"{path}: {error}") from error
+    except OSError:
+        fs.close(fd)
+        raise
+
+
+def _read_header(fs: Fs, fd: int, ordinal: int) -> tuple[FileHeader | None, str]:
+    """The header, or what is wrong with it."""
+    try:
+        header = parse_file_header(fs.pread(fd, FILE_HEADER_BYTES, 0))
+    except FrameDamage as error:
+        return None, f"the file header is damaged: {error.what}"
+    if header.first_ordinal != ordinal:
+        return None, f"the header names ordinal {header.first_ordinal}, not that of the file's name"
+    return header, ""
 
 
 def walk_log(fs: Fs, files: list[LogFileFound], current: Current | None, on_batch: OnBatch) -> Walk:
@@ -153,7 +184,11 @@ def walk_log(fs: Fs, files: list[LogFileFound], current: Current | None, on_batc
                 batch = reader.next()
                 if batch is None:
                     break
-                on_batch(batch, position)
+                try:
+                    on_batch(batch, position)
+                except BatchRefused as error:
+                    error.place = f"{file.name} at offset {batch.offset}"
+                    raise
                 position += reader.offset - batch.offset
             offset, ordinal, chain = reader.offset, reader.ordinal, reader.chain
             walked.append(WalkedFile(file, start, offset))
@@ -161,7 +196,9 @@ def walk_log(fs: Fs, files: list[LogFileFound], current: Current | None, on_batc
         if linked:
             continue
         remains_end, proof = _evidence(fs, files, index, offset, current)
-        verdict = verdict_on(linked, bool(proof), remains_end > offset, bool(later))
+        # A file whose header is not there is remains, also when nothing of it is left.
+        remains = remains_end > offset or file.header is None
+        verdict = verdict_on(linked, bool(proof), remains, bool(later))
         if later and later[0].header is None and remains_end == offset:
             # This file is whole; what is wrong is that the next one does not say how it goes on.
             file, offset, remains_end = later[0], 0, later[0].size_bytes

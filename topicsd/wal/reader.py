@@ -60,29 +60,26 @@ class BatchReader:
     def next(self) -> FoundBatch | None:
         """The next batch, or None when what stands here is none."""
         at = self.offset - self._window_offset
-        found = _first_batch_end(self._window, at, self._epoch)
+        found = self._closing_in_window(at)
         if found is None:
             self._load(WINDOW_BYTES)
             at = 0
             # A frame length of zero is the end of what was written, whatever stands behind it.
             if self._window[:LEN_BYTES].count(0) == LEN_BYTES:
                 return None
-            found = _first_batch_end(self._window, 0, self._epoch)
+            found = self._closing_in_window(0)
             if found is None:
-                size = self._distance_to_batch_end()
+                size = self._size_beyond_window()
                 if size is None:
                     return None
                 self._load(size)
-                found = _first_batch_end(self._window, 0, self._epoch)
+                found = self._closing_in_window(0)
                 if found is None:
                     return None
         end, closing = found
         length = end - at
-        if (
-            closing.offset != self.offset
-            or closing.length != length
-            or closing.ordinal < self.ordinal
-            or closing.chain != chain_of(memoryview(self._window)[at:end], self.chain)
+        if closing.ordinal < self.ordinal or closing.chain != chain_of(
+            memoryview(self._window)[at:end], self.chain
         ):
             return None
         first, count = self.ordinal, closing.ordinal - self.ordinal
@@ -96,10 +93,24 @@ class BatchReader:
         self._window = self._fs.pread(self._fd, size, self.offset)
         self._window_offset = self.offset
 
-    def _distance_to_batch_end(self) -> int | None:
-        """How many bytes from here to behind the next BatchEnd, when it is further than a window."""
-        for place, _ in _batch_ends(self._fs, self._fd, self._epoch, self.offset):
-            return place + BATCH_END_BYTES - self.offset
+    def _closing_in_window(self, at: int) -> tuple[int, BatchEnd] | None:
+        """Where the BatchEnd stands that says that it closes what begins at `at`, and what it says.
+
+        One that closes something else is passed over: a payload may hold a copy of an earlier one.
+        """
+        search_at = at
+        while (found := find_batch_end(self._window, self._epoch, search_at)) >= 0:
+            closing = parse_batch_end(self._window, found, self._epoch)
+            if closing is not None and (closing.offset, closing.length) == (self.offset, found - at):
+                return found, closing
+            search_at = found + 1
+        return None
+
+    def _size_beyond_window(self) -> int | None:
+        """The bytes of the batch that begins here with its BatchEnd, when that is more than a window."""
+        for place, closing in batch_ends(self._fs, self._fd, self._epoch, self.offset):
+            if (closing.offset, closing.length) == (self.offset, place - self.offset):
+                return closing.length + BATCH_END_BYTES
         return None
 
 
@@ -112,21 +123,11 @@ def survey(fs: Fs, fd: int, epoch: bytes, offset: int) -> Survey:
         if used:
             data_end = at + used
         at += len(piece)
-    synced = max((closing.synced for _, closing in _batch_ends(fs, fd, epoch, offset)), default=0)
+    synced = max((closing.synced for _, closing in batch_ends(fs, fd, epoch, offset)), default=0)
     return Survey(data_end, synced)
 
 
-def _first_batch_end(window: bytes, at: int, epoch: bytes) -> tuple[int, BatchEnd] | None:
-    search_at = at
-    while (found := find_batch_end(window, epoch, search_at)) >= 0:
-        closing = parse_batch_end(window, found, epoch)
-        if closing is not None:
-            return found, closing
-        search_at = found + 1
-    return None
-
-
-def _batch_ends(fs: Fs, fd: int, epoch: bytes, offset: int) -> Iterator[tuple[int, BatchEnd]]:
+def batch_ends(fs: Fs, fd: int, epoch: bytes, offset: int) -> Iterator[tuple[int, BatchEnd]]:
     """Every intact BatchEnd of the epoch at or behind `offset`, whatever stands between them."""
     at = offset
     # Windows overlap by what a BatchEnd that begins at the end of one needs of the next.

@@ -2,11 +2,13 @@
 
 In this order, so that a crash anywhere in it is followed by the same recovery with the same outcome:
 
-R1  Where a sync has failed, or nobody can say, the page cache is dropped before anything is read.
+R1  What is read is what the media has. Where a sync has failed, or nobody can say, the page cache is dropped
+    before anything is read. Else what the last run left is synced, as a process crash leaves it in the page
+    cache only, and read again without the cache: where that differs, a sync has failed that nobody noted.
 R2  The log is read to where it ends (`log_walk.py`). Damage in front of synced data ends the start
     here, with nothing changed.
-R3  What was read is made safe: the files are synced, as a process crash leaves them in the page cache
-    only; those that could not be synced are copied forward (`copy_forward.py`). Then the names.
+R3  What was read is made safe: files of which a sync has failed are copied forward (`copy_forward.py`). Then
+    the names.
 R4  What was cut off is put into quarantine: the bytes of a torn tail as a copy, later files whole.
     A recovery never writes into a WAL file; what stands behind the cut stays unread, because the next
     file begins with the ordinal and chain of the cut.
@@ -26,12 +28,13 @@ import xxhash
 
 from topicsd.disk.atomic_replace import create_afresh, exists, write_all
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths, is_leftover_name
+from topicsd.disk.layout import ShardPaths, is_leftover_name, parse_wal_name
 from topicsd.wal.copy_forward import copy_forward
 from topicsd.wal.current_file import Current, note_sync_failure, read_current, write_current
+from topicsd.wal.file_header import FILE_HEADER_BYTES
 from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import LogFileFound, OnBatch, UnreadableLog, Verdict, Walk, open_wal_files, walk_log
-from topicsd.wal.writer import Identity, LogEnd
+from topicsd.wal.writer import NO_SPACE, Identity, LogEnd
 
 logger = logging.getLogger("topicsd.wal")
 
@@ -59,6 +62,7 @@ class Recovery:
         self._identity = identity
         self._files = files
         self._current: Current | None = None
+        self._distrusted = False
         self._walk: Walk | None = None
         self._found: list[LogFileFound] = []
 
@@ -66,17 +70,14 @@ class Recovery:
         fs, paths = self._fs, self._paths
         self._drop_leftovers()
         self._current = current = read_current(fs, paths.current)
-        self._found = found = open_wal_files(fs, paths)
+        distrusted = current is None or current.state == "sync_failed" or self._media_is_behind()
+        self._distrusted = distrusted
+        self._found = found = open_wal_files(fs, paths, self._unsafe if distrusted else None)
         check_identity(paths, found, self._identity)
-        distrusted = current is None or current.state == "sync_failed"
         exact = heads_are_exact(current, bool(found), is_same_place(fs, paths, current, found))
-        if distrusted:
-            self._drop_caches()
+        exact = exact and not distrusted
         walk = self._walk_log(on_batch)
-        if not distrusted and not self._sync(walk):
-            raise RecoveryRefused(
-                f"{paths.wal}: a sync failed during recovery; the next start trusts only the media"
-            )
+        exact = exact and not walk.is_short and ends_as_current_says(current, walk)
         if distrusted:
             self._copy_forward(walk)
         if found:
@@ -85,12 +86,10 @@ class Recovery:
         self._open_files(walk)
         if walk.is_short:
             logger.error("%s: a file is shorter than its header says; it was cut from outside", paths.wal)
-        is_settled = not found or (
+        is_settled = not walk.files or (
             current is not None and current.state == "clean" and not self._has_moved(walk)
         )
-        return Recovered(
-            LogEnd(walk.position, walk.ordinal, walk.chain), exact and not walk.is_short, is_settled
-        )
+        return Recovered(LogEnd(walk.position, walk.ordinal, walk.chain), exact, is_settled)
 
     def settle(self) -> None:
         """The log ends here, all of it is synced, and heads are what it says: write that to CURRENT."""
@@ -106,22 +105,24 @@ class Recovery:
             device=placed.device,
             wal_inode=placed.inode,
         )
-        write_current(self._fs, self._paths.current, current)
+        try:
+            write_current(self._fs, self._paths.current, current)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            logger.warning("%s: no room to say that the log is whole; the next start sees", self._paths.wal)
 
     def _drop_leftovers(self) -> None:
         for name in self._fs.list_dir(self._paths.wal):
             if is_leftover_name(name):
                 self._fs.unlink(os.path.join(self._paths.wal, name))
 
-    def _unsafe(self, found: LogFileFound) -> bool:
-        """The last run may have written to it behind its last sync."""
-        return self._current is None or found.first_ordinal >= self._current.file
-
-    def _drop_caches(self) -> None:
-        """R1."""
-        for file in self._found:
-            if self._unsafe(file):
-                self._fs.drop_cache(file.fd)
+    def _unsafe(self, first_ordinal: int) -> bool:
+        """The last run may have written to the file behind its last sync, or never synced it at all."""
+        current = self._current
+        if current is None or first_ordinal > current.file:
+            return True
+        return first_ordinal == current.file and current.state != "clean"
 
     def _walk_log(self, on_batch: OnBatch) -> Walk:
         """R2."""
@@ -133,26 +134,40 @@ class Recovery:
             )
         return walk
 
-    def _sync(self, walk: Walk) -> bool:
-        """R3, when no sync is known to have failed. One that fails now is noted for the next start."""
-        for file in walk.files:
-            if self._unsafe(file.found) and not self._is_clean():
-                try:
-                    self._fs.sync_data(file.found.fd)
-                except OSError as error:
-                    logger.error("%s/%s could not be synced: %s", self._paths.wal, file.found.name, error)
-                    note_sync_failure(self._fs, self._paths.current)
-                    return False
-        return True
+    def _media_is_behind(self) -> bool:
+        """R1, when no sync is known to have failed. One that fails now is noted for the next start."""
+        fs, wal = self._fs, self._paths.wal
+        for name in fs.list_dir(wal):
+            ordinal = parse_wal_name(name)
+            if ordinal is None or not self._unsafe(ordinal):
+                continue
+            fd = fs.open_read(os.path.join(wal, name))
+            try:
+                cached = _digest(fs, fd)
+                self._sync(fd, name)
+                fs.drop_cache(fd)
+                if _digest(fs, fd) != cached:
+                    logger.error("%s/%s: the media has not what the page cache had", wal, name)
+                    note_sync_failure(fs, self._paths.current)
+                    return True
+            finally:
+                fs.close(fd)
+        return False
 
-    def _is_clean(self) -> bool:
-        """Nothing was written since the last sync."""
-        return self._current is not None and self._current.state == "clean"
+    def _sync(self, fd: int, name: str) -> None:
+        try:
+            self._fs.sync_data(fd)
+        except OSError as error:
+            note_sync_failure(self._fs, self._paths.current)
+            raise RecoveryRefused(
+                f"{self._paths.wal}/{name}: a sync failed during recovery; the next start trusts only the "
+                f"media: {error}"
+            ) from error
 
     def _copy_forward(self, walk: Walk) -> None:
         """R3, when a sync has failed."""
         for file in walk.files:
-            if self._unsafe(file.found):
+            if self._unsafe(file.found.first_ordinal):
                 copy_forward(self._fs, self._paths, file)
 
     def _quarantine(self, walk: Walk) -> None:
@@ -214,7 +229,7 @@ class Recovery:
                 continue
             assert found.header is not None
             fd = found.fd
-            if self._current is None or self._current.state == "sync_failed":
+            if self._distrusted:
                 # The copy, where there is one, and not the file that it stands for.
                 self._fs.close(fd)
                 fd = self._fs.open_read(os.path.join(self._paths.wal, found.name))
@@ -245,6 +260,26 @@ def is_same_place(fs: Fs, paths: ShardPaths, current: Current | None, found: lis
         if current is not None and file.first_ordinal == current.file:
             return current.is_same_place(fs.stat(paths.current), fs.fstat(file.fd), fs.boot_id())
     return False
+
+
+def ends_as_current_says(current: Current | None, walk: Walk) -> bool:
+    """Behind a clean end stands nothing, but perhaps a file that was opened and not written to."""
+    if current is None or current.state != "clean":
+        return True
+    return all(
+        file.end == (current.end if file.found.first_ordinal == current.file else FILE_HEADER_BYTES)
+        for file in walk.files
+        if file.found.first_ordinal >= current.file
+    )
+
+
+def _digest(fs: Fs, fd: int) -> int:
+    digest = xxhash.xxh3_64()
+    at = 0
+    while piece := fs.pread(fd, COPY_BYTES, at):
+        digest.update(piece)
+        at += len(piece)
+    return digest.intdigest()
 
 
 def heads_are_exact(current: Current | None, has_files: bool, is_same_place: bool) -> bool:

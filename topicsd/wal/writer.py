@@ -2,13 +2,16 @@
 
 The order is the promise:
 
-W1  A run's first file is synced with its header, its name and a CURRENT that says `running`, before a batch
-    is written to it. So a power cut cannot make the log look as if the run before had ended cleanly.
+W1  A run's first file is synced with its header, then its name (which an older one without a batch may have
+    had), then a CURRENT that says `running`, before a batch is written to it. So a power cut cannot make the
+    log look as if the run before had ended cleanly.
 W2  At a rotation the old file is synced, then the new one, then the name, and only then does CURRENT
     move. A BatchEnd says that its file is synced from here on only when all of that was done.
 W3  After a write that failed nothing was written: the next batch goes to the same offset, and its
     chain makes what the failed one left unreadable.
 W4  A file that was there when the run began is never appended to.
+W5  CURRENT names the boot, from which the next start may conclude that only the process died, not before what
+    the run before may have lost is in the log (`vouch`).
 
 WAL files leave the directory in one way only: the checkpointer drops them.
 
@@ -18,6 +21,7 @@ Must not know: requests, topics, when to sync.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable
 from typing import NamedTuple
@@ -30,6 +34,8 @@ from topicsd.wal.batch_end import BATCH_END_BYTES, BatchEnd, chain_of, encode_ba
 from topicsd.wal.current_file import Current, note_sync_failure, write_current
 from topicsd.wal.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader, encode_file_header
 from topicsd.wal.log_files import LogFile, LogFiles
+
+logger = logging.getLogger("topicsd.wal")
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -65,6 +71,7 @@ class Sync(NamedTuple):
     position: int
     file: LogFile
     offset: int
+    is_one_file: bool
 
 
 class LogWriter:
@@ -77,6 +84,7 @@ class LogWriter:
         files: LogFiles,
         end: LogEnd,
         file_bytes: int,
+        heads_exact: bool = True,
     ) -> None:
         self._fs = fs
         self._clock = clock
@@ -85,6 +93,7 @@ class LogWriter:
         self._files = files
         self._file_bytes = file_bytes
         self._end = end
+        self._vouches = heads_exact
         self._file: LogFile | None = None
         self._offset = 0
         self._synced_offset = 0
@@ -110,6 +119,13 @@ class LogWriter:
     def file_bytes(self) -> int:
         return self._file_bytes
 
+    def vouch(self) -> None:
+        """From here on the log says all that is known about the heads."""
+        if not self._vouches:
+            self._vouches = True
+            if self._file is not None:
+                write_current(self._fs, self._paths.current, self._current(self._file, "running", 0))
+
     def write(self, parts: list[bytes], frame_count: int) -> None:
         """Put one batch behind the log, in one write. OSError: nothing was written (W3)."""
         frames = b"".join(parts)
@@ -134,14 +150,20 @@ class LogWriter:
         fs, paths = self._fs, self._paths
 
         def run() -> None:
-            for old in behind:
-                fs.sync_data(old.fd)
-            fs.sync_data(file.fd)
-            if behind:
-                fs.sync_dir(paths.wal)
-                self._move_current(file)
+            try:
+                for old in behind:
+                    fs.sync_data(old.fd)
+                fs.sync_data(file.fd)
+                if behind:
+                    fs.sync_dir(paths.wal)
+                    self._move_current(file)
+            except OSError:
+                # Here and not when the loop hears of it: a process that dies in between must not leave a
+                # CURRENT from which the next one would take the page cache for the truth.
+                self.note_sync_failure()
+                raise
 
-        return Sync(run, self._end.position, file, self._offset)
+        return Sync(run, self._end.position, file, self._offset, is_one_file=not behind)
 
     def synced(self, sync: Sync) -> None:
         """The job of `sync` went well."""
@@ -160,12 +182,19 @@ class LogWriter:
         self._spare = spare
 
     @property
+    def has_spare(self) -> bool:
+        return self._spare is not None
+
+    @property
     def wants_spare(self) -> bool:
         """Half of the running file is used and there is no next one."""
         return self._spare is None and self.room_bytes * 2 < self._file_bytes
 
     def note_sync_failure(self) -> None:
-        note_sync_failure(self._fs, self._paths.current)
+        try:
+            note_sync_failure(self._fs, self._paths.current)
+        except OSError as error:
+            logger.error("the failure could not be noted in %s: %s", self._paths.current, error)
 
     def free_bytes(self) -> int:
         return self._fs.free_bytes(self._paths.wal)
@@ -231,6 +260,8 @@ class LogWriter:
         )
         try:
             write_all(self._fs, spare.fd, header, 0)
+            if self._file is None:
+                self._fs.sync_data(spare.fd)
             self._fs.rename(spare.path, self._paths.wal_file(end.ordinal))
         except OSError:
             self._drop_spare(spare)
@@ -239,7 +270,6 @@ class LogWriter:
 
     def _start_run(self, file: LogFile) -> None:
         """W1. It holds the loop for a few syncs, once in the life of a process."""
-        self._fs.sync_data(file.fd)
         self._fs.sync_dir(self._paths.wal)
         write_current(self._fs, self._paths.current, self._current(file, "running", 0))
 
@@ -258,7 +288,7 @@ class LogWriter:
             state=state,  # type: ignore[arg-type]
             file=file.first_ordinal,
             end=end,
-            boot_id=self._fs.boot_id(),
+            boot_id=self._fs.boot_id() if self._vouches else "",
             device=placed.device,
             wal_inode=placed.inode,
         )

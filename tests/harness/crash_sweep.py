@@ -1,0 +1,179 @@
+"""A script is run to its end once for each of its disk calls, and something ends it there.
+
+Promises, for one cut: the script runs until the power goes during its n-th mutating call; then the same disk
+gets several outcomes of what was not synced, each from a seed that is part of the case's name. Each outcome
+is recovered and judged, recovered once more with the same result, written to in every topic, and ended and
+recovered again, so that a recovery that only looks right is found out by what comes behind it. For one kill:
+only the process ends, so nothing that was written may be missing, and every head is exact.
+
+A failure carries the line that plays it again, and what the script had done. `TRIED` counts, for the summary.
+
+What it must not know: what the scripts do, formats.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+
+from tests.harness.faults import MachineGoneError
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.shard_book import ShardBook
+from tests.harness.shard_driver import Manner, ShardRun, empty_disk
+from tests.harness.shard_scripts import SCRIPTS
+
+DEEP = os.environ.get("TOPICS_TEST_DEEP", "") not in ("", "0")
+
+TRIED: Counter[str] = Counter()
+"""What the sweeps of this process went through, for the summary at the end of a test run."""
+
+# A recovery of the small disks makes fewer calls than this.
+_RECOVERY_CALLS = 30
+
+
+def script_calls(name: str, manner: Manner) -> int:
+    """How many mutating calls the script makes, opening the shard included."""
+    disk = empty_disk()
+    run = ShardRun(disk, ShardBook(), ManualClock(), manner=manner, audited=True)
+    SCRIPTS[name](run)
+    finish(run)
+    return disk.calls
+
+
+def finish(run: ShardRun) -> None:
+    """A script that went through has all its answers."""
+    if run.steps[-1] != "close":
+        run.settle()
+    run.end_answered()
+
+
+class Played:
+    """A script that something ended, or that came to its end."""
+
+    def __init__(self, name: str, manner: Manner, arm: Callable[[MemoryDisk], None]) -> None:
+        self.disk = empty_disk()
+        self.book = ShardBook()
+        self.clock = ManualClock()
+        self.run: ShardRun | None = None
+        self.ended = False
+        arm(self.disk)
+        try:
+            self.run = ShardRun(self.disk, self.book, self.clock, manner=manner)
+            SCRIPTS[name](self.run)
+            finish(self.run)
+        except MachineGoneError:
+            self.ended = True
+
+    def clock_later(self) -> ManualClock:
+        """The clock of the next run, a second later."""
+        return ManualClock(self.clock.now_ms() + 1000, 5000.0)
+
+
+@contextmanager
+def told(replay: str, run: ShardRun | None = None) -> Iterator[None]:
+    """Say with any failure how to play it again, and what led to it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"replay: {replay}")
+        if run is not None:
+            error.add_note(f"the script had done: {'; '.join(run.steps)}")
+        raise
+
+
+def cut_once(name: str, manner: Manner, calls: int, seeds: list[int]) -> bool:
+    """Cut the power in the call behind so many; False when the script was over before."""
+    with told(f"cut_once({name!r}, {manner!r}, {calls}, {seeds})"):
+        played = Played(name, manner, lambda disk: disk.cut_power_after(calls))
+    played.book.ledger.new_generation(machine_failed=True)
+    for seed in seeds:
+        with told(f"cut_once({name!r}, {manner!r}, {calls}, [{seed}])", played.run):
+            rng = Random(f"{name} {manner} {calls} {seed}")
+            disk = played.disk.after_power_cut(rng)
+            recover_and_go_on(disk, played.book.copied(), played.clock_later(), rng)
+            TRIED["power cuts"] += 1
+    return played.ended
+
+
+def kill_once(name: str, manner: Manner, calls: int, *, torn: bool) -> bool:
+    """Kill the process in the call behind so many; False when the script was over before."""
+    with told(f"kill_once({name!r}, {manner!r}, {calls}, torn={torn})"):
+        played = Played(name, manner, lambda disk: disk.kill_process_after(calls, torn=torn))
+    with told(f"kill_once({name!r}, {manner!r}, {calls}, torn={torn})", played.run):
+        played.book.ledger.new_generation(machine_failed=False)
+        rng = Random(f"{name} {manner} {calls} {torn}")
+        disk = played.disk.after_process_kill()
+        recover_and_go_on(disk, played.book, played.clock_later(), rng, exact=True)
+    TRIED["kills"] += 1
+    return played.ended
+
+
+def recover_and_go_on(
+    disk: MemoryDisk, book: ShardBook, clock: ManualClock, rng: Random, *, exact: bool = False
+) -> None:
+    """Recover and judge, twice; write to every topic; end it somehow, recover and judge again."""
+    run = ShardRun(disk, book, clock)
+    run.check(exact=exact)
+    found, states = run.all_found(), run.states()
+    again = ShardRun(disk.after_process_kill(), book, clock)
+    assert (again.all_found(), again.states()) == (found, states), "recovering twice is not recovering once"
+    run = again
+    if rng.random() < 0.4:
+        # The next run ends while it writes, or already while it begins.
+        run = ShardRun(disk.after_process_kill(), book, clock)
+        _end_somewhere(run, book, clock, rng)
+        return
+    write_everywhere(run, rng)
+    run.end_answered()
+    if rng.random() < 0.5:
+        run.close()
+        book.ledger.new_generation(machine_failed=False)
+        after = ShardRun(run.disk.after_power_cut(rng), book, clock)
+        after.check(exact=True, clean=True)
+    else:
+        book.ledger.new_generation(machine_failed=False)
+        after = ShardRun(run.disk.after_process_kill(), book, clock)
+        after.check(exact=True)
+
+
+def _end_somewhere(run: ShardRun, book: ShardBook, clock: ManualClock, rng: Random) -> None:
+    is_cut = rng.random() < 0.7
+    arm = run.disk.cut_power_after if is_cut else run.disk.kill_process_after
+    arm(rng.randrange(_RECOVERY_CALLS))
+    with suppress(MachineGoneError):
+        write_everywhere(run, rng)
+    book.ledger.new_generation(machine_failed=is_cut)
+    disk = run.disk.after_power_cut(rng) if is_cut else run.disk.after_process_kill()
+    ShardRun(disk, book, clock).check(exact=not is_cut)
+
+
+def write_everywhere(run: ShardRun, rng: Random) -> None:
+    """Go on in every topic that is there, and make one more."""
+    for name in [*run.shard.topic_names(), "z"]:
+        run.append(name, 10, 10)
+        if rng.random() < 0.5:
+            run.turn()
+    run.settle()
+    run.append("z", rng.choice((5, 1500)))
+    run.settle()
+    if rng.random() < 0.5:
+        run.advance(60)
+
+
+def sweep_cuts(name: str, manner: Manner, outcomes: int) -> int:
+    """Cut at every call; how many outcomes were tried."""
+    calls = 0
+    while cut_once(name, manner, calls, list(range(outcomes))):
+        calls += 1
+    return (calls + 1) * outcomes
+
+
+def sweep_kills(name: str, manner: Manner, *, torn: bool) -> int:
+    calls = 0
+    while kill_once(name, manner, calls, torn=torn):
+        calls += 1
+    return calls + 1

@@ -1,0 +1,158 @@
+"""A script is run to its end while one of its disk calls fails, for each call and each way to fail.
+
+Promises, for one fault: every request is answered once, with an ack or with a refusal that says whether it
+may have been written; a log that has failed acks nothing more and a log that has not takes writes again by
+itself; reads go on. Then the process is started again on a disk that is well, and the book judges what it
+shows, as after a crash.
+
+What it must not know: what the scripts do, formats.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from random import Random
+
+from shared.errors import STORAGE_FAILED, STORAGE_FULL
+from tests.harness.crash_sweep import TRIED, recover_and_go_on, told
+from tests.harness.faults import Fault
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.shard_book import ShardBook
+from tests.harness.shard_driver import Manner, ShardRun, empty_disk
+from tests.harness.shard_scripts import SCRIPTS
+from topicsd.wal.log_walk import UnreadableLog
+from topicsd.wal.recovery import RecoveryRefused
+
+SPACE_RETRY_MS = 5000
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way for a call to fail; `call` None is any call that changes something."""
+
+    call: str | None = None
+    error: int = errno.EIO
+    forever: bool = False
+    short_bytes: int | None = None
+    # Of a failed sync: which sectors reached the media all the same; None is none of them.
+    seed: int | None = None
+
+    def arm(self, disk: MemoryDisk, nth: int) -> Fault:
+        return disk.fail(
+            self.call,
+            nth,
+            self.error,
+            forever=self.forever,
+            short=self.short_bytes is not None,
+            short_bytes=self.short_bytes,
+            seed=self.seed,
+        )
+
+
+class FaultCase:
+    """One script with one fault, from its start to what the next start shows."""
+
+    def __init__(self, name: str, manner: Manner, way: Way, nth: int) -> None:
+        self.name = name
+        self.manner = manner
+        self.disk = empty_disk()
+        self.book = ShardBook()
+        self.clock = ManualClock()
+        self.fault = way.arm(self.disk, nth)
+        self.way = way
+        self.rng = Random(f"{name} {manner} {way} {nth}")
+        self.run: ShardRun | None = None
+        self.failed = False
+
+    def play(self) -> None:
+        try:
+            self.run = run = ShardRun(self.disk, self.book, self.clock, manner=self.manner)
+        except (RecoveryRefused, UnreadableLog, OSError):
+            # A start that is refused has changed nothing that the next one would miss.
+            assert self.fault.fired
+            return
+        self._play_script(run)
+        run.settle()
+        run.end_answered()
+        self.failed = run.has_failed
+        assert len(run.failures) == self.failed, run.failures
+        self._reads_go_on(run)
+        if self.failed:
+            assert self.fault.fired
+            self._takes_nothing_more(run)
+        elif run.steps[-1] != "close":
+            self._takes_writes_again(run)
+
+    def _play_script(self, run: ShardRun) -> None:
+        try:
+            SCRIPTS[self.name](run)
+        except OSError:
+            # The end of a run may say that it could not be had.
+            assert self.fault.fired
+            assert run.steps[-1] == "close"
+
+    def _reads_go_on(self, run: ShardRun) -> None:
+        if run.steps[-1] != "close" and (self.way.call is None or self.way.call != "pread"):
+            run.audit()
+
+    def _takes_nothing_more(self, run: ShardRun) -> None:
+        request = run.append("z", 10)
+        run.settle()
+        assert request.fate == "errored", run.calls[-1].answer
+        assert run.calls[-1].answer.code == STORAGE_FAILED
+
+    def _takes_writes_again(self, run: ShardRun) -> None:
+        """Within five seconds of there being space; and what was refused meanwhile can be sent again."""
+        refused = [
+            request
+            for topic in self.book.topics
+            for request in self.book.ledger.page(topic.page).requests
+            if request.fate == "refused" and request.key is not None
+        ]
+        self.disk.clear_faults()
+        run.advance(SPACE_RETRY_MS + 1)
+        run.settle()
+        for request in refused:
+            run.retry(request)
+        names = run.shard.topic_names()
+        for name in [*names, "z"]:
+            run.append(name, 10)
+        run.settle()
+        assert not run.has_failed
+        answers = [call.answer for call in run.calls[-len(names) - 1 :]]
+        assert not [one for one in answers if getattr(one, "code", None) == STORAGE_FULL], answers
+
+    def start_again(self) -> None:
+        self.book.ledger.new_generation(machine_failed=self.failed)
+        clock = ManualClock(self.clock.now_ms() + 1000, 5000.0)
+        if self.failed and self.rng.random() < 0.3:
+            disk = self.disk.after_power_cut(self.rng)
+        else:
+            disk = self.disk.after_process_kill()
+        recover_and_go_on(disk, self.book, clock, self.rng, exact=not self.failed)
+
+
+def fault_once(name: str, manner: Manner, way: Way, nth: int) -> bool:
+    """Let the n-th call fail; False when there was none."""
+    case = FaultCase(name, manner, way, nth)
+    with told(f"fault_once({name!r}, {manner!r}, {way!r}, {nth})"):
+        try:
+            case.play()
+            if case.fault.fired:
+                case.start_again()
+        except Exception as error:
+            if case.run is not None:
+                error.add_note(f"the script had done: {'; '.join(case.run.steps)}")
+            raise
+    TRIED["faults"] += bool(case.fault.fired)
+    return case.fault.fired > 0
+
+
+def sweep_faults(name: str, manner: Manner, way: Way) -> int:
+    """Fail every call of this way, one run each; how many were tried."""
+    nth = 1
+    while fault_once(name, manner, way, nth):
+        nth += 1
+    return nth - 1

@@ -1,0 +1,215 @@
+"""One open shard in the hands of a test: its disk, its clock, its loop and its thread, all made to order.
+
+Promises: nothing happens until the test says so. `send_*` hands a request in and gives back the `Told` that
+will hold its answer; the same without `send_` goes on until everything that was asked is answered. The
+endings (`restart`, `kill`, `cut_power`, `reboot`) go on with the same clock on the disk that such an end
+leaves.
+
+What it must not know: what the answers should be.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+
+from shared.config import Settings
+from shared.contract import TopicConfigPatch
+from shared.errors import Refusal
+from tests.harness.manual_clock import ManualClock
+from tests.harness.manual_loop import ManualLoop, StepThread
+from tests.harness.memory_disk import MemoryDisk
+from topicsd.disk.layout import create_data_dir, shard_paths
+from topicsd.engine.requests import (
+    Appended,
+    AppendRequest,
+    Deleted,
+    DeleteRequest,
+    NewRecord,
+    ReadAnswer,
+    ReadRequest,
+    TopicDeleted,
+    TopicPut,
+    TopicState,
+)
+from topicsd.engine.shard import Shard
+from topicsd.engine.topic import Topic
+from topicsd.wal.writer import Identity
+
+T = TypeVar("T")
+
+DATA_DIR = "/data"
+INSTANCE = b"one-shard-------"
+PATHS = shard_paths(DATA_DIR, 0)
+IDENTITY = Identity(INSTANCE, 0)
+SMALL = {"wal_file_bytes": 1 << 20}
+
+
+class Told:
+    """The answer to one request, once it comes; a second one is a mistake."""
+
+    def __init__(self) -> None:
+        self._answers: list[Any] = []
+
+    def __call__(self, answer: Any) -> None:
+        self._answers.append(answer)
+        assert len(self._answers) == 1, f"answered twice: {self._answers}"
+
+    @property
+    def came(self) -> bool:
+        return bool(self._answers)
+
+    @property
+    def answer(self) -> Any:
+        assert self._answers, "no answer came"
+        return self._answers[0]
+
+    @property
+    def code(self) -> str | None:
+        """Of the refusal that came, None for any other answer."""
+        return self.answer.code if isinstance(self.answer, Refusal) else None
+
+
+def record(data: object = 1, tag: str | None = None, node: str | None = None, meta: Any = None) -> NewRecord:
+    """A record as a client sends it; bytes are taken as they are, anything else becomes JSON."""
+    raw = data if isinstance(data, bytes) else msgspec.json.encode(data)
+    meta_raw = None if meta is None else msgspec.Raw(msgspec.json.encode(meta))
+    return NewRecord(msgspec.Raw(raw), tag, node, meta_raw)
+
+
+class OneShard:
+    def __init__(
+        self, *, disk: MemoryDisk | None = None, clock: ManualClock | None = None, **settings: Any
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self.settings = Settings(**{**SMALL, **settings})
+        self.failures: list[OSError] = []
+        if disk is None:
+            disk = MemoryDisk(traced=True)
+            create_data_dir(disk, DATA_DIR, 1, INSTANCE)
+        self.disk = disk
+        self.open(disk)
+
+    def open(self, disk: MemoryDisk) -> None:
+        """Start a shard on this disk, as another process would."""
+        self.disk = disk
+        self.loop = ManualLoop(self.clock)
+        self.thread = StepThread(self.loop)
+        self.shard = Shard(
+            disk,
+            self.clock,
+            self.loop,
+            self.thread,
+            PATHS,
+            IDENTITY,
+            self.settings,
+            self.failures.append,
+        )
+
+    # How it goes on.
+
+    def settle(self) -> None:
+        """Go on until everything that was asked is answered; no time passes."""
+        self.loop.run_until_idle()
+        while self.thread.run_one():
+            self.loop.run_until_idle()
+
+    def pass_time(self, ms: float) -> None:
+        """Let time pass, with the background work that is due in it."""
+        end = self.clock.monotonic_ns() + round(ms * 1e6)
+        self.settle()
+        while (due := self.loop.next_timer_ns()) is not None and due <= end:
+            self.loop.advance((due - self.clock.monotonic_ns()) / 1e6)
+            self.settle()
+        self.clock.advance_ns(end - self.clock.monotonic_ns())
+
+    def close(self) -> None:
+        self.shard.close()
+
+    def restart(self) -> None:
+        """A clean stop and a start."""
+        self.shard.close()
+        self.open(self.disk)
+
+    def kill(self) -> None:
+        """SIGKILL, and a start on the same machine."""
+        self.open(self.disk.after_process_kill())
+
+    def cut_power(self, seed: int = 0) -> None:
+        self.open(self.disk.after_power_cut(Random(seed)))
+
+    def reboot(self) -> None:
+        """A SIGKILL, and then a machine that goes down in good order."""
+        self.open(self.disk.after_reboot())
+
+    # What is asked.
+
+    def send_append(self, topic: str, *records: object, **request: Any) -> Told:
+        told = Told()
+        given = [one if isinstance(one, NewRecord) else record(one) for one in records]
+        self.shard.append(topic, AppendRequest(given, **request), told)
+        return told
+
+    def append(self, topic: str, *records: object, **request: Any) -> Appended:
+        return self._finished(self.send_append(topic, *records, **request), Appended)
+
+    def refused_append(self, topic: str, *records: object, **request: Any) -> Refusal:
+        return self._finished(self.send_append(topic, *records, **request), Refusal)
+
+    def send_delete(self, topic: str, **request: Any) -> Told:
+        told = Told()
+        self.shard.delete_records(topic, DeleteRequest(**request), told)
+        return told
+
+    def delete(self, topic: str, **request: Any) -> Deleted:
+        return self._finished(self.send_delete(topic, **request), Deleted)
+
+    def send_put(self, topic: str, **patch: Any) -> Told:
+        told = Told()
+        self.shard.put_topic(topic, TopicConfigPatch(**patch), told)
+        return told
+
+    def put(self, topic: str, **patch: Any) -> TopicPut:
+        return self._finished(self.send_put(topic, **patch), TopicPut)
+
+    def send_delete_topic(self, topic: str, *, if_empty: bool = False) -> Told:
+        told = Told()
+        self.shard.delete_topic(topic, told, if_empty=if_empty)
+        return told
+
+    def delete_topic(self, topic: str, *, if_empty: bool = False) -> TopicDeleted:
+        return self._finished(self.send_delete_topic(topic, if_empty=if_empty), TopicDeleted)
+
+    def read(self, topic: str, from_seq: int = 0, **request: Any) -> ReadAnswer:
+        answer = self.shard.read(topic, ReadRequest(from_seq=from_seq, **request))
+        assert isinstance(answer, ReadAnswer), answer
+        return answer
+
+    def refused_read(self, topic: str, from_seq: int = 0, **request: Any) -> Refusal:
+        answer = self.shard.read(topic, ReadRequest(from_seq=from_seq, **request))
+        assert isinstance(answer, Refusal), answer
+        return answer
+
+    def seqs(self, topic: str, from_seq: int = 0, **request: Any) -> list[int]:
+        """What one read delivers."""
+        return [one.seq for one in self.read(topic, from_seq, **{"limit": 100_000, **request}).records]
+
+    def state(self, topic: str) -> TopicState:
+        answer = self.shard.topic_state(topic)
+        assert isinstance(answer, TopicState), answer
+        return answer
+
+    def topic(self, name: str) -> Topic:
+        return self.shard.state.topics[name]
+
+    def wal_files(self) -> list[str]:
+        """Their paths, in order."""
+        return [path for path in self.disk.all_files() if path.startswith(f"{PATHS.wal}/wal-")]
+
+    def _finished(self, told: Told, kind: type[T]) -> T:
+        self.settle()
+        answer = told.answer
+        assert isinstance(answer, kind), answer
+        return answer

@@ -1,0 +1,219 @@
+"""What a client of one shard knows of its topics, across all its crashes: the ledger and what goes beside it.
+
+Promises: a name may be deleted and made again; each time it is another page of the ledger (`name#2`), and
+which one a recovery shows is decided by the epoch, which never belongs to two. What was asked of a topic's
+configuration is kept with it: a recovery may show the last acked one or one that was on its way, and evict
+only what a cap or a TTL that was ever asked for allows.
+
+A book is plain data: `copied` gives one to each of the outcomes that one crash may have.
+
+What it must not know: the engine at work (it is shown answers), the disk.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+
+from shared.contract import TopicConfig, TopicConfigPatch, merge_config
+from tests.harness.ledger import Ledger
+from tests.harness.ledger_entries import Found, Request
+from topicsd.engine.requests import TopicState
+
+# What a frame has besides tag, node and payload.
+FRAME_OVERHEAD = 50
+
+
+@dataclass(eq=False)
+class Incarnation:
+    """One topic from its creation to its deletion. `epoch` is None until somebody has shown it."""
+
+    name: str
+    page: str
+    config: TopicConfig
+    epoch: int | None = None
+    leaving: bool = False
+    has_shown_config: bool = False
+    # Changes whose answer is out, oldest first.
+    coming: list[TopicConfig] = field(default_factory=list)
+    # Everything that was ever asked for.
+    asked: list[TopicConfig] = field(default_factory=list)
+
+    @property
+    def is_born(self) -> bool:
+        return self.epoch is not None
+
+    @property
+    def next_config(self) -> TopicConfig:
+        return self.coming[-1] if self.coming else self.config
+
+    @property
+    def is_always_fsync(self) -> bool:
+        return all(config.durability == "fsync" for config in self.asked)
+
+
+class ShardBook:
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.topics: list[Incarnation] = []
+        """Those that may be there, in the order of their creation."""
+        self.sent_ms: dict[bytes, int] = {}
+        self.latest_ms = 0
+        self._page_count: dict[str, int] = {}
+        self._payload_count = 0
+
+    def copied(self) -> ShardBook:
+        twin: ShardBook = pickle.loads(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
+        return twin
+
+    # What is asked.
+
+    def payload(self, size: int) -> bytes:
+        """Never the same twice; JSON, and at least so long."""
+        self._payload_count += 1
+        text = b'{"n":%d,"x":""}' % self._payload_count
+        return b'{"n":%d,"x":"%s"}' % (self._payload_count, b"x" * max(0, size - len(text)))
+
+    def target(self, name: str, patch: TopicConfigPatch | None = None) -> Incarnation:
+        """The topic that a write to the name goes to now; a new one when there is none, or it is leaving."""
+        for topic in reversed(self.topics):
+            if topic.name == name and not topic.leaving:
+                if not topic.is_born:
+                    # Whichever write comes to be the first that is taken makes the topic.
+                    topic.asked.append(first_config(name, patch))
+                return topic
+        config = first_config(name, patch)
+        number = self._page_count[name] = self._page_count.get(name, 0) + 1
+        topic = Incarnation(name, f"{name}#{number}", config, asked=[config])
+        self.ledger.topic(topic.page, config.durability, evicts=_evicts(config))
+        self.topics.append(topic)
+        return topic
+
+    def of_name(self, name: str) -> Incarnation | None:
+        """The topic that readers of the name see, if there may be one."""
+        return next((topic for topic in self.topics if topic.name == name), None)
+
+    def ask_config(self, topic: Incarnation, patch: TopicConfigPatch) -> None:
+        """A change is on its way, if it is one that the topic can make."""
+        config = merge_config(topic.next_config, patch, topic.name)
+        if isinstance(config, TopicConfig):
+            topic.coming.append(config)
+            topic.asked.append(config)
+
+    # What is answered.
+
+    def born(self, topic: Incarnation, epoch: int) -> None:
+        others = {other.epoch for other in self.topics if other is not topic}
+        assert epoch not in others, f"epoch {epoch} was given twice"
+        topic.epoch = epoch
+
+    def has_config(self, topic: Incarnation, config: TopicConfig) -> None:
+        """This is what it is now; changes before this one were taken too, or replaced by it."""
+        if config in topic.coming:
+            del topic.coming[: topic.coming.index(config) + 1]
+        else:
+            known = (topic.config,) if topic.has_shown_config else topic.asked
+            assert config in known, f"{topic.page}: nobody asked for {config}"
+        topic.has_shown_config = True
+        topic.config = config
+        page = self.ledger.page(topic.page)
+        page.durability = config.durability
+        page.evicts = page.evicts or _evicts(config)
+
+    def gone(self, topic: Incarnation) -> None:
+        self.topics.remove(topic)
+        self.ledger.forget(topic.page)
+
+    def stays(self, topic: Incarnation, requests: list[Request]) -> None:
+        """Its deletion was refused: what came for the next topic of the name is for this one."""
+        topic.leaving = False
+        next_topics = [other for other in self.topics if other.name == topic.name and other is not topic]
+        for after in next_topics:
+            for request in requests:
+                if request.topic == after.page:
+                    self.ledger.rehome(request, topic.page)
+            self.gone(after)
+
+    # What a recovery shows.
+
+    def check(
+        self,
+        found: dict[str, Found],
+        states: dict[str, TopicState],
+        *,
+        exact: bool,
+        clean: bool = False,
+    ) -> None:
+        """Judge what is there. `exact`: only the process ended; `clean`: and it had the time to say so."""
+        pages: dict[str, Found] = {}
+        for topic in list(self.topics):
+            state = states.get(topic.name)
+            if state is not None and self._is_shown(topic, state):
+                if not topic.is_born:
+                    self.born(topic, state.epoch)
+                topic.leaving = False
+                self.has_config(topic, state.config)
+                topic.coming.clear()
+                pages[topic.page] = found[topic.name]
+            else:
+                assert not topic.is_born or topic.leaving, f"{topic.page} is gone, and nobody deleted it"
+                self.gone(topic)
+        strangers = states.keys() - {topic.name for topic in self.topics}
+        assert not strangers, f"topics that came back, or nobody made: {sorted(strangers)}"
+        exact_pages = [topic.page for topic in self.topics if self._is_exact(topic, exact, clean)]
+        self.ledger.check(pages, exact=exact_pages)
+        for topic in self.topics:
+            self._check_evicted(topic, pages[topic.page])
+
+    def _is_shown(self, topic: Incarnation, state: TopicState) -> bool:
+        if topic.is_born:
+            return topic.epoch == state.epoch
+        taken = any(other.epoch == state.epoch for other in self.topics)
+        first = next(other for other in self.topics if other.name == topic.name and not other.is_born)
+        return not taken and first is topic
+
+    def _is_exact(self, topic: Incarnation, exact: bool, clean: bool) -> bool:
+        if topic.config.durability == "ephemeral":
+            return clean
+        return exact or clean or topic.is_always_fsync
+
+    def _check_evicted(self, topic: Incarnation, found: Found) -> None:
+        """What was evicted was too old, or more than a cap had room for, at some time."""
+        last = found.evict_floor - 1
+        if last < 1 or topic.config.durability == "ephemeral":
+            return
+        owners = self.ledger.page(topic.page).owners
+        over_cap = any(
+            (config.cap_records and found.head_seq - last >= config.cap_records)
+            or (config.cap_bytes and self._bytes_from(topic, last) > config.cap_bytes)
+            for config in topic.asked
+        )
+        ttl = min((config.ttl_ms for config in topic.asked if config.ttl_ms), default=None)
+        if over_cap:
+            return
+        young = [
+            seq
+            for seq, payload in owners.items()
+            if seq <= last and (ttl is None or self.latest_ms - self.sent_ms[payload] <= ttl)
+        ]
+        told = f"{topic.page}: seqs {sorted(young)} were evicted, and nothing asked for it"
+        assert not young, f"{told}: {found}"
+
+    def _bytes_from(self, topic: Incarnation, first: int) -> int:
+        """At least what the records from here on had in the log; those that were never shown may have."""
+        return sum(
+            len(payload) + 2 * FRAME_OVERHEAD
+            for request in self.ledger.page(topic.page).requests
+            if request.first_seq is None or request.seqs()[-1] >= first
+            for payload in request.payloads
+        )
+
+
+def first_config(name: str, patch: TopicConfigPatch | None) -> TopicConfig:
+    config = merge_config(None, patch or TopicConfigPatch(), name)
+    assert isinstance(config, TopicConfig)
+    return config
+
+
+def _evicts(config: TopicConfig) -> bool:
+    return bool(config.ttl_ms or config.cap_records or config.cap_bytes)

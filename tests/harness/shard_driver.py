@@ -1,0 +1,366 @@
+"""A real `Shard` on the disk in memory, driven step by step, with everything it answers in a book.
+
+Promises: one `ShardRun` is one run of the process. Nothing happens until the script says so: `turn` lets the
+loop go on until it is idle, `sync` does one job of the disk thread, `advance` lets time pass. Every request
+is answered at most once, at once judged, and `end_answered` says whether each was. What readers see is
+checked against what was acked (`audit`), so nothing may be visible before its class is satisfied.
+
+The manner says when the disk thread does its jobs: `prompt` at the end of every turn, `late` one job every
+third turn (batches gather, rotations and syncs overlap), `by hand` only when the script says so.
+
+What it must not know: formats, how a crash is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from shared.config import Settings
+from shared.contract import TopicConfigPatch
+from shared.errors import (
+    IDEMPOTENCY_MISMATCH,
+    STORAGE_FAILED,
+    STORAGE_FULL,
+    THROTTLED,
+    TOPIC_EXISTS_INCOMPATIBLE,
+    TOPIC_FULL,
+    TOPIC_NOT_FOUND,
+    Refusal,
+)
+from tests.harness.ledger_entries import Deletion, Found, Request
+from tests.harness.manual_clock import ManualClock
+from tests.harness.manual_loop import ManualLoop, StepThread
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.shard_book import Incarnation, ShardBook
+from tests.harness.shard_reader import found_of
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import create_data_dir, shard_paths
+from topicsd.engine.durable_seq import durable_seq
+from topicsd.engine.requests import (
+    Appended,
+    AppendRequest,
+    Deleted,
+    DeleteRequest,
+    NewRecord,
+    TopicDeleted,
+    TopicPut,
+    TopicState,
+)
+from topicsd.engine.shard import Shard
+from topicsd.wal.writer import Identity
+
+DATA_DIR = "/data"
+INSTANCE = b"crash-harness..."
+IDENTITY = Identity(INSTANCE, 0)
+PATHS = shard_paths(DATA_DIR, 0)
+# Files so small that a script goes through several of them.
+SMALL = Settings(wal_file_bytes=4096)
+
+Manner = Literal["prompt", "late", "by hand"]
+MANNERS: tuple[Manner, ...] = ("prompt", "late", "by hand")
+
+# What says that nothing was written; any other refusal leaves it open.
+NOTHING_WRITTEN = frozenset({STORAGE_FULL, THROTTLED, TOPIC_FULL})
+# And these, where what the script counts on was refused before.
+_CONSEQUENCES = frozenset({TOPIC_NOT_FOUND, TOPIC_EXISTS_INCOMPATIBLE, IDEMPOTENCY_MISMATCH})
+_LATE_TURNS = 3
+
+
+def empty_disk(**options: Any) -> MemoryDisk:
+    """A data directory of one shard, all of it on the media."""
+    disk = MemoryDisk(**options)
+    create_data_dir(disk, DATA_DIR, 1, INSTANCE)
+    return disk.after_reboot()
+
+
+class Call:
+    """One request and its answer."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.answer: Any = None
+
+    def __repr__(self) -> str:
+        return self.what
+
+
+class ShardRun:
+    def __init__(
+        self,
+        disk: MemoryDisk,
+        book: ShardBook,
+        clock: ManualClock,
+        *,
+        manner: Manner = "prompt",
+        settings: Settings = SMALL,
+        fs: Fs | None = None,
+        audited: bool = False,
+    ) -> None:
+        self.disk = disk
+        self.book = book
+        self.clock = clock
+        self.loop = ManualLoop(clock)
+        self.thread = StepThread(self.loop)
+        self.failures: list[OSError] = []
+        self.calls: list[Call] = []
+        self.steps: list[str] = []
+        """What the script did, for whoever looks at a failure."""
+        self._manner = manner
+        self._audited = audited
+        self._turns = 0
+        self._requests: list[Request] = []
+        self._note_time()
+        self.shard = Shard(
+            fs or disk, clock, self.loop, self.thread, PATHS, IDENTITY, settings, self.failures.append
+        )
+
+    # -- how it goes on ----------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        self.loop.run_until_idle()
+        self._turns += 1
+        if self._manner == "prompt":
+            while self.thread.run_one():
+                self.loop.run_until_idle()
+        elif self._manner == "late" and not self._turns % _LATE_TURNS:
+            self.sync()
+        self.look()
+
+    def sync(self) -> None:
+        """One job of the disk thread, and what the loop does with its outcome."""
+        self.steps.append("sync")
+        self.thread.run_one()
+        self.loop.run_until_idle()
+        self.look()
+
+    def advance(self, ms: float) -> None:
+        """Let time pass; the background work that is due is done, unless the thread is worked by hand."""
+        self.steps.append(f"advance {ms:g}")
+        end_ns = self.clock.monotonic_ns() + round(ms * 1e6)
+        while True:
+            if self._manner != "by hand":
+                while self.thread.run_one():
+                    self.loop.run_until_idle()
+            due_ns = self.loop.next_timer_ns()
+            if due_ns is None or due_ns > end_ns:
+                break
+            self.loop.advance((due_ns - self.clock.monotonic_ns()) / 1e6)
+        self.clock.advance_ns(end_ns - self.clock.monotonic_ns())
+        self._note_time()
+        self.look()
+
+    def settle(self) -> None:
+        """Go on until everything is answered; no time passes."""
+        self.loop.run_until_idle()
+        while self.thread.run_one():
+            self.loop.run_until_idle()
+        self.look()
+
+    def close(self) -> None:
+        self.steps.append("close")
+        self.shard.close()
+
+    @property
+    def has_failed(self) -> bool:
+        return self.shard.log.failed is not None
+
+    # -- what is asked -----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        name: str,
+        *sizes: int,
+        tags: tuple[str | None, ...] = (),
+        key: str | None = None,
+        **patch: Any,
+    ) -> Request:
+        """One request with a record of each of these sizes; a topic that is not there is made by it."""
+        topic = self.book.target(name, TopicConfigPatch(**patch))
+        payloads = [self.book.payload(size) for size in sizes]
+        for payload in payloads:
+            self.book.sent_ms[payload] = self.clock.now_ms()
+        request = self.book.ledger.sent(
+            topic.page, payloads, tags=tags, key=key, durability=topic.config.durability
+        )
+        self._send(name, request, TopicConfigPatch(**patch) if patch else None)
+        return request
+
+    def retry(self, request: Request) -> None:
+        """The same request once more, under its key."""
+        self.book.ledger.retried(request)
+        self._send(request.topic.split("#")[0], request, None)
+
+    def _send(self, name: str, request: Request, patch: TopicConfigPatch | None) -> None:
+        records = [
+            NewRecord(msgspec.Raw(payload), tag)
+            for payload, tag in zip(request.payloads, request.tags, strict=True)
+        ]
+        self._requests.append(request)
+        told = self._call(f"append {name} {len(records)} {request.key or ''}", self._appended, name, request)
+        asked = AppendRequest(records, idempotency_key=request.key, config=patch)
+        self.shard.append(name, asked, told)
+
+    def delete(
+        self, name: str, *, before_seq: int | None = None, tag: str | None = None, is_prefix: bool = False
+    ) -> None:
+        topic = self.book.of_name(name)
+        assert topic is not None
+        matched = [
+            seq
+            for seq, its_tag in self.book.ledger.live(topic.page)
+            if (before_seq is None or seq < before_seq) and _matches(its_tag, tag, is_prefix)
+        ]
+        deletion = self.book.ledger.deleting(topic.page, matched)
+        told = self._call(f"delete {name} {before_seq} {tag}", self._deleted, topic, deletion)
+        self.shard.delete_records(name, DeleteRequest(before_seq, tag, is_prefix), told)
+
+    def put(self, name: str, **patch: Any) -> None:
+        """Make a topic, or change it."""
+        wanted = TopicConfigPatch(**patch)
+        is_there = any(topic.name == name and not topic.leaving for topic in self.book.topics)
+        topic = self.book.target(name, wanted)
+        if is_there:
+            self.book.ask_config(topic, wanted)
+        told = self._call(f"put {name} {patch}", self._changed, topic, topic.next_config)
+        self.shard.put_topic(name, wanted, told)
+
+    def drop(self, name: str) -> None:
+        """Delete the topic."""
+        topic = self.book.target(name)
+        topic.leaving = True
+        self.shard.delete_topic(name, self._call(f"drop {name}", self._dropped, topic))
+
+    # -- what is answered --------------------------------------------------------------------------------
+
+    def _call(self, what: str, act: Callable[..., None], *args: Any) -> Callable[[Any], None]:
+        self.steps.append(what)
+        call = Call(what)
+        self.calls.append(call)
+
+        def told(answer: Any) -> None:
+            assert call.answer is None, f"{what}: answered twice, {call.answer} and {answer}"
+            assert answer is not None
+            call.answer = answer
+            act(*args, answer)
+
+        return told
+
+    def _appended(self, name: str, request: Request, answer: Appended | Refusal) -> None:
+        ledger = self.book.ledger
+        if isinstance(answer, Refusal):
+            if self._is_nothing_written(answer):
+                ledger.refused(request)
+            else:
+                assert answer.code == STORAGE_FAILED, answer
+                ledger.errored(request)
+            return
+        assert answer.deduped or not self.has_failed, f"acked by a log that has failed: {request}"
+        assert answer.last_seq - answer.first_seq + 1 == len(request.payloads)
+        assert answer.head_seq >= answer.last_seq
+        if answer.created:
+            topic = next(topic for topic in self.book.topics if topic.page == request.topic)
+            made = self.shard.state.topics[name]
+            self.book.born(topic, made.epoch)
+            self.book.has_config(topic, made.config)
+        if not answer.deduped:
+            request.durability = answer.durability  # type: ignore[assignment]
+        ledger.acked(request, answer.first_seq)
+
+    def _deleted(self, topic: Incarnation, deletion: Deletion, answer: Deleted | Refusal) -> None:
+        if isinstance(answer, Deleted):
+            assert answer.deleted <= len(deletion.seqs), f"{answer}, but only {deletion.seqs} match"
+            deletion.durability = topic.config.durability
+            self.book.ledger.delete_acked(deletion)
+        elif self._is_nothing_written(answer):
+            self.book.ledger.withdraw(deletion)
+        else:
+            assert answer.code == STORAGE_FAILED, answer
+
+    def _changed(self, topic: Incarnation, config: Any, answer: TopicPut | Refusal) -> None:
+        if isinstance(answer, TopicPut):
+            if answer.created:
+                self.book.born(topic, self.shard.state.topics[topic.name].epoch)
+            else:
+                assert answer.config == config
+            self.book.has_config(topic, answer.config)
+        elif self._is_nothing_written(answer):
+            if config in topic.coming:
+                topic.coming.remove(config)
+        else:
+            assert answer.code == STORAGE_FAILED, answer
+
+    def _dropped(self, topic: Incarnation, answer: TopicDeleted | Refusal) -> None:
+        if isinstance(answer, TopicDeleted):
+            self.book.gone(topic)
+        elif self._is_nothing_written(answer):
+            self.book.stays(topic, self._requests)
+        else:
+            assert answer.code == STORAGE_FAILED, answer
+
+    def _is_nothing_written(self, answer: Refusal) -> bool:
+        if answer.code in _CONSEQUENCES:
+            before = [call.answer for call in self.calls]
+            assert any(isinstance(one, Refusal) and one is not answer for one in before), answer
+            return True
+        return answer.code in NOTHING_WRITTEN
+
+    def end_answered(self) -> None:
+        """Nothing is left without an answer."""
+        waiting = [call for call in self.calls if call.answer is None]
+        assert not waiting, f"never answered: {waiting}"
+
+    # -- what is seen ------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Note what is promised to be on the disk, and that nothing is shown that is not acked."""
+        shard = self.shard.state
+        for topic in self.book.topics:
+            found = shard.topics.get(topic.name)
+            if found is not None and found.visible and topic.epoch == found.epoch and not self.has_failed:
+                self.book.ledger.on_media(topic.page, durable_seq(shard, found))
+        if self._audited:
+            self.audit()
+
+    def audit(self) -> None:
+        ledger = self.book.ledger
+        for name in self.shard.topic_names():
+            topic = self.book.of_name(name)
+            assert topic is not None, f"{name} is shown, and nobody made it"
+            assert topic.is_born, f"{name} is shown, and its creation is not acked"
+            for seq, payload, _ in self.found(name).records:
+                request = ledger.request_of(payload)
+                assert request.fate == "acked", f"seq {seq} of {name} is shown: {request}"
+                assert request.topic == topic.page
+                for deletion in ledger.page(topic.page).deletions:
+                    assert not deletion.acked or seq not in deletion.seqs, f"seq {seq} of {name} is shown"
+
+    def found(self, name: str) -> Found:
+        return found_of(self.shard, name)
+
+    def all_found(self) -> dict[str, Found]:
+        return {name: self.found(name) for name in self.shard.topic_names()}
+
+    def states(self) -> dict[str, TopicState]:
+        """But for what is on the disk meanwhile."""
+        states = {}
+        for name in self.shard.topic_names():
+            state = self.shard.topic_state(name)
+            assert isinstance(state, TopicState), state
+            states[name] = msgspec.structs.replace(state, durable_seq=0)
+        return states
+
+    def check(self, *, exact: bool, clean: bool = False) -> None:
+        """Have the book judge what this run shows; for a run that has only begun."""
+        self.book.check(self.all_found(), self.states(), exact=exact, clean=clean)
+
+    def _note_time(self) -> None:
+        self.book.latest_ms = max(self.book.latest_ms, self.clock.now_ms())
+
+
+def _matches(its_tag: str | None, tag: str | None, is_prefix: bool) -> bool:
+    if tag is None:
+        return True
+    return its_tag is not None and (its_tag.startswith(tag) if is_prefix else its_tag == tag)

@@ -1,0 +1,52 @@
+"""What a topic shows to a reader who begins at the start and goes on until it is caught up.
+
+Promises: it reads in small pages, so that the edges between pages are everywhere, and checks what each answer
+promises the next: the cursor goes forward, tombstones join where reading stopped, records lie between the
+cursors. Floor and lost ranges come out as the judge wants them.
+
+What it must not know: what should be there.
+"""
+
+from __future__ import annotations
+
+from tests.harness.ledger_entries import Found
+from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
+from topicsd.engine.shard import Shard
+
+PAGE_RECORDS = 7
+
+
+def found_of(shard: Shard, name: str) -> Found:
+    state = shard.topic_state(name)
+    assert isinstance(state, TopicState), state
+    found = Found(state.head_seq, state.evict_floor, state.earliest_seq)
+    cursor = 0
+    while True:
+        answer = shard.read(name, ReadRequest(cursor, PAGE_RECORDS))
+        assert isinstance(answer, ReadAnswer), answer
+        assert answer.epoch == state.epoch
+        assert (answer.head_seq, answer.earliest_seq) == (state.head_seq, state.earliest_seq)
+        _take(answer, cursor, found)
+        if answer.caught_up:
+            break
+        assert answer.next_from_seq > cursor, f"{name}: no way forward from {cursor}: {answer}"
+        cursor = answer.next_from_seq
+    assert len(found.records) == state.count, f"{name}: {len(found.records)} records, the count is {state}"
+    return found
+
+
+def _take(answer: ReadAnswer, cursor: int, found: Found) -> None:
+    gap = answer.tombstone
+    if gap is not None:
+        assert gap.gap_from == cursor + 1, f"{gap} does not join the cursor {cursor}"
+        assert gap.gap_to <= answer.next_from_seq
+        if gap.gap_to >= found.evict_floor:
+            found.lost.append((gap.gap_from, gap.gap_to, gap.reason))
+        else:
+            assert gap.gap_to == found.evict_floor - 1
+        cursor = gap.gap_to
+    for record in answer.records:
+        assert cursor < record.seq <= answer.next_from_seq
+        cursor = record.seq
+        tag = record.tag.decode() or None
+        found.records.append((record.seq, record.data, tag))

@@ -1,0 +1,258 @@
+"""Small scripts of what clients do to a shard, for sweeps that stop them after each of their disk calls.
+
+Each is short enough to be stopped everywhere and has one thing that it is about; together they have every
+kind of frame and every way of a file to end. A script may be run in any manner of the disk thread.
+
+What it must not know: how it will end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.harness.shard_driver import ShardRun
+
+Script = Callable[[ShardRun], None]
+
+SCRIPTS: dict[str, Script] = {}
+
+
+def script(make: Script) -> Script:
+    SCRIPTS[make.__name__] = make
+    return make
+
+
+@script
+def all_classes(run: ShardRun) -> None:
+    """Topics of each class take turns in one log, in requests of one and of several records."""
+    run.put("f", durability="fsync")
+    run.put("e", durability="ephemeral")
+    run.append("d", 30)
+    run.turn()
+    run.append("f", 20, 700)
+    run.append("m", 40, durability="memory")
+    run.append("d", 10)
+    run.turn()
+    run.sync()
+    run.append("e", 5)
+    run.append("d", 600, 5, 5)
+    run.append("f", 8)
+    run.append("d", 9)
+    run.turn()
+    run.append("m", 1, 1)
+    run.append("e", 5, 5)
+    run.turn()
+    run.advance(60)
+    run.append("d", 3)
+    run.append("f", 3)
+    run.turn()
+
+
+@script
+def rotation(run: ShardRun) -> None:
+    """Files fill up within a few requests, and one request is larger than a file."""
+    run.put("f", durability="fsync")
+    run.turn()
+    for size in (900, 1500, 1200, 300):
+        run.append("f", size)
+        run.append("d", size, 10)
+        run.turn()
+    run.append("f", 2500, 2500)
+    run.turn()
+    run.append("d", 3000)
+    run.turn()
+    run.advance(60)
+    run.append("d", 50)
+    run.append("f", 50)
+    run.turn()
+    run.close()
+
+
+@script
+def deletes(run: ShardRun) -> None:
+    """By seq, by tag and by prefix, in both classes, and again behind what was deleted."""
+    run.put("f", durability="fsync")
+    for name in ("f", "d"):
+        run.append(name, 10, 10, 10, tags=("a", "ab", None))
+        run.append(name, 400, tags=("b",))
+    run.turn()
+    run.sync()
+    run.delete("d", tag="a")
+    run.delete("f", tag="a", is_prefix=True)
+    run.append("f", 11, tags=("a",))
+    run.append("d", 11, 12, tags=("a", "b"))
+    run.turn()
+    run.delete("f", before_seq=2)
+    run.delete("d", tag="b", is_prefix=True)
+    run.turn()
+    run.sync()
+    run.append("d", 13, 14)
+    run.turn()
+    run.delete("d", before_seq=7)
+    run.delete("f", before_seq=100)
+    run.turn()
+    run.advance(60)
+    run.append("f", 5)
+    run.turn()
+
+
+@script
+def caps(run: ShardRun) -> None:
+    """Records and bytes are evicted by what comes; one topic rejects instead."""
+    run.put("f", durability="fsync", cap_records=3)
+    run.put("d", cap_bytes=800)
+    run.put("r", cap_records=2, discard="reject")
+    run.turn()
+    for size in (200, 300, 250):
+        run.append("f", 10, size)
+        run.append("d", size)
+        run.turn()
+    run.append("r", 10, 10)
+    run.turn()
+    run.sync()
+    run.append("r", 10)
+    run.append("d", 5, 5, 700)
+    run.delete("f", before_seq=5)
+    run.turn()
+    run.append("f", 1, 2, 3, 4)
+    run.put("f", cap_records=2)
+    run.turn()
+    run.advance(60)
+    run.append("f", 6)
+    run.append("d", 6)
+    run.turn()
+
+
+@script
+def ages(run: ShardRun) -> None:
+    """A TTL takes records by the clock, and what a reader was told stays gone."""
+    run.put("f", durability="fsync", ttl_ms=1000)
+    run.put("d", ttl_ms=500, cap_records=4)
+    run.turn()
+    run.append("f", 10, 10)
+    run.append("d", 10)
+    run.turn()
+    run.advance(400)
+    run.append("d", 20, 20)
+    run.turn()
+    run.advance(200)
+    run.all_found()
+    run.append("f", 30)
+    run.append("d", 30)
+    run.turn()
+    run.advance(900)
+    run.all_found()
+    run.append("d", 40)
+    run.turn()
+    run.sync()
+    run.append("f", 40)
+    run.turn()
+
+
+@script
+def keyed_writes(run: ShardRun) -> None:
+    """Keys are used, sent again while on their way and afterwards, also by the write that makes a topic."""
+    first = run.append("f", 10, 20, key="one", durability="fsync")
+    run.retry(first)
+    run.turn()
+    run.sync()
+    made = run.append("d", 10, key="one")
+    run.turn()
+    run.sync()
+    run.retry(made)
+    second = run.append("d", 30, 40, key="two")
+    run.append("f", 5, key="two")
+    run.turn()
+    run.retry(second)
+    run.retry(first)
+    run.advance(60)
+    run.append("f", 6, key="three")
+    run.append("d", 900, key="three")
+    run.turn()
+
+
+@script
+def changes(run: ShardRun) -> None:
+    """The class of a topic changes while it is written, both ways; what has joined keeps its own."""
+    run.append("a", 10)
+    run.append("b", 10, durability="fsync")
+    run.turn()
+    run.sync()
+    run.append("a", 20)
+    run.put("a", durability="fsync")
+    run.append("a", 21)
+    run.append("b", 20)
+    run.put("b", durability="disk")
+    run.append("b", 21)
+    run.turn()
+    run.append("a", 30)
+    run.append("b", 30)
+    run.turn()
+    run.sync()
+    run.append("a", 40)
+    run.append("b", 40, 40)
+    run.turn()
+    run.put("b", durability="memory", cap_records=100)
+    run.put("a", durability="disk")
+    run.turn()
+    run.append("a", 41)
+    run.append("b", 41)
+    run.turn()
+    run.advance(60)
+    run.append("b", 50)
+    run.append("a", 50)
+    run.turn()
+
+
+@script
+def incarnations(run: ShardRun) -> None:
+    """Topics are deleted and made again, and written while they are on their way out."""
+    run.append("t", 10, 10, key="k")
+    run.append("u", 10, durability="fsync")
+    run.turn()
+    run.sync()
+    run.drop("t")
+    run.append("t", 20, key="k")
+    run.append("u", 20)
+    run.turn()
+    run.sync()
+    run.append("t", 21)
+    run.drop("u")
+    run.turn()
+    run.put("u", durability="ephemeral")
+    run.turn()
+    run.sync()
+    run.append("u", 5)
+    run.drop("t")
+    run.turn()
+    run.sync()
+    run.turn()
+    run.append("t", 30, durability="fsync")
+    run.append("u", 6)
+    run.turn()
+    run.advance(60)
+
+
+@script
+def quiet_times(run: ShardRun) -> None:
+    """Bursts and silence: idle marks, ceilings that go up by more than a step and come down again."""
+    run.append("d", *[1] * 200)
+    run.append("e", *[1] * 150, durability="ephemeral")
+    run.turn()
+    run.append("d", *[1] * 120)
+    run.turn()
+    run.append("d", *[1] * 90)
+    run.append("e", *[1] * 150)
+    run.turn()
+    run.advance(110)
+    run.append("f", 30, durability="fsync")
+    run.turn()
+    run.advance(1200)
+    run.append("d", 10)
+    run.append("e", 10)
+    run.turn()
+    run.advance(1200)
+    run.advance(60)
+    run.append("f", 7)
+    run.turn()
+    run.close()

@@ -1,0 +1,80 @@
+"""A WAL file put together by hand, so that a test can say exactly what stands where, true or not.
+
+Promises: with no arguments everything fits; each field of a BatchEnd can be told otherwise. The chain, the
+ordinals and the offsets go on as the writer would have them go on.
+
+What it must not know: how a log is written or read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.harness.memory_disk import MemoryDisk
+from topicsd.disk.layout import ShardPaths
+from topicsd.wal.batch_end import BatchEnd, chain_of, encode_batch_end
+from topicsd.wal.file_header import FileHeader, encode_file_header
+from topicsd.wal.frame import FrameType, encode_frame
+
+EPOCH = b"epoch-of-a-file-"
+INSTANCE = b"one-shard-------"
+
+
+def append_frame(seq: int, payload: bytes = b"1", topic_id: int = 7, **fields: Any) -> bytes:
+    return encode_frame(FrameType.APPEND, topic_id=topic_id, seq=seq, ts=1000, payload=payload, **fields)
+
+
+class WalBytes:
+    def __init__(
+        self,
+        first_ordinal: int = 1,
+        chain_seed: int = 0,
+        *,
+        epoch: bytes = EPOCH,
+        file_bytes: int = 4096,
+        instance: bytes = INSTANCE,
+        shard: int = 0,
+    ) -> None:
+        self.header = FileHeader(shard, instance, epoch, first_ordinal, chain_seed, file_bytes, ts=1)
+        self.data = bytearray(encode_file_header(self.header))
+        self.ordinal = first_ordinal
+        self.chain = chain_seed
+        self.batches: list[tuple[int, int]] = []
+        """Where each batch begins and ends, its BatchEnd included."""
+
+    @property
+    def end(self) -> int:
+        return len(self.data)
+
+    def batch(self, *frames: bytes, **told: Any) -> tuple[int, int]:
+        """Add a batch; `told` replaces fields of its BatchEnd. Where it begins and ends."""
+        offset, whole = len(self.data), b"".join(frames)
+        end = BatchEnd(
+            epoch=self.header.epoch,
+            ordinal=self.ordinal + len(frames),
+            offset=offset,
+            length=len(whole),
+            chain=chain_of(whole, self.chain),
+            synced=0,
+        )._replace(**told)
+        self.data += whole + encode_batch_end(end, ts=2)
+        self.ordinal = end.ordinal + 1
+        self.chain = end.chain
+        self.batches.append((offset, len(self.data)))
+        return self.batches[-1]
+
+    def next_file(self, *, epoch: bytes = b"epoch-of-another", **changes: Any) -> WalBytes:
+        """The file that goes on where this one stops."""
+        return WalBytes(self.ordinal, self.chain, epoch=epoch, **changes)
+
+    def padded(self) -> bytes:
+        """With the room behind it that the writer reserves."""
+        return bytes(self.data).ljust(self.header.file_bytes, b"\0")
+
+    def put(self, disk: MemoryDisk, paths: ShardPaths) -> str:
+        """Into the directory of a shard, under its name; the path."""
+        path = paths.wal_file(self.header.first_ordinal)
+        disk.make_dirs(paths.wal)
+        disk.make_dirs(paths.quarantine)
+        disk.write_file(path, self.padded())
+        return path

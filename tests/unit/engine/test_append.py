@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+
+from shared.contract import TopicConfigPatch
+from tests.harness.one_shard import OneShard, Told, record
+from topicsd.engine import topic_create
+from topicsd.engine.requests import Appended, AppendRequest
+
+
+def test_the_records_of_a_request_get_contiguous_seqs_in_their_order() -> None:
+    one = OneShard()
+    assert one.append("t", "a", "b") == Appended("t", 1, 2, 2, True, False, "disk")
+    assert one.append("t", "c", "d", "e") == Appended("t", 3, 5, 5, False, False, "disk")
+    assert [(found.seq, found.data) for found in one.read("t").records] == [
+        (1, b'"a"'),
+        (2, b'"b"'),
+        (3, b'"c"'),
+        (4, b'"d"'),
+        (5, b'"e"'),
+    ]
+
+
+def test_requests_of_one_turn_stand_in_the_order_in_which_they_came() -> None:
+    one = OneShard()
+    told = [one.send_append("t", number, number) for number in range(20)]
+    one.settle()
+    assert [answer.answer.first_seq for answer in told] == list(range(1, 41, 2))
+    assert [found.data for found in one.read("t").records] == [b"%d" % (at // 2) for at in range(40)]
+
+
+def test_data_and_meta_come_back_byte_for_byte() -> None:
+    one = OneShard()
+    odd = b'{ "z":1.0e2,"a" : [1,2 , 3],"a":2,"big":123456789012345678901234567890,"u":"\\u00e4\xc3\xa4" }'
+    meta = msgspec.Raw(b'{"b":1 ,"a":0.10}')
+    given = record(odd)
+    given.meta = meta
+    one.append("t", given)
+    (found,) = one.read("t").records
+    assert (found.data, found.meta) == (odd, bytes(meta))
+    one.kill()
+    assert one.read("t").records == [found]
+
+
+@pytest.mark.parametrize("data", [None, 0, "", [], {}, False])
+def test_any_json_is_data(data: object) -> None:
+    one = OneShard()
+    one.append("t", record(data))
+    assert msgspec.json.decode(one.read("t").records[0].data) == data
+
+
+def test_a_record_has_the_node_and_the_tag_it_was_given_or_the_node_of_its_request() -> None:
+    one = OneShard()
+    one.append("t", record(1), record(2, node="own"), record(3, tag="x"), node="request")
+    one.append("t", record(4), record(5, node="own", tag="ä"))
+    assert [(found.node, found.tag) for found in one.read("t").records] == [
+        (b"request", b""),
+        (b"own", b""),
+        (b"request", b"x"),
+        (b"", b""),
+        (b"own", "ä".encode()),
+    ]
+
+
+def test_what_is_not_given_is_not_there() -> None:
+    one = OneShard()
+    one.append("t", record(1), record(2, meta={}))
+    plain, empty = one.read("t").records
+    assert (plain.meta, plain.tag, plain.node) == (None, b"", b"")
+    assert empty.meta == b"{}"
+
+
+def test_the_time_of_a_record_is_the_clocks_and_never_steps_back() -> None:
+    one = OneShard()
+    start = one.clock.now_ms()
+    one.append("t", 1)
+    one.clock.advance(500)
+    one.append("t", 2, 3)
+    one.clock.step_wall(-60_000)
+    one.append("t", 4)
+    one.kill()
+    one.append("t", 5)
+    one.clock.step_wall(120_000)
+    one.append("t", 6)
+    stamps = [found.ts - start for found in one.read("t").records]
+    assert stamps == [0, 500, 500, 500, 500, one.clock.now_ms() - start]
+    assert one.state("t").last_write_ts == one.clock.now_ms()
+
+
+# -- limits -------------------------------------------------------------------------------------------------
+
+
+def limits_of(**settings: int) -> OneShard:
+    one = OneShard(**settings)
+    one.append("t", 0)
+    return one
+
+
+def test_too_many_records_are_refused_with_field_and_bound() -> None:
+    one = limits_of(max_batch_records=3)
+    assert one.append("t", 1, 2, 3).last_seq == 4
+    refusal = one.refused_append("t", 1, 2, 3, 4)
+    assert (refusal.code, refusal.detail) == ("batch_too_large", {"field": "records", "max": 3})
+    assert refusal.message == "records: has 4, at most 3 are allowed in one write"
+
+
+def test_a_write_without_records_is_refused() -> None:
+    refusal = limits_of().refused_append("t")
+    assert (refusal.code, refusal.detail) == ("invalid_request", {"field": "records"})
+    assert "records" in refusal.message
+
+
+def test_a_record_that_is_too_large_is_refused_with_field_and_bound() -> None:
+    one = limits_of(max_record_bytes=100)
+    one.append("t", record(b'"' + b"x" * 98 + b'"'))
+    refusal = one.refused_append("t", record(1), record(b'"' + b"x" * 99 + b'"'))
+    assert (refusal.code, refusal.detail) == ("record_too_large", {"field": "records[1]", "max": 100})
+    assert "101" in refusal.message
+    assert "100" in refusal.message
+
+
+def test_data_and_meta_count_together_and_nothing_else_does() -> None:
+    one = limits_of(max_record_bytes=100, max_meta_bytes=100)
+    data, meta = b'"' + b"x" * 58 + b'"', b'"' + b"y" * 38 + b'"'
+    fits = record(data, tag="a-tag", node="a-node")
+    fits.meta = msgspec.Raw(meta)
+    one.append("t", fits)
+    fits.meta = msgspec.Raw(meta + b" ")
+    assert one.refused_append("t", fits).code == "record_too_large"
+
+
+@pytest.mark.parametrize(
+    ("setting", "field"), [("max_tag_bytes", "tag"), ("max_node_bytes", "node"), ("max_meta_bytes", "meta")]
+)
+def test_a_part_that_is_too_long_is_refused_with_field_and_bound(setting: str, field: str) -> None:
+    one = limits_of(**{setting: 10})
+
+    def with_part(size: int) -> object:
+        given = record(1)
+        text = "ä" * (size // 2) + "x" * (size % 2)
+        setattr(given, field, msgspec.Raw(b"x" * size) if field == "meta" else text)
+        return given
+
+    one.append("t", with_part(10))
+    refusal = one.refused_append("t", 1, 2, with_part(11))
+    assert (refusal.code, refusal.detail) == ("invalid_request", {"field": f"records[2].{field}", "max": 10})
+    assert "11 bytes" in refusal.message
+    assert "10" in refusal.message
+
+
+def test_the_node_of_a_request_is_bounded_too() -> None:
+    one = limits_of(max_node_bytes=10)
+    assert one.refused_append("t", 1, node="x" * 11).code == "invalid_request"
+    assert one.append("t", 1, node="x" * 10).last_seq == 2
+
+
+@pytest.mark.parametrize("size", [0, 257])
+def test_a_key_that_is_too_long_or_empty_is_refused(size: int) -> None:
+    refusal = limits_of().refused_append("t", 1, idempotency_key="k" * size)
+    assert (refusal.code, refusal.detail) == ("invalid_request", {"field": "idempotency_key", "max": 256})
+    assert "256" in refusal.message
+
+
+def test_a_refused_write_leaves_nothing_behind() -> None:
+    one = OneShard(max_record_bytes=100, max_batch_records=5)
+    before = one.disk.calls
+    too_large = record(b"1" * 101)
+    assert one.refused_append("new", 1, too_large).code == "record_too_large"
+    assert one.refused_append("new", *range(6)).code == "batch_too_large"
+    assert one.shard.topic_names() == []
+    assert one.disk.calls == before
+    one.append("t", 1)
+    assert one.refused_append("t", 1, too_large, idempotency_key="k").code == "record_too_large"
+    assert (one.append("t", 2).first_seq, one.state("t").count) == (2, 2)
+    assert one.append("t", 3, idempotency_key="k").deduped is False
+
+
+def test_a_write_for_which_there_is_no_room_leaves_nothing_behind() -> None:
+    one = OneShard(wal_file_bytes=4096)
+    one.append("t", 1)
+    one.disk.space_bytes = one.disk.used_bytes
+    refusal = one.refused_append("t", record(b'"' + b"x" * 5000 + b'"', tag="a"))
+    assert refusal.code == "storage_full"
+    assert refusal.detail is not None
+    assert refusal.detail["required_bytes"] > 5000
+    assert one.refused_append("new", record(b'"' + b"x" * 5000 + b'"')).code == "storage_full"
+    assert one.shard.topic_names() == ["t"]
+    one.disk.space_bytes = None
+    one.pass_time(6000)
+    assert one.append("t", 2).first_seq == 2
+    assert one.delete("t", tag="a").deleted == 0
+    one.kill()
+    assert [found.data for found in one.read("t").records] == [b"1", b"2"]
+
+
+# -- creation -----------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_not_there_is_created_with_the_configuration_of_the_write() -> None:
+    one = OneShard()
+    patch = TopicConfigPatch(durability="fsync", cap_records=2)
+    answer = one.append("t", 1, 2, 3, config=patch)
+    assert (answer.created, answer.durability, answer.last_seq) == (True, "fsync", 3)
+    assert one.state("t").config.cap_records == 2
+    assert one.seqs("t", 1) == [2, 3]
+    one.append("t", 4, config=TopicConfigPatch(cap_records=9))
+    assert one.state("t").config.cap_records == 2
+
+
+def test_a_write_that_creates_is_answered_when_the_creation_is_on_the_disk() -> None:
+    one = OneShard()
+    told = one.send_append("t", 1)
+    one.loop.run_until_idle()
+    assert not told.came
+    assert one.shard.topic_names() == []
+    one.settle()
+    assert told.answer.created
+    for seed in range(10):
+        other = OneShard(disk=one.disk.after_power_cut(Random(seed)))
+        assert other.seqs("t") == [1]
+
+
+def test_only_the_first_of_two_writes_created_the_topic() -> None:
+    one = OneShard()
+    told = [one.send_append("t", number) for number in range(3)]
+    one.settle()
+    assert [answer.answer.created for answer in told] == [True, False, False]
+    assert [answer.answer.first_seq for answer in told] == [1, 2, 3]
+
+
+def test_a_write_may_ask_not_to_create() -> None:
+    one = OneShard()
+    assert one.refused_append("t", 1, create=False).code == "topic_not_found"
+    assert one.shard.topic_names() == []
+    one.append("t", 1, create=True)
+    assert one.append("t", 2, create=False).first_seq == 2
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    one = OneShard()
+    for name in ("", ".hidden", "a b", "x" * 256):
+        refusal = one.refused_append(name, 1)
+        assert (refusal.code, refusal.detail) == ("invalid_request", {"field": "topic"})
+
+
+def test_a_configuration_that_is_refused_creates_nothing() -> None:
+    one = OneShard()
+    refusal = one.refused_append("t", 1, config=TopicConfigPatch(cap_records=-1))
+    assert (refusal.code, refusal.detail) == ("invalid_request", {"field": "cap_records"})
+    assert one.shard.topic_names() == []
+
+
+def test_two_names_with_one_id_are_not_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_create, "topic_id", lambda name: 7)
+    one = OneShard()
+    one.append("first", 1)
+    for told in (one.send_append("second", 1), one.send_put("second")):
+        assert told.code == "topic_exists_incompatible"
+        assert told.answer.detail == {"reason": "id_collision"}
+        assert '"first"' in told.answer.message
+    assert one.shard.topic_names() == ["first"]
+    one.delete_topic("first")
+    assert one.append("second", 1).created
+
+
+def test_the_number_of_topics_is_bounded_and_only_new_ones_count() -> None:
+    one = OneShard(max_topics=2)
+    one.append("a", 1)
+    one.put("b")
+    refusal = one.refused_append("c", 1)
+    assert (refusal.code, refusal.detail) == ("throttled", {"limit": "max_topics", "max": 2})
+    one.append("a", 2)
+    one.put("b", ttl_ms=5)
+    one.delete_topic("a")
+    assert one.append("c", 1).created
+
+
+def test_no_bound_of_topics_is_none() -> None:
+    one = OneShard(max_topics=0)
+    for number in range(30):
+        one.append(f"t{number}", 1)
+    assert len(one.shard.topic_names()) == 30
+
+
+# -- when it is answered ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("durability", "after_write"), [("ephemeral", True), ("memory", True), ("disk", True), ("fsync", False)]
+)
+def test_a_write_is_visible_and_answered_when_its_class_is_satisfied(
+    durability: str, after_write: bool
+) -> None:
+    one = OneShard()
+    one.put("t", durability=durability)
+    told = one.send_append("t", 1)
+    assert not told.came
+    one.loop.run_until_idle()
+    assert told.came is after_write
+    assert one.state("t").head_seq == int(after_write)
+    one.settle()
+    assert (told.answer.durability, one.state("t").head_seq) == (durability, 1)
+
+
+def test_a_write_of_a_weaker_class_does_not_overtake_one_that_waits() -> None:
+    one = OneShard()
+    one.put("t", durability="fsync")
+    put = one.send_put("t", durability="disk")
+    first = one.send_append("t", 1)
+    one.loop.run_until_idle()
+    second = one.send_append("t", 2)
+    one.loop.run_until_idle()
+    assert [told.came for told in (put, first, second)] == [False] * 3
+    one.settle()
+    assert (put.answer.config.durability, first.answer.first_seq, second.answer.first_seq) == ("disk", 1, 2)
+    third = one.send_append("t", 3)
+    one.loop.run_until_idle()
+    assert third.came
+
+
+def test_the_topics_of_a_shard_do_not_wait_for_each_other() -> None:
+    one = OneShard()
+    one.put("fsync", durability="fsync")
+    one.put("disk")
+    slow, quick = one.send_append("fsync", 1), one.send_append("disk", 1)
+    one.loop.run_until_idle()
+    assert (slow.came, quick.came) == (False, True)
+    one.settle()
+    assert slow.came
+
+
+def test_an_answer_may_set_off_the_next_write() -> None:
+    one = OneShard()
+    one.put("t")
+    last = Told()
+
+    def again(answer: Appended) -> None:
+        if answer.last_seq == 50:
+            last(answer)
+        else:
+            one.shard.append("t", AppendRequest([record(1)]), again)
+
+    one.shard.append("t", AppendRequest([record(1)]), again)
+    one.settle()
+    assert last.answer.head_seq == 50
+    assert one.seqs("t") == list(range(1, 51))
+
+
+def test_a_reply_that_fails_keeps_nobody_else_from_an_answer() -> None:
+    def fails(answer: object) -> None:
+        raise RuntimeError("the client is gone")
+
+    for durability in ("disk", "fsync"):
+        one = OneShard()
+        one.put("t", durability=durability)
+        one.shard.append("t", AppendRequest([record(1)]), fails)
+        told = one.send_append("t", 2)
+        one.settle()
+        assert told.answer.first_seq == 2
+        assert one.seqs("t") == [1, 2]
+
+
+def test_after_a_failed_disk_every_write_is_refused() -> None:
+    one = OneShard()
+    one.put("t", durability="fsync")
+    one.disk.fail("sync_data")
+    in_doubt = one.send_append("t", 1)
+    one.settle()
+    assert in_doubt.code == "storage_failed"
+    assert len(one.failures) == 1
+    for told in (
+        one.send_append("t", 2),
+        one.send_append("new", 1),
+        one.send_put("t", ttl_ms=1),
+        one.send_put("new"),
+        one.send_delete("t", before_seq=1),
+        one.send_delete_topic("t"),
+    ):
+        one.settle()
+        assert told.code == "storage_failed"
+    assert one.seqs("t") == []
+
+
+def test_more_than_may_wait_is_throttled_and_gets_in_later() -> None:
+    one = OneShard(max_waiting_requests=2)
+    one.put("t", durability="fsync")
+    told = [one.send_append("t", 1), one.send_append("t", 2)]
+    one.loop.run_until_idle()
+    refused = one.send_append("t", 3)
+    assert (refused.code, refused.answer.retry_after_ms) == ("throttled", 1000)
+    one.settle()
+    assert [answer.answer.first_seq for answer in told] == [1, 2]
+    assert one.append("t", 3).first_seq == 3

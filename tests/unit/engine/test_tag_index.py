@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from random import Random
+
+from topicsd.engine.tag_index import TagIndex
+
+
+def index_of(*tags: bytes) -> TagIndex:
+    """Seqs from 1 on, a tag each; an empty one is none."""
+    index = TagIndex()
+    for seq, tag in enumerate(tags, 1):
+        if tag:
+            index.add(tag, seq)
+    return index
+
+
+def test_the_seqs_of_a_tag_leave_the_index_when_they_are_taken() -> None:
+    index = index_of(b"a", b"b", b"a", b"a")
+    assert index.take(b"a", False, below=100) == [1, 3, 4]
+    assert index.take(b"a", False, below=100) == []
+    assert len(index) == 1
+
+
+def test_a_bound_leaves_what_is_at_or_behind_it() -> None:
+    index = index_of(b"a", b"a", b"a", b"b")
+    assert index.take(b"a", False, below=3) == [1, 2]
+    assert index.take(b"b", False, below=4) == []
+    assert index.take(b"a", False, below=4) == [3]
+    assert index.take(b"b", False, below=5) == [4]
+    assert len(index) == 0
+
+
+def test_an_exact_tag_is_no_prefix() -> None:
+    index = index_of(b"order", b"order-1", b"orde")
+    assert index.take(b"order", False, below=10) == [1]
+
+
+def test_a_prefix_takes_every_tag_that_begins_with_it_and_no_other() -> None:
+    index = index_of(b"b-1", b"a-9", b"b-2", b"c", b"b", b"b-1", b"ba", b"a\xff")
+    assert sorted(index.take(b"b", True, below=10)) == [1, 3, 5, 6, 7]
+    assert sorted(index.take(b"a", True, below=10)) == [2, 8]
+    assert len(index) == 1
+
+
+def test_the_empty_prefix_takes_all_that_have_a_tag() -> None:
+    index = index_of(b"b", b"", b"a")
+    assert sorted(index.take(b"", True, below=10)) == [1, 3]
+
+
+def test_a_tag_that_comes_after_a_prefix_was_asked_for_is_found_by_the_next() -> None:
+    index = index_of(b"a1", b"b1")
+    assert index.take(b"a", True, below=10) == [1]
+    index.add(b"a2", 10)
+    index.add(b"a1", 11)
+    assert sorted(index.take(b"a", True, below=100)) == [10, 11]
+
+
+def test_what_is_pruned_is_forgotten() -> None:
+    index = index_of(b"a", b"b", b"a", b"c", b"a")
+    index.prune(4)
+    assert len(index) == 2
+    assert index.take(b"a", False, below=100) == [5]
+    assert index.take(b"b", False, below=100) == []
+    assert index.take(b"", True, below=100) == [4]
+
+
+def test_it_agrees_with_a_list_of_pairs_over_random_calls() -> None:
+    rng = Random(5)
+    tags = [b"x", b"xy", b"xyz", b"y", b"y-1", b"z"]
+    for _ in range(50):
+        index, pairs = TagIndex(), set()
+        for seq in range(1, 200):
+            tag = rng.choice(tags)
+            index.add(tag, seq)
+            pairs.add((tag, seq))
+            if rng.random() < 0.1:
+                wanted, is_prefix = rng.choice([b"", *tags]), rng.random() < 0.5
+                below = rng.randint(1, seq + 1)
+                right = {
+                    (tag, at)
+                    for tag, at in pairs
+                    if at < below and (tag.startswith(wanted) if is_prefix else tag == wanted)
+                }
+                assert sorted(index.take(wanted, is_prefix, below)) == sorted(at for _, at in right)
+                pairs -= right
+            if rng.random() < 0.02:
+                below = rng.randint(1, seq)
+                index.prune(below)
+                pairs = {(tag, at) for tag, at in pairs if at >= below}
+            assert len(index) == len({tag for tag, _ in pairs})
