@@ -23,25 +23,20 @@ from functools import partial
 from typing import NamedTuple
 
 from shared.clock import Clock
-from shared.errors import SHUTTING_DOWN, STORAGE_FAILED, STORAGE_FULL, THROTTLED, Refusal
+from shared.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
 from topicsd.wal.batch import Batch, Entry
+from topicsd.wal.next_file import NextFile
 from topicsd.wal.sync_thread import DiskThread, Loop
-from topicsd.wal.writer import NO_SPACE, LogWriter, Spare, Sync
+from topicsd.wal.writer import NO_SPACE, LogWriter, Sync
 
 logger = logging.getLogger("topicsd.wal")
 
 BATCH_BYTES_MAX = 4 << 20
 BEHIND_SECONDS = 1.0
-# With a tick and the making of a file, writes are taken again within five seconds of there being space.
-SPACE_RETRY_SECONDS = 4.0
 # A disk that syncs faster than this is asked by the loop itself when one writer waits alone: waking a thread
 # and being woken by it would cost as much as the sync.
 FAST_SYNC_SECONDS = 0.0003
 FAST_SYNC_BYTES_MAX = 64 << 10
-# The part of the running file that is kept for control frames while there is no room for a next one.
-CONTROL_SHARE = 16
-
-_NO_LIMIT = 1 << 63
 
 
 class Bounds(NamedTuple):
@@ -98,9 +93,7 @@ class GroupCommit:
         self._urgent = False
         self._syncing = False
         self._sync_seconds = 1.0
-        self._data_limit = _NO_LIMIT
-        self._space_retry_at = 0.0
-        self._making_spare = False
+        self._next_file = NextFile(clock, thread, writer, self._space_changed, self._fail)
         self._commit_scheduled = False
         self._publishing = False
         self._closed = False
@@ -127,8 +120,8 @@ class GroupCommit:
             return Refusal(
                 THROTTLED, "the disk does not keep up: too many writes wait for it", retry_after_ms=1000
             )
-        if batch.next_position + size_bytes > self._data_limit:
-            return self._full(size_bytes)
+        if batch.next_position + size_bytes > self._next_file.limit:
+            return self._next_file.refusal(size_bytes)
         return None
 
     def admit_control(self) -> Refusal | None:
@@ -144,7 +137,9 @@ class GroupCommit:
         if self._gate is not None or self._is_crowded():
             self.room_until = -1
         else:
-            self.room_until = min(self.synced_position + self._bounds.unsynced_bytes_max, self._data_limit)
+            self.room_until = min(
+                self.synced_position + self._bounds.unsynced_bytes_max, self._next_file.limit
+            )
 
     def join(
         self, parts: list[bytes], size_bytes: int, frame_count: int, entry: Entry, wait_for_sync: bool
@@ -224,8 +219,7 @@ class GroupCommit:
         self.counters.batches += 1
         self.counters.frames += batch.frame_count + 1
         self.counters.bytes_written += end.position - batch.first_position
-        if self._writer.wants_spare and not self._making_spare and self._data_limit == _NO_LIMIT:
-            self._make_spare()
+        self._next_file.look_ahead()
         return True
 
     def _write_failed(self, batch: Batch, error: OSError) -> None:
@@ -235,10 +229,8 @@ class GroupCommit:
         end = self._writer.end
         self.batch = Batch(end.position, end.ordinal)
         batch.undo()
-        if not self._writer.has_spare:
-            self._space_ran_out()
-        # With a next file at hand it is only this batch that is too large for what is left of the disk.
-        refuse(batch.entries(), self._full(batch.next_position - batch.first_position))
+        self._next_file.ran_out()
+        refuse(batch.entries(), self._next_file.refusal(batch.next_position - batch.first_position))
 
     def _publish(self, entries: list[Entry]) -> None:
         """In their order: what an answer sets off joins the next batch, and must not overtake the rest."""
@@ -334,48 +326,17 @@ class GroupCommit:
         if self.synced_position < self._data_end:
             if not self._syncing:
                 self._start_sync()
-        elif not self._idle_marked and self.batch.is_empty and self._data_limit == _NO_LIMIT:
+        elif not self._idle_marked and self.batch.is_empty and not self._next_file.is_missing:
             # An empty batch, whose BatchEnd carries how far the file is synced: from here on damage before
             # that place is known to be damage and not a torn tail.
             self._idle_marked = self._write(self.batch)
-        if self._data_limit != _NO_LIMIT and now >= self._space_retry_at and not self._making_spare:
-            # Not again before this one is through, and no sooner than after another wait.
-            self._space_retry_at = now + SPACE_RETRY_SECONDS
-            self._make_spare()
-        if more or not self._idle_marked or self._data_limit != _NO_LIMIT:
+        self._next_file.retry()
+        if more or not self._idle_marked or self._next_file.is_missing:
             self._keep_ticking()
 
-    def _make_spare(self) -> None:
-        self._making_spare = True
-        self._thread.submit(self._writer.make_spare(), self._spare_made)
-
-    def _spare_made(self, outcome: Spare | OSError) -> None:
-        self._making_spare = False
-        if isinstance(outcome, Spare):
-            self._writer.take_spare(outcome)
-            self._data_limit = _NO_LIMIT
-            self._measure_room()
-        elif outcome.errno in NO_SPACE:
-            self._space_ran_out()
-        else:
-            self._fail(outcome)
-
-    def _space_ran_out(self) -> None:
-        """Until there is a next file, records may fill this one but for what is kept for control frames."""
-        if self._data_limit == _NO_LIMIT:
-            logger.error("the disk is full: writes are refused until there is space")
-        reserved = self._writer.file_bytes // CONTROL_SHARE
-        self._data_limit = self._writer.end.position + max(0, self._writer.room_bytes - reserved)
+    def _space_changed(self) -> None:
         self._measure_room()
-        self._space_retry_at = self._clock.monotonic() + SPACE_RETRY_SECONDS
         self._keep_ticking()
-
-    def _full(self, required_bytes: int) -> Refusal:
-        detail: dict[str, object] = {
-            "free_bytes": self._writer.free_bytes(),
-            "required_bytes": required_bytes,
-        }
-        return Refusal(STORAGE_FULL, "the disk has no room for this write", detail, retry_after_ms=5000)
 
     # -- the end -----------------------------------------------------------------------------------------
 

@@ -197,7 +197,11 @@ class LogWriter:
             logger.error("the failure could not be noted in %s: %s", self._paths.current, error)
 
     def free_bytes(self) -> int:
-        return self._fs.free_bytes(self._paths.wal)
+        """For whoever is told that there is no room; 0 when the disk does not say."""
+        try:
+            return self._fs.free_bytes(self._paths.wal)
+        except OSError:
+            return 0
 
     def end_cleanly(self) -> None:
         """Everything is synced: say so in CURRENT, and leave no file that was only made ahead."""

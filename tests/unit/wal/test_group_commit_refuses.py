@@ -10,7 +10,7 @@ from tests.harness.one_shard import PATHS
 from tests.harness.wal_bytes import append_frame
 from tests.unit.wal.commit_bench import BOUNDS, FRAME, CommitBench
 from topicsd.wal.current_file import read_current
-from topicsd.wal.group_commit import CONTROL_SHARE
+from topicsd.wal.next_file import CONTROL_SHARE
 
 FILE_BYTES = 8192
 

@@ -1,0 +1,99 @@
+"""The file behind the running one, made ahead of need, and what goes on while the disk has no room for it.
+
+No space is no failure. Until there is some, records may fill the running file but for its last sixteenth,
+which is kept for what gives space back: deletes, acks. Space is asked for again every few seconds, so that
+writes are taken again by themselves.
+
+Must not know: batches, who writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from shared.clock import Clock
+from shared.errors import STORAGE_FULL, Refusal
+from topicsd.wal.sync_thread import DiskThread
+from topicsd.wal.writer import NO_SPACE, LogWriter, Spare
+
+logger = logging.getLogger("topicsd.wal")
+
+# With a tick and the making of a file, writes are taken again within five seconds of there being space.
+RETRY_SECONDS = 4.0
+# The part of the running file that is kept for control frames.
+CONTROL_SHARE = 16
+
+NO_LIMIT = 1 << 63
+
+
+class NextFile:
+    def __init__(
+        self,
+        clock: Clock,
+        thread: DiskThread,
+        writer: LogWriter,
+        on_change: Callable[[], None],
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self._clock = clock
+        self._thread = thread
+        self._writer = writer
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._is_making = False
+        self._retry_at = 0.0
+        self.limit = NO_LIMIT
+        """The position that records may not pass."""
+
+    @property
+    def is_missing(self) -> bool:
+        """There is no room for it."""
+        return self.limit != NO_LIMIT
+
+    def look_ahead(self) -> None:
+        """Asked after every write: make it when half of the running file is used."""
+        if self._writer.wants_spare and not self._is_making and not self.is_missing:
+            self._make()
+
+    def ran_out(self) -> None:
+        """The disk had no room for what was asked of it."""
+        if self._writer.has_spare:
+            return  # What failed was larger than a file; the next one is here.
+        if not self.is_missing:
+            logger.error("the disk is full: writes are refused until there is space")
+        reserved = self._writer.file_bytes // CONTROL_SHARE
+        self.limit = self._writer.end.position + max(0, self._writer.room_bytes - reserved)
+        self._retry_at = self._clock.monotonic() + RETRY_SECONDS
+        self._on_change()
+
+    def retry(self) -> None:
+        """Asked now and then: try again to get the room."""
+        now = self._clock.monotonic()
+        if self.is_missing and now >= self._retry_at and not self._is_making:
+            self._retry_at = now + RETRY_SECONDS
+            self._make()
+
+    def refusal(self, required_bytes: int) -> Refusal:
+        detail: dict[str, object] = {
+            "free_bytes": self._writer.free_bytes(),
+            "required_bytes": required_bytes,
+        }
+        return Refusal(STORAGE_FULL, "the disk has no room for this write", detail, retry_after_ms=5000)
+
+    def _make(self) -> None:
+        self._is_making = True
+        self._thread.submit(self._writer.make_spare(), self._made)
+
+    def _made(self, outcome: Spare | OSError) -> None:
+        self._is_making = False
+        if isinstance(outcome, Spare):
+            self._writer.take_spare(outcome)
+            if self.is_missing:
+                logger.warning("the disk has room again: writes are taken")
+            self.limit = NO_LIMIT
+            self._on_change()
+        elif outcome.errno in NO_SPACE:
+            self.ran_out()
+        else:
+            self._on_failure(outcome)
