@@ -23,6 +23,7 @@ from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.requests import (
+    NO_META,
     Appended,
     AppendRequest,
     Deleted,
@@ -75,7 +76,7 @@ class Told:
 def record(data: object = 1, tag: str | None = None, node: str | None = None, meta: Any = None) -> NewRecord:
     """A record as a client sends it; bytes are taken as they are, anything else becomes JSON."""
     raw = data if isinstance(data, bytes) else msgspec.json.encode(data)
-    meta_raw = None if meta is None else msgspec.Raw(msgspec.json.encode(meta))
+    meta_raw = NO_META if meta is None else msgspec.Raw(msgspec.json.encode(meta))
     return NewRecord(msgspec.Raw(raw), tag, node, meta_raw)
 
 

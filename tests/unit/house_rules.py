@@ -32,6 +32,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "topicsd/disk": ("topicsd.disk", "shared"),
     "topicsd/wal": ("topicsd.wal", "topicsd.disk", "shared"),
     "topicsd/engine": ("topicsd.engine", "topicsd.wal", "topicsd.disk", "shared"),
+    "topicsd/commands": ("topicsd.commands", "topicsd.engine", "topicsd.wal", "topicsd.disk", "shared"),
 }
 
 # Decisions that are pure functions of their inputs and `now`.

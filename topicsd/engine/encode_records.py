@@ -14,7 +14,7 @@ import xxhash
 
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, RECORD_TOO_LARGE, Refusal
-from topicsd.engine.requests import NewRecord
+from topicsd.engine.requests import NO_META, NewRecord
 from topicsd.wal.frame import (
     CHECKSUM_BYTES,
     FLAG_DURABLE,
@@ -79,7 +79,7 @@ def encode_records(
             node = node_text.encode()
             flags |= FLAG_NODE
         meta_bytes = 0
-        if record.meta is not None:
+        if record.meta is not NO_META:
             meta = bytes(record.meta)
             payload = payload_with_meta(payload, meta)
             flags |= FLAG_META
@@ -133,7 +133,7 @@ def records_digest(records: list[NewRecord], node: str | None) -> bytes:
     for record in records:
         fields += (
             bytes(record.data),
-            _bytes_of(record.meta),
+            None if record.meta is NO_META else bytes(record.meta),
             _bytes_of(record.tag),
             _bytes_of(record.node or node),
         )
@@ -142,7 +142,5 @@ def records_digest(records: list[NewRecord], node: str | None) -> bytes:
     return xxhash.xxh3_128_digest(lengths.tobytes() + b"".join([field for field in fields if field]))
 
 
-def _bytes_of(field: object) -> bytes | None:
-    if field is None:
-        return None
-    return field.encode() if isinstance(field, str) else bytes(field)  # type: ignore[call-overload]
+def _bytes_of(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()

@@ -53,7 +53,10 @@ def read(shard: ShardState, name: str, request: ReadRequest) -> ReadAnswer | Ref
     try:
         records, cursor = _collect(shard, topic, cursor, stop, request)
     except Damaged as damage:
-        return _corrupt(shard, topic, damage)
+        if tombstone is None:
+            return _corrupt(shard, topic, damage)
+        # A reader that steps over the damage would never learn what it missed: that is said first.
+        records = []
     return ReadAnswer(
         topic=topic.name,
         epoch=topic.epoch,
@@ -146,11 +149,25 @@ def _fetch(shard: ShardState, topic: Topic, run: TailRun, seqs: list[int]) -> It
                 break
             end = position + run.lengths[seqs[upto] - base]
             upto += 1
-        piece = shard.files.read(start, end)
-        for seq in seqs[at:upto]:
-            position, length = run.positions[seq - base], run.lengths[seq - base]
-            yield seq, _record(topic, seq, position, piece, position - start, length)
+        try:
+            piece = shard.files.read(start, end)
+        except OSError:
+            # One of them cannot be read: each by itself, so that it does not take the others with it.
+            for seq in seqs[at:upto]:
+                position, length = run.positions[seq - base], run.lengths[seq - base]
+                yield seq, _record(topic, seq, position, _read_alone(shard, seq, position, length), 0, length)
+        else:
+            for seq in seqs[at:upto]:
+                position, length = run.positions[seq - base], run.lengths[seq - base]
+                yield seq, _record(topic, seq, position, piece, position - start, length)
         at = upto
+
+
+def _read_alone(shard: ShardState, seq: int, position: int, length: int) -> bytes:
+    try:
+        return shard.files.read(position, position + length)
+    except OSError as error:
+        raise Damaged(seq, position, str(error)) from None
 
 
 def _record(topic: Topic, seq: int, position: int, piece: bytes, at: int, length: int) -> Record:
@@ -164,8 +181,10 @@ def _record(topic: Topic, seq: int, position: int, piece: bytes, at: int, length
 
 
 def _is_own(record: Record, nodes: frozenset[str], topic: Topic) -> bool:
-    """The reader wrote it itself, and does not want to see that."""
-    return bool(nodes) and topic.config.dedupe_node and record.node.decode() in nodes
+    """The reader wrote it itself, and does not want to see that. What has no node is nobody's own."""
+    if not nodes or not record.node:
+        return False
+    return topic.config.dedupe_node and record.node.decode() in nodes
 
 
 def _corrupt(shard: ShardState, topic: Topic, damage: Damaged) -> Refusal:

@@ -17,11 +17,15 @@ from shared.contract import TopicConfig, TopicConfigPatch
 from topicsd.wal.frame import Record
 
 
+# What a record without meta has: a union with None would keep the decoder from taking meta as it is.
+NO_META = msgspec.Raw(b"")
+
+
 class NewRecord(msgspec.Struct, gc=False):
     data: msgspec.Raw
     tag: str | None = None
     node: str | None = None
-    meta: msgspec.Raw | None = None
+    meta: msgspec.Raw = NO_META
 
 
 class AppendRequest(msgspec.Struct, gc=False):

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import xxhash
 
 from topicsd.disk.atomic_replace import create_afresh, exists, write_all
-from topicsd.disk.fs import Fs
+from topicsd.disk.fs import FileStat, Fs
 from topicsd.disk.layout import ShardPaths, is_leftover_name, parse_wal_name
 from topicsd.wal.copy_forward import copy_forward
 from topicsd.wal.current_file import Current, note_sync_failure, read_current, write_current
@@ -73,10 +73,15 @@ class Recovery:
         distrusted = current is None or current.state == "sync_failed" or self._media_is_behind()
         self._distrusted = distrusted
         self._found = found = open_wal_files(fs, paths, self._unsafe if distrusted else None)
-        check_identity(paths, found, self._identity)
-        exact = heads_are_exact(current, bool(found), is_same_place(fs, paths, current, found))
-        exact = exact and not distrusted
-        walk = self._walk_log(on_batch)
+        try:
+            check_identity(paths, found, self._identity)
+            exact = heads_are_exact(current, bool(found), is_same_place(fs, paths, current, found))
+            exact = exact and not distrusted
+            walk = self._walk_log(on_batch)
+        except Exception:
+            for file in found:  # What is refused holds nothing open.
+                fs.close(file.fd)
+            raise
         exact = exact and not walk.is_short and ends_as_current_says(current, walk)
         if distrusted:
             self._copy_forward(walk)
@@ -254,11 +259,21 @@ def check_identity(paths: ShardPaths, found: list[LogFileFound], identity: Ident
             )
 
 
-def is_same_place(fs: Fs, paths: ShardPaths, current: Current | None, found: list[LogFileFound]) -> bool:
-    """CURRENT and the file it names are the very files that the last run wrote, on the same boot."""
+def is_same_place(
+    fs: Fs,
+    paths: ShardPaths,
+    current: Current | None,
+    found: list[LogFileFound],
+    place: FileStat | None = None,
+) -> bool:
+    """CURRENT and the file it names are the very files that the last run wrote, on the same boot.
+
+    `place` is where CURRENT was read, for whoever has to expect that somebody replaces it meanwhile.
+    """
     for file in found:
         if current is not None and file.first_ordinal == current.file:
-            return current.is_same_place(fs.stat(paths.current), fs.fstat(file.fd), fs.boot_id())
+            here = place or fs.stat(paths.current)
+            return current.is_same_place(here, fs.fstat(file.fd), fs.boot_id())
     return False
 
 

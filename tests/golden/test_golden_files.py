@@ -1,0 +1,150 @@
+"""Every format version that was ever released stays readable: what was in it then is found in it now."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.config import Settings
+from tests.golden.make_golden import GOLDEN, KEY, describe
+from tests.harness.manual_clock import ManualClock
+from tests.harness.manual_loop import ManualLoop, StepThread
+from tests.harness.one_shard import Told, record
+from topicsd.disk.fs import RealFs
+from topicsd.disk.layout import read_layout, shard_paths
+from topicsd.engine.requests import AppendRequest
+from topicsd.engine.shard import Shard
+from topicsd.wal.file_header import VERSION
+from topicsd.wal.frame import FrameType, parse_frame
+from topicsd.wal.log_walk import open_wal_files, walk_log
+from topicsd.wal.reader import FoundBatch
+from topicsd.wal.writer import Identity
+
+VERSIONS = sorted(path.name for path in GOLDEN.glob("wal-format-*"))
+WRITTEN_TYPES = {
+    FrameType.APPEND,
+    FrameType.TOPIC_CREATE,
+    FrameType.TOPIC_DELETE,
+    FrameType.DELETE,
+    FrameType.EVICT_WATERMARK,
+    FrameType.CONFIG_UPDATE,
+    FrameType.HEAD_WATERMARK,
+    FrameType.IDEMPOTENCY,
+    FrameType.LOST_RANGE,
+}
+
+SETTINGS = Settings(wal_file_bytes=1 << 16)
+
+Opened = tuple[Shard, ManualLoop, StepThread]
+
+
+def copy_of(version: str, tmp_path: Path) -> Path:
+    data = tmp_path / "data"
+    shutil.copytree(GOLDEN / version / "data", data)
+    return data
+
+
+def expected_of(version: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((GOLDEN / version / "expected.json").read_text(encoding="utf-8"))
+    return found
+
+
+def opened(data: Path, now_ms: int) -> Opened:
+    fs, clock = RealFs(), ManualClock(now_ms=now_ms)
+    layout = read_layout(fs, str(data))
+    assert layout is not None
+    loop = ManualLoop(clock)
+    thread = StepThread(loop)
+    identity = Identity(layout.instance_bytes, 0)
+    failures: list[OSError] = []
+    shard = Shard(fs, clock, loop, thread, shard_paths(str(data), 0), identity, SETTINGS, failures.append)
+    return shard, loop, thread
+
+
+def bytes_of(data: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(data)): path.read_bytes()
+        for path in sorted(data.rglob("*"))
+        if path.is_file() and path.name != "LOCK"
+    }
+
+
+def assert_has(found: Any, expected: Any, place: str) -> None:
+    """A later release may know more about the same topic; what was known then has to be the same."""
+    if isinstance(expected, dict):
+        for name, value in expected.items():
+            assert_has(found[name], value, f"{place}.{name}")
+    else:
+        assert found == expected, place
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_was_in_it_is_found_in_it(version: str, tmp_path: Path) -> None:
+    expected = expected_of(version)
+    shard, _, _ = opened(copy_of(version, tmp_path), expected["now_ms"])
+    found = json.loads(json.dumps(describe(shard)))
+    assert found.keys() == expected["topics"].keys()
+    for name, topic in expected["topics"].items():
+        assert_has(found[name], topic, name)
+    shard.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_start_that_only_reads_leaves_every_byte_as_it_is(version: str, tmp_path: Path) -> None:
+    data = copy_of(version, tmp_path)
+    before = bytes_of(data)
+    shard, _, _ = opened(data, expected_of(version)["now_ms"])
+    shard.close()
+    assert bytes_of(data) == before
+    assert before == bytes_of(GOLDEN / version / "data")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_key_from_then_is_known_now_and_the_log_goes_on(version: str, tmp_path: Path) -> None:
+    expected = expected_of(version)
+    data = copy_of(version, tmp_path)
+    shard, loop, thread = opened(data, expected["now_ms"])
+    again = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    repeated, new = Told(), Told()
+    shard.append("orders", AppendRequest([again], idempotency_key=KEY), repeated)
+    shard.append("orders", AppendRequest([record("new")]), new)
+    loop.run_until_idle()
+    while thread.run_one():
+        loop.run_until_idle()
+    assert (repeated.answer.first_seq, repeated.answer.deduped) == (1, True)
+    assert new.answer.first_seq == expected["topics"]["orders"]["state"]["head_seq"] + 1
+    shard.close()
+    shard, _, _ = opened(data, expected["now_ms"])
+    state: Any = shard.topic_state("orders")
+    assert state.head_seq == new.answer.first_seq
+    shard.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_lies_in_the_files_it_was_written_to(version: str) -> None:
+    data = GOLDEN / version / "data"
+    names = [str(path.relative_to(data)) for path in sorted(data.rglob("wal-*.log"))]
+    assert names == expected_of(version)["files"]
+
+
+def test_the_running_version_has_a_golden_file_with_every_frame_that_is_written() -> None:
+    assert f"wal-format-{VERSION}" in VERSIONS
+    types = set()
+
+    def note(batch: FoundBatch, position: int) -> None:
+        at = batch.start
+        while at < batch.end:
+            frame = parse_frame(batch.buffer, at, batch.end)
+            types.add(frame.type)
+            at += frame.size
+
+    fs = RealFs()
+    files = open_wal_files(fs, shard_paths(str(GOLDEN / f"wal-format-{VERSION}" / "data"), 0))
+    walk_log(fs, files, None, note)
+    for file in files:
+        fs.close(file.fd)
+    assert types == WRITTEN_TYPES

@@ -1,0 +1,74 @@
+"""The command `topicsd` as a person runs it, and what of a directory tells whether it was left alone.
+
+Promises: `run_command` is another process, `run_here` is this one and fast; both give the exit code and what
+came out. Nothing but the arguments tells the command where it is.
+
+What it must not know: what the answers should be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from topicsd.__main__ import main
+
+PROJECT = Path(__file__).parents[2]
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.out)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        return [msgspec.json.decode(line) for line in self.out.splitlines()]
+
+
+def command_line(*arguments: object) -> list[str]:
+    return [sys.executable, "-X", "dev", "-W", "error", "-m", "topicsd", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(PROJECT)}
+
+
+def run_command(*arguments: object, cwd: Path | None = None) -> Ran:
+    done = subprocess.run(
+        command_line(*arguments), cwd=cwd, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def run_here(*arguments: object) -> Ran:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as error:  # argparse
+            code = error.code if isinstance(error.code, int) else 1
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def fingerprint(root: Path) -> dict[str, tuple[object, ...]]:
+    """Everything that a change of the tree would change, by path."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in [root, *sorted(root.rglob("*"))]:
+        stat = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        found[str(path)] = (stat.st_ino, stat.st_mode, stat.st_size, *times, content)
+    return found

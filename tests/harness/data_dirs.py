@@ -1,0 +1,216 @@
+"""Data directories in the states in which somebody may find one, each made by a real shard and its end.
+
+Promises: `DIRECTORIES` names them. All but the damaged ones are what the program itself leaves. The sizes are
+small, the times are those of the manual clock.
+
+What it must not know: what a command says about them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from shared.names import topic_id
+from shared.placement import shard_of
+from tests.harness.one_shard import record
+from tests.harness.real_shard import RealShard
+from topicsd.wal.current_file import note_sync_failure, read_current, write_current
+
+FLIP = 1 << 5
+
+
+def flip(path: str | Path, offset: int) -> None:
+    """Change one bit of a file, in place and with nothing else of it."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes((byte ^ FLIP,)))
+
+
+def fill(shard: RealShard) -> None:
+    """A bit of everything: three classes, tags, a cap that evicts, a delete, a topic made again."""
+    shard.append("orders", record({"n": 1}, tag="new", node="n1", meta={"k": 1}), record({"n": 2}))
+    shard.put("audit", durability="fsync", cap_records=2)
+    shard.append("audit", 1, 2, 3)
+    shard.append("live", 1, 2, config=None)
+    shard.delete_topic("live")
+    shard.put("live", durability="ephemeral")
+    shard.append("live", 1)
+    shard.append("orders", record({"n": 3}, tag="paid"), idempotency_key="once")
+    shard.delete("orders", tag="new")
+
+
+def clean(path: Path) -> RealShard:
+    shard = RealShard(path)
+    fill(shard)
+    shard.pass_time(60)
+    shard.close()
+    return shard
+
+
+def killed(path: Path) -> RealShard:
+    """While ceilings stand above their heads."""
+    shard = RealShard(path)
+    fill(shard)
+    shard.stop_dead()
+    return shard
+
+
+def rebooted(path: Path) -> RealShard:
+    """The machine went down; here without a loss, but that cannot be known."""
+    shard = killed(path)
+    current = read_current(shard.fs, shard.paths.current)
+    assert current is not None
+    moved = msgspec.structs.replace(current, boot_id="another-boot")
+    write_current(shard.fs, shard.paths.current, moved)
+    return shard
+
+
+def copied(path: Path) -> RealShard:
+    """The same bytes in other files."""
+    shard = killed(path)
+    for file in [one for one in path.rglob("*") if one.is_file()]:
+        copy = file.with_suffix(".copy")
+        shutil.copy2(file, copy)
+        os.replace(copy, file)
+    return shard
+
+
+def sync_failed(path: Path) -> RealShard:
+    shard = killed(path)
+    note_sync_failure(shard.fs, shard.paths.current)
+    return shard
+
+
+def lost_range(path: Path) -> RealShard:
+    """The run after a crash of the machine; records in front of the range and behind it."""
+    shard = rebooted(path)
+    shard.reopen()
+    shard.append("orders", "behind")
+    shard.pass_time(60)
+    shard.close()
+    return shard
+
+
+def torn(path: Path) -> RealShard:
+    """The last batch, which nothing says was synced, is not whole."""
+    shard = killed(path)
+    flip(shard.wal_files()[-1], log_end(shard) - 1)
+    return shard
+
+
+def torn_and_restarted(path: Path) -> RealShard:
+    """What was torn is in quarantine; nothing was written since."""
+    shard = torn(path)
+    shard.reopen()
+    shard.close()
+    return shard
+
+
+def torn_and_gone_on(path: Path) -> RealShard:
+    shard = torn(path)
+    shard.reopen()
+    shard.append("orders", "behind")
+    shard.close()
+    return shard
+
+
+def damaged(path: Path) -> RealShard:
+    """In the middle of what was synced."""
+    shard = clean(path)
+    flip(shard.wal_files()[0], 300)
+    return shard
+
+
+def without_current(path: Path) -> RealShard:
+    shard = clean(path)
+    os.unlink(shard.paths.current)
+    return shard
+
+
+def with_a_damaged_current(path: Path) -> RealShard:
+    shard = clean(path)
+    flip(shard.paths.current, 20)
+    return shard
+
+
+def cut_from_outside(path: Path) -> RealShard:
+    shard = clean(path)
+    os.truncate(shard.wal_files()[0], log_end(shard))
+    return shard
+
+
+def of_many_files(path: Path) -> RealShard:
+    shard = RealShard(path, wal_file_bytes=4096)
+    for number in range(40):
+        shard.append("orders", record({"n": number, "text": "x" * 200}))
+    shard.close()
+    return shard
+
+
+def of_many_shards(path: Path, shards: int = 3) -> RealShard:
+    """Twelve topics, each where it belongs."""
+    opened = [RealShard(path, shard=number, shards=shards) for number in range(shards)]
+    for number in range(12):
+        name = f"topic-{number}"
+        opened[shard_of(topic_id(name), shards)].append(name, *range(number + 1))
+    for shard in opened:
+        shard.close()
+    return opened[0]
+
+
+def untouched(path: Path) -> RealShard:
+    shard = RealShard(path)
+    shard.close()
+    return shard
+
+
+def being_used(path: Path) -> RealShard:
+    """The lock is held, by this process."""
+    shard = RealShard(path)
+    fill(shard)
+    return shard
+
+
+def killed_with_a_spare(path: Path) -> RealShard:
+    """The next file was made already."""
+    shard = RealShard(path, wal_file_bytes=4096)
+    shard.append("orders", "x" * 3000)
+    shard.settle()
+    shard.stop_dead()
+    return shard
+
+
+def log_end(shard: RealShard) -> int:
+    """The offset behind the last byte of the last WAL file that is not zero."""
+    return len(Path(shard.wal_files()[-1]).read_bytes().rstrip(b"\0"))
+
+
+DIRECTORIES: dict[str, Callable[[Path], RealShard]] = {
+    build.__name__: build
+    for build in (
+        clean,
+        killed,
+        rebooted,
+        copied,
+        sync_failed,
+        lost_range,
+        torn,
+        torn_and_restarted,
+        torn_and_gone_on,
+        damaged,
+        without_current,
+        with_a_damaged_current,
+        cut_from_outside,
+        of_many_files,
+        of_many_shards,
+        untouched,
+        killed_with_a_spare,
+    )
+}

@@ -1,0 +1,77 @@
+"""One open shard on the real disk, in the hands of a test: as `OneShard`, but for where its bytes are.
+
+Promises: a directory as a server leaves it, file for file, with the time of the manual clock in it. `kill`
+lets go of it as a SIGKILL would, with nothing said in CURRENT.
+
+What it must not know: what is looked at in the directory.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from shared.config import Settings
+from tests.harness.manual_clock import ManualClock
+from tests.harness.manual_loop import ManualLoop, StepThread
+from tests.harness.one_shard import INSTANCE, OneShard
+from topicsd.disk.fs import RealFs
+from topicsd.disk.layout import LAYOUT_NAME, create_data_dir, shard_paths
+from topicsd.engine.shard import Shard
+from topicsd.wal.writer import Identity
+
+SMALL = {"wal_file_bytes": 1 << 16}
+
+
+class RealShard(OneShard):
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self.settings = Settings(**{**SMALL, **settings})
+        self.failures: list[OSError] = []
+        self.fs = RealFs()
+        if not os.path.exists(data_dir / LAYOUT_NAME):
+            create_data_dir(self.fs, str(data_dir), shards, INSTANCE)
+        self.paths = shard_paths(str(data_dir), shard)
+        self.identity = Identity(INSTANCE, shard)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Start on what there is, as another process would."""
+        self.loop = ManualLoop(self.clock)
+        self.thread = StepThread(self.loop)
+        self.shard = Shard(
+            self.fs,
+            self.clock,
+            self.loop,
+            self.thread,
+            self.paths,
+            self.identity,
+            self.settings,
+            self.failures.append,
+        )
+
+    def restart(self) -> None:
+        self.shard.close()
+        self.reopen()
+
+    def stop_dead(self) -> None:
+        """As a SIGKILL would: nothing more is written, and the lock is free."""
+        self.shard._files.close()
+        self.shard._lock.release()
+
+    def kill(self) -> None:
+        self.stop_dead()
+        self.reopen()
+
+    def wal_files(self) -> list[str]:
+        names = sorted(os.listdir(self.paths.wal))
+        return [os.path.join(self.paths.wal, name) for name in names if name.startswith("wal-")]

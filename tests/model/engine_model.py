@@ -1,0 +1,329 @@
+"""A random client of one shard, who knows by the oracle what every answer has to be.
+
+Promises: an episode is made by its seed alone. Each operation compares its answer, every `CHECK_EVERY`
+operations and behind every restart all topics are compared: state, and reads from several cursors to the
+head. What goes wrong is said with the seed and the last operations.
+
+What it must not know: what is inside the engine.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+
+from shared.contract import TopicConfig
+from tests.harness.one_shard import OneShard, Told, record
+from tests.model.topic_oracle import OracleKey, OracleRecord, OracleTopic
+from topicsd.engine.requests import Appended, Deleted, ReadAnswer, TopicState
+
+CHECK_EVERY = 40
+NAMES = ("orders", "jobs", "cache", "audit", "a.b:c")
+TAGS = (None, None, "x", "xy", "xyz", "y", "ü")
+NODES = (None, None, "n1", "n2")
+TOLD_OPERATIONS = 30
+
+
+class Episode:
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.seed = seed
+        self.one = OneShard(wal_file_bytes=self.rng.choice((4096, 16384, 1 << 20)))
+        self.topics: dict[str, OracleTopic] = {}
+        self.told: list[str] = []
+        self.done = 0
+        self.payloads = 0
+        self.keys_made = 0
+        self.waiting: list[tuple[Told, Any]] = []
+
+    def run(self, operations: int) -> None:
+        try:
+            while self.done < operations:
+                self.step()
+                self.done += 1
+                if not self.done % CHECK_EVERY:
+                    self.check()
+            self.check()
+        except AssertionError as error:
+            last = "\n".join(self.told[-TOLD_OPERATIONS:])
+            raise AssertionError(f"seed {self.seed}, operation {self.done}: {error}\n{last}") from error
+
+    def step(self) -> None:
+        chance = self.rng.random()
+        for share, operation in self.SHARES:
+            if chance < share:
+                operation(self)
+                return
+            chance -= share
+        raise AssertionError("the shares add up to one")
+
+    @property
+    def now_ms(self) -> int:
+        return self.one.clock.now_ms()
+
+    def tell(self, what: str) -> None:
+        self.told.append(f"{self.done}: {what}")
+
+    # Appending.
+
+    def append(self) -> None:
+        self.one.settle()
+        for _ in range(self.rng.choice((1, 1, 1, 2, 5))):
+            self.expect_append(self.rng.choice(NAMES), self.new_records())
+        self.one.settle()
+        self.close_answers()
+
+    def new_records(self) -> list[OracleRecord]:
+        found = []
+        for _ in range(self.rng.choice((1, 1, 2, 3, 10))):
+            self.payloads += 1
+            data = b'"%d %b"' % (self.payloads, b"x" * self.rng.randrange(30))
+            found.append(OracleRecord(0, data, self.rng.choice(TAGS), self.rng.choice(NODES)))
+        return found
+
+    def expect_append(self, name: str, records: list[OracleRecord], key: str | None = None) -> None:
+        """Send it, and note what its answer has to be."""
+        self.tell(f"append {len(records)} to {name}, key {key}")
+        given = [record(one.data, one.tag, one.node) for one in records]
+        topic = self.topics.get(name)
+        created = topic is None
+        if topic is None:
+            topic = self.topics[name] = OracleTopic(TopicConfig(), self.now_ms)
+        code = topic.refusal([one.size for one in records], self.now_ms)
+        told = self.one.send_append(name, *given, idempotency_key=key)
+        if code is not None:
+            assert told.code == code, f"{told.answer} instead of {code}"
+            return
+        first = topic.append(records, self.now_ms)
+        if key is not None:
+            topic.keys[key] = OracleKey(records, first, topic.last_ts)
+        durability = topic.config.durability
+        expected = Appended(name, first, topic.head, topic.head, created, False, durability)
+        self.waiting.append((told, expected))
+
+    def close_answers(self) -> None:
+        for told, expected in self.waiting:
+            assert told.answer == expected, f"{told.answer} instead of {expected}"
+        self.waiting.clear()
+
+    def keyed_append(self) -> None:
+        name = self.rng.choice(NAMES)
+        self.forget_keys()
+        self.keys_made += 1
+        self.expect_append(name, self.new_records(), f"key-{self.keys_made}")
+        self.one.settle()
+        self.close_answers()
+
+    def repeated_append(self) -> None:
+        self.forget_keys()
+        known = [(name, key) for name, topic in sorted(self.topics.items()) for key in topic.keys]
+        if not known:
+            return
+        name, key = self.rng.choice(known)
+        topic, used = self.topics[name], self.topics[name].keys[key]
+        is_same = self.rng.random() < 0.7
+        self.tell(f"append to {name} again under {key}, {'the same' if is_same else 'other'} records")
+        records = used.records if is_same else self.new_records()
+        told = self.one.send_append(
+            name, *[record(one.data, one.tag, one.node) for one in records], idempotency_key=key
+        )
+        self.one.settle()
+        if not is_same:
+            assert told.code == "idempotency_mismatch", told.answer
+            return
+        last, durability = used.first_seq + len(records) - 1, topic.config.durability
+        expected = Appended(name, used.first_seq, last, topic.head, False, True, durability)
+        assert told.answer == expected, f"{told.answer} instead of {expected}"
+
+    def forget_keys(self) -> None:
+        """What is out of its window is not asked for again, also when the clock steps back."""
+        for topic in self.topics.values():
+            window_ms = topic.config.idempotency_window_ms
+            topic.keys = {
+                key: used for key, used in topic.keys.items() if self.now_ms - used.used_ms <= window_ms
+            }
+
+    # Changing and deleting.
+
+    def put(self) -> None:
+        name = self.rng.choice(NAMES)
+        patch: dict[str, Any] = {}
+        if self.rng.random() < 0.6:
+            patch["cap_records"] = self.rng.choice((0, 0, 1, 5, 30))
+        if self.rng.random() < 0.4:
+            patch["cap_bytes"] = self.rng.choice((0, 0, 60, 400, 2000))
+        if self.rng.random() < 0.5:
+            patch["ttl_ms"] = self.rng.choice((0, 0, 300, 5000))
+        if self.rng.random() < 0.3:
+            patch["discard"] = self.rng.choice(("old", "reject"))
+        if self.rng.random() < 0.3:
+            patch["dedupe_node"] = self.rng.random() < 0.5
+        if self.rng.random() < 0.5:
+            patch["durability"] = self.rng.choice(("ephemeral", "memory", "disk", "disk", "fsync"))
+        self.tell(f"put {name} {patch}")
+        told = self.one.send_put(name, **patch)
+        self.one.settle()
+        topic = self.topics.get(name)
+        config = msgspec.structs.replace(topic.config if topic else TopicConfig(), **patch)
+        if topic is None:
+            self.topics[name] = OracleTopic(config, self.now_ms)
+        elif (config.durability == "ephemeral") != topic.is_ephemeral:
+            assert told.code == "topic_exists_incompatible", told.answer
+            return
+        else:
+            topic.config = config
+            topic.keep_to_caps()
+        assert (told.answer.created, told.answer.config) == (topic is None, config), told.answer
+
+    def delete_records(self) -> None:
+        name = self.rng.choice(NAMES)
+        topic = self.topics.get(name)
+        head = topic.head if topic else 5
+        before_seq = self.rng.choice((None, self.rng.randint(0, head + 3)))
+        tag = self.rng.choice((None, "x", "xy", "y", "ü", "none"))
+        if before_seq is None and tag is None:
+            tag = "x"
+        is_prefix = tag is not None and self.rng.random() < 0.4
+        self.tell(f"delete in {name}: before {before_seq}, tag {tag}, prefix {is_prefix}")
+        told = self.one.send_delete(name, before_seq=before_seq, tag=tag, is_prefix=is_prefix)
+        self.one.settle()
+        if topic is None:
+            assert told.code == "topic_not_found", told.answer
+            return
+        topic.expire(self.now_ms)
+        count = topic.delete(before_seq, tag, is_prefix)
+        expected = Deleted(name, count, topic.earliest, topic.head, len(topic.records), topic.bytes)
+        assert told.answer == expected, f"{told.answer} instead of {expected}"
+
+    def delete_topic(self) -> None:
+        name, if_empty = self.rng.choice(NAMES), self.rng.random() < 0.3
+        topic = self.topics.get(name)
+        self.tell(f"delete topic {name}, if_empty {if_empty}")
+        told = self.one.send_delete_topic(name, if_empty=if_empty)
+        self.one.settle()
+        if topic is not None and if_empty:
+            topic.expire(self.now_ms)
+            if topic.records:
+                assert told.code == "topic_not_empty", told.answer
+                return
+        assert told.answer.deleted is (topic is not None), told.answer
+        self.topics.pop(name, None)
+
+    # Time and ends.
+
+    def pass_time(self) -> None:
+        ms = self.rng.choice((1, 20, 60, 299, 300, 301, 1500, 6000, 130_000))
+        self.tell(f"{ms} ms pass")
+        self.one.pass_time(ms)
+
+    def step_clock(self) -> None:
+        ms = self.rng.choice((-700, -5000, 400, 3000))
+        self.tell(f"the clock steps by {ms} ms")
+        self.one.clock.step_wall(ms)
+
+    def restart(self) -> None:
+        end = self.rng.choice(("restart", "kill", "kill", "reboot"))
+        self.tell(end)
+        self.forget_keys()
+        getattr(self.one, end)()
+        for name, topic in self.topics.items():
+            state = self.one.state(name)
+            head = state.head_seq
+            may_jump = end == "reboot" or (end == "kill" and topic.is_ephemeral)
+            if may_jump and topic.config.durability != "fsync":
+                assert head >= topic.head, f"the head of {name} fell from {topic.head} to {head}"
+            else:
+                assert head == topic.head, f"the head of {name} moved from {topic.head} to {head}"
+            topic.resume_at(head, state.last_write_ts)
+            topic.expire(self.now_ms)
+        self.check()
+
+    # Comparing.
+
+    def check(self) -> None:
+        assert self.one.shard.topic_names() == sorted(self.topics)
+        for name, topic in self.topics.items():
+            self.check_state(name, topic)
+            for from_seq in {0, topic.head, topic.head + 5, self.rng.randint(0, topic.head)}:
+                self.check_reads(name, topic, from_seq)
+
+    def check_state(self, name: str, topic: OracleTopic) -> None:
+        topic.expire(self.now_ms)
+        state = self.one.state(name)
+        assert topic.epoch in (None, state.epoch), f"the epoch of {name} changed"
+        topic.epoch = state.epoch
+        expected = TopicState(
+            topic=name,
+            epoch=state.epoch,
+            head_seq=topic.head,
+            earliest_seq=topic.earliest,
+            evict_floor=topic.floor,
+            durable_seq=state.durable_seq,
+            count=len(topic.records),
+            bytes=topic.bytes,
+            last_write_ts=topic.last_ts,
+            config=topic.config,
+        )
+        assert state == expected, f"{state} instead of {expected}"
+        assert 0 <= state.durable_seq <= state.head_seq
+
+    def check_reads(self, name: str, topic: OracleTopic, from_seq: int) -> None:
+        """From one cursor to the head, in steps of one size."""
+        limit = self.rng.choice((1, 3, 1000))
+        nodes = self.rng.choice((frozenset[str](), frozenset({"n1"}), frozenset({"n1", "n2"})))
+        assert topic.epoch is not None
+        epoch = self.rng.choice((None, topic.epoch, topic.epoch + 1))
+        for _ in range(40):
+            answer = self.one.read(name, from_seq, limit=limit, nodes=nodes, epoch=epoch)
+            self.compare(topic, answer, from_seq, limit, nodes, epoch not in (None, topic.epoch))
+            if answer.caught_up:
+                return
+            from_seq, epoch = answer.next_from_seq, None
+
+    def compare(
+        self,
+        topic: OracleTopic,
+        answer: ReadAnswer,
+        from_seq: int,
+        limit: int,
+        nodes: frozenset[str],
+        is_other_epoch: bool,
+    ) -> None:
+        expected = topic.read(from_seq, limit, nodes, is_other_epoch)
+        asked = f"{answer.topic} from {from_seq} limit {limit} nodes {sorted(nodes)}"
+        tombstone = answer.tombstone
+        gap = tombstone and (tombstone.gap_from, tombstone.gap_to, tombstone.reason)
+        assert gap == expected.tombstone, f"{asked}: tombstone {gap} instead of {expected.tombstone}"
+        found = [
+            (one.seq, OracleRecord(one.ts, one.data, one.tag.decode() or None, one.node.decode() or None))
+            for one in answer.records
+        ]
+        right = [(seq, topic.records[seq]) for seq in expected.seqs]
+        assert found == right, f"{asked}: {found} instead of {right}"
+        numbers = (answer.next_from_seq, answer.head_seq, answer.earliest_seq)
+        wanted = (expected.next_from_seq, topic.head, topic.earliest)
+        assert numbers == wanted, f"{asked}: next, head and earliest are {numbers} instead of {wanted}"
+        if tombstone is not None:
+            missed = max(0, tombstone.gap_to - tombstone.gap_from + 1)
+            assert (tombstone.missed_estimate, tombstone.earliest_seq, tombstone.head_seq) == (
+                missed,
+                topic.earliest,
+                topic.head,
+            )
+
+    SHARES = (
+        (0.50, append),
+        (0.06, keyed_append),
+        (0.04, repeated_append),
+        (0.07, put),
+        (0.12, delete_records),
+        (0.02, delete_topic),
+        (0.14, pass_time),
+        (0.02, step_clock),
+        (0.03, restart),
+    )
+
+
+assert abs(sum(share for share, _ in Episode.SHARES) - 1) < 1e-9

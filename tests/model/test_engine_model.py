@@ -1,0 +1,24 @@
+"""The engine against an oracle that is obviously right, over random operations of a random client."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.engine_model import Episode
+
+EPISODES, OPERATIONS = 20, 1000
+DEEP_EPISODES, DEEP_OPERATIONS = 250, 4000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(EPISODES))
+def test_every_answer_is_the_oracles(seed: int) -> None:
+    print("seed", seed)
+    Episode(seed).run(OPERATIONS)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(10_000, 10_000 + DEEP_EPISODES))
+def test_every_answer_is_the_oracles_for_a_million_operations(seed: int) -> None:
+    print("seed", seed)
+    Episode(seed).run(DEEP_OPERATIONS)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.one_shard import OneShard, Told, record
+from topicsd.engine.requests import Appended, AppendRequest
+
+
+@pytest.mark.parametrize(
+    ("durability", "after_write"), [("ephemeral", True), ("memory", True), ("disk", True), ("fsync", False)]
+)
+def test_a_write_is_visible_and_answered_when_its_class_is_satisfied(
+    durability: str, after_write: bool
+) -> None:
+    one = OneShard()
+    one.put("t", durability=durability)
+    told = one.send_append("t", 1)
+    assert not told.came
+    one.loop.run_until_idle()
+    assert told.came is after_write
+    assert one.state("t").head_seq == int(after_write)
+    one.settle()
+    assert (told.answer.durability, one.state("t").head_seq) == (durability, 1)
+
+
+def test_a_write_of_a_weaker_class_does_not_overtake_one_that_waits() -> None:
+    one = OneShard()
+    one.put("t", durability="fsync")
+    put = one.send_put("t", durability="disk")
+    first = one.send_append("t", 1)
+    one.loop.run_until_idle()
+    second = one.send_append("t", 2)
+    one.loop.run_until_idle()
+    assert [told.came for told in (put, first, second)] == [False] * 3
+    one.settle()
+    assert (put.answer.config.durability, first.answer.first_seq, second.answer.first_seq) == ("disk", 1, 2)
+    third = one.send_append("t", 3)
+    one.loop.run_until_idle()
+    assert third.came
+
+
+def test_the_topics_of_a_shard_do_not_wait_for_each_other() -> None:
+    one = OneShard()
+    one.put("fsync", durability="fsync")
+    one.put("disk")
+    slow, quick = one.send_append("fsync", 1), one.send_append("disk", 1)
+    one.loop.run_until_idle()
+    assert (slow.came, quick.came) == (False, True)
+    one.settle()
+    assert slow.came
+
+
+def test_an_answer_may_set_off_the_next_write() -> None:
+    one = OneShard()
+    one.put("t")
+    last = Told()
+
+    def again(answer: Appended) -> None:
+        if answer.last_seq == 50:
+            last(answer)
+        else:
+            one.shard.append("t", AppendRequest([record(1)]), again)
+
+    one.shard.append("t", AppendRequest([record(1)]), again)
+    one.settle()
+    assert last.answer.head_seq == 50
+    assert one.seqs("t") == list(range(1, 51))
+
+
+def test_a_reply_that_fails_keeps_nobody_else_from_an_answer() -> None:
+    def fails(answer: object) -> None:
+        raise RuntimeError("the client is gone")
+
+    for durability in ("disk", "fsync"):
+        one = OneShard()
+        one.put("t", durability=durability)
+        one.shard.append("t", AppendRequest([record(1)]), fails)
+        told = one.send_append("t", 2)
+        one.settle()
+        assert told.answer.first_seq == 2
+        assert one.seqs("t") == [1, 2]
+
+
+def test_after_a_failed_disk_every_write_is_refused() -> None:
+    one = OneShard()
+    one.put("t", durability="fsync")
+    one.disk.fail("sync_data")
+    in_doubt = one.send_append("t", 1)
+    one.settle()
+    assert in_doubt.code == "storage_failed"
+    assert len(one.failures) == 1
+    for told in (
+        one.send_append("t", 2),
+        one.send_append("new", 1),
+        one.send_put("t", ttl_ms=1),
+        one.send_put("new"),
+        one.send_delete("t", before_seq=1),
+        one.send_delete_topic("t"),
+    ):
+        one.settle()
+        assert told.code == "storage_failed"
+    assert one.seqs("t") == []
+
+
+def test_more_than_may_wait_is_throttled_and_gets_in_later() -> None:
+    one = OneShard(max_waiting_requests=2)
+    one.put("t", durability="fsync")
+    told = [one.send_append("t", 1), one.send_append("t", 2)]
+    one.loop.run_until_idle()
+    refused = one.send_append("t", 3)
+    assert (refused.code, refused.answer.retry_after_ms) == ("throttled", 1000)
+    one.settle()
+    assert [answer.answer.first_seq for answer in told] == [1, 2]
+    assert one.append("t", 3).first_seq == 3

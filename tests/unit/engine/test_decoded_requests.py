@@ -1,0 +1,18 @@
+import msgspec
+
+from tests.harness.one_shard import OneShard, Told
+from topicsd.engine.requests import NO_META, AppendRequest
+
+BODY = b'{"records":[{"data":{"b":1.50,"a":2}},{"data":null,"tag":"t","node":"n","meta":{"k" : [1]}}]}'
+
+
+def test_a_request_decodes_from_json_and_keeps_data_and_meta_as_they_are() -> None:
+    request = msgspec.json.decode(BODY, type=AppendRequest)
+    assert request.records[0].meta is NO_META
+    shard = OneShard()
+    told = Told()
+    shard.shard.append("a", request, told)
+    shard.settle()
+    first, second = shard.read("a").records
+    assert (first.data, first.meta) == (b'{"b":1.50,"a":2}', None)
+    assert (second.data, second.meta, second.tag, second.node) == (b"null", b'{"k" : [1]}', b"t", b"n")

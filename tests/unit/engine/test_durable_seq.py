@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from tests.harness.one_shard import OneShard, record
+
+
+def durable(one: OneShard, name: str = "t") -> int:
+    return one.state(name).durable_seq
+
+
+def test_what_was_acked_after_a_sync_is_durable() -> None:
+    one = OneShard()
+    one.put("t", durability="fsync")
+    assert durable(one) == 0
+    one.append("t", 1, 2)
+    assert durable(one) == 2
+
+
+def test_what_was_only_written_is_durable_with_the_background_sync() -> None:
+    one = OneShard()
+    one.append("t", 1, 2)
+    one.append("t", 3)
+    assert durable(one) == 2
+    one.pass_time(60)
+    assert durable(one) == 3
+
+
+def test_a_sync_that_another_topic_asked_for_counts() -> None:
+    one = OneShard()
+    one.put("fsync", durability="fsync")
+    one.append("t", 1)
+    one.pass_time(100)
+    one.append("t", 2)
+    assert durable(one) == 1
+    one.append("fsync", 1)
+    assert durable(one) == 2
+
+
+def test_an_ephemeral_topic_is_never_on_the_disk() -> None:
+    one = OneShard()
+    one.put("t", durability="ephemeral")
+    one.append("t", 1)
+    one.pass_time(5000)
+    assert durable(one) == 0
+
+
+def test_deleting_and_evicting_leave_it_where_it_is() -> None:
+    one = OneShard()
+    one.put("t", cap_records=3)
+    one.append("t", *range(10))
+    one.pass_time(60)
+    one.delete("t", before_seq=100)
+    assert durable(one) == 10
+
+
+def test_everything_that_was_found_by_a_start_is_durable() -> None:
+    one = OneShard()
+    one.append("t", 1)
+    one.append("t", 2, 3)
+    one.kill()
+    assert durable(one) == 3
+    one.append("t", 4)
+    assert durable(one) == 3
+
+
+def test_behind_a_lost_range_it_is_that_of_what_came_since() -> None:
+    one = OneShard()
+    one.append("t", 1)
+    one.pass_time(60)
+    one.reboot()
+    head = one.state("t").head_seq
+    assert head > 1
+    assert durable(one) == head
+    one.append("t", "waits for the ceiling")
+    one.append("t", 3)
+    assert durable(one) == head + 1
+    one.pass_time(60)
+    assert durable(one) == head + 2
+
+
+def test_it_is_never_more_than_what_a_power_cut_leaves() -> None:
+    one = OneShard(wal_file_bytes=4096)
+    one.put("t")
+    for number in range(200):
+        one.append("t", record(f"payload {number}", tag="x"))
+        if not number % 13:
+            one.pass_time(30)
+        if number % 50 == 49:
+            promised = durable(one)
+            for seed in range(10):
+                other = OneShard(clock=one.clock)
+                other.disk = one.disk
+                other.cut_power(seed)
+                assert other.seqs("t")[:promised] == list(range(1, promised + 1))

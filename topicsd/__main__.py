@@ -1,0 +1,32 @@
+"""The command `topicsd`, also `python -m topicsd`. See `commands/command_line.py`.
+
+It is thin so that an interrupt is told in one way from the first moment on, also while the rest is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    if not __debug__:
+        # The asserts guard what is written to the disk and what is believed of it.
+        print("topicsd: does not run without asserts: leave out -O and PYTHONOPTIMIZE", file=sys.stderr)
+        return 2
+    try:
+        from topicsd.commands.command_line import run
+
+        return run(arguments)
+    except KeyboardInterrupt:
+        print("topicsd: interrupted", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            # What it wrote to may have ended with it, and the interpreter would complain about that.
+            sys.stdout.close()
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""A data directory that a command was pointed at: is it one, and which of its shards are meant.
+
+Must not know: what the command wants of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shared.names import topic_id
+from shared.placement import shard_of
+from topicsd.commands.command import WRONG, CommandError
+from topicsd.disk.atomic_replace import exists
+from topicsd.disk.fs import Fs, RealFs
+from topicsd.disk.layout import LAYOUT_NAME, Layout, LayoutError, ShardPaths, read_layout, shard_paths
+from topicsd.disk.read_only_fs import ReadOnlyFs
+from topicsd.wal.writer import Identity
+
+
+class DataDir(NamedTuple):
+    fs: Fs
+    path: str
+    layout: Layout
+    shards: list[int]
+    """Those that are meant, in the order in which to look at them."""
+
+    def paths(self, shard: int) -> ShardPaths:
+        return shard_paths(self.path, shard)
+
+    def identity(self, shard: int) -> Identity:
+        return Identity(self.layout.instance_bytes, shard)
+
+
+def add_directory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", help=f"the data directory, the one with {LAYOUT_NAME}")
+    parser.add_argument("--shard", type=int, metavar="N", help="only this shard, from 0")
+
+
+def open_data_dir(given: argparse.Namespace, on_read: Callable[[int], None] | None = None) -> DataDir:
+    """CommandError when there is no data directory, or when it cannot be believed."""
+    fs = ReadOnlyFs(RealFs()) if on_read is None else ReadOnlyFs(RealFs(), on_read)
+    path: str = given.directory
+    try:
+        layout = read_layout(fs, path)
+    except LayoutError as error:
+        raise CommandError(str(error), WRONG) from None
+    if layout is None:
+        raise CommandError(_why_not(fs, path))
+    wanted: int | None = given.shard
+    if wanted is None:
+        return DataDir(fs, path, layout, list(range(layout.shards)))
+    if not 0 <= wanted < layout.shards:
+        raise CommandError(f"there is no shard {wanted}: {path} has shards 0 to {layout.shards - 1}")
+    return DataDir(fs, path, layout, [wanted])
+
+
+def owner_first(data_dir: DataDir, topic: str) -> list[int]:
+    """The shards to look for a topic in: the one that owns its name, then the others."""
+    owner = shard_of(topic_id(topic), data_dir.layout.shards)
+    return sorted(data_dir.shards, key=lambda shard: (shard != owner, shard))
+
+
+def stray_shards(data_dir: DataDir) -> list[str]:
+    """Directories beside the shards that the layout does not name."""
+    known = {os.path.basename(data_dir.paths(shard).root) for shard in range(data_dir.layout.shards)}
+    return [name for name in data_dir.fs.list_dir(os.path.join(data_dir.path, "shards")) if name not in known]
+
+
+def _why_not(fs: Fs, path: str) -> str:
+    if not exists(fs, path):
+        return f"there is no {path}"
+    try:
+        names = fs.list_dir(path)
+    except NotADirectoryError:
+        return f"{path} is a file, not a data directory"
+    if "shards" in names:
+        return (
+            f"{path} is no data directory: it has shards, but no {LAYOUT_NAME}. Restore that file; "
+            "without it no server starts here"
+        )
+    if "wal" in names:
+        return f"{path} is one shard; name the data directory above it, and the shard with --shard"
+    return f"{path} is no data directory: it has no {LAYOUT_NAME}"

@@ -1,0 +1,188 @@
+"""`topicsd inspect DIR`: what is there, how the last run ended, and what a start would make of it.
+
+It only looks, takes no lock and may run beside a server. It reads the log as a start would, so what it says
+about heads and floors is what a server would say.
+
+Must not know: how a log is read, or how a fact is put into words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from contextlib import closing
+
+import msgspec
+
+from shared.clock import SystemClock
+from shared.names import topic_id
+from topicsd.commands.command import FINE, WRONG, Command, CommandError
+from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir, owner_first, stray_shards
+from topicsd.commands.frame_listing import FrameListing
+from topicsd.commands.frame_text import FrameRow, heading, row_text
+from topicsd.commands.inspect_text import COPY_NOTE, shard_text, topic_text
+from topicsd.commands.shard_log import ShardLog
+from topicsd.commands.shard_report import ShardReport, notes, problems, shard_report
+from topicsd.commands.text_table import WIDTH, facts, plural, readable
+from topicsd.commands.topic_report import TopicReport
+
+DESCRIPTION = f"""\
+Show what a data directory holds: its shards, how their last runs ended, their files, and their topics with
+heads and floors. It changes nothing and takes no lock, so it may run beside a server.
+
+{textwrap.fill(COPY_NOTE, WIDTH)}
+"""
+
+
+class DirectoryReport(msgspec.Struct, frozen=True, kw_only=True):
+    directory: str
+    format: int
+    instance: str
+    shard_count: int
+    shards: list[ShardReport]
+    stray_shards: list[str]
+    note: str = COPY_NOTE
+
+
+class TopicAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic, with what is to be known of its shard."""
+
+    shard: int
+    starts: bool
+    heads_exact: bool
+    problems: list[str]
+    topic: TopicReport
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_directory(parser)
+    parser.add_argument("--topic", metavar="NAME", help="one topic in detail; with --frames, its frames")
+    parser.add_argument("--frames", action="store_true", help="list every frame of the log, as it is read")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON document; with --frames, one object a line"
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    data_dir = open_data_dir(given)
+    if given.frames:
+        return show_frames(data_dir, given.topic, given.json)
+    if given.topic is not None:
+        return show_topic(data_dir, given.topic, given.json)
+    return show_directory(data_dir, given.json)
+
+
+def show_directory(data_dir: DataDir, as_json: bool) -> int:
+    clock, layout = SystemClock(), data_dir.layout
+    report = DirectoryReport(
+        directory=readable(data_dir.path),
+        format=layout.format,
+        instance=layout.instance,
+        shard_count=layout.shards,
+        shards=[shard_report(data_dir, shard, clock) for shard in data_dir.shards],
+        stray_shards=stray_shards(data_dir),
+    )
+    if as_json:
+        write_json(report)
+    else:
+        shards = plural(layout.shards, "shard")
+        print(f"{data_dir.path}: format {layout.format}, {shards}, instance {layout.instance}")
+        for name in report.stray_shards:
+            print(f"  shards/{name} is beside the {shards} that the layout names; no server looks at it")
+        for shard in report.shards:
+            print("", *shard_text(shard), sep="\n")
+        print("", *facts([("", COPY_NOTE)], indent=0), sep="\n")
+    return WRONG if any(shard.problems for shard in report.shards) else FINE
+
+
+def show_topic(data_dir: DataDir, name: str, as_json: bool) -> int:
+    troubled: list[ShardReport] = []
+    for shard in owner_first(data_dir, name):
+        report = shard_report(data_dir, shard, SystemClock())
+        if report.problems:
+            troubled.append(report)
+        for topic in report.topics:
+            if topic.topic == name:
+                _print_topic(report, topic, as_json)
+                return WRONG if report.problems else FINE
+    raise no_such_topic(data_dir, name, troubled)
+
+
+def _print_topic(report: ShardReport, topic: TopicReport, as_json: bool) -> None:
+    if as_json:
+        write_json(
+            TopicAnswer(
+                shard=report.shard,
+                starts=report.starts,
+                heads_exact=report.heads_exact,
+                problems=report.problems,
+                topic=topic,
+            )
+        )
+        return
+    print(*topic_text(report, topic), sep="\n")
+    if report.problems:
+        print(*facts([("WRONG", problem) for problem in report.problems]), sep="\n")
+
+
+def no_such_topic(data_dir: DataDir, name: str, troubled: list[ShardReport]) -> CommandError:
+    sentence = f'there is no topic "{name}" in {data_dir.path}'
+    for report in troubled:
+        sentence += f"; shard {report.shard:02d} could not be read to its end: {report.problems[0]}"
+    return CommandError(sentence)
+
+
+def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
+    """Rows go out as they are read; what is to be said about the end of a log goes to stderr."""
+    shards = data_dir.shards if topic is None else owner_first(data_dir, topic)
+    wanted = None if topic is None else topic_id(topic)
+    code, found = FINE, 0
+    for shard in shards:
+        show = _show_json if as_json else _TableOfFrames(f"shard {shard:02d}  {data_dir.paths(shard).root}")
+        with closing(ShardLog(data_dir.fs, data_dir.paths(shard))) as log:
+            listing = FrameListing(shard, log, wanted, show)
+            listing.run(data_dir.identity(shard))
+            sys.stdout.flush()
+            found += listing.count
+            for problem in problems(log):
+                code = WRONG
+                print(f"topicsd: shard {shard:02d}: {problem}", file=sys.stderr)
+            for note in notes(log):
+                print(f"topicsd: shard {shard:02d}: {note}", file=sys.stderr)
+        if topic is not None and found:
+            break
+    if topic is not None and not found:
+        raise no_such_topic(data_dir, topic, [])
+    return code
+
+
+def _show_json(row: FrameRow) -> None:
+    sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
+
+
+class _TableOfFrames:
+    """Rows below a heading, which comes with the first of them."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+
+    def __call__(self, row: FrameRow) -> None:
+        if self._title:
+            print(self._title, heading(), sep="\n")
+            self._title = ""
+        sys.stdout.write(row_text(row) + "\n")
+
+
+def write_json(document: object) -> None:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+
+
+COMMAND = Command(
+    name="inspect",
+    summary="show what a data directory holds; changes nothing",
+    description=DESCRIPTION,
+    example="  topicsd inspect ./topics-data\n  topicsd inspect ./topics-data --frames --topic orders | head",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,126 @@
+"""`topicsd verify DIR`: read everything, and name whatever is wrong with file, offset, topic and seq.
+
+Exit code 0 is a promise: every byte of the log was read, and a server starts with it. It only looks, takes no
+lock and may run beside a server; then it is about what was written when it came there.
+
+Must not know: how a shard is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import msgspec
+
+from shared.clock import SystemClock
+from topicsd.commands.command import FINE, WRONG, Command
+from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir, stray_shards
+from topicsd.commands.inspect_dir import write_json
+from topicsd.commands.progress import Progress
+from topicsd.commands.shard_check import Finding, ShardVerdict, check_shard
+from topicsd.commands.text_table import facts, harmless, plural, readable, size
+from topicsd.disk.layout import parse_wal_name
+
+DESCRIPTION = """\
+Read everything in a data directory and check it: every file, batch, frame and seq. What is wrong is named
+with file, offset, topic and seq, and the exit code is 1. It changes nothing and takes no lock.
+
+That nothing is wrong does not say that nothing is missing: a copy that is older than what its original went
+on to write is whole in itself, and nothing in it can tell.
+"""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    directory: str
+    is_fine: bool
+    files: int
+    batches: int
+    frames: int
+    records: int
+    bytes: int
+    shards: list[ShardVerdict]
+    notes: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_directory(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(given: argparse.Namespace) -> int:
+    progress = Progress()
+    data_dir = open_data_dir(given, progress.read)
+    progress.begin(sum(_log_bytes(data_dir, shard) for shard in data_dir.shards))
+    shards = []
+    for shard in data_dir.shards:
+        progress.label = f"shard {shard:02d}"
+        shards.append(check_shard(data_dir, shard, SystemClock()))
+    progress.clear()
+    verdict = Verdict(
+        directory=readable(data_dir.path),
+        is_fine=not any(shard.problems for shard in shards),
+        files=sum(shard.files for shard in shards),
+        batches=sum(shard.batches for shard in shards),
+        frames=sum(shard.frames for shard in shards),
+        records=sum(shard.records for shard in shards),
+        bytes=sum(shard.bytes for shard in shards),
+        shards=shards,
+        notes=[f"shards/{name} is no shard that the layout names" for name in stray_shards(data_dir)],
+    )
+    if given.json:
+        write_json(verdict)
+    else:
+        print(*_text(verdict), sep="\n")
+    return FINE if verdict.is_fine else WRONG
+
+
+def _log_bytes(data_dir: DataDir, shard: int) -> int:
+    """What there is to read, about; a file may go while it is asked."""
+    wal = data_dir.paths(shard).wal
+    try:
+        names = [name for name in data_dir.fs.list_dir(wal) if parse_wal_name(name) is not None]
+        return sum(data_dir.fs.stat(os.path.join(wal, name)).size for name in names)
+    except OSError:
+        return 0
+
+
+def _text(verdict: Verdict) -> list[str]:
+    lines = []
+    for shard in verdict.shards:
+        lines.append(f"shard {shard.shard:02d}  {_counts(shard)}")
+        lines += facts(
+            [("WRONG", _finding(found)) for found in shard.problems]
+            + [("note", harmless(note)) for note in shard.notes],
+            name_width=5,
+        )
+    lines += facts([("note", harmless(note)) for note in verdict.notes], indent=0)
+    wrong = sum(len(shard.problems) for shard in verdict.shards)
+    said = "all is well" if verdict.is_fine else f"{plural(wrong, 'thing is', 'things are')} WRONG"
+    return [*lines, f"{said}: read {plural(len(verdict.shards), 'shard')}, {_counts(verdict)}"]
+
+
+def _counts(read: ShardVerdict | Verdict) -> str:
+    return (
+        f"{plural(read.files, 'file')}, {plural(read.batches, 'batch', 'batches')}, "
+        f"{plural(read.frames, 'frame')}, {plural(read.records, 'record')}, {size(read.bytes)}"
+    )
+
+
+def _finding(found: Finding) -> str:
+    place = [] if found.file is None else [found.file]
+    if found.offset is not None:
+        place.append(f"at offset {found.offset}")
+    if found.seq is not None:
+        place.append(f"seq {found.seq}" + (f' of topic "{found.topic}"' if found.topic is not None else ""))
+    return harmless(f"{', '.join(place)}: {found.what}" if place else found.what)
+
+
+COMMAND = Command(
+    name="verify",
+    summary="read everything and name what is wrong; changes nothing",
+    description=DESCRIPTION,
+    example="  topicsd verify ./topics-data && echo fine",
+    add_arguments=add_arguments,
+    run=run,
+)
