@@ -30,7 +30,8 @@ $(STAMP): requirements.lock pyproject.toml
 run: $(STAMP) ## install, and show what can be run
 	@$(BIN)/topicsd --help
 	@echo
-	@echo "There is no server yet: today there are the log of one shard as a library and two commands over its directory, topicsd inspect DIR and topicsd verify DIR."
+	@echo "There is no server yet. README.md has an example that writes with the library; then try"
+	@echo "  $(BIN)/topicsd inspect ./topics-data"
 
 test: $(STAMP) ## run the tests but for the long runs
 	$(BIN)/python -m pytest

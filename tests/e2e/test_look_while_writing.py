@@ -14,6 +14,9 @@ from random import Random
 import pytest
 
 from tests.harness.command_run import environment, run_command, run_here
+from tests.harness.data_dirs import being_used
+from topicsd.disk.fs import RealFs
+from topicsd.wal.reader import WINDOW_BYTES
 
 ROUNDS = 200 if os.environ.get("TOPICS_TEST_DEEP") else 25
 
@@ -103,3 +106,40 @@ def test_listing_frames_while_somebody_writes(tmp_path: Path) -> None:
     assert ordinals == list(range(1, len(ordinals) + 1))
     seqs = [row["seq"] for row in rows if row["type"] == "append" and row["topic"] == "orders"]
     assert seqs == list(range(1, len(seqs) + 1))
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+@pytest.mark.parametrize("seen", [0, 1, 40, 100])
+def test_what_was_half_written_a_moment_ago_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_locked: bool, seen: int
+) -> None:
+    """At the first read there are only `seen` bytes of the last two batches, and then they are whole."""
+    shard = being_used(tmp_path)
+    shard.pass_time(200)
+    rows = run_here("inspect", tmp_path, "--frames", "--json").json_lines
+    ends = [row["offset"] + row["size"] for row in rows if row["type"] == "batch_end"]
+    stop = ends[-3] + seen
+    if not is_locked:
+        shard.stop_dead()
+    pread = RealFs.pread
+    # The walk reads on where it stopped, and looks for the end of a batch that is larger than its window.
+    early_reads = 4 if seen else 2
+    reads = 0
+
+    def early(self: RealFs, fd: int, size: int, offset: int) -> bytes:
+        nonlocal reads
+        data = pread(self, fd, size, offset)
+        reads += size >= WINDOW_BYTES
+        if size < WINDOW_BYTES or reads > early_reads:
+            return data
+        return data[: max(0, stop - offset)].ljust(len(data), b"\0")
+
+    for command in ("inspect", "verify"):
+        reads = 0
+        monkeypatch.setattr(RealFs, "pread", early)
+        ran = run_here(command, tmp_path, "--json")
+        monkeypatch.setattr(RealFs, "pread", pread)
+        assert ran.code == 0
+        (note,) = ran.json["shards"][0]["notes"]
+        assert note.startswith("it is being written: read up to its last whole batch, which ends at ")
+        assert f" offset {ends[-3]} " in note

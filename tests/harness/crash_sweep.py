@@ -6,7 +6,7 @@ is recovered and judged, recovered once more with the same result, written to in
 recovered again, so that a recovery that only looks right is found out by what comes behind it. For one kill:
 only the process ends, so nothing that was written may be missing, and every head is exact.
 
-A failure carries the line that plays it again, and what the script had done. `TRIED` counts, for the summary.
+A failure carries the line that plays it again, and what the script had done (`tally.py`).
 
 What it must not know: what the scripts do, formats.
 """
@@ -14,9 +14,8 @@ What it must not know: what the scripts do, formats.
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 from tests.harness.faults import MachineGoneError
@@ -25,11 +24,13 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import Manner, ShardRun, empty_disk
 from tests.harness.shard_scripts import SCRIPTS
+from tests.harness.tally import attempt
+from topicsd.engine.requests import TopicState
 
 DEEP = os.environ.get("TOPICS_TEST_DEEP", "") not in ("", "0")
 
-TRIED: Counter[str] = Counter()
-"""What the sweeps of this process went through, for the summary at the end of a test run."""
+CUTS = "crash, power cuts"
+KILLS = "crash, processes killed"
 
 # A recovery of the small disks makes fewer calls than this.
 _RECOVERY_CALLS = 30
@@ -67,48 +68,39 @@ class Played:
             finish(self.run)
         except MachineGoneError:
             self.ended = True
+        except OSError:
+            # With a fault armed, the end of a run may say that it could not be had.
+            assert self.run is not None
+            assert self.run.steps[-1] == "close"
+
+    def steps(self) -> list[str]:
+        return self.run.steps if self.run is not None else []
 
     def clock_later(self) -> ManualClock:
         """The clock of the next run, a second later."""
         return ManualClock(self.clock.now_ms() + 1000, 5000.0)
 
 
-@contextmanager
-def told(replay: str, run: ShardRun | None = None) -> Iterator[None]:
-    """Say with any failure how to play it again, and what led to it."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"replay: {replay}")
-        if run is not None:
-            error.add_note(f"the script had done: {'; '.join(run.steps)}")
-        raise
-
-
 def cut_once(name: str, manner: Manner, calls: int, seeds: list[int]) -> bool:
     """Cut the power in the call behind so many; False when the script was over before."""
-    with told(f"cut_once({name!r}, {manner!r}, {calls}, {seeds})"):
-        played = Played(name, manner, lambda disk: disk.cut_power_after(calls))
+    played = Played(name, manner, lambda disk: disk.cut_power_after(calls))
     played.book.ledger.new_generation(machine_failed=True)
     for seed in seeds:
-        with told(f"cut_once({name!r}, {manner!r}, {calls}, [{seed}])", played.run):
+        with attempt(CUTS, f"cut_once({name!r}, {manner!r}, {calls}, [{seed}])", played.steps):
             rng = Random(f"{name} {manner} {calls} {seed}")
             disk = played.disk.after_power_cut(rng)
             recover_and_go_on(disk, played.book.copied(), played.clock_later(), rng)
-            TRIED["power cuts"] += 1
     return played.ended
 
 
 def kill_once(name: str, manner: Manner, calls: int, *, torn: bool) -> bool:
     """Kill the process in the call behind so many; False when the script was over before."""
-    with told(f"kill_once({name!r}, {manner!r}, {calls}, torn={torn})"):
-        played = Played(name, manner, lambda disk: disk.kill_process_after(calls, torn=torn))
-    with told(f"kill_once({name!r}, {manner!r}, {calls}, torn={torn})", played.run):
+    played = Played(name, manner, lambda disk: disk.kill_process_after(calls, torn=torn))
+    with attempt(KILLS, f"kill_once({name!r}, {manner!r}, {calls}, torn={torn})", played.steps):
         played.book.ledger.new_generation(machine_failed=False)
         rng = Random(f"{name} {manner} {calls} {torn}")
         disk = played.disk.after_process_kill()
         recover_and_go_on(disk, played.book, played.clock_later(), rng, exact=True)
-    TRIED["kills"] += 1
     return played.ended
 
 
@@ -129,15 +121,23 @@ def recover_and_go_on(
         return
     write_everywhere(run, rng)
     run.end_answered()
+    before = kept_states(run)
     if rng.random() < 0.5:
         run.close()
         book.ledger.new_generation(machine_failed=False)
         after = ShardRun(run.disk.after_power_cut(rng), book, clock)
+        assert kept_states(after) == before
         after.check(exact=True, clean=True)
     else:
         book.ledger.new_generation(machine_failed=False)
         after = ShardRun(run.disk.after_process_kill(), book, clock)
+        assert kept_states(after) == before
         after.check(exact=True)
+
+
+def kept_states(run: ShardRun) -> dict[str, TopicState]:
+    """Of the topics that a restart brings back as they were."""
+    return {name: state for name, state in run.states().items() if state.config.durability != "ephemeral"}
 
 
 def _end_somewhere(run: ShardRun, book: ShardBook, clock: ManualClock, rng: Random) -> None:

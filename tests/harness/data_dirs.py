@@ -20,6 +20,7 @@ from shared.placement import shard_of
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from topicsd.wal.current_file import note_sync_failure, read_current, write_current
+from topicsd.wal.frame import HEADER_BYTES
 
 FLIP = 1 << 5
 
@@ -102,6 +103,18 @@ def torn(path: Path) -> RealShard:
     """The last batch, which nothing says was synced, is not whole."""
     shard = killed(path)
     flip(shard.wal_files()[-1], log_end(shard) - 1)
+    return shard
+
+
+def rotten_tail(path: Path) -> RealShard:
+    """Acked records that were never synced, one of them damaged: whole batches stand behind the tear."""
+    shard = RealShard(path)
+    for number in range(4):
+        shard.append("orders", number)
+    position = shard.topic("orders").run.positions[1]
+    _, offset = shard.shard._files.place_of(position)
+    shard.stop_dead()
+    flip(shard.wal_files()[0], offset + HEADER_BYTES)
     return shard
 
 
@@ -202,6 +215,7 @@ DIRECTORIES: dict[str, Callable[[Path], RealShard]] = {
         sync_failed,
         lost_range,
         torn,
+        rotten_tail,
         torn_and_restarted,
         torn_and_gone_on,
         damaged,

@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from random import Random
 
 from shared.errors import STORAGE_FAILED, STORAGE_FULL
-from tests.harness.crash_sweep import TRIED, recover_and_go_on, told
+from tests.harness.crash_sweep import recover_and_go_on
 from tests.harness.faults import Fault
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import Manner, ShardRun, empty_disk
 from tests.harness.shard_scripts import SCRIPTS
+from tests.harness.tally import attempt
 from topicsd.wal.log_walk import UnreadableLog
 from topicsd.wal.recovery import RecoveryRefused
 
+FAULTS = "fault, disk calls failed"
 SPACE_RETRY_MS = 5000
 
 
@@ -65,6 +67,9 @@ class FaultCase:
         self.rng = Random(f"{name} {manner} {way} {nth}")
         self.run: ShardRun | None = None
         self.failed = False
+
+    def steps(self) -> list[str]:
+        return self.run.steps if self.run is not None else []
 
     def play(self) -> None:
         try:
@@ -137,16 +142,10 @@ class FaultCase:
 def fault_once(name: str, manner: Manner, way: Way, nth: int) -> bool:
     """Let the n-th call fail; False when there was none."""
     case = FaultCase(name, manner, way, nth)
-    with told(f"fault_once({name!r}, {manner!r}, {way!r}, {nth})"):
-        try:
-            case.play()
-            if case.fault.fired:
-                case.start_again()
-        except Exception as error:
-            if case.run is not None:
-                error.add_note(f"the script had done: {'; '.join(case.run.steps)}")
-            raise
-    TRIED["faults"] += bool(case.fault.fired)
+    with attempt(FAULTS, f"fault_once({name!r}, {manner!r}, {way!r}, {nth})", case.steps):
+        case.play()
+        if case.fault.fired:
+            case.start_again()
     return case.fault.fired > 0
 
 

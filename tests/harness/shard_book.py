@@ -34,6 +34,8 @@ class Incarnation:
     epoch: int | None = None
     leaving: bool = False
     has_shown_config: bool = False
+    # The highest floor that was ever shown.
+    floor: int = 0
     # Changes whose answer is out, oldest first.
     coming: list[TopicConfig] = field(default_factory=list)
     # Everything that was ever asked for.
@@ -160,6 +162,8 @@ class ShardBook:
                 self.gone(topic)
         strangers = states.keys() - {topic.name for topic in self.topics}
         assert not strangers, f"topics that came back, or nobody made: {sorted(strangers)}"
+        for topic in self.topics:
+            self._check_floor(topic, pages[topic.page].evict_floor, exact or clean)
         exact_pages = [topic.page for topic in self.topics if self._is_exact(topic, exact, clean)]
         self.ledger.check(pages, exact=exact_pages)
         for topic in self.topics:
@@ -176,6 +180,12 @@ class ShardBook:
         if topic.config.durability == "ephemeral":
             return clean
         return exact or clean or topic.is_always_fsync
+
+    def _check_floor(self, topic: Incarnation, floor: int, exact: bool) -> None:
+        """Floors only rise; what raised one may be lost with the machine, unless it is of class fsync."""
+        if exact or topic.is_always_fsync:
+            assert floor >= topic.floor, f"{topic.page}: the floor fell from {topic.floor} to {floor}"
+        topic.floor = floor
 
     def _check_evicted(self, topic: Incarnation, found: Found) -> None:
         """What was evicted was too old, or more than a cap had room for, at some time."""

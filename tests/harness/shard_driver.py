@@ -22,6 +22,7 @@ from shared.config import Settings
 from shared.contract import TopicConfigPatch
 from shared.errors import (
     IDEMPOTENCY_MISMATCH,
+    SHUTTING_DOWN,
     STORAGE_FAILED,
     STORAGE_FULL,
     THROTTLED,
@@ -265,9 +266,20 @@ class ShardRun:
             made = self.shard.state.topics[name]
             self.book.born(topic, made.epoch)
             self.book.has_config(topic, made.config)
+        if answer.deduped and request.first_seq is None and self._was_evicted(request, answer):
+            return
         if not answer.deduped:
             request.durability = answer.durability  # type: ignore[assignment]
         ledger.acked(request, answer.first_seq)
+
+    def _was_evicted(self, request: Request, answer: Appended) -> bool:
+        """A repeat tells that the write had been taken, and was evicted before anybody was shown it."""
+        last = self.book.ledger.page(request.topic).last
+        if answer.first_seq > last.head_seq:
+            return False
+        assert answer.last_seq < last.evict_floor
+        request.fate = "gone"
+        return True
 
     def _deleted(self, topic: Incarnation, deletion: Deletion, answer: Deleted | Refusal) -> None:
         if isinstance(answer, Deleted):
@@ -283,8 +295,11 @@ class ShardRun:
         if isinstance(answer, TopicPut):
             if answer.created:
                 self.book.born(topic, self.shard.state.topics[topic.name].epoch)
-            else:
+            elif topic.is_born:
                 assert answer.config == config
+            else:
+                # The topic before it is still there: it was to be deleted, and that was refused.
+                topic = self.book.of_name(topic.name) or topic
             self.book.has_config(topic, answer.config)
         elif self._is_nothing_written(answer):
             if config in topic.coming:
@@ -305,6 +320,10 @@ class ShardRun:
             before = [call.answer for call in self.calls]
             assert any(isinstance(one, Refusal) and one is not answer for one in before), answer
             return True
+        if answer.code == SHUTTING_DOWN:
+            # What waited for a topic to be gone came too late.
+            assert self.steps[-1] == "close"
+            return True
         return answer.code in NOTHING_WRITTEN
 
     def end_answered(self) -> None:
@@ -319,7 +338,10 @@ class ShardRun:
         shard = self.shard.state
         for topic in self.book.topics:
             found = shard.topics.get(topic.name)
-            if found is not None and found.visible and topic.epoch == found.epoch and not self.has_failed:
+            if found is None or not found.visible or topic.epoch != found.epoch:
+                continue
+            topic.floor = max(topic.floor, found.evict_floor)
+            if not self.has_failed:
                 self.book.ledger.on_media(topic.page, durable_seq(shard, found))
         if self._audited:
             self.audit()

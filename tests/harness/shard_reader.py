@@ -16,13 +16,13 @@ from topicsd.engine.shard import Shard
 PAGE_RECORDS = 7
 
 
-def found_of(shard: Shard, name: str) -> Found:
+def found_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> Found:
     state = shard.topic_state(name)
     assert isinstance(state, TopicState), state
     found = Found(state.head_seq, state.evict_floor, state.earliest_seq)
     cursor = 0
     while True:
-        answer = shard.read(name, ReadRequest(cursor, PAGE_RECORDS))
+        answer = shard.read(name, ReadRequest(cursor, page_records))
         assert isinstance(answer, ReadAnswer), answer
         assert answer.epoch == state.epoch
         assert (answer.head_seq, answer.earliest_seq) == (state.head_seq, state.earliest_seq)

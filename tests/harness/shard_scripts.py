@@ -236,13 +236,13 @@ def incarnations(run: ShardRun) -> None:
 @script
 def quiet_times(run: ShardRun) -> None:
     """Bursts and silence: idle marks, ceilings that go up by more than a step and come down again."""
-    run.append("d", *[1] * 200)
-    run.append("e", *[1] * 150, durability="ephemeral")
+    run.append("d", *[1] * 60)
+    run.append("e", *[1] * 30, durability="ephemeral")
     run.turn()
-    run.append("d", *[1] * 120)
+    run.append("d", *[1] * 40)
     run.turn()
-    run.append("d", *[1] * 90)
-    run.append("e", *[1] * 150)
+    run.append("d", *[1] * 30)
+    run.append("e", *[1] * 30)
     run.turn()
     run.advance(110)
     run.append("f", 30, durability="fsync")

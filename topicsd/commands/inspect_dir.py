@@ -22,6 +22,7 @@ from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir, own
 from topicsd.commands.frame_listing import FrameListing
 from topicsd.commands.frame_text import FrameRow, heading, row_text
 from topicsd.commands.inspect_text import COPY_NOTE, shard_text, topic_text
+from topicsd.commands.json_document import write_json
 from topicsd.commands.shard_log import ShardLog
 from topicsd.commands.shard_report import ShardReport, notes, problems, shard_report
 from topicsd.commands.text_table import WIDTH, facts, plural, readable
@@ -172,10 +173,6 @@ class _TableOfFrames:
             print(self._title, heading(), sep="\n")
             self._title = ""
         sys.stdout.write(row_text(row) + "\n")
-
-
-def write_json(document: object) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
 
 
 COMMAND = Command(

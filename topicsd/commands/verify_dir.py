@@ -16,7 +16,7 @@ import msgspec
 from shared.clock import SystemClock
 from topicsd.commands.command import FINE, WRONG, Command
 from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir, stray_shards
-from topicsd.commands.inspect_dir import write_json
+from topicsd.commands.json_document import write_json
 from topicsd.commands.progress import Progress
 from topicsd.commands.shard_check import Finding, ShardVerdict, check_shard
 from topicsd.commands.text_table import facts, harmless, plural, readable, size

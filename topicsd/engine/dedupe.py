@@ -12,7 +12,6 @@ Pure: takes `now`, knows no clock. Must not know: frames, files, answers.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from typing import NamedTuple
 
 import xxhash
@@ -65,13 +64,14 @@ class Dedupe:
 
     def __init__(self, keys_max: int) -> None:
         self._keys_max = keys_max
-        self._windows: dict[int, deque[Generation]] = {}
+        self._windows: dict[int, dict[int, Generation]] = {}
+        """By window, then by the tenth of it. Not a queue: clocks step, and topics are not of one time."""
         self.count = 0
 
     def find(self, key: bytes, windows_ms: tuple[int, ...], now_ms: int) -> KeyedWrite | None:
         """The write that used the key within the topic's window: the first of those that it has had."""
         for window_ms in windows_ms:
-            for generation in reversed(self._windows.get(window_ms, ())):
+            for generation in reversed(self._windows.get(window_ms, {}).values()):
                 place = generation.places.get(key)
                 if place is not None and now_ms - generation.used_ms[place] <= windows_ms[0]:
                     return generation.write_at(place)
@@ -84,16 +84,19 @@ class Dedupe:
 
     def add(self, key: bytes, write: KeyedWrite, window_ms: int, used_ms: int) -> None:
         """Note the first use of a key."""
-        generations = self._windows.setdefault(window_ms, deque())
-        if not generations or used_ms >= generations[-1].ends_ms:
-            generations.append(Generation(used_ms + max(1, window_ms // GENERATIONS)))
-        generations[-1].add(key, write, used_ms)
+        generations = self._windows.setdefault(window_ms, {})
+        tenth_ms = max(1, window_ms // GENERATIONS)
+        number = used_ms // tenth_ms
+        generation = generations.get(number)
+        if generation is None:
+            generation = generations[number] = Generation((number + 1) * tenth_ms)
+        generation.add(key, write, used_ms)
         self.count += 1
 
     def _forget(self, now_ms: int) -> None:
         for window_ms, generations in list(self._windows.items()):
             # The youngest key of a generation was used before its end.
-            while generations and now_ms - generations[0].ends_ms > window_ms:
-                self.count -= len(generations.popleft().counts)
+            for number in [number for number, one in generations.items() if now_ms - one.ends_ms > window_ms]:
+                self.count -= len(generations.pop(number).counts)
             if not generations:
                 del self._windows[window_ms]

@@ -16,7 +16,6 @@ import msgspec
 from shared.contract import TopicConfig, TopicConfigPatch
 from topicsd.wal.frame import Record
 
-
 # What a record without meta has: a union with None would keep the decoder from taking meta as it is.
 NO_META = msgspec.Raw(b"")
 

@@ -27,7 +27,7 @@ from topicsd.disk.layout import ShardPaths, parse_wal_name, wal_name
 from topicsd.wal.current_file import Current
 from topicsd.wal.file_header import FILE_HEADER_BYTES, FileHeader, UnknownVersion, parse_file_header
 from topicsd.wal.frame import FrameDamage
-from topicsd.wal.reader import BatchReader, FoundBatch, survey
+from topicsd.wal.reader import BatchReader, FoundBatch, batch_ends, survey
 
 FIRST_ORDINAL = 1
 
@@ -98,6 +98,8 @@ class Walk(NamedTuple):
     position: int
     ordinal: int
     chain: int
+    cuts_batches: bool = False
+    """With CUT: behind the place stands the end of a batch, so what is cut off had been written whole."""
 
     @property
     def is_short(self) -> bool:
@@ -199,12 +201,23 @@ def walk_log(fs: Fs, files: list[LogFileFound], current: Current | None, on_batc
         # A file whose header is not there is remains, also when nothing of it is left.
         remains = remains_end > offset or file.header is None
         verdict = verdict_on(linked, bool(proof), remains, bool(later))
+        cuts = verdict is Verdict.CUT and _has_batches(fs, files[index:], offset)
         if later and later[0].header is None and remains_end == offset:
             # This file is whole; what is wrong is that the next one does not say how it goes on.
             file, offset, remains_end = later[0], 0, later[0].size_bytes
         reason = "; ".join(part for part in (file.damage, proof) if part) or verdict.value
-        return Walk(walked, later, verdict, file.name, offset, remains_end, reason, position, ordinal, chain)
+        place = (file.name, offset, remains_end, reason)
+        return Walk(walked, later, verdict, *place, position, ordinal, chain, cuts)
     return Walk(walked, [], Verdict.END, "", 0, 0, Verdict.END.value, position, ordinal, chain)
+
+
+def _has_batches(fs: Fs, files: list[LogFileFound], offset: int) -> bool:
+    """Whether the end of a batch stands behind `offset` of the first file, or in a later one."""
+    for file in files:
+        if file.header is not None and any(batch_ends(fs, file.fd, file.header.epoch, offset)):
+            return True
+        offset = FILE_HEADER_BYTES
+    return False
 
 
 def _links(later: list[LogFileFound], ordinal: int, chain: int) -> bool:

@@ -131,7 +131,10 @@ class Recovery:
 
     def _walk_log(self, on_batch: OnBatch) -> Walk:
         """R2."""
-        walk = self._walk = walk_log(self._fs, self._found, self._current, on_batch)
+        try:
+            walk = self._walk = walk_log(self._fs, self._found, self._current, on_batch)
+        except UnreadableLog as error:
+            raise UnreadableLog(f"{self._paths.wal}: {error}") from None
         if walk.verdict is Verdict.REFUSE:
             raise RecoveryRefused(
                 f"{self._paths.wal}/{walk.place} is damaged at offset {walk.offset}, in front of data that "
@@ -278,9 +281,12 @@ def is_same_place(
 
 
 def ends_as_current_says(current: Current | None, walk: Walk) -> bool:
-    """Behind a clean end stands nothing, but perhaps a file that was opened and not written to."""
+    """Behind a clean end stands nothing, but perhaps a file that was opened and not written to.
+
+    A run that did not end leaves at most a batch without an end: what was written whole may have been acked.
+    """
     if current is None or current.state != "clean":
-        return True
+        return not walk.cuts_batches
     return all(
         file.end == (current.end if file.found.first_ordinal == current.file else FILE_HEADER_BYTES)
         for file in walk.files

@@ -39,6 +39,16 @@ def test_a_write_of_a_weaker_class_does_not_overtake_one_that_waits() -> None:
     assert third.came
 
 
+def test_a_write_to_a_topic_whose_creation_is_on_its_way_does_not_overtake_it() -> None:
+    one = OneShard()
+    put = one.send_put("t")
+    told = one.send_append("t", 1)
+    one.loop.run_until_idle()
+    assert (put.came, told.came) == (False, False)
+    one.settle()
+    assert (put.answer.created, told.answer.created, told.answer.first_seq) == (True, False, 1)
+
+
 def test_the_topics_of_a_shard_do_not_wait_for_each_other() -> None:
     one = OneShard()
     one.put("fsync", durability="fsync")

@@ -53,6 +53,16 @@ def test_a_ceiling_is_raised_before_the_head_comes_to_it_and_no_write_waits_for_
     assert all(head >= 3000 for head in heads_after_cuts(one, "t"))
 
 
+def test_a_busy_topic_has_its_ceiling_raised_by_its_rate() -> None:
+    one = OneShard()
+    one.put("t")
+    for _ in range(40):
+        one.append("t", *range(100))
+        one.pass_time(50)
+    room = one.topic("t").ceiling - one.state("t").head_seq
+    assert room > 4 * STEP_MIN, "half of two seconds of 2000 records a second is left at least"
+
+
 def test_a_burst_beyond_the_ceiling_waits_for_the_sync_that_raises_it() -> None:
     one = OneShard()
     one.put("t")

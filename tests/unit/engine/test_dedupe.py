@@ -134,6 +134,25 @@ def test_a_clock_that_steps_back_forgets_nothing() -> None:
     assert dedupe.find(key(2), (WINDOW,), 50_001) == write(2)
 
 
+def test_a_clock_that_was_ahead_for_a_while_keeps_no_keys_but_its_own() -> None:
+    dedupe = Dedupe(0)
+    dedupe.add(key(0), write(0), WINDOW, 10**12)
+    for number in range(1, 1000):
+        now = number * 1000
+        assert dedupe.has_room(now, 0)
+        dedupe.add(key(number), write(number), WINDOW, now)
+        assert dedupe.find(key(number), (WINDOW,), now) == write(number)
+        assert dedupe.count <= 1 + WINDOW // 1000 + WINDOW // GENERATIONS // 1000 + 1
+    assert dedupe.find(key(0), (WINDOW,), 10**12 + WINDOW) == write(0)
+
+
+def test_topics_whose_times_are_apart_do_not_break_the_generations_up() -> None:
+    dedupe = Dedupe(0)
+    for number in range(1000):
+        dedupe.add(key(number), write(number), WINDOW, number if number % 2 else 10**12)
+    assert sum(len(generations) for generations in dedupe._windows.values()) <= 3
+
+
 def test_the_largest_numbers_fit() -> None:
     dedupe = Dedupe(0)
     largest = KeyedWrite(b"\xff" * DIGEST_BYTES, (1 << 63) - 1, 1_000_000)

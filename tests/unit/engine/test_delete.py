@@ -136,6 +136,31 @@ def test_a_delete_has_the_class_of_its_topic(durability: str, at_once: bool) -> 
     assert one.state("t").count == 6
 
 
+def test_a_delete_does_not_overtake_what_waits_for_the_disk() -> None:
+    one = OneShard()
+    one.append("t", 1)
+    one.pass_time(3000)
+    append = one.send_append("t", "above the ceiling")
+    told = one.send_delete("t", before_seq=5)
+    one.loop.run_until_idle()
+    assert (append.came, told.came) == (False, False)
+    one.settle()
+    assert (append.answer.first_seq, told.answer.deleted, one.seqs("t")) == (2, 1, [2])
+
+
+def test_a_delete_waits_for_a_disk_that_does_not_keep_up() -> None:
+    one = OneShard(max_waiting_bytes=2000)
+    one.append("t", 1)
+    one.pass_time(100)
+    one.append("t", "x" * 1500)
+    assert one.shard.log.behind
+    told = one.send_delete("t", before_seq=2)
+    one.loop.run_until_idle()
+    assert not told.came
+    one.settle()
+    assert told.answer.deleted == 1
+
+
 def test_a_delete_is_silent_and_leaves_the_floor_where_it_is() -> None:
     one = tagged(cap_records=8)
     assert one.state("t").evict_floor == 3

@@ -200,6 +200,22 @@ def test_a_lone_writer_on_a_fast_disk_is_synced_by_the_loop_itself() -> None:
     assert (bench.diary, bench.thread.pending) == (["publish lone"], 0)
 
 
+def test_a_lone_writer_far_into_the_log_is_synced_by_the_loop_itself_all_the_same() -> None:
+    bench = CommitBench(file_bytes=4 << 20, bounds=BOUNDS._replace(unsynced_bytes_max=64 << 20))
+    bench.join("a lot", sync=True, frame=append_frame(1, b"y" * (1 << 20)))
+    fast(bench)
+    bench.join("lone", sync=True)
+    bench.turn()
+    assert (bench.diary, bench.thread.pending) == (["publish lone"], 0)
+
+
+def test_more_than_the_loop_may_wait_for_is_synced_by_the_thread_on_a_fast_disk_too() -> None:
+    bench = fast(CommitBench(file_bytes=4 << 20, bounds=BOUNDS._replace(unsynced_bytes_max=64 << 20)))
+    bench.join("a lot", sync=True, frame=append_frame(1, b"y" * (1 << 17)))
+    bench.turn()
+    assert (bench.diary, bench.thread.pending) == ([], 1)
+
+
 def test_two_writers_on_a_fast_disk_are_synced_by_the_thread() -> None:
     bench = fast(CommitBench())
     bench.join("a", sync=True)

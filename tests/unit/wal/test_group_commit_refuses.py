@@ -43,6 +43,16 @@ def test_data_that_stays_unsynced_for_a_second_has_everybody_wait() -> None:
     assert not bench.log.behind
 
 
+def test_a_rest_counts_for_nothing_when_data_comes_again() -> None:
+    bench = CommitBench()
+    bench.join("before", sync=False)
+    bench.pass_time(5000)
+    bench.join("after", sync=False)
+    bench.loop.advance(60)
+    assert bench.thread.pending == 1
+    assert not bench.log.behind
+
+
 def test_more_unsynced_bytes_than_the_bound_are_throttled_until_a_sync() -> None:
     bench = CommitBench(bounds=BOUNDS._replace(unsynced_bytes_max=2000))
     while (refusal := bench.log.admit(len(FRAME))) is None:

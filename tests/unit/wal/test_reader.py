@@ -99,6 +99,20 @@ def test_memory_is_bounded_by_a_window_or_the_largest_batch(monkeypatch: pytest.
     assert disk.largest_read <= largest[1] - largest[0]
 
 
+def test_many_small_batches_are_read_with_one_call_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "WINDOW_BYTES", 10_000)
+    wal = WalBytes(file_bytes=200_000)
+    for seq in range(1, 200):
+        wal.batch(append_frame(seq))
+    disk, fd = opened(wal)
+    calls = disk.fail("pread", nth=10**9)
+    batches = BatchReader(disk, fd, wal.header)
+    while batches.next() is not None:
+        pass
+    assert batches.offset == wal.end
+    assert calls.seen <= wal.end // 9000 + 2
+
+
 def test_a_long_stretch_of_damage_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "WINDOW_BYTES", 1000)
     wal = WalBytes(file_bytes=200_000)

@@ -77,6 +77,14 @@ def test_the_batches_are_handed_out_with_their_positions_and_can_be_read_from_th
     assert (recovered.heads_exact, recovered.is_settled) == (True, True)
 
 
+def test_a_start_behind_a_clean_end_syncs_and_distrusts_nothing() -> None:
+    wal = wal_of(b"first")
+    recovering = Recovering(wal, state="clean", file=1, end=wal.end)
+    recovering.disk.trace = []
+    recovering.run()
+    assert {name for name, _ in recovering.disk.trace} <= {"sync_dir"}
+
+
 def test_a_recovery_writes_into_no_file_of_the_log() -> None:
     wal = wal_of(b"first", b"second")
     wal.data += b"torn"
@@ -101,6 +109,19 @@ def test_what_was_cut_off_is_kept_in_quarantine_once() -> None:
     assert again.batches == recovering.batches
 
 
+def test_two_tails_that_were_cut_at_one_place_are_both_kept() -> None:
+    wal = wal_of(b"first")
+    stop = wal.end
+    recovering = Recovering(wal, state="running", file=1)
+    tails = [b"one torn tail", b"and another!!"]
+    for tail in tails:
+        wal.data[stop:] = tail
+        wal.put(recovering.disk, PATHS)
+        Recovering(disk=recovering.disk).run()
+    kept = [recovering.disk.read_file(PATHS.quarantined(name)) for name in recovering.names(PATHS.quarantine)]
+    assert sorted(kept) == sorted(tails)
+
+
 def test_a_file_behind_the_cut_goes_to_quarantine_whole_and_never_over_another() -> None:
     first = wal_of(b"first", b"second")
     second = first.next_file()
@@ -111,6 +132,7 @@ def test_a_file_behind_the_cut_goes_to_quarantine_whole_and_never_over_another()
     recovering.disk.write_file(PATHS.quarantined(f"{name}.1"), b"of an earlier recovery")
     recovering.run()
     assert recovering.names() == ["CURRENT", FIRST]
+    assert [file.path for file in recovering.disk._fds.values()] == [PATHS.wal_file(1)]
     assert recovering.disk.read_file(PATHS.quarantined(f"{name}.1")) == b"of an earlier recovery"
     assert recovering.disk.read_file(PATHS.quarantined(f"{name}.2")) == content
 

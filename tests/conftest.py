@@ -1,0 +1,28 @@
+"""What a test run says at its end besides what failed: how much the sweeps tried."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import tally
+
+
+@pytest.fixture
+def quiet_log() -> Iterator[None]:
+    """For sweeps: thousands of recoveries have tens of thousands of lines to say."""
+    logger = logging.getLogger("topicsd")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    yield
+    logger.setLevel(before)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = tally.summary()
+    if lines:
+        terminalreporter.section("sweeps")
+        for line in lines:
+            terminalreporter.write_line(line)

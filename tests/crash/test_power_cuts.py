@@ -1,0 +1,54 @@
+"""The power goes, or the process is killed, at every disk call of every script; what was acked is there.
+
+What is checked after each end stands in `tests/harness/judge.py` and `tests/harness/shard_book.py`; what a
+script does, in `tests/harness/shard_scripts.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.crash_sweep import DEEP, script_calls, sweep_cuts, sweep_kills
+from tests.harness.shard_driver import MANNERS, Manner
+from tests.harness.shard_scripts import SCRIPTS
+from tests.harness.start_sweep import Before, end_each_start
+
+OUTCOMES = 60 if DEEP else 5
+# Of the ends of a script, those whose start is ended again in each of its own calls.
+START_STRIDE = 1 if DEEP else 8
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quiet_log")]
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_nothing_ends_shows_nothing_before_it_is_acked(name: str, manner: Manner) -> None:
+    assert script_calls(name, manner) > 15
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_was_acked_survives_a_power_cut_at_every_call(name: str, manner: Manner) -> None:
+    assert sweep_cuts(name, manner, OUTCOMES) >= script_calls(name, manner) * OUTCOMES
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_nothing_is_lost_and_no_loss_reported_when_the_process_is_killed_at_every_call(
+    name: str, manner: Manner, torn: bool
+) -> None:
+    assert sweep_kills(name, manner, torn=torn) >= script_calls(name, manner)
+
+
+@pytest.mark.parametrize("before", ["power cut", "kill", "failed sync", "clean"])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_start_that_is_cut_or_killed_at_every_call_is_followed_by_one_with_the_same_outcome(
+    name: str, before: Before
+) -> None:
+    for by_cut in (True, False):
+        # A failed sync is counted in syncs.
+        stride = max(1, START_STRIDE // 3) if before == "failed sync" else START_STRIDE
+        calls = 0
+        while end_each_start(name, "late", before, calls, by_cut=by_cut):
+            calls += stride

@@ -1,0 +1,84 @@
+"""Small stores, each with its book, for tests that damage their bytes; and the size of every read of a start.
+
+Promises: a store has topics of class disk and fsync, a delete, a key, tags, a deleted topic. It ended by a
+clean stop, by SIGKILL after the log had said that all of it is synced, or that way with several WAL files.
+
+What it must not know: what is damaged, and what should come of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.config import Settings
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.shard_book import ShardBook
+from tests.harness.shard_driver import PATHS, SMALL, ShardRun, empty_disk
+
+ENDS = ("clean stop", "kill after an idle mark", "kill with several files")
+
+
+class SmallStore:
+    def __init__(self, end: str) -> None:
+        assert end in ENDS
+        self.disk = empty_disk()
+        self.book = ShardBook()
+        self.clock = ManualClock()
+        has_several = end == "kill with several files"
+        settings = Settings(wal_file_bytes=1200) if has_several else SMALL
+        run = ShardRun(self.disk, self.book, self.clock, settings=settings)
+        _write(run, 400 if has_several else 8)
+        if end == "clean stop":
+            run.close()
+        run.end_answered()
+        self.book.ledger.new_generation(machine_failed=False)
+        self.disk = self.disk.after_process_kill()
+        self.shown = self._shown()
+
+    def _shown(self) -> dict[str, Any]:
+        run = ShardRun(self.disk.after_process_kill(), self.book.copied(), self.clock)
+        run.check(exact=True)
+        return run.all_found()
+
+    @property
+    def wal_files(self) -> list[str]:
+        return [path for path in self.disk.all_files() if path.startswith(f"{PATHS.wal}/wal-")]
+
+    def data_end(self, path: str) -> int:
+        """Behind the last byte that is not zero."""
+        return len(self.disk.read_file(path).rstrip(b"\0"))
+
+
+def _write(run: ShardRun, filler: int) -> None:
+    run.append("f", 10, 20, tags=("a", "b"), durability="fsync")
+    run.append("d", 15, key="k")
+    run.append("gone", 5)
+    run.turn()
+    run.append("f", filler, 12)
+    run.append("d", filler, 9)
+    run.turn()
+    run.delete("f", tag="a")
+    run.drop("gone")
+    run.turn()
+    run.append("d", 11, filler)
+    run.append("f", 13, filler)
+    run.turn()
+    # The log says that all is synced, the ceilings come down, and it says that too.
+    for _ in range(3):
+        run.advance(1200)
+
+
+class BoundedReads:
+    """An `Fs` that notes how large the largest read was that anybody asked for."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+        self.largest = 0
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        self.largest = max(self.largest, size)
+        return self._disk.pread(fd, size, offset)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)

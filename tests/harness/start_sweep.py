@@ -1,0 +1,120 @@
+"""A start is ended, or one of its disk calls fails, at each of its calls; then the shard starts again.
+
+Promises: the start is that of a script which was ended at some call by a power cut, a SIGKILL, a failed sync
+or a clean stop, so every step of recovery happens somewhere: torn tails, later files, lost ranges, copies of
+files that could not be synced. However a start ends, the next one shows what the book allows, and can be
+written to.
+
+What it must not know: formats, the steps of a recovery.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+from typing import Literal
+
+from tests.harness.crash_sweep import CUTS, KILLS, Played, recover_and_go_on
+from tests.harness.fault_sweep import FAULTS, Way
+from tests.harness.faults import Fault, MachineGoneError
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.shard_book import ShardBook
+from tests.harness.shard_driver import Manner, ShardRun
+from tests.harness.tally import attempt
+from topicsd.wal.recovery import RecoveryRefused
+
+Before = Literal["power cut", "kill", "failed sync", "clean"]
+
+
+class BrokenStart:
+    """What a script left, for one start after the other, each on a copy of its own."""
+
+    def __init__(self, name: str, manner: Manner, before: Before, calls: int) -> None:
+        self.rng = Random(f"{name} {manner} {before} {calls}")
+        armed: list[Fault] = []
+        played = Played(name, manner, lambda disk: armed.extend(_arm(disk, before, calls)))
+        self.is_over = not (armed[0].fired if armed else played.ended)
+        self.exact = before in ("kill", "clean")
+        self._machine_failed = before in ("power cut", "failed sync")
+        if before == "clean" and played.run is not None and played.run.steps[-1] != "close":
+            played.run.close()
+        played.book.ledger.new_generation(machine_failed=self._machine_failed)
+        self._book = played.book
+        self._clock = played.clock_later()
+        self._disk = (
+            played.disk.after_power_cut(self.rng)
+            if before == "power cut"
+            else played.disk.after_process_kill()
+        )
+
+    def copy(self) -> tuple[MemoryDisk, ShardBook, ManualClock]:
+        return (
+            self._disk.after_process_kill(),
+            self._book.copied(),
+            ManualClock(self._clock.now_ms(), 5000.0),
+        )
+
+
+def _arm(disk: MemoryDisk, before: Before, calls: int) -> list[Fault]:
+    """A clean stop is not at a call but where the script ends."""
+    if before == "power cut":
+        disk.cut_power_after(calls)
+    elif before == "kill":
+        disk.kill_process_after(calls, torn=True)
+    elif before == "failed sync":
+        return [disk.fail("sync_data", calls + 1, seed=calls)]
+    return []
+
+
+def end_each_start(name: str, manner: Manner, before: Before, calls: int, *, by_cut: bool) -> bool:
+    """End the start in each of its calls; False when the script was over before `calls`."""
+    broken = BrokenStart(name, manner, before, calls)
+    start_calls, ended = 0, True
+    while ended:
+        replay = f"end_each_start({name!r}, {manner!r}, {before!r}, {calls}, by_cut={by_cut})"
+        with attempt(CUTS if by_cut else KILLS, f"{replay}, in call {start_calls + 1} of the start"):
+            disk, book, clock = broken.copy()
+            if by_cut:
+                disk.cut_power_after(start_calls)
+            else:
+                disk.kill_process_after(start_calls, torn=True)
+            with suppress(MachineGoneError):
+                ShardRun(disk, book, clock)
+            ended = disk.is_gone
+            book.ledger.new_generation(machine_failed=by_cut)
+            after = disk.after_power_cut(broken.rng) if by_cut else disk.after_process_kill()
+            recover_and_go_on(after, book, clock, broken.rng, exact=broken.exact and not by_cut)
+        start_calls += 1
+    return not broken.is_over
+
+
+def fail_each_start(name: str, manner: Manner, before: Before, calls: int, way: Way) -> bool:
+    """Let each call of the start fail in this way; False when the script was over before `calls`."""
+    broken = BrokenStart(name, manner, before, calls)
+    nth, fired = 1, True
+    while fired:
+        replay = f"fail_each_start({name!r}, {manner!r}, {before!r}, {calls}, {way!r})"
+        with attempt(FAULTS, f"{replay}, call {nth} of the start"):
+            disk, book, clock = broken.copy()
+            fault = way.arm(disk, nth)
+            exact = broken.exact
+            try:
+                run = ShardRun(disk, book, clock)
+            except RecoveryRefused:
+                assert fault.fired
+            except OSError:
+                # Before the directory is ours there is nothing to say about the log.
+                assert fault.fired
+                assert way.call in (None, "lock")
+                assert nth == 1
+            else:
+                disk.clear_faults()
+                run.check(exact=exact)
+            fired = fault.fired > 0
+            # Who is refused a sync, or the note of it, is not believed any more.
+            exact = exact and not fired
+            book.ledger.new_generation(machine_failed=fired)
+            recover_and_go_on(disk.after_process_kill(), book, clock, broken.rng, exact=exact)
+        nth += 1
+    return not broken.is_over
