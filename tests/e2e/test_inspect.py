@@ -328,6 +328,17 @@ def test_a_torn_tail_in_front_of_a_server_is_a_batch_on_its_way(tmp_path: Path) 
     assert only_shard(tmp_path)["notes"][0].startswith("a torn tail")
 
 
+def test_a_tear_with_whole_batches_behind_it_is_none_of_a_running_server(tmp_path: Path) -> None:
+    shard = being_used(tmp_path)
+    shard.append("orders", 4)
+    shard.append("orders", 5)
+    _, offset = shard.shard._files.place_of(shard.topic("orders").run.positions[3])
+    flip(shard.wal_files()[0], offset + 40)
+    report = only_shard(tmp_path)
+    assert (report["end"], report["heads_exact"]) == ("torn tail", False)
+    shard.stop_dead()
+
+
 def test_a_name_that_would_steer_the_terminal_is_escaped(tmp_path: Path) -> None:
     evil = "a\x1b[2Jb"
     wal = WalBytes()

@@ -143,3 +143,5 @@ def test_what_was_half_written_a_moment_ago_is_no_damage(
         (note,) = ran.json["shards"][0]["notes"]
         assert note.startswith("it is being written: read up to its last whole batch, which ends at ")
         assert f" offset {ends[-3]} " in note
+        if command == "inspect":
+            assert ran.json["shards"][0]["heads_exact"]

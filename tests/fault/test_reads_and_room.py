@@ -98,3 +98,20 @@ def test_a_shard_takes_writes_again_by_itself_each_time_there_is_space() -> None
     one.kill()
     assert one.seqs("t") == list(range(1, acked + 2))
     assert not one.failures
+
+
+def test_a_floor_that_readers_were_told_while_the_disk_was_full_is_logged_once_there_is_space() -> None:
+    one = OneShard()
+    one.put("t", ttl_ms=1000)
+    one.append("t", 1, 2)
+    one.pass_time(60)
+    one.clock.advance(2000)
+    one.disk.fail("pwrite", error=errno.ENOSPC, forever=True)
+    assert one.state("t").evict_floor == 3
+    one.settle()
+    one.disk.clear_faults()
+    one.put("t", ttl_ms=0)
+    one.pass_time(6000)
+    one.kill()
+    assert one.state("t").evict_floor == 3
+    assert one.seqs("t") == []

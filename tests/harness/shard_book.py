@@ -120,7 +120,8 @@ class ShardBook:
         topic.config = config
         page = self.ledger.page(topic.page)
         page.durability = config.durability
-        page.evicts = page.evicts or _evicts(config)
+        # A change that nobody acked may have been taken for a while, too.
+        page.evicts = any(_evicts(asked) for asked in topic.asked)
 
     def gone(self, topic: Incarnation) -> None:
         self.topics.remove(topic)

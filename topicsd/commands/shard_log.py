@@ -152,7 +152,10 @@ class ShardLog:
         if not heads_are_exact(self.current, bool(self.files), self.is_same_place):
             return False
         walk = self.walked
-        return walk is None or (not walk.is_short and ends_as_current_says(self.current, walk))
+        if walk is None or walk.is_short:
+            return walk is None
+        # Of a log that is being written only a part was read, and how that ends says nothing.
+        return self.end is End.BEING_WRITTEN or ends_as_current_says(self.current, walk)
 
     def leftovers(self) -> list[str]:
         return [name for name in self.fs.list_dir(self.paths.wal) if is_leftover_name(name)]
@@ -184,7 +187,8 @@ class ShardLog:
             last = walk.files[-1]
             if (current.file, current.end) == (last.found.first_ordinal, walk.offset):
                 return End.CUT_BEFORE
-        return End.TORN if self.owner is None else End.BEING_WRITTEN
+        # What is on its way stands at the very end; a place with whole batches behind it does not.
+        return End.TORN if self.owner is None or walk.cuts_batches else End.BEING_WRITTEN
 
     def _has_moved_on(self, walk: Walk) -> bool:
         """A batch stands now where there was none."""

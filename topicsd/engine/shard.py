@@ -34,6 +34,7 @@ from topicsd.engine.requests import (
 )
 from topicsd.engine.resume_head import LossNotes, lost_tail, resume_ephemeral
 from topicsd.engine.shard_state import ShardState
+from topicsd.engine.trim_report import log_floors_again
 from topicsd.wal import control_frame
 from topicsd.wal.group_commit import BATCH_BYTES_MAX, Bounds, GroupCommit
 from topicsd.wal.log_files import LogFiles
@@ -74,7 +75,7 @@ class Shard:
             end, size = recovered.end, settings.wal_file_bytes
             writer = LogWriter(fs, clock, paths, identity, self._files, end, size, recovered.heads_exact)
             self.log = self.state.log = GroupCommit(clock, loop, thread, writer, bounds, on_failure)
-            self.log.on_tick = self._lower_ceilings
+            self.log.on_tick = self._in_background
             self._resume_heads(recovered)
             writer.vouch()
             if not recovered.is_settled and not writer.has_file:
@@ -137,8 +138,10 @@ class Shard:
         self._files.close()
         self._lock.release()
 
-    def _lower_ceilings(self) -> bool:
-        return lower_quiet_ceilings(self.state, self.state.clock.monotonic())
+    def _in_background(self) -> bool:
+        clock = self.state.clock
+        has_unlogged = log_floors_again(self.state, clock.now_ms())
+        return lower_quiet_ceilings(self.state, clock.monotonic()) or has_unlogged
 
     def _resume_heads(self, recovered: Recovered) -> None:
         """Go on behind every seq that was ever given out, and say which of them lost their records."""

@@ -46,6 +46,9 @@ class ShardState:
         self.raised: dict[Topic, SeenHead | None] = {}
         """Topics whose ceiling may stand above their head, with the head at the last look: oldest first."""
 
+        self.unlogged_floors: dict[Topic, None] = {}
+        """Topics of which a full disk kept out of the log what readers were told."""
+
     def one_config(self, config: TopicConfig) -> TopicConfig:
         """Topics that are configured alike share one object: most of 100,000 are."""
         return self._configs.setdefault(config, config)
@@ -77,6 +80,7 @@ class ShardState:
         del self.topics[topic.name]
         del self.topics_by_id[topic.topic_id]
         self.raised.pop(topic, None)
+        self.unlogged_floors.pop(topic, None)
 
     def visible_topic(self, name: str) -> Topic | None:
         topic = self.topics.get(name)

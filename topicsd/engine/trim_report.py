@@ -18,9 +18,10 @@ from topicsd.wal.control_frame import EvictWatermark, encode_control
 
 
 class PendingFloor:
-    __slots__ = ("before", "topic")
+    __slots__ = ("before", "shard", "topic")
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, shard: ShardState, topic: Topic) -> None:
+        self.shard = shard
         self.topic = topic
         self.before = topic.ttl_logged
 
@@ -29,9 +30,10 @@ class PendingFloor:
 
     def undo(self) -> None:
         self.topic.ttl_logged = self.before
+        self.shard.unlogged_floors[self.topic] = None
 
     def refuse(self, refusal: Refusal) -> None:
-        pass  # The next answer that reports the floor logs it again.
+        pass  # The background logs it again, once there is room.
 
 
 def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
@@ -39,7 +41,16 @@ def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
     expire(topic, now_ms)
     by_age = topic.evicted_to.get("ttl", 0)
     if by_age > topic.ttl_logged and not topic.is_ephemeral and topic.leaving is None:
-        pending = PendingFloor(topic)
+        pending = PendingFloor(shard, topic)
         topic.ttl_logged = by_age
         frame = encode_control(EvictWatermark({"ttl": by_age}), topic_id=topic.topic_id, ts=topic.last_ts)
         shard.note(topic, frame, pending)
+
+
+def log_floors_again(shard: ShardState, now_ms: int) -> bool:
+    """What a full disk kept out of the log, once there is room; True while there is something left."""
+    if shard.unlogged_floors and not shard.log.lacks_room:
+        topics, shard.unlogged_floors = shard.unlogged_floors, {}
+        for topic in topics:
+            log_expired(shard, topic, now_ms)
+    return bool(shard.unlogged_floors)

@@ -124,6 +124,11 @@ class GroupCommit:
             return self._next_file.refusal(size_bytes)
         return None
 
+    @property
+    def lacks_room(self) -> bool:
+        """The disk has no room for a next file."""
+        return self._next_file.is_missing
+
     def admit_control(self) -> Refusal | None:
         """Whether a control frame that somebody waits for may join; also where records have no room."""
         if self._gate is None and self._is_crowded():
