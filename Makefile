@@ -27,11 +27,8 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(STAMP) ## install, and show what can be run
-	@$(BIN)/topicsd --help
-	@echo
-	@echo "There is no server yet. README.md has an example that writes with the library; then try"
-	@echo "  $(BIN)/topicsd inspect ./topics-data"
+run: $(STAMP) ## start the server at http://127.0.0.1:4000, with its data in ./topics-data
+	@$(BIN)/topicsd serve
 
 test: $(STAMP) ## run the tests but for the long runs
 	$(BIN)/python -m pytest

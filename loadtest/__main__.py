@@ -4,66 +4,91 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
-import subprocess
+import shlex
 import sys
-import time
 
-import msgspec
-
-from loadtest import engine_bench
-
-RESULTS = os.path.join(os.path.dirname(__file__), "results")
+from loadtest import bench_chart, engine_bench, generator_bench, results, server_bench
+from loadtest.bench_lines import LINES
+from loadtest.bench_result import table
+from loadtest.generator import GeneratorMissing
+from loadtest.subjects import SERVER_COMMAND
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     engine = commands.add_parser("engine", help="the log of one shard, with no HTTP in front of it")
-    engine.add_argument(
-        "parts",
-        nargs="*",
-        default=list(engine_bench.PARTS),
-        metavar="PART",
-        help=f"what to measure: {', '.join(engine_bench.PARTS)} (default: all)",
+    add_options(engine, "PART", list(engine_bench.PARTS), 1.0, 3)
+    bench = commands.add_parser("bench", help="the server, over HTTP")
+    add_options(bench, "LINE", list(LINES), 2.0, 5)
+    bench.add_argument(
+        "--server-command",
+        default=shlex.join(SERVER_COMMAND),
+        help="what is measured; it gets TOPICS_PORT_FILE, TOPICS_DATA_DIR and TOPICS_SHARDS (%(default)s)",
     )
-    engine.add_argument(
-        "--rounds", type=int, default=3, help="how often each line is measured; the median counts"
+    bench.add_argument("--plot", metavar="FILE", help="draw the results as a PNG")
+    compared = commands.add_parser("generator", help="what the load generator itself can do, beside wrk")
+    compared.add_argument("--rounds", type=int, default=5, help="the median counts")
+    compared.add_argument("--seconds", type=float, default=2.0, help="how long each measurement lasts")
+    given = parser.parse_args()
+    try:
+        return {"engine": run_engine, "bench": run_bench, "generator": run_generator}[given.command](given)
+    except GeneratorMissing as missing:
+        print(missing, file=sys.stderr)
+        return 2
+
+
+def add_options(
+    parser: argparse.ArgumentParser, what: str, names: list[str], seconds: float, rounds: int
+) -> None:
+    parser.add_argument(
+        "names", nargs="*", default=names, metavar=what, help=f"one of {', '.join(names)} (default: all)"
     )
-    engine.add_argument("--seconds", type=float, default=1.0, help="how long each measurement lasts")
-    engine.add_argument(
+    parser.set_defaults(known=names)
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help="how often each is measured; the median counts"
+    )
+    parser.add_argument("--seconds", type=float, default=seconds, help="how long each measurement lasts")
+    parser.add_argument(
         "--dir", help="where to write, on the disk that is to be measured (default: the system's)"
     )
-    engine.add_argument("--save", action="store_true", help="add the result to loadtest/results/engine.jsonl")
-    arguments = parser.parse_args()
-    unknown = [part for part in arguments.parts if part not in engine_bench.PARTS]
+    parser.add_argument("--save", action="store_true", help="add the result to those in loadtest/results/")
+
+
+def check_names(given: argparse.Namespace) -> None:
+    unknown = [name for name in given.names if name not in given.known]
     if unknown:
-        parser.error(f"there is no part {unknown[0]}; there are {', '.join(engine_bench.PARTS)}")
-    lines = engine_bench.run(arguments.parts, arguments.rounds, arguments.seconds, arguments.dir)
-    if arguments.save:
-        save("engine", lines)
+        print(f"there is no {unknown[0]}; there are {', '.join(given.known)}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def run_engine(given: argparse.Namespace) -> int:
+    check_names(given)
+    lines = engine_bench.run(given.names, given.rounds, given.seconds, given.dir)
+    if given.save:
+        results.save("engine", lines)
     return 0
 
 
-def save(name: str, lines: list[engine_bench.Line]) -> None:
-    """One JSON line a run, with the machine and the commit."""
-    result = {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": _commit(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "python": platform.python_version(),
-        "lines": lines,
-    }
-    os.makedirs(RESULTS, exist_ok=True)
-    with open(os.path.join(RESULTS, f"{name}.jsonl"), "ab") as file:
-        file.write(msgspec.json.encode(result) + b"\n")
+def run_bench(given: argparse.Namespace) -> int:
+    """1 when a line could not be measured; a goal that was missed is for a person to judge."""
+    check_names(given)
+    command = shlex.split(given.server_command)
+    lines = server_bench.run(given.names, given.seconds, given.rounds, given.dir, command)
+    print("\n" + table(lines))
+    plots = [given.plot] if given.plot else []
+    if given.save:
+        results.save("bench", lines, generator="loadtest/native/load.c", seconds=given.seconds)
+        plots.append(os.path.join(results.RESULTS, "bench.png"))
+    for plot in plots:
+        with open(plot, "wb") as file:
+            file.write(bench_chart.chart(lines, "topicsd: share of the ceiling, the mark is the goal"))
+    return int(any(line.verdict == "failed" for line in lines))
 
 
-def _commit() -> str:
-    asked = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
-    return asked.stdout.strip() or "unknown"
+def run_generator(given: argparse.Namespace) -> int:
+    generator_bench.run(given.rounds, given.seconds)
+    return 0
 
 
 if __name__ == "__main__":

@@ -60,22 +60,22 @@ class BareLog:
             topic = self._topics[name] = BareTopic(len(self._topics))
         ts = time.time_ns() // 1_000_000
         seq = topic.head
+        number = topic.number
+        at = self._offset + self._size
+        add = self._parts.append
         for record in request.records:
             seq += 1
             data = bytes(record.data)
             tag = record.tag.encode() if record.tag else b""
             length = 46 + len(tag) + len(data)
-            body = b"%b%b%b" % (
-                _HEADER(length, 1, 1 if tag else 0, topic.number, seq, ts, 0, len(tag), len(data)),
-                tag,
-                data,
-            )
-            self._parts.append(body)
-            self._parts.append(_CHECKSUM(_xxh3(memoryview(body)[4:])))
-            topic.offsets.append(self._offset + self._size)
+            body = _HEADER(length, 1, 1 if tag else 0, number, seq, ts, 0, len(tag), len(data)) + tag + data
+            add(body)
+            add(_CHECKSUM(_xxh3(memoryview(body)[4:])))
+            topic.offsets.append(at)
             topic.lengths.append(length)
             topic.stamps.append(ts)
-            self._size += length + 4
+            at += length + 4
+        self._size = at - self._offset
         topic.head = seq
         self._replies.append((reply, seq))
         if not self._scheduled:

@@ -1,52 +1,108 @@
 """Every setting of the server, declared once: a field of `Settings` with default, unit, bounds and help.
 
-All the rest is derived from that declaration: the name in the environment (`TOPICS_` and the field in
-capitals), how its text is read, which values are refused, and the table in the README. A setting that is
-added is one field more and nothing else.
-
-A wrong environment is told in one go: `load` collects every problem before it raises, because a person who
-repairs one variable a restart loses patience before the last. A variable that begins with `TOPICS_` and is no
-setting is a problem too: a typing error must not quietly mean the default. Only `TOPICS_TEST_` is passed
-over, which belongs to the test suite.
+All the rest is derived from that declaration: the flag (`--wal-file-bytes`), the name in the environment
+(`TOPICS_WAL_FILE_BYTES`), the key in a file (`wal_file_bytes`), how its text is read, which values are
+refused, and the table in the README. A setting that is added is one field more and nothing else.
 
 The bounds are for people. Code that builds `Settings` itself may step outside, as tests do that want a
 tiny log file.
 
-What it must not know: what a setting does to the part of the server that reads it.
+What it must not know: what a setting does to the part of the server that reads it, and where its value came
+from (`shared/setting_sources.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
-from typing import Annotated, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final
 
 import msgspec
 
+from shared.auth import advise_on_api_keys, seal_api_keys
+from shared.log_levels import check_levels
 from shared.setting import (
     GIB,
     KIB,
     MIB,
-    PREFIX,
     Declared,
     Setting,
     declared,
-    parse_value,
     render_bounds,
     render_value,
+    show_value,
 )
-
-TEST_PREFIX: Final = "TOPICS_TEST_"
 
 # A frame gives the length of a tag and of a node 16 bits, and its own length 32.
 LENGTH16_MAX: Final = (1 << 16) - 1
 LENGTH32_MAX: Final = (1 << 32) - 1
 
+# `systemd/topicsd.service` waits longer than this before it kills.
+DRAIN_MAX: Final = 300
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a running server was told, checked."""
 
+    host: Annotated[
+        str,
+        Setting(
+            help="The address to listen at. One that other machines can reach is refused without keys.",
+            unit="address",
+            minimum=1,
+            maximum=253,
+        ),
+    ] = "127.0.0.1"
+
+    port: Annotated[
+        int,
+        Setting(help="The port to listen at; 0 is any that is free.", unit="port", minimum=0, maximum=65535),
+    ] = 4000
+
+    port_file: Annotated[
+        str, Setting(help="A file for the port as text, written once the server listens.", unit="path")
+    ] = ""
+
     data_dir: Annotated[str, Setting(help="Where the data lives.", unit="path", minimum=1)] = "./topics-data"
+
+    api_keys: Annotated[
+        str,
+        Setting(
+            help="Who may do what: `key`, `key:scopes`, `key:scopes:prefixes` or `key::prefixes`, separated "
+            "by commas; empty is no authentication. As a flag it shows in the list of processes.",
+            unit="keys",
+            is_secret=True,
+            normalise=seal_api_keys,
+            advise=advise_on_api_keys,
+        ),
+    ] = ""
+
+    allow_insecure_no_auth: Annotated[
+        bool, Setting(help="Listen without keys also where other machines can reach the server.")
+    ] = False
+
+    probe_auth: Annotated[bool, Setting(help="Ask for a key also for `/v0/health` and `/v0/ready`.")] = False
+
+    log: Annotated[
+        str,
+        Setting(
+            help="What is logged: a level, also by module, as in `info,topicsd.wal=debug`.",
+            unit="levels",
+            minimum=1,
+            normalise=check_levels,
+        ),
+    ] = "info"
+
+    fronts: Annotated[
+        int,
+        Setting(help="Processes that accept connections.", unit="processes", minimum=1, maximum=64),
+    ] = 1
+
+    drain_seconds: Annotated[
+        int,
+        Setting(
+            help="How long a stop waits for what is in flight.", unit="seconds", minimum=1, maximum=DRAIN_MAX
+        ),
+    ] = 10
 
     shards: Annotated[
         int,
@@ -68,6 +124,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             maximum=4 * GIB,
         ),
     ] = 64 * MIB
+
+    max_body_bytes: Annotated[
+        int,
+        Setting(help="The body of one request.", unit="bytes", minimum=1, maximum=1 * GIB),
+    ] = 64 * MIB
+
+    max_response_bytes: Annotated[
+        int,
+        Setting(
+            help="The answer to one read; a record that is larger comes alone.",
+            unit="bytes",
+            minimum=1,
+            maximum=8 * MIB,
+        ),
+    ] = 1 * MIB
 
     max_batch_records: Annotated[
         int,
@@ -117,6 +188,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 100_000
 
+    max_total_bytes: Annotated[
+        int,
+        Setting(
+            help="Live bytes of all topics together, above which writes are throttled; 0 is unlimited.",
+            unit="bytes",
+            minimum=0,
+            maximum=1 << 50,
+        ),
+    ] = 0
+
+    max_inflight_per_key: Annotated[
+        int,
+        Setting(
+            help="Requests of one key that may be in flight; 0 is unlimited.",
+            unit="requests",
+            minimum=0,
+            maximum=1_000_000,
+        ),
+    ] = 1000
+
     sync_interval_ms: Annotated[
         int,
         Setting(
@@ -148,6 +239,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 100_000
 
+    def __repr__(self) -> str:
+        told = ", ".join(
+            f"{field.name}={show_value(field, value)!r}" for field, value in declared_values(self)
+        )
+        return f"Settings({told})"
+
 
 class Relation(msgspec.Struct, frozen=True):
     """Two settings of which the first may not be larger than the second."""
@@ -163,65 +260,41 @@ RELATIONS: Final = (
 )
 
 DECLARED: Final[tuple[Declared, ...]] = declared(Settings)
-BY_VARIABLE: Final[dict[str, Declared]] = {field.variable: field for field in DECLARED}
+
+
+def declared_values(settings: Settings) -> Iterator[tuple[Declared, str | int | bool]]:
+    for field in DECLARED:
+        yield field, getattr(settings, field.name)
 
 
 class SettingProblem(msgspec.Struct, frozen=True):
     """One thing that is wrong with what the server was told."""
 
-    variable: str
+    source: str
+    """What a person would look for: a variable, a flag, or a file and the key in it."""
     value: str | None
     sentence: str
 
     def __str__(self) -> str:
-        told = self.variable if self.value is None else f"{self.variable}={self.value!r}"
+        told = self.source if self.value is None else f"{self.source}={self.value!r}"
         return f"{told}: {self.sentence}"
 
 
-class SettingsError(ValueError):
-    """Everything that is wrong with what the server was told."""
+def broken_relations(settings: Settings, sources: Mapping[str, str]) -> list[SettingProblem]:
+    """What does not go together, though each value is within its own bounds.
 
-    def __init__(self, problems: list[SettingProblem]) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
-        self.problems = problems
-
-
-def load(environ: Mapping[str, str]) -> Settings:
-    """The settings that an environment asks for; SettingsError names all that is wrong with it."""
-    values: dict[str, Any] = {}
-    problems: list[SettingProblem] = []
-    for variable in sorted(environ):
-        if not variable.startswith(PREFIX) or variable.startswith(TEST_PREFIX):
-            continue
-        text = environ[variable]
-        field = BY_VARIABLE.get(variable)
-        if field is None:
-            # Without its value: what somebody meant to be a key would land in the log.
-            problems.append(SettingProblem(variable, None, _unknown(variable)))
-            continue
-        try:
-            values[field.name] = parse_value(field, text)
-        except ValueError as error:
-            problems.append(SettingProblem(variable, text, str(error)))
-    if problems:
-        raise SettingsError(problems)
-    settings = Settings(**values)
-    problems = broken_relations(settings)
-    if problems:
-        raise SettingsError(problems)
-    return settings
-
-
-def broken_relations(settings: Settings) -> list[SettingProblem]:
-    """What does not go together, though each value is within its own bounds."""
+    `sources` says where the values of which settings came from; the others are told by their variables.
+    """
     problems = []
     by_name = {field.name: field for field in DECLARED}
     for relation in RELATIONS:
         smaller, larger = by_name[relation.smaller], by_name[relation.larger]
         value, bound = getattr(settings, smaller.name), getattr(settings, larger.name)
         if value > bound:
-            sentence = f"must be at most {larger.variable}={render_value(larger, bound)}: {relation.reason}"
-            problems.append(SettingProblem(smaller.variable, render_value(smaller, value), sentence))
+            told = f"{sources.get(larger.name, larger.variable)}={render_value(larger, bound)}"
+            sentence = f"must be at most {told}: {relation.reason}"
+            source = sources.get(smaller.name, smaller.variable)
+            problems.append(SettingProblem(source, render_value(smaller, value), sentence))
     return problems
 
 
@@ -229,17 +302,13 @@ def settings_table() -> str:
     """All settings as a table of Markdown, as the README shows it."""
     rows = ["| variable | default | unit | bounds | what it is |", "|---|---|---|---|---|"]
     for field in DECLARED:
-        default = f"`{render_value(field, field.default)}`"
+        shown = show_value(field, field.default)
+        default = f"`{shown}`" if shown else ""
         rows.append(
             f"| `{field.variable}` | {default} | {field.setting.unit} | {_table_bounds(field)} "
             f"| {field.setting.help} |"
         )
     return "\n".join(rows) + "\n"
-
-
-def _unknown(variable: str) -> str:
-    nearest = get_close_matches(variable, BY_VARIABLE, n=1, cutoff=0.0)
-    return f"there is no such setting; the nearest name is {nearest[0]}"
 
 
 def _table_bounds(field: Declared) -> str:
@@ -248,7 +317,7 @@ def _table_bounds(field: Declared) -> str:
 
 
 def _check_declarations() -> None:
-    assert broken_relations(Settings()) == []
+    assert broken_relations(Settings(), {}) == []
     largest = {field.name: field.setting.maximum or 0 for field in DECLARED}
     assert largest["max_tag_bytes"] <= LENGTH16_MAX
     assert largest["max_node_bytes"] <= LENGTH16_MAX

@@ -2,10 +2,11 @@
 
 A field of a settings struct is declared as `Annotated[type, Setting(...)] = default`. `declared` reads such a
 struct once, and from then on a name, a text and a table row are derived, never written twice. The types are
-three, `str`, `int` and `bool`, because the sources are all text and a person has to guess none of it.
+three, `str`, `int` and `bool`, because most sources are text and a person has to guess none of it.
 
-The same `parse_value` serves every source that may name a setting, and what `render_value` writes it reads
-back.
+The same `parse_value` serves every source of text that may name a setting, `accept_value` those that have
+types, and what `render_value` writes either reads back. `show_value` is for eyes and logs: a secret is never
+in it.
 
 What it must not know: which settings there are (`shared/config.py`), and where the text came from.
 """
@@ -13,6 +14,7 @@ What it must not know: which settings there are (`shared/config.py`), and where 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, get_args
 
 import msgspec
@@ -24,6 +26,8 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
 Value = str | int | bool
+
+SECRET_SHOWN: Final = "(set)"
 
 _SUFFIXES: Final = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -43,6 +47,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     minimum: int | None = None
     maximum: int | None = None
+    is_secret: bool = False
+    """Never shown, neither in a table nor in what is said about a wrong value."""
+    normalise: Callable[[str], str] | None = None
+    """Gives the form in which a text is kept; ValueError with a sentence without the text if wrong."""
+    advise: Callable[[str], str | None] | None = None
+    """A sentence, without the text, about one that is taken and still may not be what was meant."""
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -58,6 +68,11 @@ class Declared(msgspec.Struct, frozen=True):
         """Its name in the environment."""
         return PREFIX + self.name.upper()
 
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
 
 def declared(settings: type[msgspec.Struct]) -> tuple[Declared, ...]:
     """The fields of a settings struct, in the order in which they are written there."""
@@ -67,6 +82,7 @@ def declared(settings: type[msgspec.Struct]) -> tuple[Declared, ...]:
         assert kind in (str, int, bool), f"{field.name}: no text stands for a {kind}"
         assert isinstance(setting, Setting)
         assert type(field.default) is kind, f"{field.name}: the default is of another type"
+        assert setting.normalise is None or kind is str, f"{field.name}: only text has another form"
         one = Declared(field.name, kind, field.default, setting)
         assert refuse_value(one, one.default) is None, f"{field.name}: the default breaks its own bounds"
         found.append(one)
@@ -92,10 +108,29 @@ def parse_value(field: Declared, text: str) -> Value:
         value = _parse_size(text) if field.setting.unit == "bytes" else _parse_whole_number(text)
     else:
         value = text
-    broken = refuse_value(field, value)
-    if broken is not None:
-        raise ValueError(broken)
-    return value
+    return _within_bounds(field, value)
+
+
+def accept_value(field: Declared, given: object) -> Value:
+    """As `parse_value`, for a value that has a type already; only a size may also be a text.
+
+    >>> accept_value(Declared("port", int, 0, Setting(help="", unit="number")), "4000")
+    Traceback (most recent call last):
+    ValueError: must be a whole number, without quotes
+    """
+    if field.kind is bool:
+        if not isinstance(given, bool):
+            raise ValueError("must be true or false, without quotes")
+        return given
+    if field.kind is int:
+        if field.setting.unit == "bytes" and isinstance(given, str):
+            return parse_value(field, given)
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise ValueError("must be a whole number, without quotes")
+        return _within_bounds(field, given)
+    if not isinstance(given, str):
+        raise ValueError("must be a text in quotes")
+    return _within_bounds(field, given)
 
 
 def refuse_value(field: Declared, value: Value) -> str | None:
@@ -116,6 +151,13 @@ def render_value(field: Declared, value: Value) -> str:
     if isinstance(value, int) and field.setting.unit == "bytes":
         return render_size(value)
     return str(value)
+
+
+def show_value(field: Declared, value: Value) -> str:
+    """The text of a value for a person or a log, with a secret hidden."""
+    if field.setting.is_secret:
+        return SECRET_SHOWN if value else ""
+    return render_value(field, value)
 
 
 def render_bounds(field: Declared) -> str:
@@ -142,6 +184,15 @@ def render_size(size: int) -> str:
         if size and size % factor == 0:
             return f"{size // factor} {suffix}"
     return str(size)
+
+
+def _within_bounds(field: Declared, value: Value) -> Value:
+    broken = refuse_value(field, value)
+    if broken is not None:
+        raise ValueError(broken)
+    if field.setting.normalise is not None and isinstance(value, str):
+        return field.setting.normalise(value)
+    return value
 
 
 def _parse_whole_number(text: str) -> int:

@@ -39,7 +39,6 @@ def test_the_installed_script_is_the_module() -> None:
 def test_help_names_the_commands_and_each_has_an_example() -> None:
     said = run_command("--help")
     assert (said.code, said.err) == (0, "")
-    assert "exit code: 0 all is well, 1 something is wrong" in " ".join(said.out.split())
     for command in COMMANDS:
         assert re.search(rf"^    {command} +\w", said.out, re.MULTILINE)
         help_text = run_command(command, "--help")

@@ -15,6 +15,10 @@ WRONG: Final = 1
 NOT_DONE: Final = 2
 """It could not do what it was asked: a wrong argument, no data directory, no permission."""
 
+EXIT_CODES: Final = (
+    "exit code: 0 all is well, 1 something is wrong with the data, 2 it could not be looked at"
+)
+
 
 class CommandError(Exception):
     """Why the command stops, as a sentence for the person who gave it."""
@@ -33,3 +37,4 @@ class Command(NamedTuple):
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
     """Prints to stdout, or raises CommandError; gives the exit code."""
+    exit_codes: str = EXIT_CODES

@@ -13,17 +13,19 @@ import contextlib
 import io
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
 
-from topicsd.commands import inspect_dir, verify_dir
+from shared.program_version import program_version
+from shared.setting_sources import nearest_name
+from topicsd.commands import inspect_dir, serve, show_config, verify_dir
 from topicsd.commands.command import FINE, NOT_DONE, CommandError
 from topicsd.disk.layout import LAYOUT_FORMAT
 from topicsd.wal import file_header
 
-COMMANDS = (inspect_dir.COMMAND, verify_dir.COMMAND)
+COMMANDS = (serve.COMMAND, show_config.COMMAND, inspect_dir.COMMAND, verify_dir.COMMAND)
 
-DESCRIPTION = "An append-only event log and job queue. The commands look at the directory with its data."
-EXIT_CODES = "exit code: 0 all is well, 1 something is wrong with the data, 2 it could not be looked at"
+DESCRIPTION = (
+    "An append-only event log and job queue: its server, and what looks at the directory with its data."
+)
 
 
 def run(arguments: list[str] | None) -> int:
@@ -33,7 +35,9 @@ def run(arguments: list[str] | None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     parser = make_parser()
-    given = parser.parse_args(arguments)
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        given.parser.error(unknown_sentence(given.parser, unknown))
     if given.run is None:
         parser.print_help(sys.stderr)
         return NOT_DONE
@@ -54,29 +58,36 @@ def run(arguments: list[str] | None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="topicsd", description=DESCRIPTION, epilog=EXIT_CODES)
+    parser = argparse.ArgumentParser(prog="topicsd", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=version_line())
-    parser.set_defaults(run=None)
+    parser.set_defaults(run=None, parser=parser)
     rows = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
         row = rows.add_parser(
             command.name,
             help=command.summary,
             description=command.description,
-            epilog=f"example:\n{command.example}\n\n{EXIT_CODES}",
+            epilog=f"example:\n{command.example}\n\n{command.exit_codes}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        row.set_defaults(run=command.run, parser=row)
         command.add_arguments(row)
-        row.set_defaults(run=command.run)
     return parser
 
 
+def unknown_sentence(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
+    """What was not understood. With an option that is none, its value is left out: it may be a secret."""
+    wrong = [one.partition("=")[0] for one in unknown if one.startswith("-")]
+    if not wrong:
+        return f"unrecognized arguments: {' '.join(unknown)}"
+    known = [name for action in parser._actions for name in action.option_strings]
+    nearest = nearest_name(wrong[0], known)
+    return f"unrecognized arguments: {' '.join(wrong)}; the nearest option to {wrong[0]} is {nearest}"
+
+
 def version_line() -> str:
-    try:
-        number = version("topicsd")
-    except PackageNotFoundError:
-        number = "(not installed)"
-    return f"topicsd {number}, data directory format {LAYOUT_FORMAT}, WAL format {file_header.VERSION}"
+    formats = f"data directory format {LAYOUT_FORMAT}, WAL format {file_header.VERSION}"
+    return f"topicsd {program_version()}, {formats}"
 
 
 def complain(sentence: str, exit_code: int) -> int:

@@ -82,6 +82,11 @@ class ShardPaths(NamedTuple):
         return os.path.join(self.root, "quarantine", name)
 
 
+def lock_path(data_dir: str) -> str:
+    """Of the lock that the server holds; each shard has one of its own."""
+    return os.path.join(data_dir, "LOCK")
+
+
 def wal_name(first_ordinal: int) -> str:
     return f"wal-{first_ordinal:016d}.log"
 
@@ -106,7 +111,7 @@ def create_data_dir(fs: Fs, data_dir: str, shard_count: int, instance: bytes) ->
     assert 1 <= shard_count <= SHARD_COUNT_MAX
     assert len(instance) == INSTANCE_BYTES
     shards_dir = os.path.join(data_dir, "shards")
-    _make_dirs(fs, data_dir)
+    make_dirs(fs, data_dir)
     _make_dir(fs, shards_dir)
     _refuse_log(fs, data_dir, shards_dir)
     for shard in range(shard_count):
@@ -167,13 +172,13 @@ def _make_dir(fs: Fs, path: str) -> None:
         fs.make_dir(path)
 
 
-def _make_dirs(fs: Fs, path: str) -> None:
-    """The data directory and what is missing above it, each name synced in its parent."""
+def make_dirs(fs: Fs, path: str) -> None:
+    """The data directory and what is missing above it, each name synced in its parent. It may be there."""
     path = os.path.abspath(path)
     parent = os.path.dirname(path)
     if not exists(fs, path):
         if not exists(fs, parent):
-            _make_dirs(fs, parent)
+            make_dirs(fs, parent)
         fs.make_dir(path)
     # Also when it is there: a crash may have been between its making and this.
     fs.sync_dir(parent)

@@ -228,6 +228,8 @@ class PendingAppend(TopicEntry):
         answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)
         if self.key is not None:
             self._remember_key(self.key)
+        if topic.waiters is not None:
+            self.shard.watch.wake(topic)
         tell(self.reply, answer)
         for reply in self.also_waiting or ():
             tell(reply, msgspec.structs.replace(answer, created=False, deduped=True))

@@ -22,7 +22,6 @@ from topicsd.wal.frame import (
     FLAG_NODE,
     FLAG_TAG,
     LEN_BYTES,
-    U32,
     FrameType,
     pack_body_head,
     pack_u32,
@@ -90,7 +89,7 @@ def encode_records(
             or flags & _NODE_OR_META
             or len(tag) > limits.max_tag_bytes
         ):
-            refusal = _refuse_lengths(seq - first_seq, payload_bytes, meta_bytes, tag, node, limits)
+            refusal = refuse_lengths(seq - first_seq, len(record.data), meta_bytes, tag, node, limits)
             if refusal is not None:
                 return refusal
         head = pack_body_head(_APPEND, flags, topic_id, seq, ts, len(node), len(tag), payload_bytes)
@@ -107,11 +106,9 @@ def encode_records(
     return parts, lengths, total, tags
 
 
-def _refuse_lengths(
-    index: int, payload_bytes: int, meta_bytes: int, tag: bytes, node: bytes, limits: Settings
+def refuse_lengths(
+    index: int, data_bytes: int, meta_bytes: int, tag: bytes, node: bytes, limits: Settings
 ) -> Refusal | None:
-    if meta_bytes:
-        payload_bytes -= U32.size
     for field, size, bound in (
         ("meta", meta_bytes, limits.max_meta_bytes),
         ("tag", len(tag), limits.max_tag_bytes),
@@ -120,6 +117,7 @@ def _refuse_lengths(
         if size > bound:
             message = f"records[{index}].{field}: has {size} bytes, at most {bound} are allowed"
             return Refusal(INVALID_REQUEST, message, {"field": f"records[{index}].{field}", "max": bound})
+    payload_bytes = data_bytes + meta_bytes
     if payload_bytes > limits.max_record_bytes:
         bound = limits.max_record_bytes
         message = f"records[{index}]: data and meta have {payload_bytes} bytes, at most {bound} are allowed"

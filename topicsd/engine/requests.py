@@ -85,6 +85,7 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     bytes: int
     last_write_ts: int
+    last_read_ts: int
     config: TopicConfig
 
 

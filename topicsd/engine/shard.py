@@ -35,6 +35,7 @@ from topicsd.engine.requests import (
 from topicsd.engine.resume_head import LossNotes, lost_tail, resume_ephemeral
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.trim_report import log_floors_again
+from topicsd.engine.watch import Watch
 from topicsd.wal import control_frame
 from topicsd.wal.group_commit import BATCH_BYTES_MAX, Bounds, GroupCommit
 from topicsd.wal.log_files import LogFiles
@@ -65,6 +66,7 @@ class Shard:
         self._lock = DirLock(fs, paths.lock)
         self._files = LogFiles(fs)
         self.state = ShardState(clock, settings, self._files)
+        self.state.watch = Watch(loop)
         recovery = Recovery(fs, paths, identity, self._files)
         replay = Replay(self.state)
         bounds = Bounds(
@@ -111,7 +113,7 @@ class Shard:
         return topic_admin.topic_state(self.state, topic)
 
     def topic_names(self) -> list[str]:
-        return sorted(name for name, topic in self.state.topics.items() if topic.visible)
+        return [name for name in self.state.sorted_names() if self.state.topics[name].visible]
 
     # -- the end -----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ Must not know: how anything is done with it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,7 @@ from shared.errors import THROTTLED, Refusal
 from topicsd.engine.dedupe import Dedupe
 from topicsd.engine.requests import Reply
 from topicsd.engine.topic import Topic
+from topicsd.engine.watch import Watch
 from topicsd.wal.batch import Entry
 from topicsd.wal.group_commit import GroupCommit
 from topicsd.wal.log_files import LogFiles
@@ -36,10 +38,13 @@ class ShardState:
         self.clock = clock
         self.settings = settings
         self.files = files
+        self.watch: Watch
         self.log: GroupCommit
         self._configs: dict[TopicConfig, TopicConfig] = {}
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
+        self._names: list[str] = []
+        self._new_names: list[str] = []
         self.dedupe = Dedupe(settings.max_idempotency_keys)
         self.keyed: dict[bytes, PendingAppend] = {}
         """Keyed writes that are on their way, by the digest of their key."""
@@ -74,13 +79,24 @@ class ShardState:
 
     def add_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
+        self._new_names.append(topic.name)
         self.topics_by_id[topic.topic_id] = topic
 
     def remove_topic(self, topic: Topic) -> None:
         del self.topics[topic.name]
+        names = self.sorted_names()
+        del names[bisect_left(names, topic.name)]
         del self.topics_by_id[topic.topic_id]
         self.raised.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
+
+    def sorted_names(self) -> list[str]:
+        """Of all topics. New ones are sorted in when somebody asks, all at once."""
+        if self._new_names:
+            self._names += self._new_names
+            self._names.sort()
+            self._new_names.clear()
+        return self._names
 
     def visible_topic(self, name: str) -> Topic | None:
         topic = self.topics.get(name)

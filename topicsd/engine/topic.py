@@ -39,6 +39,7 @@ class Topic:
         "head",
         "is_durable",
         "is_ephemeral",
+        "last_read_ms",
         "last_ts",
         "leaving",
         "live_bytes",
@@ -57,6 +58,7 @@ class Topic:
         "topic_id",
         "ttl_logged",
         "visible",
+        "waiters",
         "waiting_count",
         "windows_ms",
     )
@@ -82,6 +84,9 @@ class Topic:
         self.live_bytes = 0
         self.pending_bytes = 0
         self.last_ts = 0
+        self.last_read_ms = 0
+        self.waiters: list[Callable[[], None]] | None = None
+        """Called once something was published, or the topic is gone (`watch.py`)."""
         self.lost = LostRanges()
         self.run = TailRun(1, in_memory=self.is_ephemeral)
         self.runs = [self.run]

@@ -100,6 +100,7 @@ def topic_state(shard: ShardState, name: str) -> TopicState | Refusal:
         count=topic.live_count,
         bytes=topic.live_bytes,
         last_write_ts=topic.last_ts,
+        last_read_ts=topic.last_read_ms,
         config=topic.config,
     )
 
@@ -170,6 +171,7 @@ class PendingTopicDelete(TopicEntry):
         self.end_wait()
         self.topic.visible = False
         self.shard.remove_topic(self.topic)
+        self.shard.watch.wake(self.topic)
         tell(self.reply, TopicDeleted(self.topic.name, deleted=True))
         self._let_go()
 

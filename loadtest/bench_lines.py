@@ -1,0 +1,259 @@
+"""The lines of the benchmark: what is started for each, what is sent, what the goal is.
+
+Two loads of a line are measured in turn, in several rounds, the one that goes first changing; the value is
+the median of its rounds and the ratio the median of the ratios of each round, because two figures of the same
+seconds have the same neighbours on the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from loadtest.bench_result import Goal, Result
+from loadtest.generator import Load, run
+from loadtest.processes import Running
+from loadtest.subjects import Subjects
+from loadtest.traffic import (
+    NotMeasured,
+    append_body,
+    ask,
+    create_topics,
+    diff_targets,
+    fill,
+    names_by_connection,
+    names_of_shard,
+    targets,
+)
+
+WARMUP_SECONDS = 0.3
+POOL_CONNECTIONS = 32
+POOL_TOPICS_EACH = 32
+# Of 8 requests of a connection so many are foreign: below the 60 of 64 after which it would be moved.
+FOREIGN_OF_EIGHT = 7
+
+
+class Skipped(Exception):
+    """The line makes no sense yet; the text says why."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    per_second: float
+    cpu_us: float
+    p50_us: float
+    p99_us: float
+    answer_bytes: float
+
+
+class Bench:
+    """One line's run: where it may write, how long, how often."""
+
+    def __init__(self, subjects: Subjects, seconds: float, rounds: int) -> None:
+        self.subjects = subjects
+        self.seconds = seconds
+        self.rounds = rounds
+
+    @property
+    def home(self) -> str:
+        return self.subjects.home
+
+    def load(self, **more: object) -> Load:
+        return msgspec.structs.replace(Load(seconds=self.seconds, warmup=WARMUP_SECONDS), **more)
+
+    def read(self, subject: Running, load: Load) -> Reading:
+        before = subject.cpu_seconds()
+        measured = run(subject.port, load)
+        used = subject.cpu_seconds() - before
+        if fault := measured.fault():
+            raise NotMeasured(fault)
+        return Reading(
+            measured.per_second,
+            used / measured.sent * 1e6,
+            measured.latency_us.p50,
+            measured.latency_us.p99,
+            measured.body_bytes / measured.latency_us.count,
+        )
+
+    def in_turn(self, *pairs: tuple[Running, Load]) -> list[list[Reading]]:
+        """The readings of each, round by round."""
+        readings: list[list[Reading]] = [[] for _ in pairs]
+        for number in range(self.rounds):
+            order = list(enumerate(pairs))
+            for at, (subject, load) in order if number % 2 == 0 else reversed(order):
+                readings[at].append(self.read(subject, load))
+        return readings
+
+
+def medians(
+    rounds: Sequence[Sequence[Reading]], of: Callable[[Reading], float]
+) -> tuple[float, float, float]:
+    """Of the first, of the second, and of the ratios of first to second."""
+    first, second = ([of(reading) for reading in readings] for readings in rounds)
+    ratios = [a / b if b else 0.0 for a, b in zip(first, second, strict=True)]
+    return statistics.median(first), statistics.median(second), statistics.median(ratios)
+
+
+def against_ceiling(bench: Bench, server: Running, ceiling: Running, load: Load, scale: int = 1) -> Result:
+    """The same load on both; `scale` is what one request counts for."""
+    rounds = bench.in_turn((server, load), (ceiling, load))
+    value, bare, ratio = medians(rounds, lambda reading: reading.per_second)
+    cpu_ratio = 1 / max(medians(rounds, lambda reading: reading.cpu_us)[2], 1e-9)
+    ours, theirs, sizes = medians(rounds, lambda reading: reading.answer_bytes)
+    # Of small answers the parts differ that no client reads much of; a page must be a page.
+    differs = not 0.8 < sizes < 1.25 and max(ours, theirs) > 1000
+    return Result(
+        line="",
+        title="",
+        unit="requests/s" if scale == 1 else "records/s",
+        value=value * scale,
+        ceiling=bare * scale,
+        ratio=ratio,
+        cpu_ratio=cpu_ratio,
+        p50_us=statistics.median(reading.p50_us for reading in rounds[0]),
+        p99_us=statistics.median(reading.p99_us for reading in rounds[0]),
+        note=f"answers of {ours:.0f} bytes against {theirs:.0f} of the ceiling" if differs else "",
+    )
+
+
+def writes(records: int, connections: int, is_durable: bool) -> Callable[[Bench], Result]:
+    def measure(bench: Bench) -> Result:
+        flags = ["--durable"] if is_durable else []
+        with bench.subjects.server() as server, bench.subjects.ceiling("write_ceiling", *flags) as ceiling:
+            config = b'{"durable":%b}' % (b"true" if is_durable else b"false")
+            create_topics(server.port, bench.home, ["x"], config)
+            body = append_body(records)
+            if (count := ask(server.port, "/v0/topics/x", body)["count"]) != records:
+                raise NotMeasured(f"{records} records were sent and {count} written")
+            load = bench.load(path="/v0/topics/x", body=body, connections=connections)
+            return against_ceiling(bench, server, ceiling, load, records)
+
+    return measure
+
+
+def diff(limit: int) -> Callable[[Bench], Result]:
+    def measure(bench: Bench) -> Result:
+        with bench.subjects.server() as server, bench.subjects.ceiling("read_ceiling") as ceiling:
+            create_topics(server.port, bench.home, ["x"])
+            fill(server.port, "x")
+            answer = ask(server.port, "/v0/topics/x/diff", b'{"from_seq":20000,"limit":%d}' % limit)
+            if (count := len(answer["records"])) != limit:
+                raise NotMeasured(f"a diff of {limit} gave {count} records")
+            path = diff_targets(os.path.join(bench.home, "diffs"), limit)
+            return against_ceiling(bench, server, ceiling, bench.load(targets=path, connections=32))
+
+    return measure
+
+
+def diff_of_sealed(bench: Bench) -> Result:
+    raise Skipped("there are no sealed segments yet, all records are in the hot tail or in the log")
+
+
+def pool_targets(bench: Bench, shards: int) -> tuple[list[str], str]:
+    """Some 1,000 topics, and the file of one write to each."""
+    names = names_by_connection(POOL_CONNECTIONS, POOL_TOPICS_EACH, shards)
+    body = append_body(1)
+    path = targets(os.path.join(bench.home, "pool"), [(f"/v0/topics/{name}", body) for name in names])
+    return names, path
+
+
+def two_shards(bench: Bench) -> Result:
+    names, path = pool_targets(bench, 2)
+    load = bench.load(targets=path, own_targets=True, connections=POOL_CONNECTIONS)
+    with bench.subjects.server(2) as two, bench.subjects.server(1) as one:
+        for server in (two, one):
+            create_topics(server.port, bench.home, names)
+        rounds = bench.in_turn((two, load), (one, load))
+    value, single, ratio = medians(rounds, lambda reading: 1e6 / max(reading.cpu_us, 1e-3))
+    rate, single_rate, _ = medians(rounds, lambda reading: reading.per_second)
+    note = f"{rate:,.0f} requests/s with two shards, {single_rate:,.0f} with one"
+    return Result(
+        line="", title="", unit="records/CPU s", value=value, ceiling=single, ratio=ratio, note=note
+    )
+
+
+def forwarded(bench: Bench) -> Result:
+    """What a foreign request costs is worked out of a mix: a connection with nothing else would be moved."""
+    connections, eighth = 16, 8 - FOREIGN_OF_EIGHT
+    own, foreign = (next(names_of_shard(shard, 2)) for shard in (0, 1))
+    body = append_body(1)
+    rows = [own] * eighth + [foreign] * FOREIGN_OF_EIGHT
+    pairs = [(f"/v0/topics/{name}", body) for name in rows for _ in range(connections)]
+    mixed = targets(os.path.join(bench.home, "mixed"), pairs)
+    plain = bench.load(path=f"/v0/topics/{own}", body=body, connections=connections)
+    load = bench.load(targets=mixed, own_targets=True, connections=connections)
+    with (
+        bench.subjects.server(2) as server,
+        bench.subjects.ceiling("link_ceiling") as link,
+        bench.subjects.ceiling("link_ceiling", "--direct") as direct,
+    ):
+        create_topics(server.port, bench.home, [own, foreign])
+        rounds = bench.in_turn((server, load), (server, plain), (link, plain), (direct, plain))
+    ratio = medians(rounds[:2], lambda reading: reading.cpu_us)[2]
+    value = (8 * ratio - eighth) / FOREIGN_OF_EIGHT
+    bare = medians(rounds[2:], lambda reading: reading.cpu_us)[2]
+    return Result(line="", title="", unit="x the CPU", value=value, ceiling=bare)
+
+
+def pool(bench: Bench) -> Result:
+    names, path = pool_targets(bench, 5)
+    goes_round = bench.load(targets=path, connections=POOL_CONNECTIONS)
+    keeps_to = bench.load(targets=path, own_targets=True, connections=POOL_CONNECTIONS)
+    with bench.subjects.server(5) as server:
+        create_topics(server.port, bench.home, names)
+        rounds = bench.in_turn((server, goes_round), (server, keeps_to))
+    value, kept, ratio = medians(rounds, lambda reading: reading.per_second)
+    cpu_ratio = 1 / max(medians(rounds, lambda reading: reading.cpu_us)[2], 1e-9)
+    p99 = statistics.median(reading.p99_us for reading in rounds[0])
+    return Result(
+        line="",
+        title="",
+        unit="requests/s",
+        value=value,
+        ceiling=kept,
+        ratio=ratio,
+        cpu_ratio=cpu_ratio,
+        p99_us=p99,
+    )
+
+
+def new_connections(bench: Bench) -> Result:
+    with bench.subjects.server() as server, bench.subjects.ceiling("hand_over_ceiling") as ceiling:
+        create_topics(server.port, bench.home, ["x"])
+        load = bench.load(path="/v0/topics/x", body=append_body(1), connections=32, new_connection_each=True)
+        return against_ceiling(bench, server, ceiling, load)
+
+
+def memory(bench: Bench) -> Result:
+    with bench.subjects.server(2) as server:
+        # What a start has used for a moment is given back by then.
+        time.sleep(min(2.0, bench.seconds))
+        value = server.pss_bytes() / (1 << 20)
+        count = len(server.pids())
+    return Result(line="", title="", unit="MiB", value=value, note=f"{count} processes")
+
+
+class Line(msgspec.Struct, frozen=True):
+    title: str
+    measure: Callable[[Bench], Result]
+    goal: Goal | None
+
+
+LINES = {
+    "writes": Line("single writes, disk, 32 connections", writes(1, 32, False), Goal(0.66)),
+    "fsync": Line("single writes, fsync, 32 connections", writes(1, 32, True), Goal(0.66)),
+    "batches": Line("batches of 100, disk, 32 connections", writes(100, 32, False), Goal(0.66)),
+    "one": Line("one connection, one write at a time", writes(1, 1, False), Goal(0.6)),
+    "diff-1": Line("diff of 1 from the hot tail", diff(1), Goal(0.66)),
+    "diff-100": Line("diff of 100 from the hot tail", diff(100), Goal(0.66)),
+    "diff-1000": Line("diff of 1,000 from the hot tail", diff(1000), Goal(0.66)),
+    "sealed": Line("diff of 100 from sealed segments", diff_of_sealed, Goal(10_000, of_value=True)),
+    "shards": Line("two shards over one, 1,024 topics", two_shards, Goal(0.8)),
+    "forwarded": Line("a forwarded request over a direct", forwarded, Goal(2, of_value=True, at_most=True)),
+    "pool": Line("a pool round 1,024 topics, 5 shards", pool, Goal(0.5)),
+    "connections": Line("a new connection per request", new_connections, None),
+    "memory": Line("memory, empty, 2 shards (PSS)", memory, Goal(160, of_value=True, at_most=True)),
+}

@@ -1,0 +1,82 @@
+"""The ceiling of a new connection: accepted by one process, handed with its first bytes to another.
+
+The front process reads, sends the descriptor and the bytes over a Unix socket, and forgets the connection
+with `abort`: the kernel has another descriptor of it by then. The worker ends when the front process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import cast
+
+import uvloop
+
+from loadtest.ceilings.bare_http import BareHttp, parser, rendered, serve
+
+REQUEST_BYTES_MAX = 65536
+ANSWER = rendered(b'{"performance":{"server_total_ms":0.05}}')
+
+
+class Worker(BareHttp):
+    def take(self, data: bytes, body_at: int, end: int) -> None:
+        self.transport.write(ANSWER)
+
+
+class Front(asyncio.Protocol):
+    def __init__(self, worker: socket.socket) -> None:
+        self._worker = worker
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        socket.send_fds(self._worker, [data], [self._transport.get_extra_info("socket").fileno()])
+        self._transport.abort()
+
+
+async def work(front: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    front.setblocking(False)
+    ended = asyncio.Event()
+    adopting: set[asyncio.Task[None]] = set()
+
+    async def adopt(fd: int, data: bytes) -> None:
+        connection = socket.socket(fileno=fd)
+        connection.setblocking(False)
+        _, protocol = await loop.connect_accepted_socket(Worker, connection)
+        protocol.data_received(data)
+
+    def handed_over() -> None:
+        while not ended.is_set():
+            try:
+                data, descriptors, _, _ = socket.recv_fds(front, REQUEST_BYTES_MAX, 1)
+            except BlockingIOError:
+                return
+            if not descriptors:
+                loop.remove_reader(front.fileno())
+                ended.set()
+                return
+            task = loop.create_task(adopt(descriptors[0], data))
+            adopting.add(task)
+            task.add_done_callback(adopting.discard)
+
+    loop.add_reader(front.fileno(), handed_over)
+    await ended.wait()
+
+
+def main(port_file: str) -> None:
+    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        worker.close()
+        uvloop.run(work(front))
+        return
+    front.close()
+    uvloop.run(serve(lambda: Front(worker), port_file))
+    worker.close()
+    os.wait()
+
+
+if __name__ == "__main__":
+    main(parser(__doc__).parse_args().port_file)

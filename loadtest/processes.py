@@ -1,0 +1,143 @@
+"""Programs that are measured: started with a port file, metered with all their children, ended by number.
+
+What a server costs is what all its processes cost, so the meters go over the tree: CPU from `/proc/PID/stat`,
+memory as PSS, in which a page that two processes share counts once.
+
+A program is asked to end and then made to; only what was started here, and its children, is ever touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+START_SECONDS = 30.0
+STOP_SECONDS = 20.0
+
+Found = TypeVar("Found")
+
+
+class NotStarted(Exception):
+    """The program ended, or did not come up in time; the text has the end of what it printed."""
+
+
+class Running:
+    """A program that listens on a port of 127.0.0.1."""
+
+    def __init__(self, command: Sequence[str], home: str, environ: Mapping[str, str]) -> None:
+        """Start it; it is to write its port to the file `port` in `home`, where its output goes as well."""
+        self._port_file = os.path.join(home, "port")
+        self._output = os.path.join(home, "output")
+        with open(self._output, "ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=dict(environ)
+            )
+        self._command = command
+        try:
+            self.port = int(self.wait_for(self._read_port, "its port file"))
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _read_port(self) -> str | None:
+        with contextlib.suppress(FileNotFoundError), open(self._port_file, encoding="ascii") as file:
+            return file.read().strip() or None
+        return None
+
+    def wait_for(self, look: Callable[[], Found | None], what: str) -> Found:
+        """What `look` finds, as soon as it finds anything."""
+        deadline = time.monotonic() + START_SECONDS
+        while (found := look()) is None:
+            if self._process.poll() is not None:
+                raise NotStarted(f"{self._name()} ended with {self._process.returncode}: {self.last_words()}")
+            if time.monotonic() > deadline:
+                raise NotStarted(
+                    f"{self._name()}: no {what} within {START_SECONDS:.0f} s: {self.last_words()}"
+                )
+            time.sleep(0.02)
+        return found
+
+    def _name(self) -> str:
+        return " ".join(self._command)
+
+    def last_words(self) -> str:
+        with open(self._output, encoding="utf-8", errors="replace") as file:
+            return file.read()[-800:].strip() or "it printed nothing"
+
+    def pids(self) -> list[int]:
+        return list(tree(self._process.pid))
+
+    def cpu_seconds(self) -> float:
+        return sum(cpu_seconds(pid) for pid in self.pids())
+
+    def pss_bytes(self) -> int:
+        return sum(pss_bytes(pid) for pid in self.pids())
+
+    def stop(self) -> None:
+        if self._process.poll() is not None:
+            return
+        started = {pid: start_time(pid) for pid in self.pids()}
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        for pid, at in started.items():
+            # The start time says that it is still the process we know by this number.
+            if at is not None and start_time(pid) == at:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of `/proc/PID/stat` from the third on: the second, the name, may hold anything."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def tree(root: int) -> Iterator[int]:
+    """A process and all below it."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := _stat(int(name))) is not None:
+            children.setdefault(int(fields[1]), []).append(int(name))
+    found = [root]
+    for pid in found:
+        yield pid
+        found += children.get(pid, [])
+
+
+def start_time(pid: int) -> str | None:
+    fields = _stat(pid)
+    return None if fields is None or fields[0] == "Z" else fields[19]
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used, in user and system mode."""
+    fields = _stat(pid)
+    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+def pss_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
+    except (FileNotFoundError, ProcessLookupError, StopIteration):
+        return 0

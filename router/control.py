@@ -1,0 +1,218 @@
+"""What the front process itself answers: how the server is, what it measures, which topics there are.
+
+Plain functions of the operation and its query, so that an answer is the same for a request on a connection of
+the front process and for one that a worker forwards.
+
+C1  The server is ready when every shard has been ready once or refuses to be, and at least one serves. From
+    then on it stays ready, at worst degraded, until it shuts down.
+C2  Every JSON answer carries `performance`.
+
+Must not know: sockets, aiohttp, who may ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+from urllib.parse import parse_qsl
+
+from router.metrics_table import Sample, as_json, as_prometheus, progress
+from router.topic_list import (
+    PAGE_SIZE,
+    PAGE_SIZE_MAX,
+    ListQuery,
+    ListShard,
+    TopicList,
+    bad_cursor,
+    list_page,
+    name_of_cursor,
+)
+from shared.board import Board, WorkerState
+from shared.clock import Clock
+from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, NOT_READY, SHUTTING_DOWN, STATUS, Refusal
+from shared.http_answer import refusal_body, refusal_fields
+
+JSON_TYPE: Final = "application/json"
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+_DIGITS_MAX: Final = 20
+
+Answer = tuple[int, dict[str, object] | str, bytes]
+"""Status; an object for JSON, or text of `METRICS_TYPE`; further header fields, each a line with CRLF."""
+
+
+class Workers(Protocol):
+    """The workers, as `router/worker_pool.py` has them."""
+
+    @property
+    def board(self) -> Board: ...
+    @property
+    def is_draining(self) -> bool: ...
+    def is_serving(self, shard: int) -> bool: ...
+    def was_ready(self, shard: int) -> bool: ...
+    def restart_count(self, shard: int) -> int: ...
+
+
+class Control:
+    def __init__(
+        self,
+        workers: Workers,
+        clock: Clock,
+        version: str,
+        list_shard: ListShard,
+        front_counters: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self._workers = workers
+        self._clock = clock
+        self._version = version
+        self._list_shard = list_shard
+        self._front_counters = front_counters
+        self._started = clock.monotonic()
+        self._was_ready = False
+
+    async def answer(self, operation: str, query: str, accept: str, prefixes: Sequence[str] = ()) -> Answer:
+        """`prefixes` are the names that the key of the request is for; none are all."""
+        started = self._clock.monotonic()
+        result: dict[str, object] | str | Refusal
+        if operation == "health":
+            result = {"status": "ok", "version": self._version, "uptime_ms": self._uptime_ms()}
+        elif operation == "ready":
+            result = self.ready()
+        elif operation == "metrics":
+            result = self._metrics(accept)
+        elif operation == "list_topics":
+            result = await self._list(query, prefixes)
+        else:
+            result = Refusal(NOT_IMPLEMENTED, f"{operation} is not built yet")
+        if isinstance(result, Refusal):
+            return refused(result, self._elapsed(started))
+        if isinstance(result, dict):
+            result["performance"] = self._elapsed(started)
+        return 200, result, b""
+
+    def ready(self) -> dict[str, object] | Refusal:
+        """The state of the whole, for a probe."""
+        board = self._workers.board
+        shards = [self._shard_state(shard) for shard in range(len(board))]
+        serving = [bool(one["serving"]) for one in shards]
+        if self._workers.is_draining:
+            return Refusal(SHUTTING_DOWN, "the server is shutting down", None, retry_after_ms=1000)
+        settled = [
+            self._workers.was_ready(shard) or board.slot(shard).state is WorkerState.REFUSED
+            for shard in range(len(board))
+        ]
+        self._was_ready = self._was_ready or (all(settled) and any(serving))
+        if not self._was_ready:
+            detail: dict[str, object] = {"replay_progress": self.replay_progress(), "shards": shards}
+            return Refusal(NOT_READY, _not_ready(shards), detail, retry_after_ms=1000)
+        answer: dict[str, object] = {
+            "status": "ready",
+            "wal_replay_complete": all(slot.state is WorkerState.READY for slot in board),
+            "topics": sum(slot.topics for slot in board),
+            "shards": shards,
+        }
+        if not all(serving):
+            answer.update(status="degraded", reason=_not_ready(shards))
+        return answer
+
+    def replay_progress(self) -> float:
+        """How much of all logs has been replayed, from 0 to 1."""
+        board = self._workers.board
+        return round(sum(progress(slot) for slot in board) / len(board), 4)
+
+    def _shard_state(self, shard: int) -> dict[str, object]:
+        slot = self._workers.board.slot(shard)
+        state: dict[str, object] = {
+            "shard": shard,
+            "state": slot.state.name.lower(),
+            "serving": self._workers.is_serving(shard),
+            "topics": slot.topics,
+            "replay_progress": progress(slot),
+        }
+        if slot.reason:
+            state["reason"] = slot.reason
+        return state
+
+    def _metrics(self, accept: str) -> dict[str, object] | str:
+        workers = self._workers
+        board = workers.board
+        ready = not isinstance(self.ready(), Refusal)
+        samples = [
+            Sample("topics_ready", "gauge", "1 while the server is ready.", int(ready)),
+            Sample("topics_uptime_ms", "gauge", "Age of the front process.", self._uptime_ms()),
+            *(
+                Sample(f"topics_front_{name}", "counter" if name.endswith("_total") else "gauge", "", value)
+                for name, value in self._front_counters().items()
+            ),
+        ]
+        restarts: list[float] = [workers.restart_count(shard) for shard in range(len(board))]
+        more = {"topics_worker_restarts_total": restarts}
+        return (as_json if wants_json(accept) else as_prometheus)(board, samples, more)
+
+    async def _list(self, query: str, prefixes: Sequence[str]) -> dict[str, object] | Refusal:
+        asked = parse_list_query(query)
+        if isinstance(asked, Refusal):
+            return asked
+        page = await list_page(self._list_serving, len(self._workers.board), asked, prefixes)
+        if isinstance(page, Refusal):
+            return page
+        answer: dict[str, object] = {"topics": page.topics}
+        if page.next_cursor is not None:
+            answer["next_cursor"] = page.next_cursor
+        if page.missing_shards:
+            answer["missing_shards"] = page.missing_shards
+        return answer
+
+    async def _list_serving(self, shard: int, prefix: str, after: str, limit: int) -> TopicList:
+        """Without waiting for a shard of which it is known that it does not answer."""
+        if not self._workers.is_serving(shard):
+            return None
+        return await self._list_shard(shard, prefix, after, limit)
+
+    def _uptime_ms(self) -> int:
+        return int((self._clock.monotonic() - self._started) * 1000)
+
+    def _elapsed(self, started: float) -> dict[str, object]:
+        return {"server_total_ms": round((self._clock.monotonic() - started) * 1000, 3)}
+
+
+def refused(refusal: Refusal, performance: dict[str, object] | None = None) -> Answer:
+    body = {**refusal_body(refusal), "performance": performance or {}}
+    return STATUS[refusal.code], body, refusal_fields(refusal)
+
+
+def parse_list_query(query: str) -> ListQuery | Refusal:
+    try:
+        sent = dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
+    except UnicodeDecodeError:
+        return Refusal(INVALID_REQUEST, "the query is not UTF-8 when it is decoded")
+    size_text = sent.get("page_size", str(PAGE_SIZE))
+    digits = size_text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
+        return Refusal(INVALID_REQUEST, "page_size: must be a whole number", {"field": "page_size"})
+    is_partial = _BOOLEANS.get(sent.get("partial", "false"))
+    if is_partial is None:
+        return Refusal(INVALID_REQUEST, "partial: must be true, false, 1 or 0", {"field": "partial"})
+    after = name_of_cursor(sent["cursor"]) if "cursor" in sent else ""
+    if after is None:
+        return bad_cursor()
+    page_size = min(max(int(size_text), 1), PAGE_SIZE_MAX)
+    return ListQuery(sent.get("prefix", ""), after, page_size, is_partial)
+
+
+def wants_json(accept: str) -> bool:
+    """
+    >>> wants_json("application/json; q=0.9, text/html"), wants_json("*/*"), wants_json("")
+    (True, False, False)
+    """
+    return any(one.partition(";")[0].strip().lower() == JSON_TYPE for one in accept.split(","))
+
+
+def _not_ready(shards: list[dict[str, object]]) -> str:
+    told = [
+        f"shard {one['shard']} is {one['state']}" + (f" ({one['reason']})" if "reason" in one else "")
+        for one in shards
+        if not one["serving"]
+    ]
+    return "; ".join(told)

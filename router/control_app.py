@@ -1,0 +1,178 @@
+"""The control routes on aiohttp: a transport for `router/control.py`, which knows the answers.
+
+Heads were read by `router/control_gate.py` before anything comes here, as strictly as in a worker, so aiohttp
+sees only what has one meaning. What it refuses all the same, a malformed chunk for one, is told in our words.
+
+Must not know: what an answer says, which connection moves where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from router.control import JSON_TYPE, METRICS_TYPE, Answer, Control, refused
+from shared.auth import Keys
+from shared.errors import INTERNAL, INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
+from shared.http_head import parse_line
+from shared.routes import Match, resolve
+
+if TYPE_CHECKING:
+    from router.control_gate import ControlGate
+
+logger = logging.getLogger(__name__)
+
+# Below it an answer does not get shorter by as much as it costs.
+COMPRESSED_BYTES_MIN: Final = 1024
+# How long a body that nobody reads may still come when the connection ends with its answer.
+LINGER_SECONDS: Final = 1.0
+# The gate ends idle connections; aiohttp only has to leave them alone.
+_KEEPALIVE_SECONDS: Final = 3600.0
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ControlHandler(RequestHandler):
+    """One connection within aiohttp; it tells its gate when an answer is written."""
+
+    __slots__ = ("gate",)
+
+    gate: ControlGate
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status < 500:
+            refusal = Refusal(INVALID_REQUEST, (message or "the request is malformed").splitlines()[0])
+        else:
+            refusal = _unforeseen(exc)
+        return _response(refused(refusal), closes=True)
+
+
+class ControlApp:
+    def __init__(self, control: Control, keys: Keys, probes_need_key: bool) -> None:
+        self._control = control
+        self._keys = keys
+        self._probes_need_key = probes_need_key
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        # What aiohttp says about itself, workers do not say either.
+        app.on_response_prepare.append(_without_signature)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, handler_cancellation=True)
+
+    async def start(self) -> None:
+        await self._runner.setup()
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+    def make_handler(self, gate: ControlGate) -> ControlHandler:
+        server = self._runner.server
+        assert server is not None, "the application is not started"
+        handler = ControlHandler(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            keepalive_timeout=_KEEPALIVE_SECONDS,
+            lingering_time=LINGER_SECONDS,
+        )
+        handler.gate = gate
+        return handler
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        gate = request.protocol.gate if isinstance(request.protocol, ControlHandler) else None
+        try:
+            answer = await self._answer(request)
+        except Exception as error:  # whatever nobody foresaw
+            answer = refused(_unforeseen(error))
+        closes = answer[0] == 500 or (gate is not None and gate.is_last)
+        response = _response(answer, closes, request.headers.get("accept-encoding", ""))
+        await response.prepare(request)
+        await response.write_eof()
+        if gate is not None:
+            gate.answered(closes)
+        return response
+
+    async def _answer(self, request: web.Request) -> Answer:
+        version = request.version
+        line = parse_line(
+            f"{request.method} {request.raw_path} HTTP/{version.major}.{version.minor}".encode()
+        )
+        if isinstance(line, Refusal):
+            return refused(line)
+        match = resolve("GET" if line.method == "HEAD" else line.method, line.path)
+        if isinstance(match, Refusal):
+            return refused(match)
+        prefixes = self._allowed(match, request)
+        if isinstance(prefixes, Refusal):
+            return refused(prefixes)
+        route = match.route
+        if not route.is_built or route.is_data:
+            return refused(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not built yet"))
+        return await self._control.answer(
+            route.operation, line.query, request.headers.get("accept", ""), prefixes
+        )
+
+    def _allowed(self, match: Match, request: web.Request) -> tuple[str, ...] | Refusal:
+        """The prefixes of the names that the request may be about; none are all."""
+        if match.route.is_open and not self._probes_need_key:
+            return ()
+        sent = request.headers.get("authorization")
+        authorization = None if sent is None else sent.encode("utf-8", "surrogateescape")
+        key = self._keys.check(authorization, match.route.scopes, match.name)
+        if isinstance(key, Refusal):
+            return key
+        return () if key is None else key.prefixes
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """
+    >>> accepts_gzip("br, gzip;q=0.5"), accepts_gzip("gzip;q=0"), accepts_gzip("")
+    (True, False, False)
+    """
+    for coding in accept_encoding.split(","):
+        name, _, weight = coding.partition(";")
+        if name.strip().lower() == "gzip":
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def _response(answer: Answer, closes: bool, accept_encoding: str = "") -> web.Response:
+    status, content, lines = answer
+    headers = {"content-type": METRICS_TYPE if isinstance(content, str) else JSON_TYPE}
+    for line in lines.decode("latin-1").split("\r\n"):
+        name, colon, value = line.partition(": ")
+        if colon:
+            headers[name] = value
+    body = content.encode() if isinstance(content, str) else _encode(content)
+    if len(body) >= COMPRESSED_BYTES_MIN and accepts_gzip(accept_encoding):
+        body = gzip.compress(body, compresslevel=1, mtime=0)
+        headers.update({"content-encoding": "gzip", "vary": "accept-encoding"})
+    headers["content-length"] = str(len(body))
+    response = web.Response(status=status, body=body, headers=headers)
+    if closes:
+        response.force_close()
+    return response
+
+
+async def _without_signature(request: web.Request, response: web.StreamResponse) -> None:
+    del request
+    response.headers.popall("Server", None)
+    response.headers.popall("Date", None)
+
+
+def _unforeseen(error: BaseException | None) -> Refusal:
+    error_id = secrets.token_hex(4)
+    logger.error("error %s in the control application", error_id, exc_info=error)
+    return Refusal(INTERNAL, f"an error that was not foreseen, {error_id} in the log")

@@ -1,0 +1,52 @@
+"""All connections that the front process keeps for itself, from their first request to their end.
+
+Must not know: what is asked on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from router.control_app import ControlApp
+from router.control_gate import ControlGate, Place
+from router.first_line import Placer
+
+
+class ControlConnections:
+    def __init__(self, app: ControlApp, shard_count: int, place: Place) -> None:
+        self._app = app
+        self._placer = Placer(shard_count)
+        self._place = place
+        self._loop = asyncio.get_running_loop()
+        self._gates: set[ControlGate] = set()
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+
+    @property
+    def count(self) -> int:
+        return len(self._gates)
+
+    def adopt(self, connection: socket.socket, data: bytes) -> None:
+        task = self._loop.create_task(self._adopt(connection, data))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def close(self) -> None:
+        """End the idle ones now and the others with their answer."""
+        self._is_closing = True
+        if self._adopting:
+            await asyncio.gather(*self._adopting)
+        for gate in list(self._gates):
+            gate.close()
+
+    async def _adopt(self, connection: socket.socket, data: bytes) -> None:
+        gate = ControlGate(self._app, self._placer, self._place, data, self._gates.discard)
+        # A request that is there when the server begins to end is answered, the last one of its connection.
+        gate.is_closing = self._is_closing
+        self._gates.add(gate)
+        try:
+            await self._loop.connect_accepted_socket(lambda: gate, connection)
+        except OSError:
+            self._gates.discard(gate)
+            connection.close()

@@ -1,0 +1,81 @@
+"""Which process is to answer a connection, by the first line of its first request.
+
+A data route goes to the shard that owns its topic, a control route stays here. Whatever is neither is
+refused by a worker like any other request on its connections, so that a refusal is the same wherever it comes
+from: any worker will do. What a line means is remembered by its bytes, because clients repeat them.
+
+Must not know: workers, sockets.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.errors import INVALID_REQUEST, URI_TOO_LONG, Refusal
+from shared.http_head import LINE_BYTES_MAX, parse_line
+from shared.names import refuse_topic_name, topic_id
+from shared.placement import shard_of
+from shared.routes import Match, resolve
+
+ANY_WORKER: Final = -1
+CONTROL: Final = -2
+
+REMEMBERED_MAX: Final = 8192
+REMEMBERED_BYTES_MAX: Final = 1024
+
+
+class Placer:
+    def __init__(self, shard_count: int) -> None:
+        self._shard_count = shard_count
+        self._known: dict[bytes, int] = {}
+
+    def place(self, data: bytes) -> int | None:
+        """The shard, `ANY_WORKER` or `CONTROL`; None when more has to be read to tell.
+
+        `data` begins with the line, what follows does not matter. A line ends with CRLF; one that ends with
+        LF alone is malformed, and waiting for a CR would be waiting for ever.
+        """
+        end = data.find(b"\n", 0, LINE_BYTES_MAX + 2)
+        if end < 0:
+            return None if len(data) < LINE_BYTES_MAX + 2 else ANY_WORKER
+        line = data[: end - 1] if data[end - 1 : end] == b"\r" else None
+        if line is None:
+            return ANY_WORKER
+        known = self._known.get(line)
+        return self._learn(line) if known is None else known
+
+    def _learn(self, line: bytes) -> int:
+        match = _match(line)
+        if isinstance(match, Refusal):
+            placement = ANY_WORKER
+        elif not match.route.is_data:
+            placement = CONTROL
+        elif refuse_topic_name(match.name) is not None:
+            placement = ANY_WORKER
+        else:
+            placement = shard_of(topic_id(match.name), self._shard_count)
+        if len(line) <= REMEMBERED_BYTES_MAX:
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            self._known[line] = placement
+        return placement
+
+
+def refusal_of(data: bytes) -> Refusal:
+    """Why nobody in particular is to answer this: for when there is no worker to say so."""
+    end = data.find(b"\n")
+    if end < 0:
+        return Refusal(URI_TOO_LONG, f"the request line is longer than {LINE_BYTES_MAX} bytes")
+    if data[end - 1 : end] != b"\r":
+        return Refusal(INVALID_REQUEST, "the request line does not end with CRLF")
+    match = _match(data[: end - 1])
+    refusal = match if isinstance(match, Refusal) else refuse_topic_name(match.name)
+    assert refusal is not None, "this request has an owner"
+    return refusal
+
+
+def _match(line: bytes) -> Match | Refusal:
+    parsed = parse_line(line)
+    if isinstance(parsed, Refusal):
+        return parsed
+    return resolve("GET" if parsed.method == "HEAD" else parsed.method, parsed.path)

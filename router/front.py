@@ -1,0 +1,234 @@
+"""Connections between being accepted and being placed: read until the first line is there, then handed on.
+
+F1  Nothing is written to a connection that is handed over, so the copy of this process can be closed.
+F2  What was read goes along: a worker begins with the first byte that the client sent.
+F3  A connection that cannot be placed is answered, never reset: 503 while its shard is down, 408 when the
+    line does not come in time (nothing at all from who sent nothing).
+F4  Bounded: so many connections wait here, each with at most a line and one reading. A channel that is full
+    for a moment makes its connections wait in their order, and no longer than their time.
+
+Must not know: what a worker does with a connection, how a control request is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from router.first_line import ANY_WORKER, CONTROL, Placer, refusal_of
+from router.last_words import LastWords
+from shared.clock import Clock
+from shared.errors import NOT_READY, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.handoff import DATA_BYTES_MAX, Handed
+from shared.http_answer import closing_refusal
+
+HEAD_SECONDS: Final = 10.0
+CONNECTIONS_MAX: Final = 10_000
+READ_BYTES: Final = 32 << 10
+RETRY_SECONDS: Final = 0.005
+SWEEP_SECONDS: Final = 0.25
+
+_TIMEOUT: Final = closing_refusal(Refusal(REQUEST_TIMEOUT, "the request line did not come in time"))
+_BUSY: Final = closing_refusal(
+    Refusal(NOT_READY, "the server has no room for another connection", retry_after_ms=1000)
+)
+_STOPPING: Final = closing_refusal(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
+
+
+class Shards(Protocol):
+    """The workers, as `router/worker_pool.py` has them."""
+
+    def __len__(self) -> int: ...
+    def refusal(self, shard: int) -> Refusal | None: ...
+    def any_ready(self) -> int | None: ...
+    def send(self, shard: int, fd: int, data: bytes) -> bool: ...
+
+
+class _Waiting:
+    """A connection on its way: its line is not there yet, or there is no room in the channel."""
+
+    __slots__ = ("connection", "data", "deadline")
+
+    def __init__(self, connection: socket.socket, data: bytes, deadline: float) -> None:
+        self.connection = connection
+        self.data = data
+        self.deadline = deadline
+
+
+class Front:
+    """`on_control` takes the connections whose first request is answered by this process."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        clock: Clock,
+        on_control: Callable[[socket.socket, bytes], None],
+        head_seconds: float = HEAD_SECONDS,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        assert READ_BYTES * 2 <= DATA_BYTES_MAX + 1
+        self._shards = shards
+        self._clock = clock
+        self._on_control = on_control
+        self._head_seconds = head_seconds
+        self._connections_max = connections_max
+        self._loop = asyncio.get_running_loop()
+        self._placer = Placer(len(shards))
+        self._last_words = LastWords()
+        # In the order in which they came, which is that of their deadlines.
+        self._reading: dict[int, _Waiting] = {}
+        self._queues: list[deque[_Waiting]] = [deque() for _ in range(len(shards))]
+        self._queued = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self.handed_over_count = 0
+        self.refused_count = 0
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._reading) + self._queued
+
+    def accepted(self, connection: socket.socket) -> None:
+        """A connection from the accept loop; non-blocking, and this object's from here on."""
+        if self.waiting_count >= self._connections_max:
+            self._refuse(connection, _BUSY)
+            return
+        waiting = _Waiting(connection, b"", self._clock.monotonic() + self._head_seconds)
+        if not self._read(waiting):
+            self._reading[connection.fileno()] = waiting
+            self._loop.add_reader(connection.fileno(), self._read, waiting)
+
+    def place(self, connection: socket.socket, data: bytes, placement: int) -> None:
+        """Hand on a connection whose first line is in `data`."""
+        self._place(_Waiting(connection, data, self._clock.monotonic() + self._head_seconds), placement)
+
+    def returned(self, shard: int, handed: list[Handed]) -> None:
+        """Connections that were handed over to a worker which will not receive them any more."""
+        refusal = self._shards.refusal(shard)
+        answer = closing_refusal(refusal or Refusal(NOT_READY, f"shard {shard} restarts", None, 1000))
+        for one in handed:
+            connection = socket.socket(fileno=one.fd)
+            connection.setblocking(False)
+            self.handed_over_count -= 1
+            self._refuse(connection, answer)
+
+    def stop(self) -> None:
+        """Place what can be placed now and turn away the rest; for when nothing is accepted any more."""
+        for waiting in list(self._reading.values()):
+            self._read(waiting)
+        for waiting in list(self._reading.values()):
+            self._forget(waiting)
+            self._give_up(waiting, _STOPPING)
+        for queue in self._queues:
+            while queue:
+                self._give_up(queue.popleft(), _STOPPING)
+        self._queued = 0
+
+    def close(self) -> None:
+        self._sweep_timer.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+        self._last_words.close()
+
+    # -- reading the first line ----------------------------------------------------------------------------
+
+    def _read(self, waiting: _Waiting) -> bool:
+        """Whether the connection needs no more reading: placed, or closed."""
+        try:
+            data = waiting.connection.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._forget(waiting)
+            waiting.connection.close()
+            return True
+        waiting.data += data
+        placement = self._placer.place(waiting.data)
+        if placement is None:
+            return False
+        self._forget(waiting)
+        self._place(waiting, placement)
+        return True
+
+    def _forget(self, waiting: _Waiting) -> None:
+        fd = waiting.connection.fileno()
+        if self._reading.get(fd) is waiting:
+            del self._reading[fd]
+            self._loop.remove_reader(fd)
+
+    # -- placing -------------------------------------------------------------------------------------------
+
+    def _place(self, waiting: _Waiting, placement: int) -> None:
+        if placement == CONTROL:
+            self._on_control(waiting.connection, waiting.data)
+            return
+        refusal: Refusal | None
+        if placement == ANY_WORKER:
+            ready = self._shards.any_ready()
+            if ready is None:
+                self._refuse(waiting.connection, closing_refusal(refusal_of(waiting.data)))
+                return
+            placement = ready
+        else:
+            refusal = self._shards.refusal(placement)
+            if refusal is not None:
+                self._refuse(waiting.connection, closing_refusal(refusal))
+                return
+        queue = self._queues[placement]
+        if queue or not self._send(placement, waiting):
+            queue.append(waiting)
+            self._queued += 1
+            if self._retry is None:
+                self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
+
+    def _send(self, shard: int, waiting: _Waiting) -> bool:
+        if not self._shards.send(shard, waiting.connection.fileno(), waiting.data):
+            return False
+        waiting.connection.close()
+        self.handed_over_count += 1
+        return True
+
+    def _retry_queues(self) -> None:
+        self._retry = None
+        for shard, queue in enumerate(self._queues):
+            if not queue:
+                continue
+            refusal = self._shards.refusal(shard)
+            while queue and (refusal is not None or self._send(shard, queue[0])):
+                waiting = queue.popleft()
+                self._queued -= 1
+                if refusal is not None:
+                    self._refuse(waiting.connection, closing_refusal(refusal))
+        if self._queued:
+            self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
+
+    # -- turning away --------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        now = self._clock.monotonic()
+        while self._reading:
+            waiting = next(iter(self._reading.values()))
+            if waiting.deadline > now:
+                break
+            self._forget(waiting)
+            self._give_up(waiting, _TIMEOUT)
+        for queue in self._queues:
+            while queue and queue[0].deadline <= now:
+                self._queued -= 1
+                self._give_up(queue.popleft(), _BUSY)
+        self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _give_up(self, waiting: _Waiting, answer: bytes) -> None:
+        if waiting.data:
+            self._refuse(waiting.connection, answer)
+        else:
+            waiting.connection.close()
+
+    def _refuse(self, connection: socket.socket, answer: bytes) -> None:
+        self.refused_count += 1
+        self._last_words.say(connection, answer)

@@ -1,0 +1,96 @@
+"""The sockets at which the server listens, and the file that says at which port.
+
+The port is proved free with a plain bind first: with SO_REUSEPORT alone a second server would quietly share
+the port of the first. Then each acceptor gets a socket of its own with SO_REUSEPORT; today there is one
+acceptor, this process.
+
+Must not know: what is done with a connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+BACKLOG: Final = 4096
+
+
+class ListenRefused(Exception):
+    """The server cannot listen where it was told to; a sentence for a person."""
+
+
+def open_listeners(host: str, port: int, acceptor_count: int = 1) -> list[socket.socket]:
+    """A listening socket for each acceptor, all at one port; ListenRefused when that cannot be."""
+    assert acceptor_count >= 1
+    family, address = _resolve(host, port)
+    proof = _bound(family, address, is_shared=False)
+    # The port that was found stays ours: it is bound again while the proof still holds it, which the kernel
+    # allows once both say so.
+    taken = proof.getsockname()
+    listeners: list[socket.socket] = []
+    try:
+        proof.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        for _ in range(acceptor_count):
+            listener = _bound(family, taken, is_shared=True)
+            listeners.append(listener)
+        for listener in listeners:
+            listener.listen(BACKLOG)
+    except (OSError, ListenRefused) as error:
+        for listener in listeners:
+            listener.close()
+        if isinstance(error, ListenRefused):
+            raise
+        raise ListenRefused(_sentence(taken, error)) from None
+    finally:
+        proof.close()
+    return listeners
+
+
+def write_port_file(path: str, port: int) -> None:
+    """The port as text, whole or not there at all."""
+    unfinished = f"{path}.{os.getpid()}.tmp"
+    with open(unfinished, "w", encoding="ascii") as file:
+        file.write(f"{port}\n")
+    os.replace(unfinished, path)
+
+
+def remove_port_file(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def port_of(listeners: Sequence[socket.socket]) -> int:
+    return int(listeners[0].getsockname()[1])
+
+
+def _resolve(host: str, port: int) -> tuple[int, tuple[str, int]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ListenRefused(f"{host} is no address to listen at: {error}") from None
+    # A name that has addresses of both kinds is listened at where most clients try first.
+    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    return family, (str(address[0]), int(address[1]))
+
+
+def _bound(family: int, address: tuple[str, int], is_shared: bool) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise ListenRefused(_sentence(address, error)) from None
+    return bound
+
+
+def _sentence(address: tuple[str, int], error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"address in use: another program listens at {address[0]}:{address[1]}"
+    return f"cannot listen at {address[0]}:{address[1]}: {error.strerror}"

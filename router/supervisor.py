@@ -1,0 +1,218 @@
+"""The front process as a whole: what it is made of, in which order it begins and in which it ends.
+
+Begin: listen (so that who comes early waits and is not refused), then the board, the workers and the control
+application, then the port file. End: accept nothing more, place or turn away what is there, drain the
+workers, then everything else.
+
+S1  The listening sockets, the board and the workers belong to this process alone. `fronts` above 1 is
+    accepted and not followed yet: this process is the only acceptor, and says so.
+S2  The first SIGTERM or SIGINT drains, the second does not wait for the deadline, the third kills.
+S3  Nothing is left behind: the board has no name, the links have no file, and workers end when they read the
+    end of their channel. The port file of a process that was killed is removed by the next.
+
+Must not know: how the data directory is read, what is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import uvloop
+
+from router import systemd
+from router.accept_loop import AcceptLoop
+from router.control import Control
+from router.control_app import ControlApp
+from router.control_connections import ControlConnections
+from router.front import Front
+from router.front_link import FrontLink
+from router.listening import ListenRefused, open_listeners, port_of, remove_port_file, write_port_file
+from router.worker_pool import PoolTimes, WorkerPool
+from shared.auth import parse_keys
+from shared.board import Board
+from shared.clock import SystemClock
+from shared.config import Settings
+from shared.errors import Refusal
+from shared.log_setup import fields
+from shared.program_version import program_version
+
+logger = logging.getLogger(__name__)
+
+WORKER_COMMAND: Final = (sys.executable, "-m", "topicsd.worker")
+EXIT_STOPPED: Final = 0
+EXIT_CANNOT_RUN: Final = 1
+TELL_SECONDS: Final = 0.5
+# A replay may take longer than systemd waits for a start; as long as it goes on more time is asked for.
+MORE_START_SECONDS: Final = 30.0
+
+
+def run(
+    settings: Settings,
+    shard_count: int,
+    instance: str,
+    listen_sockets: Sequence[socket.socket] = (),
+    notify: Callable[[str], None] = lambda lines: None,
+    worker_command: Sequence[str] = WORKER_COMMAND,
+    times: PoolTimes | None = None,
+) -> int:
+    """The server until it is told to end; the exit code of the process."""
+    try:
+        listeners = list(listen_sockets) or open_listeners(settings.host, settings.port)
+    except ListenRefused as error:
+        logger.error("%s", error)
+        return EXIT_CANNOT_RUN
+    if settings.port_file:
+        # Of a process that was killed: nobody is to read it before this one has written its own.
+        remove_port_file(settings.port_file)
+    if settings.fronts > 1:
+        logger.warning("one process accepts connections; TOPICS_FRONTS above 1 is not followed yet")
+    _raise_descriptor_limit()
+    times = times or PoolTimes(drain_seconds=settings.drain_seconds)
+    supervisor = _Supervisor(settings, shard_count, instance, listeners, notify, worker_command, times)
+    return uvloop.run(supervisor.run())
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        settings: Settings,
+        shard_count: int,
+        instance: str,
+        listeners: list[socket.socket],
+        notify: Callable[[str], None],
+        worker_command: Sequence[str],
+        times: PoolTimes,
+    ) -> None:
+        self._settings = settings
+        self._shard_count = shard_count
+        self._instance = instance
+        self._listeners = listeners
+        self._notify = notify
+        self._worker_command = worker_command
+        self._times = times
+        self._clock = SystemClock()
+
+    async def run(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        self._ending = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._asked_to_end)
+        self._board = Board.create(self._shard_count)
+        self._build()
+        await self._app.start()
+        await self._link.start(self._control)
+        self._pool.start()
+        self._accept_loop = AcceptLoop(self._listeners, self._front.accepted)
+        port = port_of(self._listeners)
+        if self._settings.port_file:
+            write_port_file(self._settings.port_file, port)
+        logger.info("listening", extra=fields(port=port, shards=self._shard_count))
+        # What it took to start is here to stay: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        telling = self._loop.create_task(self._tell_systemd())
+        try:
+            await self._ending.wait()
+            return await self._end()
+        finally:
+            telling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await telling
+
+    def _build(self) -> None:
+        settings, clock = self._settings, self._clock
+        self._pool = WorkerPool(
+            self._board,
+            clock,
+            self._worker_command,
+            os.environ,
+            {
+                "data_dir": os.path.abspath(settings.data_dir),
+                "instance": self._instance,
+                "settings": msgspec.to_builtins(settings),
+            },
+            lambda shard, handed: self._front.returned(shard, handed),
+            self._times,
+        )
+        self._link = FrontLink(self._instance)
+        self._control = Control(
+            self._pool, clock, program_version(), self._link.list_shard, self._front_counters
+        )
+        self._app = ControlApp(self._control, parse_keys(settings.api_keys), settings.probe_auth)
+        self._controls = ControlConnections(
+            self._app,
+            self._shard_count,
+            lambda connection, data, placement: self._front.place(connection, data, placement),
+        )
+        self._front = Front(self._pool, clock, self._controls.adopt)
+
+    def _front_counters(self) -> Mapping[str, int]:
+        return {
+            "connections_accepted_total": self._accept_loop.accepted_count,
+            "connections_handed_over_total": self._front.handed_over_count,
+            "connections_refused_total": self._front.refused_count + self._accept_loop.refused_count,
+            "connections_waiting": self._front.waiting_count,
+            "connections_control": self._controls.count,
+        }
+
+    def _asked_to_end(self) -> None:
+        if self._ending.is_set():
+            self._pool.hasten()
+        self._ending.set()
+
+    async def _end(self) -> int:
+        logger.info("stopping: nothing new is accepted, what is in flight is finished")
+        self._notify(systemd.STOPPING)
+        self._accept_loop.close()
+        self._front.stop()
+        await self._controls.close()
+        is_orderly = await self._pool.drain()
+        await self._app.close()
+        self._link.close()
+        self._front.close()
+        if self._settings.port_file:
+            remove_port_file(self._settings.port_file)
+        logger.info("stopped", extra=fields(orderly=is_orderly))
+        return EXIT_STOPPED if is_orderly else EXIT_CANNOT_RUN
+
+    async def _tell_systemd(self) -> None:
+        """Ready once it is, a status all along, and the watchdog fed only while all workers beat."""
+        is_ready = False
+        while True:
+            state = self._control.ready()
+            lines = [systemd.status(self._status(state))]
+            if not is_ready and not isinstance(state, Refusal):
+                is_ready = True
+                lines.append(systemd.READY)
+            if not is_ready and not self._ending.is_set():
+                lines.append(systemd.extend_timeout(MORE_START_SECONDS))
+            if self._pool.all_beat():
+                lines.append(systemd.WATCHDOG)
+            self._notify("\n".join(lines))
+            await asyncio.sleep(TELL_SECONDS)
+
+    def _status(self, state: dict[str, object] | Refusal) -> str:
+        if not isinstance(state, Refusal):
+            told = f"{state['status']}, {state['topics']} topics"
+            return f"{told}: {state['reason']}" if "reason" in state else told
+        if self._pool.is_draining:
+            return f"shutting down, {len(self._pool.pids())} workers to end"
+        return f"replaying, {self._control.replay_progress():.0%}: {state.message}"
+
+
+def _raise_descriptor_limit() -> None:
+    """As many as this user may have: every connection is one, here and, inherited, in the workers."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,214 @@
+"""Who may do what: the API keys, and the one question that is asked of each request.
+
+A key is written `key`, `key:scopes`, `key:scopes:prefixes` or `key::prefixes`. Scopes are joined by `+`,
+prefixes of names by `|`; no scopes are all scopes, no prefixes all names.
+
+A1  The key itself is forgotten when the settings are read: `seal_api_keys` puts its SHA-256 in its place, as
+    `sha256-` and 64 hex digits, and nothing behind it ever sees more. Whoever wants to may write keys down in
+    that form from the start. It opens nothing: what a client sends is hashed, so a digest that is sent is
+    another one.
+A2  A key is looked up by its digest and compared in constant time, so neither the lookup nor the comparison
+    tells how much of a guess was right. A key has its own entropy; a slow hash would protect nothing more.
+A3  What refuses an entry names it by its number and never repeats it.
+A4  A name that a key is not for is refused before anybody looks whether it exists, so the answer is the same.
+
+Must not know: HTTP but for the value of one header field, routes, topics.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from shared.errors import FORBIDDEN, UNAUTHORIZED, Refusal
+
+READ: Final = "read"
+WRITE: Final = "write"
+DELETE: Final = "delete"
+ADMIN: Final = "admin"
+SCOPES: Final = (READ, WRITE, DELETE, ADMIN)
+ALL_SCOPES: Final = frozenset(SCOPES)
+
+SCOPE_NAMES: Final[dict[str, frozenset[str]]] = {
+    **{scope: frozenset({scope}) for scope in SCOPES},
+    **{scope[0]: frozenset({scope}) for scope in SCOPES},
+    "rw": frozenset({READ, WRITE}),
+}
+
+SEAL: Final = "sha256-"
+KEY_ID_DIGITS: Final = 8
+ADVISED_CHARACTERS: Final = 16
+
+_sealed_key = re.compile(SEAL + r"([0-9a-f]{64})")
+_plain_key = re.compile(r"[!-~]+")
+_prefix = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]*")
+_bearer = re.compile(rb"(?i:bearer) +([!-~]+)")
+
+_CHALLENGE: Final = 'Bearer realm="topicsd"'
+NO_KEY: Final = Refusal(
+    UNAUTHORIZED,
+    "a key is needed: send the header field authorization with `Bearer` and the key",
+    {"www_authenticate": _CHALLENGE},
+)
+WRONG_KEY: Final = Refusal(
+    UNAUTHORIZED, "the key is not known", {"www_authenticate": _CHALLENGE + ', error="invalid_token"'}
+)
+OTHER_NAME: Final = Refusal(FORBIDDEN, "the key is not for this name")
+
+
+class Key(NamedTuple):
+    """One key, without the key."""
+
+    id: str
+    """Tells keys apart in logs and counters: the first digits of the digest."""
+    scopes: frozenset[str]
+    prefixes: tuple[str, ...]
+    """Of the names that it is for; none are all."""
+
+    def allows_name(self, name: str) -> bool:
+        return not self.prefixes or name.startswith(self.prefixes)
+
+
+class Entry(NamedTuple):
+    digest: str
+    key: Key
+
+
+class Keys:
+    """All keys of the server. Without any, everybody may do everything."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries = {bytes.fromhex(entry.digest): entry for entry in entries}
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def check(self, authorization: bytes | None, scopes: frozenset[str], name: str) -> Key | Refusal | None:
+        """The key of a request that may do what it asks; None when there are no keys to be asked for.
+
+        `name` is the topic or route that the request is about; empty when it is about none, or about several,
+        which the caller asks `Key.allows_name` about.
+        """
+        if not self._entries:
+            return None
+        if authorization is None:
+            return NO_KEY
+        sent = _bearer.fullmatch(authorization)
+        if sent is None:
+            return NO_KEY
+        key = self._find(sent[1])
+        if key is None:
+            return WRONG_KEY
+        if not scopes <= key.scopes:
+            missing = sorted(scopes - key.scopes)
+            return Refusal(FORBIDDEN, f"the key lacks the scope {' and '.join(missing)}", {"scopes": missing})
+        if name and key.prefixes and not name.startswith(key.prefixes):
+            return OTHER_NAME
+        return key
+
+    def check_token(self, token: str, scopes: frozenset[str], name: str) -> Key | Refusal | None:
+        """As `check`, for a key that stands in a query."""
+        try:
+            sent = token.encode("ascii")
+        except UnicodeEncodeError:
+            return WRONG_KEY if self._entries else None
+        return self.check(b"Bearer " + sent, scopes, name)
+
+    def _find(self, sent: bytes) -> Key | None:
+        digest = sha256(sent)
+        entry = self._entries.get(digest.digest())
+        if entry is None or not hmac.compare_digest(entry.digest, digest.hexdigest()):
+            return None
+        return entry.key
+
+
+def parse_keys(text: str) -> Keys:
+    """The keys of the setting, sealed or not; ValueError names what is wrong, by number."""
+    return Keys(_parse(text))
+
+
+def seal_api_keys(text: str) -> str:
+    """The setting with every key replaced by its digest; ValueError as with `parse_keys`.
+
+    >>> seal_api_keys("correct-horse-battery:r+w:orders.|bills.")[:50]
+    'sha256-62249369389075490555a758353aec61500c6218fa5'
+    >>> seal_api_keys("some-key:raed")
+    Traceback (most recent call last):
+    ValueError: entry 1: there is no such scope; known are read, write, delete, admin, r, w, d, a and rw
+    """
+    return ",".join(
+        f"{SEAL}{entry.digest}:{'+'.join(sorted(entry.key.scopes))}:{'|'.join(entry.key.prefixes)}"
+        for entry in _parse(text)
+    )
+
+
+def advise_on_api_keys(text: str) -> str | None:
+    """What a person may want to know of keys that are taken. How long a sealed one was nobody knows."""
+    keys = (entry.strip().partition(":")[0] for entry in text.split(",")) if text else ()
+    short = [str(number) for number, key in enumerate(keys, 1) if len(key) < ADVISED_CHARACTERS]
+    if not short:
+        return None
+    numbers = ", ".join(short)
+    return f"the key of entry {numbers} is shorter than {ADVISED_CHARACTERS} characters and might be guessed"
+
+
+def _parse(text: str) -> list[Entry]:
+    # An entry that is empty, or a text of blanks, is a mistake and not the wish to have no keys.
+    if not text:
+        return []
+    entries: list[Entry] = []
+    numbers: dict[str, int] = {}
+    for number, part in enumerate(text.split(","), 1):
+        try:
+            entry = _parse_entry(part.strip())
+        except ValueError as error:
+            raise ValueError(f"entry {number}: {error}") from None
+        if entry.digest in numbers:
+            raise ValueError(f"entry {number}: has the key of entry {numbers[entry.digest]}")
+        numbers[entry.digest] = number
+        entries.append(entry)
+    return entries
+
+
+def _parse_entry(part: str) -> Entry:
+    # A prefix may have colons of its own.
+    key, _, rest = part.partition(":")
+    scope_text, _, prefix_text = rest.partition(":")
+    if not key:
+        raise ValueError("there is no key")
+    if _plain_key.fullmatch(key) is None:
+        raise ValueError("a key is of visible ASCII characters")
+    sealed = _sealed_key.fullmatch(key)
+    if key.startswith(SEAL) and sealed is None:
+        raise ValueError(f"{SEAL} is followed by the 64 hex digits of a digest, in lower case")
+    digest = sha256(key.encode()).hexdigest() if sealed is None else sealed[1]
+    return Entry(digest, Key(digest[:KEY_ID_DIGITS], _parse_scopes(scope_text), _parse_prefixes(prefix_text)))
+
+
+def _parse_scopes(text: str) -> frozenset[str]:
+    if not text:
+        return ALL_SCOPES
+    found: frozenset[str] = frozenset()
+    for name in text.split("+"):
+        if name not in SCOPE_NAMES:
+            # Not repeated: it is the rest of the key when somebody's key has a colon in it.
+            *names, last = SCOPE_NAMES
+            raise ValueError(f"there is no such scope; known are {', '.join(names)} and {last}")
+        found |= SCOPE_NAMES[name]
+    return found
+
+
+def _parse_prefixes(text: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    prefixes = text.split("|")
+    for position, prefix in enumerate(prefixes, 1):
+        # An empty one would allow every name, and no name begins with any other.
+        if _prefix.fullmatch(prefix) is None:
+            raise ValueError(f"prefix {position} is none that a name can begin with")
+    return tuple(prefixes)

@@ -1,0 +1,172 @@
+"""The board: a small shared memory in which each worker says how it is, and the front process reads it.
+
+B1  One slot a shard, one writer a slot: the worker while it lives, the front process before it is spawned and
+    after it is gone. So nothing is locked, and nothing stays locked when a writer is killed.
+B2  Each number is a machine word of its own, aligned and stored in one piece: a reader sees the old one or
+    the new one. Two numbers are two readings, so no reader may conclude from one to the other.
+B3  The reason has its length written last, and 0 before it is changed; what a reader finds in the middle of a
+    change is short or mixed, and never fails to decode.
+B4  The name in /dev/shm is gone before anybody can die: the memory lives as long as a process maps it or has
+    its descriptor, which only goes to children to whom it is passed.
+
+A slot, 1024 bytes, numbers in the order of the machine (both sides run on it)::
+
+    0      8       16            24             32       40                512           520
+    +------+-------+-------------+--------------+---------+-----  -  -----+-------------+--------------+---+
+    | pid  | state | replay_done | replay_total | beat_ms | ... as `Slot` | length      | reason,200 B | 0 |
+    +------+-------+-------------+--------------+---------+-----  -  -----+-------------+--------------+---+
+
+A board of all zeroes says that every worker is gone. Front process and workers are always of one release, so
+a new field takes the next free word and needs no version.
+
+What it must not know: what a number means for a decision.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final
+
+import posix_ipc
+
+SLOT_BYTES: Final = 1024
+REASON_BYTES_MAX: Final = 200
+_WORD_BYTES: Final = 8
+_SLOT_WORDS: Final = SLOT_BYTES // _WORD_BYTES
+_REASON_LENGTH_WORD: Final = 64
+_REASON_AT: Final = (_REASON_LENGTH_WORD + 1) * _WORD_BYTES
+_WORD_END: Final = 1 << 64
+
+
+class WorkerState(IntEnum):
+    GONE = 0
+    STARTING = 1
+    REPLAYING = 2
+    READY = 3
+    DRAINING = 4
+    REFUSED = 5
+    """It will not serve what it found on the disk, and no restart changes that."""
+    FAILED = 6
+    """A write or a sync failed; it ends, and recovery decides what there is."""
+
+
+class _Word:
+    """One number of a slot."""
+
+    def __init__(self, index: int) -> None:
+        assert 0 <= index < _REASON_LENGTH_WORD
+        self._index = index
+
+    def __get__(self, slot: Slot, owner: type[Slot]) -> int:
+        return slot.words[self._index]
+
+    def __set__(self, slot: Slot, value: int) -> None:
+        slot.words[self._index] = value
+
+
+class Slot:
+    """What one worker says. `_total` only grows while the worker lives, and begins at 0 with the next."""
+
+    __slots__ = ("_bytes", "words")
+
+    pid = _Word(0)
+    # Word 1 is the state.
+    replay_done = _Word(2)
+    """Positions of the log that recovery has read, of `replay_total`."""
+    replay_total = _Word(3)
+    beat_ms = _Word(4)
+    """The monotonic clock, which is one for all processes of a machine."""
+    topics = _Word(5)
+    records_live = _Word(6)
+    bytes_live = _Word(7)
+    connections = _Word(8)
+    appends_total = _Word(9)
+    records_total = _Word(10)
+    reads_total = _Word(11)
+    forwarded_total = _Word(12)
+    handed_over_total = _Word(13)
+    frames_total = _Word(14)
+    batches_total = _Word(15)
+    syncs_total = _Word(16)
+    sync_us_total = _Word(17)
+    bytes_written_total = _Word(18)
+    throttled_total = _Word(19)
+    unsynced_bytes = _Word(20)
+
+    def __init__(self, memory: memoryview) -> None:
+        assert memory.nbytes == SLOT_BYTES
+        self._bytes = memory
+        # Not `struct.pack_into`, which stores byte by byte.
+        self.words = memory.cast("Q")
+
+    @property
+    def state(self) -> WorkerState:
+        return WorkerState(self.words[1])
+
+    @state.setter
+    def state(self, state: WorkerState) -> None:
+        self.words[1] = state
+
+    @property
+    def reason(self) -> str:
+        """Why the state is what it is, for a person; empty when there is nothing to say."""
+        length = min(self.words[_REASON_LENGTH_WORD], REASON_BYTES_MAX)
+        return bytes(self._bytes[_REASON_AT : _REASON_AT + length]).decode(errors="replace")
+
+    @reason.setter
+    def reason(self, text: str) -> None:
+        # A character that is cut in two at the bound is dropped.
+        encoded = text.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore").encode()
+        self.words[_REASON_LENGTH_WORD] = 0
+        self._bytes[_REASON_AT : _REASON_AT + len(encoded)] = encoded
+        self.words[_REASON_LENGTH_WORD] = len(encoded)
+
+    def clear(self) -> None:
+        """All zeroes: the worker is gone. Only for who writes the slot now (B1)."""
+        for index in range(_SLOT_WORDS):
+            self.words[index] = 0
+
+    def release(self) -> None:
+        self.words.release()
+        self._bytes.release()
+
+
+class Board:
+    """The memory with all slots. The descriptor is not inheritable: it goes to children by `pass_fds`."""
+
+    def __init__(self, fd: int, slot_count: int) -> None:
+        assert slot_count >= 1
+        self.fd = fd
+        self._memory = mmap.mmap(fd, slot_count * SLOT_BYTES)
+        view = memoryview(self._memory)
+        self._slots = [
+            Slot(view[index * SLOT_BYTES : (index + 1) * SLOT_BYTES]) for index in range(slot_count)
+        ]
+        view.release()
+
+    @classmethod
+    def create(cls, slot_count: int) -> Board:
+        memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, size=slot_count * SLOT_BYTES, mode=0o600)
+        memory.unlink()
+        return cls(memory.fd, slot_count)
+
+    @classmethod
+    def attach(cls, fd: int, slot_count: int) -> Board:
+        return cls(fd, slot_count)
+
+    def slot(self, index: int) -> Slot:
+        return self._slots[index]
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots)
+
+    def close(self) -> None:
+        """Unmap. The descriptor belongs to who opened it."""
+        for slot in self._slots:
+            slot.release()
+        self._memory.close()

@@ -1,0 +1,50 @@
+"""A request, and its answer, as they cross the link between two processes of the server.
+
+The key of a request was checked where it came in, and its framing is gone. An answer is its status and the
+length of its further fields as two u16, those fields as lines, and the body.
+
+Must not know: who asks, who answers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+_HEAD: Final = struct.Struct("<HH")
+
+
+class Forwarded(msgspec.Struct, array_like=True):
+    """`prefixes` are those of the key, for who answers about many names."""
+
+    operation: str
+    name: str
+    query: str
+    content_type: str
+    accept: str
+    idempotency_key: str
+    body: bytes
+    prefixes: tuple[str, ...] = ()
+
+
+class ForwardedAnswer(NamedTuple):
+    status: int
+    fields: bytes
+    body: bytes
+
+
+encode_forwarded = msgspec.msgpack.Encoder().encode
+decode_forwarded = msgspec.msgpack.Decoder(Forwarded).decode
+
+
+def encode_answer(status: int, fields: bytes, parts: Sequence[bytes]) -> bytes:
+    return b"".join([_HEAD.pack(status, len(fields)), fields, *parts])
+
+
+def decode_answer(answer: bytes) -> ForwardedAnswer:
+    status, length = _HEAD.unpack_from(answer)
+    body_at = _HEAD.size + length
+    return ForwardedAnswer(status, answer[_HEAD.size : body_at], answer[body_at:])

@@ -1,0 +1,78 @@
+"""A refusal as an answer of HTTP: the same bytes whichever process or lane gives it.
+
+Must not know: who asked, sockets.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from shared.errors import STATUS, Refusal
+
+REASONS: Final = {
+    200: b"OK",
+    201: b"Created",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    406: b"Not Acceptable",
+    408: b"Request Timeout",
+    409: b"Conflict",
+    410: b"Gone",
+    413: b"Content Too Large",
+    414: b"URI Too Long",
+    415: b"Unsupported Media Type",
+    417: b"Expectation Failed",
+    422: b"Unprocessable Content",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+    505: b"HTTP Version Not Supported",
+    507: b"Insufficient Storage",
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+def refusal_body(refusal: Refusal) -> dict[str, object]:
+    """What stands in the body, but for `performance`."""
+    error: dict[str, object] = {"code": refusal.code, "message": refusal.message}
+    detail = dict(refusal.detail or {})
+    if refusal.retry_after_ms is not None:
+        detail["retry_after_ms"] = refusal.retry_after_ms
+    if detail:
+        error["detail"] = detail
+    return {"error": error}
+
+
+def refusal_fields(refusal: Refusal) -> bytes:
+    """The header fields that go with it, each a line.
+
+    >>> refusal_fields(Refusal("not_ready", "", retry_after_ms=1200))
+    b'retry-after: 2\\r\\n'
+    """
+    fields = b""
+    if refusal.retry_after_ms is not None:
+        fields += b"retry-after: %d\r\n" % max(1, -(-refusal.retry_after_ms // 1000))
+    detail = refusal.detail or {}
+    if "allow" in detail:
+        fields += b"allow: %b\r\n" % str(detail["allow"]).encode()
+    if "www_authenticate" in detail:
+        fields += b"www-authenticate: %b\r\n" % str(detail["www_authenticate"]).encode()
+    return fields
+
+
+def closing_refusal(refusal: Refusal) -> bytes:
+    """A whole answer, after which the connection is closed."""
+    status = STATUS[refusal.code]
+    body = _encode({**refusal_body(refusal), "performance": {}})
+    head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n" % (status, REASONS[status])
+    length = b"content-length: %d\r\n\r\n" % len(body)
+    return b"".join([head, refusal_fields(refusal), b"connection: close\r\n", length, body])

@@ -1,0 +1,113 @@
+"""Every route of the API in one table, and which process answers it.
+
+A route is `data` when one topic owns it: the worker of that topic's shard answers. The others are `control`
+and answered by the front process. A path is split as it was sent; each segment is decoded once and never
+split again, so `%2F` is a character of a name, which no name can have.
+
+Must not know: what a handler does, sockets.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from shared.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
+
+TOPIC: Final = ":topic"
+
+
+class Route(NamedTuple):
+    method: str
+    pattern: str
+    operation: str
+    scopes: frozenset[str]
+    is_data: bool
+    is_open: bool = False
+    """Needs no key."""
+    is_built: bool = True
+    """False is answered `501 not_implemented`."""
+
+
+class Match(NamedTuple):
+    route: Route
+    name: str
+    """What stands in the place of the pattern's `:`, decoded; empty when it has none."""
+
+
+def _scopes(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v0/topics", "list_topics", _scopes("read"), is_data=False),
+    Route("PUT", "/v0/topics/:topic", "put_topic", _scopes("admin"), is_data=True),
+    Route("GET", "/v0/topics/:topic", "topic_state", _scopes("read"), is_data=True),
+    Route("POST", "/v0/topics/:topic", "append", _scopes("write"), is_data=True),
+    Route("DELETE", "/v0/topics/:topic", "delete_topic", _scopes("delete"), is_data=True),
+    Route("POST", "/v0/topics/:topic/diff", "diff", _scopes("read"), is_data=True),
+    Route("POST", "/v0/topics/:topic/delete", "delete_records", _scopes("delete"), is_data=True),
+    Route("POST", "/v0/topics/:topic/claim", "claim", _scopes("read write"), is_data=True, is_built=False),
+    Route("POST", "/v0/topics/:topic/ack", "ack", _scopes("write"), is_data=True, is_built=False),
+    Route("POST", "/v0/topics/:topic/nack", "nack", _scopes("write"), is_data=True, is_built=False),
+    Route("POST", "/v0/topics/:topic/extend", "extend", _scopes("write"), is_data=True, is_built=False),
+    Route("GET", "/v0/topics/:topic/work", "work", _scopes("read write"), is_data=True, is_built=False),
+    Route("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False, is_built=False),
+    Route("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=False, is_built=False),
+    Route("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False, is_built=False),
+    Route("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False, is_built=False),
+    Route("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=False, is_built=False),
+    Route("GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=False, is_built=False),
+    Route("GET", "/v0/ws", "web_socket", _scopes("read"), is_data=False, is_built=False),
+    Route("GET", "/v0/health", "health", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/healthz", "health", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/v0/ready", "ready", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/readyz", "ready", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/v0/metrics", "metrics", _scopes("read"), is_data=False),
+)
+
+
+def _table() -> dict[tuple[str, ...], dict[str, Route]]:
+    """By the segments of the pattern, with every variable one called `:`."""
+    table: dict[tuple[str, ...], dict[str, Route]] = {}
+    for route in ROUTES:
+        key = tuple(":" if part.startswith(":") else part for part in route.pattern.split("/")[1:])
+        table.setdefault(key, {})[route.method] = route
+    return table
+
+
+_TABLE = _table()
+# A variable is always the third segment of a path.
+_VARIABLE_AT = 2
+
+
+def resolve(method: str, path: str) -> Match | Refusal:
+    """The route of a request, or why there is none: 404, or 405 with the methods that there are.
+
+    What answers GET answers HEAD.
+    """
+    parts = path.split("/")[1:]
+    name = ""
+    methods = _TABLE.get(tuple(parts)) if ":" not in parts else None
+    if methods is None and len(parts) > _VARIABLE_AT:
+        name_part = parts[_VARIABLE_AT]
+        methods = _TABLE.get((*parts[:_VARIABLE_AT], ":", *parts[_VARIABLE_AT + 1 :]))
+        if methods is not None:
+            decoded = _decode(name_part)
+            if isinstance(decoded, Refusal):
+                return decoded
+            name = decoded
+    if methods is None:
+        return Refusal(NOT_FOUND, f"there is nothing at {path[:256]}")
+    route = methods.get("GET" if method == "HEAD" else method)
+    if route is None:
+        allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+        return Refusal(METHOD_NOT_ALLOWED, f"{method} is not allowed here, {allowed} is", {"allow": allowed})
+    return Match(route, name)
+
+
+def _decode(segment: str) -> str | Refusal:
+    try:
+        return unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        return Refusal(INVALID_REQUEST, "the name in the path is not UTF-8 when it is decoded")

@@ -1,0 +1,153 @@
+"""Where the settings come from: flags over the environment over a file over the defaults.
+
+One name serves all three: what is `--drain-seconds` as a flag is `TOPICS_DRAIN_SECONDS` in the environment
+and `drain_seconds` at the top level of a TOML file. For each value it is kept where it came from, so that a
+person who wonders why it is what it is can be told.
+
+What is wrong is told in one go: `load_settings` collects every problem of every source before it raises,
+because a person who repairs one variable a restart loses patience before the last. A variable that begins
+with `TOPICS_`, or a key, that is no setting is a problem too: a typing error must not quietly mean the
+default. Only `TOPICS_TEST_` is passed over, which belongs to the test suite, and `TOPICS_CONFIG`, which names
+the file. A value that another source overrules is checked all the same.
+
+What it must not know: which settings there are (`shared/config.py`), and how a file is found and read.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+from shared.config import DECLARED, SettingProblem, Settings, broken_relations
+from shared.setting import PREFIX, Declared, Value, accept_value, parse_value
+
+TEST_PREFIX: Final = "TOPICS_TEST_"
+CONFIG_VARIABLE: Final = "TOPICS_CONFIG"
+CONFIG_FLAG: Final = "--config"
+DEFAULT: Final = "default"
+
+BY_NAME: Final[dict[str, Declared]] = {field.name: field for field in DECLARED}
+BY_VARIABLE: Final[dict[str, Declared]] = {field.variable: field for field in DECLARED}
+
+
+class ConfigFile(NamedTuple):
+    path: str
+    """As the person wrote it, to be named in what is said about the file."""
+    text: str
+
+
+class Resolved(NamedTuple):
+    settings: Settings
+    origins: dict[str, str]
+    """By the name of each setting: `default`, the path of the file, the variable or the flag."""
+    advice: list[str]
+    """Sentences about values that were taken and still may not be what was meant."""
+
+
+class SettingsError(ValueError):
+    """Everything that is wrong with what the server was told."""
+
+    def __init__(self, problems: list[SettingProblem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+def load_settings(
+    flags: Mapping[str, str], environ: Mapping[str, str], config_file: ConfigFile | None = None
+) -> Resolved:
+    """The settings that all sources together ask for; SettingsError names all that is wrong with them.
+
+    `flags` are texts by the names of their settings.
+    """
+    gathered = _Gathered()
+    if config_file is not None:
+        _read_file(gathered, config_file)
+    _read_environ(gathered, environ)
+    for name, text in flags.items():
+        gathered.take_text(BY_NAME[name], text, BY_NAME[name].flag)
+    if gathered.problems:
+        raise SettingsError(gathered.problems)
+    settings = Settings(**gathered.values)  # type: ignore[arg-type]
+    problems = broken_relations(settings, gathered.sources)
+    if problems:
+        raise SettingsError(problems)
+    origins = {name: gathered.origins.get(name, DEFAULT) for name in BY_NAME}
+    return Resolved(settings, origins, list(gathered.advice.values()))
+
+
+def nearest_name(wrong: str, names: Iterable[str]) -> str:
+    return get_close_matches(wrong, list(names), n=1, cutoff=0.0)[0]
+
+
+class _Gathered:
+    """What the sources said so far; a later one overrules."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = {}
+        self.origins: dict[str, str] = {}
+        self.sources: dict[str, str] = {}
+        self.advice: dict[str, str] = {}
+        self.problems: list[SettingProblem] = []
+
+    def take_text(self, field: Declared, text: str, origin: str) -> None:
+        try:
+            self._take(field, text, parse_value(field, text), origin, origin)
+        except ValueError as error:
+            self._complain(field, origin, text, error)
+
+    def take_typed(self, field: Declared, given: object, path: str) -> None:
+        source = f"{path}: {field.name}"
+        try:
+            self._take(field, given, accept_value(field, given), path, source)
+        except ValueError as error:
+            shown = str(given) if isinstance(given, str | int | float) else None
+            self._complain(field, source, shown, error)
+
+    def _take(self, field: Declared, given: object, value: Value, origin: str, source: str) -> None:
+        self.values[field.name] = value
+        self.origins[field.name] = origin
+        self.sources[field.name] = source
+        advise = field.setting.advise
+        sentence = None if advise is None else advise(str(given))
+        self.advice.pop(field.name, None)
+        if sentence is not None:
+            self.advice[field.name] = f"{source}: {sentence}"
+
+    def _complain(self, field: Declared, source: str, shown: str | None, error: ValueError) -> None:
+        hidden = field.setting.is_secret
+        self.problems.append(SettingProblem(source, None if hidden else shown, str(error)))
+
+
+def _read_environ(gathered: _Gathered, environ: Mapping[str, str]) -> None:
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable.startswith(TEST_PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        field = BY_VARIABLE.get(variable)
+        if field is None:
+            # Without its value: what somebody meant to be a key would land in the log.
+            nearest = nearest_name(variable, [*BY_VARIABLE, CONFIG_VARIABLE])
+            sentence = f"there is no such setting; the nearest name is {nearest}"
+            gathered.problems.append(SettingProblem(variable, None, sentence))
+        else:
+            gathered.take_text(field, environ[variable], variable)
+
+
+def _read_file(gathered: _Gathered, config_file: ConfigFile) -> None:
+    path = config_file.path
+    try:
+        document = tomllib.loads(config_file.text)
+    except tomllib.TOMLDecodeError as error:
+        gathered.problems.append(SettingProblem(path, None, f"is no TOML: {error}"))
+        return
+    for key, given in document.items():
+        field = BY_NAME.get(key)
+        if field is not None:
+            gathered.take_typed(field, given, path)
+            continue
+        if isinstance(given, dict):
+            sentence = "settings stand at the top level of the file, not in a table"
+        else:
+            sentence = f"there is no such setting; the nearest name is {nearest_name(key, BY_NAME)}"
+        gathered.problems.append(SettingProblem(f"{path}: {ascii(key)[1:-1]}", None, sentence))

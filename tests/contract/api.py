@@ -1,0 +1,57 @@
+"""What the contract tests ask of one topic, in the words of the API.
+
+Each call but `call` expects the status that it names, so that a test only says what it is about.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.harness.raw_client import Answer, RawClient
+
+
+class Api:
+    def __init__(self, client: RawClient, topic: str) -> None:
+        self.client = client
+        self.topic = topic
+        self.path = f"/v0/topics/{topic}"
+
+    def call(self, method: str, rest: str = "", body: object = None, *fields: str) -> Answer:
+        """Any request for the topic; bytes are sent as they are, anything else becomes JSON."""
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        return self.client.ask(method, self.path + rest, body, *fields)
+
+    def put(self, **config: Any) -> Any:
+        return _expect(self.call("PUT", "", config), 200, 201)
+
+    def state(self) -> Any:
+        return _expect(self.call("GET"), 200)
+
+    def append(self, *data: Any, **envelope: Any) -> Any:
+        body = {"records": [{"data": one} for one in data], **envelope}
+        return _expect(self.call("POST", "", body), 200, 201)
+
+    def append_raw(self, record: bytes) -> Any:
+        """One record, as it stands in the body."""
+        return _expect(self.call("POST", "", b'{"records":[%b]}' % record), 200, 201)
+
+    def diff(self, from_seq: int = 0, **asked: Any) -> Any:
+        return _expect(self.call("POST", "/diff", {"from_seq": from_seq, **asked}), 200)
+
+    def seqs(self, from_seq: int = 0, **asked: Any) -> list[int]:
+        return [record["$seq"] for record in self.diff(from_seq, **asked)["records"]]
+
+    def delete(self, **asked: Any) -> Any:
+        return _expect(self.call("POST", "/delete", asked), 200)
+
+    def refused(self, status: int, code: str, method: str, rest: str = "", body: object = None) -> Answer:
+        answer = self.call(method, rest, body)
+        assert (answer.status, answer.code) == (status, code), answer
+        return answer
+
+
+def _expect(answer: Answer, *statuses: int) -> Any:
+    assert answer.status in statuses, answer
+    return answer.json

@@ -1,0 +1,273 @@
+"""Read: `POST /v0/topics/:topic/diff`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.contract.api import Api
+from tests.harness.http_server import HttpServer
+from tests.harness.raw_client import RawClient, request_bytes
+
+ANSWER_FIELDS = [
+    "topic",
+    "epoch",
+    "records",
+    "next_from_seq",
+    "head_seq",
+    "earliest_seq",
+    "caught_up",
+    "tombstone",
+    "lag",
+    "performance",
+]
+
+
+def test_a_diff_answers_with_all_fields_in_order(api: Api) -> None:
+    api.append(1, 2, 3)
+    told = api.diff()
+    assert list(told) == ANSWER_FIELDS
+    assert (told["next_from_seq"], told["head_seq"], told["earliest_seq"]) == (3, 3, 1)
+    assert (told["caught_up"], told["tombstone"], told["lag"]) == (True, None, 0)
+    assert told["epoch"] == api.state()["epoch"]
+
+
+def test_a_diff_needs_no_body(api: Api) -> None:
+    api.append(1)
+    assert [one["data"] for one in api.call("POST", "/diff").json["records"]] == [1]
+
+
+def test_a_record_has_its_fields_in_order_and_only_those_that_it_has(api: Api) -> None:
+    api.append_raw(b'{"meta":{"m":1},"data":{"d":1},"tag":"t","node":"n"}')
+    api.append(None)
+    full, bare = api.diff(include_tags=True)["records"]
+    assert list(full) == ["$seq", "$ts", "$node", "$tag", "meta", "data"]
+    assert (full["$node"], full["$tag"], full["meta"], full["data"]) == ("n", "t", {"m": 1}, {"d": 1})
+    assert bare == {"$seq": 2, "$ts": bare["$ts"], "data": None}
+
+
+def test_tags_are_left_out_unless_asked_for_and_meta_comes_unless_not(api: Api) -> None:
+    api.append_raw(b'{"meta":{"m":1},"data":1,"tag":"t"}')
+    assert list(api.diff()["records"][0]) == ["$seq", "$ts", "meta", "data"]
+    assert list(api.diff(include_meta=False)["records"][0]) == ["$seq", "$ts", "data"]
+
+
+VERBATIM = [
+    b'{"b":1,"a":2,"b":3}',
+    b"18446744073709551616",
+    b"-9223372036854775809",
+    b"0.1000000000000000000000000000000000000000000001",
+    b"1e400",
+    b"-0",
+    b"1E+5",
+    b'"\\u00e9 \\/ \\u0000 \\ud83d\\ude00"',
+    '"é \U0001f600 "'.encode(),
+    b'{ "spaced" : [ 1 ,\t2 ] }',
+    b'""',
+    b"[]",
+    b"{}",
+    b"true",
+    b"1" * 5000,
+    b"[" * 128 + b"]" * 128,
+]
+
+
+@pytest.mark.parametrize("data", VERBATIM, ids=range(len(VERBATIM)))
+def test_data_comes_back_byte_for_byte(api: Api, data: bytes) -> None:
+    api.append_raw(b'{"data": %b }' % data)
+    assert b',"data":%b}]' % data in api.call("POST", "/diff").body
+
+
+def test_meta_comes_back_byte_for_byte(api: Api) -> None:
+    meta = b'{ "z":1.000, "a":1e400, "z":18446744073709551616 }'
+    api.append_raw(b'{"data":1,"meta":%b}' % meta)
+    assert b',"meta":%b,"data":1}' % meta in api.call("POST", "/diff").body
+
+
+def test_the_limit_bounds_an_answer_and_the_cursor_says_how_far_it_went(api: Api) -> None:
+    api.append(*range(10))
+    told = api.diff(2, limit=3)
+    assert [record["$seq"] for record in told["records"]] == [3, 4, 5]
+    assert (told["next_from_seq"], told["caught_up"], told["lag"]) == (5, False, 5)
+
+
+@pytest.mark.parametrize(("limit", "count"), [(0, 256), (None, 256), (1000, 1000), (5000, 1000)])
+def test_a_limit_of_zero_is_the_default_and_one_over_the_maximum_is_clamped(
+    api: Api, limit: int | None, count: int
+) -> None:
+    api.append(*range(1100))
+    asked = {} if limit is None else {"limit": limit}
+    assert len(api.diff(**asked)["records"]) == count
+
+
+def test_an_answer_is_bounded_by_bytes_and_has_at_least_one_record(api: Api) -> None:
+    api.append("x" * 600_000)
+    api.append("y" * 600_000)
+    first = api.diff()
+    assert [record["$seq"] for record in first["records"]] == [1]
+    assert api.seqs(first["next_from_seq"]) == [2]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"from_seq": -1}, "from_seq"),
+        ({"from_seq": 1.0}, "$.from_seq"),
+        ({"from_seq": "1"}, "$.from_seq"),
+        ({"from_seq": True}, "$.from_seq"),
+        ({"from_seq": None}, "$.from_seq"),
+        ({"from_seq": 1 << 63}, str((1 << 63) - 1)),
+        ({"from_seq": 1 << 70}, str((1 << 63) - 1)),
+        ({"limit": -1}, "limit"),
+        ({"limit": 1.5}, "$.limit"),
+        ({"wait_ms": -1}, "wait_ms"),
+        ({"node": 5}, "$.node"),
+        ({"node": ["a", 5]}, "$.node"),
+        ({"include_tags": 1}, "$.include_tags"),
+        ({"include_meta": "no"}, "$.include_meta"),
+        ({"epoch": "e"}, "$.epoch"),
+        ([], "object"),
+    ],
+)
+def test_a_refusal_names_the_field(api: Api, body: object, told: str) -> None:
+    api.put()
+    assert told in api.refused(400, "invalid_request", "POST", "/diff", body).message
+
+
+def test_own_records_are_passed_over_and_still_move_the_cursor(api: Api) -> None:
+    api.call("POST", "", {"records": [{"data": n, "node": node} for n, node in enumerate("abcab")]})
+    assert api.seqs(node="a") == [2, 3, 5]
+    assert api.seqs(node=["a", "b"]) == [3]
+    told = api.diff(3, node=["a", "b", "c"])
+    assert (told["records"], told["next_from_seq"], told["caught_up"]) == ([], 5, True)
+    api.put(dedupe_node=False)
+    assert api.seqs(node="a") == [1, 2, 3, 4, 5]
+
+
+def test_deleted_records_are_passed_over_in_silence(api: Api) -> None:
+    api.append(1, 2, 3)
+    api.delete(before_seq=3)
+    told = api.diff()
+    assert [record["$seq"] for record in told["records"]] == [3]
+    assert told["tombstone"] is None
+
+
+# -- what is missing ---------------------------------------------------------------------------------------
+
+
+def _tombstone(told: Any) -> tuple[int, int, str]:
+    tombstone = told["tombstone"]
+    assert list(tombstone) == [
+        "gap_from",
+        "gap_to",
+        "reason",
+        "missed_estimate",
+        "earliest_seq",
+        "head_seq",
+    ]
+    return tombstone["gap_from"], tombstone["gap_to"], tombstone["reason"]
+
+
+def test_what_a_cap_took_is_told_and_reading_goes_on_behind_it(api: Api) -> None:
+    api.append(*range(5), config={"cap_records": 2})
+    told = api.diff(1)
+    assert _tombstone(told) == (2, 3, "cap")
+    assert told["tombstone"]["missed_estimate"] == 2
+    assert [record["$seq"] for record in told["records"]] == [4, 5]
+    assert api.diff(3)["tombstone"] is None
+
+
+def test_what_expired_is_told(server: HttpServer, api: Api) -> None:
+    api.append(1, 2, config={"ttl_ms": 5000})
+    server.pass_time(5001)
+    told = api.diff()
+    assert _tombstone(told) == (1, 2, "ttl")
+    assert (told["records"], told["next_from_seq"], told["caught_up"]) == ([], 2, True)
+
+
+def test_a_cursor_ahead_of_the_head_is_of_another_incarnation(api: Api) -> None:
+    api.append(1, 2)
+    told = api.diff(7)
+    assert _tombstone(told) == (1, 2, "recreated")
+    assert [record["$seq"] for record in told["records"]] == [1, 2]
+
+
+def test_another_epoch_is_told_also_when_the_new_head_is_past_the_cursor(api: Api) -> None:
+    api.append(1)
+    before = api.diff()["epoch"]
+    api.call("DELETE")
+    api.append(*range(5))
+    assert _tombstone(api.diff(1, epoch=before)) == (1, 5, "recreated")
+    assert api.diff(1, epoch=api.state()["epoch"])["tombstone"] is None
+
+
+# -- waiting -----------------------------------------------------------------------------------------------
+
+
+def test_a_wait_ends_empty_when_nothing_came(api: Api) -> None:
+    api.append(1)
+    told = api.diff(1, wait_ms=30)
+    assert (told["records"], told["caught_up"], told["next_from_seq"]) == ([], True, 1)
+    assert told["performance"]["server_total_ms"] >= 25
+
+
+def test_a_wait_does_not_wait_when_there_is_something(api: Api) -> None:
+    api.append(1)
+    assert api.diff(0, wait_ms=20_000)["performance"]["server_total_ms"] < 10_000
+
+
+def test_a_waiting_reader_is_answered_as_soon_as_something_is_written(
+    server: HttpServer, lane: str, api: Api
+) -> None:
+    api.append(1)
+    with RawClient(server.ports[lane]) as reader:
+        reader.send(request_bytes("POST", api.path + "/diff", b'{"from_seq":1,"wait_ms":30000}'))
+        _wait_until_somebody_waits(server, api.topic)
+        api.append(2)
+        assert [record["$seq"] for record in reader.read_answer().json["records"]] == [2]
+
+
+def test_own_records_do_not_wake_a_waiting_reader(server: HttpServer, lane: str, api: Api) -> None:
+    api.append(1)
+    with RawClient(server.ports[lane]) as reader:
+        body = b'{"from_seq":1,"wait_ms":30000,"node":"me"}'
+        reader.send(request_bytes("POST", api.path + "/diff", body))
+        _wait_until_somebody_waits(server, api.topic)
+        api.append("own", node="me")
+        api.append("other", node="you")
+        told = reader.read_answer().json
+        assert [record["data"] for record in told["records"]] == ["other"]
+        assert told["next_from_seq"] == 3
+
+
+def test_a_waiting_reader_hears_that_its_topic_is_gone(server: HttpServer, lane: str, api: Api) -> None:
+    api.put()
+    with RawClient(server.ports[lane]) as reader:
+        reader.send(request_bytes("POST", api.path + "/diff", b'{"wait_ms":30000}'))
+        _wait_until_somebody_waits(server, api.topic)
+        api.call("DELETE")
+        assert reader.read_answer().code == "topic_not_found"
+
+
+def test_a_reader_that_hangs_up_is_waited_for_no_longer(server: HttpServer, lane: str, api: Api) -> None:
+    api.put()
+    with RawClient(server.ports[lane]) as reader:
+        reader.send(request_bytes("POST", api.path + "/diff", b'{"wait_ms":30000}'))
+        _wait_until_somebody_waits(server, api.topic)
+    _wait_for(lambda: server.run(lambda: server.shard.state.topics[api.topic].waiters is None))
+    assert api.append(1)["first_seq"] == 1
+
+
+def _wait_until_somebody_waits(server: HttpServer, topic: str) -> None:
+    _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
+
+
+def _wait_for(condition: Any) -> None:
+    waiting = threading.Event()
+    for _ in range(2000):
+        if condition():
+            return
+        waiting.wait(0.005)
+    raise AssertionError("it did not come to that")

@@ -1,0 +1,145 @@
+"""Keys: who may do what, and that a key which may not learns nothing about what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.http_server import HttpServer
+from tests.harness.raw_client import Answer, RawClient, request_bytes
+
+ALL = "key-that-may-do-everything"
+READER = "key-of-a-reader-of-orders"
+WRITER = "key-of-a-writer-of-orders"
+ADMIN = "key-of-an-administrator"
+DELETER = "key-of-somebody-who-deletes"
+KEYS = f"{ALL},{READER}:read:orders.,{WRITER}:w:orders.|bills.,{ADMIN}:admin,{DELETER}:d"
+RECORDS = b'{"records":[{"data":1}]}'
+
+ASKED = {
+    "put": ("PUT", "", b"{}"),
+    "append": ("POST", "", RECORDS),
+    "state": ("GET", "", None),
+    "look": ("HEAD", "", None),
+    "diff": ("POST", "/diff", b"{}"),
+    "delete records": ("POST", "/delete", b'{"before_seq":0}'),
+    "claim": ("POST", "/claim", b"{}"),
+    "ack": ("POST", "/ack", b"{}"),
+    "delete topic": ("DELETE", "", None),
+}
+SCOPES = {
+    READER: {"state", "look", "diff"},
+    WRITER: {"append", "ack"},
+    ADMIN: {"put"},
+    DELETER: {"delete records", "delete topic"},
+    ALL: set(ASKED),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    with HttpServer(tmp_path_factory.mktemp("data"), keys=KEYS) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: HttpServer, lane: str) -> Iterator[RawClient]:
+    with RawClient(server.ports[lane]) as one:
+        for name in ("orders.eu", "private"):
+            one.ask("POST", f"/v0/topics/{name}", RECORDS, f"authorization: Bearer {ALL}")
+        yield one
+
+
+def _ask(client: RawClient, what: str, topic: str, *fields: str) -> Answer:
+    method, rest, body = ASKED[what]
+    return client.ask(method, f"/v0/topics/{topic}{rest}", body, *fields)
+
+
+@pytest.mark.parametrize("what", ASKED)
+@pytest.mark.parametrize("key", [READER, WRITER, ADMIN, DELETER])
+def test_a_key_may_do_what_its_scopes_say(client: RawClient, key: str, what: str) -> None:
+    answer = _ask(client, what, "orders.eu", f"authorization: Bearer {key}")
+    if what in SCOPES[key]:
+        assert answer.status in (200, 201, 501), answer
+    else:
+        assert answer.status == 403
+        if what != "look":
+            assert answer.code == "forbidden"
+
+
+@pytest.mark.parametrize("what", ["state", "diff", "append", "delete topic"])
+def test_what_exists_and_what_does_not_is_refused_alike(client: RawClient, what: str) -> None:
+    for fields in ((), ("authorization: Bearer nobody-has-this-key",), (f"authorization: Bearer {READER}",)):
+        there = _ask(client, what, "private", *fields)
+        absent = _ask(client, what, "absent", *fields)
+        invalid = _ask(client, what, "a%20b", *fields)
+        assert there.status in (401, 403)
+        assert there == absent == invalid
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        None,
+        "authorization: ",
+        "authorization: Bearer",
+        "authorization: Bearer ",
+        "authorization: Basic eDp5",
+        f"authorization: Bearer {ALL} {ALL}",
+        f"authorization: {ALL}",
+        f"authorization: Bearer {ALL}x",
+        f"authorization: Bearer {ALL[:-1]}",
+        "authorization: Bearer \xe9",
+        "authorization: Bearer " + "k" * 8000,
+    ],
+)
+def test_without_a_key_that_is_known_it_is_401_with_a_challenge(client: RawClient, field: str | None) -> None:
+    answer = _ask(client, "state", "orders.eu", *([] if field is None else [field]))
+    assert (answer.status, answer.code) == (401, "unauthorized")
+    assert answer.fields["www-authenticate"].startswith('Bearer realm="topicsd"')
+    assert "connection" not in answer.fields
+    assert ALL not in answer.body.decode()
+    assert client.ask("GET", "/v0/topics/orders.eu", None, f"authorization: Bearer {ALL}").status == 200
+
+
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer  "])
+def test_the_scheme_is_read_as_the_standard_has_it(client: RawClient, scheme: str) -> None:
+    assert _ask(client, "state", "orders.eu", f"authorization: {scheme} {ALL}").status == 200
+
+
+def test_the_key_is_asked_for_with_each_request(client: RawClient) -> None:
+    with_key = request_bytes("POST", "/v0/topics/each", RECORDS, f"authorization: Bearer {ALL}")
+    client.send(with_key + request_bytes("POST", "/v0/topics/each", RECORDS) + with_key)
+    assert [client.read_answer().status // 100 for _ in range(3)] == [2, 4, 2]
+
+
+def test_a_prefix_binds_the_name_as_it_is_decoded(client: RawClient) -> None:
+    field = f"authorization: Bearer {READER}"
+    assert client.ask("GET", "/v0/topics/%6frders.eu", None, field).status == 200
+    assert client.ask("GET", "/v0/topics/orders", None, field).status == 403
+    assert client.ask("GET", "/v0/topics/%2forders.eu", None, field).status == 403
+    assert client.ask("GET", "/v0/topics/orders.none", None, field).status == 404
+
+
+def test_two_keys_at_once_are_refused(client: RawClient) -> None:
+    answer = _ask(
+        client, "state", "orders.eu", f"authorization: Bearer {ALL}", f"authorization: Bearer {ALL}"
+    )
+    assert (answer.status, answer.closes) == (400, True)
+
+
+def test_a_trailer_is_no_key(client: RawClient) -> None:
+    head = request_bytes("POST", "/v0/topics/orders.eu", b"", is_chunked=True).removesuffix(b"0\r\n\r\n")
+    trailer = b"0\r\nauthorization: Bearer %b\r\n\r\n" % ALL.encode()
+    client.send(head + b"%x\r\n%b\r\n" % (len(RECORDS), RECORDS) + trailer)
+    assert client.read_answer().status == 401
+
+
+def test_who_may_not_send_a_body_is_told_before_the_body(client: RawClient) -> None:
+    fields = "host: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\nexpect: 100-continue"
+    client.send(f"POST /v0/topics/orders.eu HTTP/1.1\r\n{fields}\r\n\r\n".encode())
+    answer = client.read_answer()
+    assert (answer.status, answer.closes) == (401, True)
+    assert "www-authenticate" in answer.fields
+    client.read_end()

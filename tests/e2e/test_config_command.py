@@ -1,0 +1,124 @@
+"""`topicsd config show`: what is shown is what `topicsd serve` would run with, and no secret is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.config import DECLARED
+from tests.harness.command_run import run_command, run_here
+
+SECRET = "hush-hush-hush-hush"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TOPICS_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "topics.toml"
+    path.write_text(f'api_keys = "{SECRET}"\nport = 3\nwal_file_bytes = "1 MiB"\nhost = "::1"\n')
+    return path
+
+
+def shown(*arguments: object) -> dict[str, Any]:
+    ran = run_here("config", "show", "--json", *arguments)
+    assert (ran.code, ran.err) == (0, "")
+    return {one["name"]: one for one in ran.json["settings"]}
+
+
+def test_every_setting_is_shown_with_its_origin(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_PORT", "2")
+    monkeypatch.setenv("TOPICS_HOST", "::2")
+    settings = shown("--config", config_file, "--port", "1", "--probe-auth")
+    assert list(settings) == [field.name for field in DECLARED]
+    assert (settings["port"]["value"], settings["port"]["origin"]) == (1, "--port")
+    assert (settings["host"]["value"], settings["host"]["origin"]) == ("::2", "TOPICS_HOST")
+    assert settings["wal_file_bytes"]["value"] == 1 << 20
+    assert settings["wal_file_bytes"]["origin"] == str(config_file)
+    assert (settings["fronts"]["value"], settings["fronts"]["origin"]) == (1, "default")
+    assert (settings["probe_auth"]["value"], settings["probe_auth"]["origin"]) == (True, "--probe-auth")
+    assert settings["drain_seconds"]["variable"] == "TOPICS_DRAIN_SECONDS"
+    assert settings["drain_seconds"]["flag"] == "--drain-seconds"
+
+
+def test_the_file_can_be_named_by_a_variable_and_the_flag_wins(
+    config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOPICS_CONFIG", str(config_file))
+    assert shown()["port"]["value"] == 3
+    other = tmp_path / "other.toml"
+    other.write_text("port = 4\n")
+    assert shown("--config", other)["port"]["value"] == 4
+
+
+def test_a_person_sees_a_table_without_secrets(config_file: Path) -> None:
+    ran = run_command("config", "show", "--config", config_file, "--fronts=2")
+    assert (ran.code, ran.err) == (0, "")
+    rows = {line.split()[0]: line for line in ran.out.splitlines()}
+    assert rows["SETTING"].split() == ["SETTING", "VALUE", "ORIGIN"]
+    assert rows["wal_file_bytes"].split(maxsplit=1)[1].startswith("1 MiB ")
+    assert rows["fronts"].endswith("--fronts")
+    assert rows["port_file"].split() == ["port_file", "-", "default"]
+    assert rows["api_keys"].split() == ["api_keys", "(set)", str(config_file)]
+    assert SECRET not in ran.out
+
+
+def test_no_secret_in_the_json_either(config_file: Path) -> None:
+    settings = shown("--config", config_file)
+    assert settings["api_keys"]["value"] == "(set)"
+    assert SECRET not in str(settings)
+    assert "sha256" not in str(settings)
+
+
+def test_a_short_key_is_advised_against() -> None:
+    ran = run_here("config", "show", "--api-keys", "tiny")
+    assert ran.code == 0
+    assert "--api-keys: the key of entry 1 is shorter than 16 characters" in ran.err
+    assert "tiny" not in ran.err + ran.out
+
+
+@pytest.mark.parametrize("command", [["serve"], ["config", "show"]])
+def test_all_that_is_wrong_is_told_and_nothing_starts(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "wrong.toml"
+    path.write_text("prot = 1\n")
+    monkeypatch.setenv("TOPICS_PROT", "1")
+    ran = run_here(*command, "--config", path, "--port", "70000")
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.splitlines() == [
+        "topicsd: 3 settings are wrong:",
+        f"  {path}: prot: there is no such setting; the nearest name is port",
+        "  TOPICS_PROT: there is no such setting; the nearest name is TOPICS_PORT",
+        "  --port='70000': must be from 0 to 65535",
+    ]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("command", [["serve"], ["config", "show"]])
+def test_a_mistyped_flag_is_answered_with_the_nearest_and_without_its_value(command: list[str]) -> None:
+    for wrong in (["--api-key", SECRET], [f"--api-key={SECRET}"]):
+        ran = run_here(*command, *wrong)
+        assert ran.code == 2
+        assert "unrecognized arguments: --api-key; the nearest option to --api-key is --api-keys" in ran.err
+        assert SECRET not in ran.err
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b"port = ", b"#" * (1 << 21)])
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "a.toml"
+    if content is not None:
+        path.write_bytes(content)
+    ran = run_here("config", "show", "--config", path)
+    assert ran.code == 2
+    assert ran.err.startswith(f"topicsd: {path}: ")
+    assert len(ran.err.splitlines()) == 1

@@ -1,0 +1,57 @@
+"""The scenarios of locust against a server of two shards: nobody sees a failure."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtest.processes import Running
+from loadtest.subjects import PROJECT, SERVER_COMMAND, Subjects, environ
+
+SECONDS = 5
+USERS = 10
+
+
+def has_server() -> bool:
+    asked = subprocess.run(
+        [*SERVER_COMMAND, "--help"], env=environ(), capture_output=True, check=False, timeout=30
+    )
+    return asked.returncode == 0
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("locust") is None,
+        reason="locust is not installed: it is the extra `load`, pip install topicsd[load]",
+    ),
+    pytest.mark.skipif(not has_server(), reason="there is no server command, `topicsd serve`, yet"),
+]
+
+
+def run_locust(server: Running, scenario: str, directory: Path) -> list[dict[str, int]]:
+    """What locust counted, a table for each kind of request."""
+    command = [
+        *(sys.executable, "-m", "locust", "--locustfile", f"{PROJECT}/loadtest/locustfile.py"),
+        *("--headless", "--only-summary", "--json", "--host", f"http://127.0.0.1:{server.port}"),
+        *("--users", str(USERS), "--spawn-rate", str(USERS), "--run-time", f"{SECONDS}s", scenario),
+    ]
+    done = subprocess.run(
+        command, cwd=directory, env=environ(), capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    tables: list[dict[str, int]] = json.loads(done.stdout[done.stdout.index("[") :])
+    return tables
+
+
+@pytest.mark.parametrize("scenario", ["Writer", "Reader", "Mixed"])
+def test_a_scenario_runs_without_a_failure(tmp_path: Path, scenario: str) -> None:
+    with Subjects(str(tmp_path)).server(2) as server:
+        tables = run_locust(server, scenario, tmp_path)
+    assert sum(table["num_failures"] for table in tables) == 0
+    assert sum(table["num_requests"] for table in tables) > USERS * SECONDS

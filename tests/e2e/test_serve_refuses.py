@@ -1,0 +1,108 @@
+"""`topicsd serve` where it must not start: each refusal is one sentence, and an exit code."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from shared.config import Settings
+from tests.harness.command_run import run_command, run_here
+from tests.harness.logging_state import logging_as_it_was
+from tests.harness.served import served
+from topicsd.commands.command import CommandError
+from topicsd.commands.serve import is_loopback, open_own_layout, own_directory, refuse_open_door
+from topicsd.disk.dir_lock import DirLock
+from topicsd.disk.fs import RealFs
+from topicsd.disk.layout import lock_path
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith(("TOPICS_", "LISTEN_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    with logging_as_it_was():
+        yield
+
+
+def test_a_second_server_on_a_directory_is_refused(tmp_path: Path) -> None:
+    fs = RealFs()
+    data_dir = str(tmp_path / "of" / "the" / "first")
+    lock = own_directory(fs, data_dir)
+    try:
+        ran = run_here("serve", "--data-dir", data_dir)
+    finally:
+        lock.release()
+    assert ran.code == 1
+    assert (
+        ran.err.splitlines()[-1]
+        == f"topicsd: {data_dir} is in use: a server runs on it, process {os.getpid()}"
+    )
+    # It made nothing there.
+    assert os.listdir(data_dir) == ["LOCK"]
+    DirLock(fs, lock_path(data_dir)).release()
+
+
+@pytest.mark.slow
+def test_a_second_server_beside_one_that_runs_is_refused(tmp_path: Path) -> None:
+    with served(tmp_path) as first:
+        ran = run_command("serve", "--port=0", "--data-dir", tmp_path / "data")
+        assert ran.code == 1
+        assert f"{tmp_path / 'data'} is in use: a server runs on it, process {first.process.pid}" in ran.err
+        assert first.stop() == 0
+    with served(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "10.0.0.1"])
+def test_an_open_door_is_refused_unless_it_is_meant(host: str) -> None:
+    ran = run_here("serve", "--host", host)
+    assert ran.code == 2
+    assert f"topicsd: {host} can be reached from other machines, and there are no keys" in ran.err
+    assert not os.path.exists("topics-data")
+    refuse_open_door(Settings(host=host, allow_insecure_no_auth=True), [])
+    refuse_open_door(Settings(host=host, api_keys="a-key-of-some-length"), [])
+
+
+def test_the_address_of_a_passed_socket_counts_and_not_the_setting() -> None:
+    told = r"0\.0\.0\.0 can be reached"
+    with closing(socket.create_server(("0.0.0.0", 0))) as passed, pytest.raises(CommandError, match=told):
+        refuse_open_door(Settings(), [passed])
+    with closing(socket.create_server(("127.0.0.1", 0))) as passed:
+        refuse_open_door(Settings(host="0.0.0.0"), [passed])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_keys(host: str) -> None:
+    assert is_loopback(host)
+
+
+def test_a_host_that_is_none_is_told() -> None:
+    ran = run_here("serve", "--host", "no such host")
+    assert ran.code == 2
+    assert "no such host is no address to listen at" in ran.err
+
+
+def test_a_directory_keeps_its_number_of_shards_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data_dir = str(tmp_path / "data")
+    fs = RealFs()
+    assert open_own_layout(fs, Settings(data_dir=data_dir, shards=3)).shards == 3
+    assert open_own_layout(fs, Settings(data_dir=data_dir, shards=0)).shards == 3
+    assert caplog.text == ""
+    assert open_own_layout(fs, Settings(data_dir=data_dir, shards=5)).shards == 3
+    assert "TOPICS_SHARDS is not followed" in caplog.text
+
+
+def test_a_damaged_layout_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "LAYOUT.json").write_text("{}")
+    ran = run_here("serve", "--data-dir", "data")
+    assert ran.code == 1
+    assert "LAYOUT.json is damaged" in ran.err

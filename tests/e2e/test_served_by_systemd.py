@@ -1,0 +1,122 @@
+"""The server as a service of systemd: what it reports, whom it feeds, and that a restart refuses nobody."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.harness.served import served
+
+pytestmark = pytest.mark.slow
+
+
+class Manager:
+    """The end of systemd: what was reported, line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.settimeout(30)
+        self.environ = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "1000000"}
+        self.lines: list[str] = []
+
+    def wait_for(self, line: str) -> None:
+        while line not in self.lines:
+            self.lines += self._socket.recv(1 << 16).decode().splitlines()
+
+    def heard_nothing_of(self, line: str, seconds: float) -> bool:
+        self.lines.clear()
+        self._socket.settimeout(seconds)
+        try:
+            self.wait_for(line)
+        except TimeoutError:
+            return True
+        finally:
+            self._socket.settimeout(30)
+        return False
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    with closing(Manager(tmp_path / "notify")) as one:
+        yield one
+
+
+def get(port: int, path: str) -> int:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+
+def test_it_reports_that_it_is_ready_beats_and_stops(tmp_path: Path, manager: Manager) -> None:
+    with served(tmp_path, environ=manager.environ) as server:
+        manager.wait_for("READY=1")
+        assert get(server.port, "/v0/ready") == 200
+        assert any(line.startswith("STATUS=") for line in manager.lines)
+        for _ in range(2):
+            manager.lines.clear()
+            manager.wait_for("WATCHDOG=1")
+        assert server.stop() == 0
+        manager.wait_for("STOPPING=1")
+        # Nobody else was told that it is the service.
+        assert "systemd was not told" not in server.log.read_text()
+
+
+def test_a_restart_refuses_nobody(tmp_path: Path, manager: Manager) -> None:
+    """Clients go on connecting, one connection a request, while one server goes and the next one comes."""
+    statuses: list[int] = []
+    failures: list[str] = []
+    enough = threading.Event()
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=1024)) as passed:
+        port = passed.getsockname()[1]
+
+        def ask() -> None:
+            while not enough.is_set():
+                try:
+                    statuses.append(get(port, "/v0/health"))
+                except OSError as error:
+                    failures.append(repr(error))
+
+        clients = [threading.Thread(target=ask) for _ in range(4)]
+        with served(tmp_path, environ=manager.environ, passed=(passed,)) as first:
+            assert first.port == port
+            manager.wait_for("READY=1")
+            for client in clients:
+                client.start()
+            assert first.stop() == 0
+        manager.lines.clear()
+        before = len(statuses)
+        with served(tmp_path, environ=manager.environ, passed=(passed,)):
+            manager.wait_for("READY=1")
+            while len(statuses) < before + 20:
+                enough.wait(0.01)
+            enough.set()
+            for client in clients:
+                client.join()
+    assert failures == []
+    assert set(statuses) <= {200, 503}
+
+
+def test_a_server_that_hangs_is_not_reported_as_well(tmp_path: Path, manager: Manager) -> None:
+    with served(tmp_path, environ=manager.environ) as server:
+        manager.wait_for("READY=1")
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            # A report may be under way.
+            manager.heard_nothing_of("WATCHDOG=1", 0.2)
+            assert manager.heard_nothing_of("WATCHDOG=1", 1.5)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        manager.wait_for("WATCHDOG=1")

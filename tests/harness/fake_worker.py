@@ -1,0 +1,123 @@
+"""A worker without an engine, for tests of the front process: it adopts connections and says what it got.
+
+Each request, up to its empty line, is answered with a line of JSON: the shard, the pid and what was read of
+the request. How it behaves is told by TOPICS_TEST_WORKER, a JSON object:
+
+* `exit_code`: end with it at once, with `reason` on the board;
+* `ready_after`: seconds in which it replays;
+* `deaf`: never take a connection; `ignores_drain`: never end by itself; `drain_seconds`: before it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+from shared.board import Board, WorkerState
+from shared.handoff import ChannelClosed, Handed, receive_connections
+
+BEAT_SECONDS = 0.05
+
+
+class _Echo(asyncio.Protocol):
+    def __init__(self, shard: int, open_lanes: set[_Echo]) -> None:
+        self._shard = shard
+        self._open_lanes = open_lanes
+        self._held = b""
+        self.transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self._open_lanes.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open_lanes.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+        while b"\r\n\r\n" in self._held:
+            request, _, self._held = self._held.partition(b"\r\n\r\n")
+            self._answer(request)
+        if len(self._held) > 8192 or (b"\n" in self._held and b"\r\n" not in self._held):
+            self._answer(self._held)
+            self._held = b""
+
+    def _answer(self, request: bytes) -> None:
+        told = {"shard": self._shard, "pid": os.getpid(), "request": request.decode("latin-1")}
+        body = json.dumps(told).encode()
+        self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+
+class _FakeWorker:
+    def __init__(self) -> None:
+        self._spec = json.loads(os.environ["TOPICSD_WORKER"])
+        self._wanted = json.loads(os.environ.get("TOPICS_TEST_WORKER", "{}"))
+        self._shard = self._spec["shard"]
+        self._slot = Board.attach(self._spec["board_fd"], self._spec["shards"]).slot(self._shard)
+        self._channel = socket.socket(fileno=self._spec["channel_fd"])
+        self._lanes: set[_Echo] = set()
+        self._ending = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> int:
+        slot, wanted = self._slot, self._wanted
+        slot.pid = os.getpid()
+        slot.state = WorkerState.REPLAYING
+        slot.replay_total = 100
+        slot.replay_done = 40
+        self._beat()
+        if "exit_code" in wanted:
+            slot.reason = wanted.get("reason", "")
+            return int(wanted["exit_code"])
+        await asyncio.sleep(wanted.get("ready_after", 0))
+        if not wanted.get("deaf"):
+            self._loop.add_reader(self._channel.fileno(), self._take)
+        slot.topics = 10 + self._shard
+        slot.state = WorkerState.READY
+        await self._ending.wait()
+        slot.state = WorkerState.DRAINING
+        await asyncio.sleep(wanted.get("drain_seconds", 0.05))
+        for lane in list(self._lanes):
+            lane.transport.close()
+        await asyncio.sleep(0)
+        return 0
+
+    def _take(self) -> None:
+        try:
+            received = receive_connections(self._channel)
+        except ChannelClosed:
+            self._loop.remove_reader(self._channel.fileno())
+            self._ending.set()
+            return
+        for one in received:
+            if one.drains:
+                if not self._wanted.get("ignores_drain"):
+                    self._ending.set()
+            else:
+                self._loop.create_task(self._adopt(one))
+
+    async def _adopt(self, handed: Handed) -> None:
+        connection = socket.socket(fileno=handed.fd)
+        connection.setblocking(False)
+        _, lane = await self._loop.connect_accepted_socket(
+            lambda: _Echo(self._shard, self._lanes), connection
+        )
+        lane.data_received(handed.data)
+
+    def _beat(self) -> None:
+        self._slot.beat_ms = int(time.monotonic() * 1000)
+        self._slot.connections = len(self._lanes)
+        self._loop.call_later(BEAT_SECONDS, self._beat)
+
+
+async def _main() -> int:
+    return await _FakeWorker().run()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(_main()))

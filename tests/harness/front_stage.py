@@ -1,0 +1,303 @@
+"""The front process within a test: its parts as `router/supervisor.py` puts them together, with fake workers.
+
+`FrontStage` runs in the loop of the test, so that a test reaches every part. `FrontProcess` is the whole
+supervisor as a process of its own, to be signalled and killed.
+
+Times are short, because tests wait for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from router.accept_loop import AcceptLoop
+from router.control import Control
+from router.control_app import ControlApp
+from router.control_connections import ControlConnections
+from router.front import Front
+from router.listening import open_listeners, port_of
+from router.supervisor import run
+from router.topic_list import ListShard
+from router.worker_pool import PoolTimes, WorkerPool
+from shared.auth import parse_keys
+from shared.board import Board
+from shared.clock import SystemClock
+from shared.config import Settings
+from shared.log_setup import set_up_logging
+
+PROJECT = Path(__file__).parents[2]
+FAKE_WORKER = (sys.executable, "-m", "tests.harness.fake_worker")
+PATIENCE_SECONDS = 20.0
+
+TIMES = PoolTimes(
+    tick_seconds=0.02,
+    fresh_seconds=0.3,
+    hung_seconds=0.8,
+    start_seconds=10.0,
+    backoff_first_seconds=0.02,
+    backoff_max_seconds=0.1,
+    healthy_seconds=5.0,
+    drain_seconds=5.0,
+    grace_seconds=0.5,
+)
+
+
+class Answer(NamedTuple):
+    status: int
+    fields: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def environment(worker: dict[str, object] | None = None) -> dict[str, str]:
+    """For a process of the project; `worker` says how fake workers behave."""
+    return {**os.environ, "PYTHONPATH": str(PROJECT), "TOPICS_TEST_WORKER": json.dumps(worker or {})}
+
+
+async def until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        await asyncio.sleep(0.01)
+
+
+async def no_topics(shard: int, prefix: str, after: str, limit: int) -> list[dict[str, Any]] | None:
+    return []
+
+
+class FrontStage:
+    def __init__(
+        self,
+        shard_count: int = 2,
+        worker: dict[str, object] | None = None,
+        times: PoolTimes = TIMES,
+        api_keys: str = "",
+        list_shard: ListShard = no_topics,
+        head_seconds: float = 10.0,
+        connections_max: int = 10_000,
+    ) -> None:
+        clock = SystemClock()
+        self.board = Board.create(shard_count)
+        self.pool = WorkerPool(
+            self.board,
+            clock,
+            FAKE_WORKER,
+            environment(worker),
+            {},
+            lambda shard, handed: self.front.returned(shard, handed),
+            times,
+        )
+        self.control = Control(self.pool, clock, "0.0.0", list_shard)
+        self.app = ControlApp(self.control, parse_keys(api_keys), probes_need_key=False)
+        self.controls = ControlConnections(self.app, shard_count, lambda *given: self.front.place(*given))
+        self.front = Front(self.pool, clock, self.controls.adopt, head_seconds, connections_max)
+        listeners = open_listeners("127.0.0.1", 0)
+        self.port = port_of(listeners)
+        self.accept_loop = AcceptLoop(listeners, self.front.accepted)
+
+    async def __aenter__(self) -> FrontStage:
+        await self.app.start()
+        self.pool.start()
+        return self
+
+    async def ready(self) -> FrontStage:
+        await until(lambda: all(self.pool.is_serving(shard) for shard in range(len(self.pool))))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.accept_loop.close()
+        self.front.stop()
+        await self.controls.close()
+        if kind is not None:
+            for pid in self.pool.pids():
+                os.kill(pid, signal.SIGKILL)
+        await self.pool.drain()
+        await self.app.close()
+        self.front.close()
+        self.board.close()
+        os.close(self.board.fd)
+
+    async def connect(self) -> Client:
+        return await connect(self.port)
+
+    async def ask(self, method: str, path: str, *fields: str, body: bytes = b"") -> Answer:
+        """One request on a connection of its own."""
+        async with await self.connect() as client:
+            return await client.ask(method, path, *fields, body=body)
+
+    def pid(self, shard: int) -> int:
+        return self.board.slot(shard).pid
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *given: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def ask(self, method: str, path: str, *fields: str, body: bytes = b"") -> Answer:
+        self.send(request(method, path, *fields, body=body))
+        return await self.answer()
+
+    async def answer(self) -> Answer:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            first, *lines = head.decode("latin-1").strip().split("\r\n")
+            fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+            body = await self.reader.readexactly(int(fields["content-length"]))
+        return Answer(int(first.split()[1]), fields, body)
+
+    async def rest(self) -> bytes:
+        """What still comes until the server ends the connection."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self.reader.read()
+
+
+async def connect(port: int) -> Client:
+    return Client(*await asyncio.open_connection("127.0.0.1", port))
+
+
+def request(method: str, path: str, *fields: str, body: bytes = b"") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "host: here", *fields]
+    if body:
+        lines.append(f"content-length: {len(body)}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+class FrontProcess:
+    """`router.supervisor.run` in a process of its own, which is killed at the end with all its workers."""
+
+    def __init__(
+        self,
+        folder: Path,
+        shard_count: int = 2,
+        worker: dict[str, object] | None = None,
+        times: PoolTimes = TIMES,
+        **settings: object,
+    ) -> None:
+        self._port_file = folder / "port"
+        told = {
+            "shards": shard_count,
+            "times": times._asdict(),
+            "instance": os.urandom(16).hex(),
+            "settings": {"port": 0, "port_file": str(self._port_file), "data_dir": str(folder), **settings},
+        }
+        self.log = folder / "front.log"
+        # Of a process that was killed.
+        self._port_file.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.harness.front_stage", json.dumps(told)],
+                env=environment(worker),
+                cwd=PROJECT,
+                stderr=log,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def __enter__(self) -> FrontProcess:
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        if self.process.poll() is None:
+            workers = self.worker_pids()
+            self.process.kill()
+            for pid in workers:
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def port(self) -> int:
+        wait_until(self._port_file.exists)
+        return int(self._port_file.read_text())
+
+    def worker_pids(self) -> list[int]:
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def ask(self, method: str, path: str) -> Answer:
+        return ask(self.port(), method, path)
+
+    def wait_until_ready(self) -> FrontProcess:
+        wait_until(lambda: self.ask("GET", "/v0/ready").status == 200)
+        return self
+
+
+def ask(port: int, method: str, path: str) -> Answer:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(request(method, path, "connection: close"))
+        with connection.makefile("rb") as file:
+            status = int(file.readline().split()[1])
+            fields = {}
+            while (line := file.readline().decode().strip()) != "":
+                name, _, value = line.partition(": ")
+                fields[name.lower()] = value
+            return Answer(status, fields, file.read(int(fields["content-length"])))
+
+
+def wait_until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def main(told: dict[str, Any]) -> int:
+    set_up_logging("debug", "front")
+    return run(
+        Settings(**told["settings"]),
+        told["shards"],
+        told["instance"],
+        worker_command=FAKE_WORKER,
+        times=PoolTimes(**told["times"]),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,188 @@
+"""A worker's HTTP over one shard on the real disk, in a thread of the test with a uvloop of its own.
+
+Promises: it listens on two ports of 127.0.0.1, one for each lane: a connection to the second goes to the
+application before it sends anything. Time is the machine's, and goes on by hand as well: `pass_time` moves
+it for records and keys, `lose_patience` for connections. `restart` ends the run and begins one on the same
+directory, at new ports. Behind the block nothing of it runs, and what the loop had to complain of is an
+error of the test.
+
+What it must not know: what the answers should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TypeVar, cast
+
+import uvloop
+
+from shared.auth import parse_keys
+from shared.clock import SystemClock
+from shared.config import Settings
+from shared.link import LinkPool
+from topicsd.disk.fs import RealFs
+from topicsd.disk.layout import create_data_dir, shard_paths
+from topicsd.engine.shard import Shard
+from topicsd.http.app import App
+from topicsd.http.dispatch import Dispatch
+from topicsd.http.fast_lane import FastLane
+from topicsd.http.handlers import Handlers
+from topicsd.http.known_heads import KnownHeads
+from topicsd.http.patience import Connection
+from topicsd.wal.sync_thread import SyncThread
+from topicsd.wal.writer import Identity
+
+T = TypeVar("T")
+
+INSTANCE: Final = b"http-server-----"
+FAST: Final = "fast"
+APP: Final = "app"
+LANES: Final = (FAST, APP)
+START_SECONDS: Final = 20.0
+END_TURNS: Final = 3000
+
+
+class AdvancedClock(SystemClock):
+    """The machine's, and so many ms more."""
+
+    def __init__(self) -> None:
+        self.advanced_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.advanced_ms
+
+
+class Entrance(asyncio.Protocol):
+    """Moves a connection to the application before anything is read of it."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._app.upgrade(cast(asyncio.Transport, transport), b"")
+
+
+class HttpServer:
+    def __init__(self, data_dir: Path, *, keys: str = "", **settings: Any) -> None:
+        self._data_dir = str(data_dir)
+        self._keys = parse_keys(keys)
+        self.settings = Settings(**{"wal_file_bytes": 1 << 20, **settings})
+        self.clock = AdvancedClock()
+        self.connections: set[Connection] = set()
+        self.complaints: list[str] = []
+        self.ports: dict[str, int] = {}
+        self.shard: Shard
+        self.dispatch: Dispatch
+        create_data_dir(RealFs(), self._data_dir, 1, INSTANCE)
+
+    def __enter__(self) -> HttpServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if kind is None:
+            assert self.complaints == []
+
+    # -- how it goes on ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        started = threading.Event()
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._serve(started)), name="http-server")
+        self._thread.start()
+        assert started.wait(START_SECONDS), "the server did not start"
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._ending.set)
+        self._thread.join(START_SECONDS)
+        assert not self._thread.is_alive(), "the server did not end"
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def run(self, what: Callable[[], T]) -> T:
+        """Call it in the server's loop and give back what it gives."""
+
+        async def call() -> T:
+            return what()
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(START_SECONDS)
+
+    def pass_time(self, ms: int) -> None:
+        self.clock.advanced_ms += ms
+
+    def lose_patience(self, seconds: float) -> None:
+        """Look at all connections as the worker does, as if so much time had gone by."""
+
+        def look() -> None:
+            now = self.clock.monotonic() + seconds
+            for one in list(self.connections):
+                one.check_patience(now)
+
+        self.run(look)
+
+    def drain(self) -> None:
+        def begin() -> None:
+            self.dispatch.drains = True
+            for one in list(self.connections):
+                one.drain()
+
+        self.run(begin)
+
+    # -- what a lane is told -------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+
+    # -- the loop ------------------------------------------------------------------------------------------
+
+    async def _serve(self, started: threading.Event) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: self.complaints.append(str(context)))
+        self._ending = asyncio.Event()
+        thread = SyncThread(loop, "disk")
+        self.shard = Shard(
+            RealFs(),
+            self.clock,
+            loop,
+            thread,
+            shard_paths(self._data_dir, 0),
+            Identity(INSTANCE, 0),
+            self.settings,
+            lambda error: self.complaints.append(str(error)),
+        )
+        links = LinkPool("nobody", lambda kind, payload, reply: None)
+        self.dispatch = Dispatch(Handlers(self.shard, self.settings, loop), self._keys, links, 0, 1)
+        heads = KnownHeads(self.dispatch)
+        app = App(self.dispatch, heads, self)
+        servers = {
+            FAST: await loop.create_server(
+                lambda: FastLane(self.dispatch, heads, self, app.upgrade), "127.0.0.1", 0
+            ),
+            APP: await loop.create_server(lambda: Entrance(app), "127.0.0.1", 0),
+        }
+        self.ports = {lane: server.sockets[0].getsockname()[1] for lane, server in servers.items()}
+        started.set()
+        await self._ending.wait()
+        for server in servers.values():
+            server.close()
+        for one in list(self.connections):
+            one.drain()
+        await app.close()
+        for _ in range(END_TURNS):
+            if not self.connections:
+                break
+            await asyncio.sleep(0.001)
+        else:
+            self.complaints.append(f"connections did not end: {self.connections}")
+        self.shard.close()

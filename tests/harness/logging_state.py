@@ -1,0 +1,31 @@
+"""The logging of this process as it was, after a test that sets it up as a server would.
+
+What it must not know: what is logged.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shared.log_setup import set_up_logging
+
+
+@contextmanager
+def logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level, raises = list(root.handlers), root.level, logging.raiseExceptions
+    hooks = (sys.excepthook, threading.excepthook)
+    try:
+        yield
+    finally:
+        # Takes back the levels of modules.
+        set_up_logging("warning", "test", io.StringIO())
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.raiseExceptions = raises
+        sys.excepthook, threading.excepthook = hooks

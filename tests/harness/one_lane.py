@@ -1,0 +1,100 @@
+"""One connection in the fast lane of a worker of two shards, in the hands of a test, without a socket.
+
+Promises: the shard is `OneShard`'s, on its manual clock and loop; what is for the other shard ends in
+`links.asked`, and the test says what becomes of it. `HOME` and `AWAY` are topics of the one and of the other.
+
+What it must not know: what the answers should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import Any
+
+from shared.auth import parse_keys
+from shared.link import Done, LinkKind, LinkPool
+from shared.names import topic_id
+from shared.placement import shard_of
+from tests.harness.one_shard import OneShard
+from tests.harness.recording_transport import RecordingTransport
+from topicsd.http.dispatch import Dispatch
+from topicsd.http.fast_lane import FastLane
+from topicsd.http.handlers import Handlers
+from topicsd.http.known_heads import KnownHeads
+from topicsd.http.patience import Connection
+
+SHARDS = 2
+
+
+def _topic_of(shard: int) -> str:
+    return next(name for name in (f"t{n}" for n in count()) if shard_of(topic_id(name), SHARDS) == shard)
+
+
+HOME = _topic_of(0)
+AWAY = _topic_of(1)
+
+
+class SilentLinks(LinkPool):
+    """Nobody answers but the test."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, LinkKind, bytes, Done]] = []
+
+    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> None:
+        self.asked.append((name, kind, payload, done))
+
+
+class OneLane:
+    def __init__(self, *, keys: str = "", **settings: Any) -> None:
+        self.one = OneShard(**settings)
+        self.links = SilentLinks()
+        self.connections: set[Connection] = set()
+        self.moved: list[bytes] = []
+        handlers = Handlers(self.one.shard, self.one.settings, self.one.loop)
+        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS)
+        self.heads = KnownHeads(self.dispatch)
+        self.wire = RecordingTransport()
+        self.lane = FastLane(self.dispatch, self.heads, self, self._upgrade)
+        self.lane.connection_made(self.wire)
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+
+    def _upgrade(self, transport: asyncio.Transport, data: bytes) -> None:
+        self.moved.append(data)
+
+    def receive(self, *requests: bytes) -> None:
+        """In one segment."""
+        self.lane.data_received(b"".join(requests))
+
+    def settle(self) -> None:
+        self.one.settle()
+
+    @property
+    def under_way(self) -> int:
+        """Writes of this connection that joined the log and are not answered."""
+        topic = self.one.shard.state.topics.get(HOME)
+        return 0 if topic is None else topic.pending_count
+
+
+def append(topic: str, data: int = 1, *fields: str) -> bytes:
+    return _request("POST", f"/v0/topics/{topic}", b'{"records":[{"data":%d}]}' % data, *fields)
+
+
+def diff(topic: str, body: bytes = b"{}") -> bytes:
+    return _request("POST", f"/v0/topics/{topic}/diff", body)
+
+
+def look(topic: str) -> bytes:
+    return _request("GET", f"/v0/topics/{topic}", b"")
+
+
+def _request(method: str, path: str, body: bytes, *fields: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "host: a", *fields]
+    if body:
+        lines += ["content-type: application/json", f"content-length: {len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + body

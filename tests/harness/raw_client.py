@@ -1,0 +1,185 @@
+"""A client of HTTP/1.1 that sends what it is told to, byte for byte, and reads answers strictly.
+
+Promises: nothing is sent that the test did not write. An answer is parsed to the letter, so a header that is
+malformed, a body of another length than announced, or a byte too many is an error of the test.
+
+What it must not know: what the answers should be.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+ANSWER_SECONDS: Final = 20.0
+READ_BYTES: Final = 1 << 20
+JSON_TYPE: Final = "application/json"
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ([ -~]+)")
+_FIELD = re.compile(rb"([a-z-]+): ([ -~]*)")
+
+
+class Answer(NamedTuple):
+    status: int
+    reason: str
+    fields: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        assert self.fields["content-type"] == JSON_TYPE
+        body = gzip.decompress(self.body) if self.fields.get("content-encoding") == "gzip" else self.body
+        return json.loads(body)
+
+    @property
+    def code(self) -> str:
+        """Of an error."""
+        return str(self.json["error"]["code"])
+
+    @property
+    def message(self) -> str:
+        return str(self.json["error"]["message"])
+
+    @property
+    def closes(self) -> bool:
+        return self.fields.get("connection") == "close"
+
+    @property
+    def shape(self) -> tuple[int, dict[str, str], Any]:
+        """All of it but for times."""
+        told = dict(self.json)
+        told["performance"] = sorted(told["performance"])
+        fields = {name: value for name, value in self.fields.items() if name != "content-length"}
+        return self.status, fields, told
+
+
+class RawClient:
+    def __init__(self, port: int, *, buffer_bytes: int | None = None) -> None:
+        """With `buffer_bytes`, the kernel keeps about so much for a client that does not read."""
+        self.socket = socket.socket()
+        self.socket.settimeout(ANSWER_SECONDS)
+        if buffer_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._held = b""
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Go away without a word: the server gets a reset."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def send_in_pieces(self, pieces: Iterable[bytes], pause_seconds: float = 0.0005) -> None:
+        """Each in a segment of its own, so far apart that the server reads them one by one."""
+        for piece in pieces:
+            self.socket.sendall(piece)
+            time.sleep(pause_seconds)
+
+    def send_end(self) -> None:
+        self.socket.shutdown(socket.SHUT_WR)
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def read_answer(self, method: str = "GET") -> Answer:
+        """The next final answer; the body of one to HEAD is not there."""
+        head = self._read_until(b"\r\n\r\n")
+        status_line, *lines = head.split(b"\r\n")
+        found = _STATUS_LINE.fullmatch(status_line)
+        assert found is not None, head
+        fields: dict[str, str] = {}
+        for line in lines:
+            field = _FIELD.fullmatch(line)
+            assert field is not None, line
+            name = field[1].decode()
+            assert name not in fields, f"{name} is sent twice"
+            fields[name] = field[2].decode()
+        length = 0 if method == "HEAD" or found[1] == b"100" else int(fields["content-length"])
+        return Answer(int(found[1]), found[2].decode(), fields, self._read_exactly(length))
+
+    def read_end(self) -> None:
+        """The server closes here, in good order and without another byte."""
+        assert self._held == b"", self._held
+        rest = self.socket.recv(READ_BYTES)
+        assert rest == b"", rest
+
+    def ask(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        *fields: str,
+        content_type: str | None = JSON_TYPE,
+    ) -> Answer:
+        self.send(request_bytes(method, target, body, *fields, content_type=content_type))
+        return self.read_answer(method)
+
+    def _read_until(self, mark: bytes) -> bytes:
+        while mark not in self._held:
+            self._read_more()
+        found, _, self._held = self._held.partition(mark)
+        return found
+
+    def _read_exactly(self, length: int) -> bytes:
+        pieces, missing = [self._held], length - len(self._held)
+        while missing > 0:
+            pieces.append(self._recv())
+            missing -= len(pieces[-1])
+        data = b"".join(pieces)
+        self._held = data[length:]
+        return data[:length]
+
+    def _read_more(self) -> None:
+        self._held += self._recv()
+
+    def _recv(self) -> bytes:
+        data = self.socket.recv(READ_BYTES)
+        assert data, f"the server closed, behind {self._held!r}"
+        return data
+
+
+def request_bytes(
+    method: str,
+    target: str,
+    body: bytes | None = None,
+    *fields: str,
+    content_type: str | None = JSON_TYPE,
+    is_chunked: bool = False,
+) -> bytes:
+    """A well-formed request."""
+    lines = [f"{method} {target} HTTP/1.1", "host: localhost", *fields]
+    if body is None:
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+    if content_type is not None:
+        lines.append(f"content-type: {content_type}")
+    lines.append("transfer-encoding: chunked" if is_chunked else f"content-length: {len(body)}")
+    framed = chunks_of(body) if is_chunked else body
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + framed
+
+
+def chunks_of(body: bytes, *, size: int = 1 << 16) -> bytes:
+    """The body in chunks of that size, with their end."""
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"

@@ -1,0 +1,65 @@
+"""A transport that keeps what was written to it and goes nowhere; the test says what comes in.
+
+Promises: nothing happens by itself. `pause` and `resume` tell the protocol what a full buffer would.
+
+What it must not know: what is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+
+class RecordingTransport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.is_reading_paused = False
+        self.is_closed = False
+        self.is_aborted = False
+        self.has_ended_writing = False
+        self.protocol: asyncio.BaseProtocol | None = None
+
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.writes)
+
+    def take(self) -> bytes:
+        """What was written since the last look."""
+        written = self.written
+        self.writes.clear()
+        return written
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.writes.append(b"".join(list_of_data))
+
+    def write_eof(self) -> None:
+        self.has_ended_writing = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed or self.is_aborted
+
+    def pause_reading(self) -> None:
+        self.is_reading_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_reading_paused = False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default

@@ -1,0 +1,95 @@
+"""A server as a person or systemd starts it: `topicsd serve` in a process of its own.
+
+Promises: inside `served` it is ready; behind it, it is gone, with what it said in `log`. Sockets that
+are passed to it are its descriptors from 3 on, as systemd does it.
+
+What it must not know: what the answers should be.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.harness.command_run import PROJECT
+
+START_SECONDS = 30.0
+# What systemd does before it starts a program: LISTEN_PID is the process that becomes it.
+PASS_SOCKETS = """
+import os, sys
+count = int(sys.argv[1])
+for target, fd in enumerate(map(int, sys.argv[2 : 2 + count]), 3):
+    os.dup2(fd, target, inheritable=True)
+if count:
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(count))
+os.execv(sys.executable, [sys.executable, "-m", "topicsd", "serve", *sys.argv[2 + count :]])
+"""
+
+
+class Served(NamedTuple):
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(START_SECONDS)
+
+
+@contextmanager
+def served(
+    folder: Path,
+    *flags: str,
+    environ: dict[str, str] | None = None,
+    passed: tuple[socket.socket, ...] = (),
+) -> Iterator[Served]:
+    """The server over `folder`/data, with two shards unless told; all that it needs is in `folder`."""
+    port_file, log = folder / "port", folder / "log"
+    port_file.unlink(missing_ok=True)
+    clean = {name: text for name, text in os.environ.items() if not name.startswith(("TOPICS_", "LISTEN_"))}
+    fds = [one.fileno() for one in passed]
+    given = ["--port=0", f"--port-file={port_file}", f"--data-dir={folder / 'data'}", "--shards=2", *flags]
+    with log.open("ab") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PASS_SOCKETS, str(len(fds)), *map(str, fds), *given],
+            env={**clean, "PYTHONPATH": str(PROJECT), **(environ or {})},
+            pass_fds=fds,
+            stderr=stderr,
+        )
+    try:
+        _wait_until(lambda: port_file.exists() and port_file.read_text().strip() != "", process, log)
+        port = int(port_file.read_text())
+        _wait_until(lambda: _is_ready(port), process, log)
+        yield Served(process, port, log)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(START_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _is_ready(port: int) -> bool:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)) as connection:
+        connection.request("GET", "/v0/ready")
+        return connection.getresponse().status == 200
+
+
+def _wait_until(is_so: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if is_so():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the server does not start:\n{log.read_text()}")

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadtest import __main__ as command_line
+from loadtest import results, server_bench, subjects
+from loadtest.bench_lines import LINES
+from loadtest.bench_result import Result
+
+STUB = (sys.executable, "-m", "tests.unit.loadtest.stub_server")
+
+
+def measure(name: str, home: Path, command: tuple[str, ...] = STUB) -> Result:
+    return server_bench.measure(name, LINES[name], 0.05, 1, str(home), command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in LINES if name != "sealed"])
+def test_a_line_is_measured_from_start_to_end(tmp_path: Path, name: str) -> None:
+    result = measure(name, tmp_path)
+    assert result.verdict in ("as measured", "holds", "aim", "missed"), result.note
+    assert result.value is not None
+    assert (result.ratio is None) == (name in ("memory", "forwarded"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_line_that_makes_no_sense_yet_is_skipped_with_a_sentence(tmp_path: Path) -> None:
+    result = measure("sealed", tmp_path)
+    assert (result.verdict, result.value) == ("skipped", None)
+    assert "no sealed segments" in result.note
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_come_up_fails_the_line_with_its_last_words(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "raise SystemExit('the port is taken')")
+    result = measure("memory", tmp_path, command)
+    assert result.verdict == "failed"
+    assert "the port is taken" in result.note
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_settings_of_the_caller_do_not_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_MAX_TOPICS", "1")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    environ = subjects.environ()
+    assert "TOPICS_MAX_TOPICS" not in environ
+    assert environ["PYTHONPATH"] == f"{subjects.PROJECT}:/somewhere"
+
+
+@pytest.mark.slow
+def test_a_saved_run_leaves_a_line_of_json_and_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "RESULTS", str(tmp_path))
+    monkeypatch.setattr(server_bench, "confine", lambda: None)
+    given = ["bench", "memory", "sealed", "--seconds=0.05", "--rounds=1", "--save"]
+    monkeypatch.setattr(sys, "argv", ["loadtest", *given, f"--server-command={shlex.join(STUB)}"])
+    assert command_line.main() == 0
+    assert "memory, empty, 2 shards (PSS)" in capsys.readouterr().out
+    saved = msgspec.json.decode((tmp_path / "bench.jsonl").read_bytes())
+    assert [line["line"] for line in saved["lines"]] == ["memory", "sealed"]
+    assert {"at", "commit", "machine", "python", "generator"} <= set(saved)
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_line_that_there_is_not_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["loadtest", "bench", "wrties"])
+    with pytest.raises(SystemExit):
+        command_line.main()
+    assert "there is no wrties; there are writes, fsync" in capsys.readouterr().err

@@ -1,0 +1,268 @@
+"""The answers of the front process, over a real board and workers that are only told of."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from router.control import METRICS_TYPE, Control, parse_list_query, wants_json
+from router.metrics_table import SHARD_METRICS
+from router.topic_list import ListQuery, cursor_after
+from shared.board import Board, WorkerState
+from shared.errors import Refusal
+from tests.harness.manual_clock import ManualClock
+
+
+class Workers:
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.is_draining = False
+        self.were_ready: set[int] = set()
+
+    def is_serving(self, shard: int) -> bool:
+        return self.board.slot(shard).state is WorkerState.READY
+
+    def was_ready(self, shard: int) -> bool:
+        return shard in self.were_ready or self.is_serving(shard)
+
+    def restart_count(self, shard: int) -> int:
+        return 4 if shard == 0 else 0
+
+    def become(self, *states: WorkerState) -> None:
+        for shard, state in enumerate(states):
+            self.board.slot(shard).state = state
+            if state is WorkerState.READY:
+                self.were_ready.add(shard)
+
+
+class Asked:
+    def __init__(self, board: Board) -> None:
+        self.workers = Workers(board)
+        self.clock = ManualClock()
+        self.lists: list[tuple[int, str, str, int]] = []
+        self.control = Control(
+            self.workers, self.clock, "1.2.3", self.list_shard, lambda: {"accepted_total": 9}
+        )
+
+    async def list_shard(
+        self, shard: int, prefix: str, after: str, limit: int
+    ) -> list[dict[str, Any]] | None:
+        self.lists.append((shard, prefix, after, limit))
+        assert self.workers.is_serving(shard)
+        return [{"topic": f"t{shard}"}] if shard == 0 else []
+
+    def __call__(self, operation: str, query: str = "", accept: str = "") -> tuple[int, Any]:
+        status, content, fields = asyncio.run(self.control.answer(operation, query, accept))
+        assert (b"retry-after: 1\r\n" in fields) == (status == 503)
+        if isinstance(content, dict):
+            assert "performance" in content
+        return status, content
+
+
+@pytest.fixture
+def ask() -> Iterator[Asked]:
+    board = Board.create(2)
+    yield Asked(board)
+    board.close()
+    os.close(board.fd)
+
+
+def test_health_is_the_life_of_this_process(ask: Asked) -> None:
+    ask.clock.advance(1234)
+    status, told = ask("health")
+    assert status == 200
+    assert told == {
+        "status": "ok",
+        "version": "1.2.3",
+        "uptime_ms": 1234,
+        "performance": {"server_total_ms": 0.0},
+    }
+
+
+def test_it_is_not_ready_until_each_shard_was(ask: Asked) -> None:
+    for states in (
+        (WorkerState.GONE, WorkerState.GONE),
+        (WorkerState.READY, WorkerState.STARTING),
+        (WorkerState.GONE, WorkerState.REPLAYING),
+        (WorkerState.REFUSED, WorkerState.REFUSED),
+    ):
+        ask.workers.become(*states)
+        status, told = ask("ready")
+        assert (status, told["error"]["code"]) == (503, "not_ready")
+    ask.workers.become(WorkerState.READY, WorkerState.READY)
+    assert ask("ready")[0] == 200
+
+
+def test_progress_is_told_while_it_replays(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.REPLAYING)
+    slot = ask.workers.board.slot(1)
+    slot.replay_done, slot.replay_total = 1, 4
+    detail = ask("ready")[1]["error"]["detail"]
+    assert detail["replay_progress"] == 0.625
+    assert [one["replay_progress"] for one in detail["shards"]] == [1.0, 0.25]
+
+
+def test_ready_tells_what_there_is(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.READY)
+    for shard in (0, 1):
+        ask.workers.board.slot(shard).topics = 3 + shard
+    status, told = ask("ready")
+    assert status == 200
+    assert (told["status"], told["wal_replay_complete"], told["topics"]) == ("ready", True, 7)
+    assert [one["shard"] for one in told["shards"]] == [0, 1]
+    assert told["shards"][1] == {
+        "shard": 1,
+        "state": "ready",
+        "serving": True,
+        "topics": 4,
+        "replay_progress": 1.0,
+    }
+
+
+def test_once_ready_a_shard_that_is_away_is_a_degradation(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.READY)
+    ask("ready")
+    for state in (WorkerState.GONE, WorkerState.REPLAYING, WorkerState.FAILED, WorkerState.REFUSED):
+        ask.workers.become(WorkerState.READY, state)
+        status, told = ask("ready")
+        assert (status, told["status"]) == (200, "degraded")
+        assert f"shard 1 is {state.name.lower()}" in told["reason"]
+    ask.workers.become(WorkerState.GONE, WorkerState.GONE)
+    assert ask("ready")[0] == 200
+
+
+def test_a_shard_that_refuses_from_the_start_does_not_hold_up_the_others(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.REFUSED)
+    ask.workers.board.slot(1).reason = "wal-1 is damaged"
+    status, told = ask("ready")
+    assert (status, told["status"]) == (200, "degraded")
+    assert told["reason"] == "shard 1 is refused (wal-1 is damaged)"
+    assert told["shards"][1]["reason"] == "wal-1 is damaged"
+
+
+def test_a_server_that_shuts_down_is_not_ready_and_alive(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.READY)
+    ask.workers.is_draining = True
+    status, told = ask("ready")
+    assert (status, told["error"]["code"]) == (503, "shutting_down")
+    assert ask("health")[0] == 200
+
+
+def test_metrics_are_well_formed_for_prometheus(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.GONE)
+    ask.workers.board.slot(0).appends_total = (1 << 64) - 1
+    status, text = ask("metrics")
+    assert status == 200
+    assert isinstance(text, str)
+    assert text.endswith("\n")
+    typed = re.findall(r"^# TYPE (\w+) (gauge|counter)$", text, re.MULTILINE)
+    names = [name for name, _ in typed]
+    assert len(names) == len(set(names))
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            sample = re.fullmatch(r'(\w+)(\{shard="[01]"\})? -?[0-9.e+-]+', line)
+            assert sample, line
+            assert sample[1] in names
+    assert 'topics_appends_total{shard="0"} 18446744073709551615' in text
+    assert 'topics_worker_restarts_total{shard="0"} 4' in text
+    assert "topics_front_accepted_total 9" in text
+    assert "\ntopics_ready 0\n" in text
+    assert METRICS_TYPE.startswith("text/plain")
+
+
+def test_metrics_have_one_name_each() -> None:
+    assert len({metric.name for metric in SHARD_METRICS}) == len(SHARD_METRICS)
+    for metric in SHARD_METRICS:
+        assert metric.name.startswith("topics_")
+        assert (metric.kind == "counter") == metric.name.endswith("_total")
+
+
+def test_metrics_as_json_have_sums_and_shards(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.READY)
+    for shard in (0, 1):
+        ask.workers.board.slot(shard).bytes_live = 10 + shard
+    status, told = ask("metrics", accept="application/json")
+    assert status == 200
+    assert (told["topics_bytes_live"], told["topics_ready"], told["topics_recovery_progress"]) == (21, 1, 1)
+    assert [one["topics_bytes_live"] for one in told["shards"]] == [10, 11]
+    assert told["topics_worker_restarts_total"] == 4
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("application/json", True),
+        ("Application/JSON;q=1", True),
+        ("text/plain, application/json", True),
+        ("*/*", False),
+    ],
+)
+def test_metrics_are_json_only_when_asked(accept: str, wanted: bool) -> None:
+    assert wants_json(accept) == wanted
+
+
+def test_a_list_is_of_all_shards(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.READY)
+    status, told = ask("list_topics", f"prefix=t&page_size=7&cursor={cursor_after('sss')}&unknown=1")
+    assert status == 200
+    assert told["topics"] == [{"topic": "t0"}]
+    assert not {"next_cursor", "missing_shards"} & set(told)
+    assert ask.lists == [(0, "t", "sss", 8), (1, "t", "sss", 8)]
+
+
+def test_a_list_with_a_shard_down_is_refused_unless_partial(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.GONE)
+    status, told = ask("list_topics")
+    assert (status, told["error"]["detail"]["missing_shards"]) == (503, [1])
+    status, told = ask("list_topics", "partial=true")
+    assert (status, told["missing_shards"], told["topics"]) == (200, [1], [{"topic": "t0"}])
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("page_size=ten", "page_size"),
+        ("page_size=", "page_size"),
+        ("page_size=1.5", "page_size"),
+        ("page_size=%2B5", "page_size"),
+        ("page_size=" + "9" * 5000, "page_size"),
+        ("page_size=%D9%A1", "page_size"),
+        ("partial=yes", "partial"),
+        ("partial=", "partial"),
+        ("cursor=", "cursor"),
+        ("cursor=b3JkZXJzIQ", "cursor"),
+    ],
+)
+def test_a_query_that_is_wrong_is_refused_by_its_name(ask: Asked, query: str, field: str) -> None:
+    status, told = ask("list_topics", query)
+    assert (status, told["error"]["code"]) == (400, "invalid_request")
+    assert told["error"]["message"].startswith(f"{field}: ")
+    assert ask.lists == []
+
+
+def test_a_query_that_is_no_text_is_refused() -> None:
+    assert isinstance(parse_list_query("prefix=%ff"), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("query", "parsed"),
+    [
+        ("", ListQuery("", "", 100, False)),
+        ("page_size=0", ListQuery("", "", 1, False)),
+        ("page_size=-3", ListQuery("", "", 1, False)),
+        ("page_size=1001&partial=1", ListQuery("", "", 1000, True)),
+        ("prefix=a%2Fb+c&partial=false", ListQuery("a/b c", "", 100, False)),
+    ],
+)
+def test_a_query_is_clamped_and_decoded_once(query: str, parsed: ListQuery) -> None:
+    assert parse_list_query(query) == parsed
+
+
+def test_what_is_not_built_says_so(ask: Asked) -> None:
+    status, told = ask("create_watch")
+    assert (status, told["error"]["code"]) == (501, "not_implemented")

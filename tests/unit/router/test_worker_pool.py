@@ -1,0 +1,239 @@
+"""The workers' lives: fake workers as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from router import worker_process
+from router.backoff import Backoff
+from router.worker_process import SPEC_VARIABLE, WorkerProcess
+from shared.board import Board, WorkerState
+from shared.errors import NOT_READY, SHUTTING_DOWN, STORAGE_FAILED
+from tests.harness.front_stage import FAKE_WORKER, TIMES, FrontStage, environment, is_alive, until
+
+pytestmark = pytest.mark.slow
+
+Play = Callable[[FrontStage], Coroutine[Any, Any, None]]
+
+
+def on_stage(play: Play, **given: Any) -> None:
+    async def run() -> None:
+        async with FrontStage(**given) as stage:
+            await play(stage)
+
+    uvloop.run(run())
+
+
+def code_of(stage: FrontStage, shard: int) -> str | None:
+    refusal = stage.pool.refusal(shard)
+    return None if refusal is None else refusal.code
+
+
+def test_a_worker_that_is_killed_comes_back_and_the_others_stay() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        first, other = stage.pid(0), stage.pid(1)
+        for count in (1, 2):
+            os.kill(stage.pid(0), signal.SIGKILL)
+            await until(lambda: stage.pool.restart_count(0) == count)  # noqa: B023
+            assert code_of(stage, 0) == NOT_READY
+            await stage.ready()
+        assert stage.pid(0) != first
+        assert stage.pid(1) == other
+        assert stage.pool.restart_count(1) == 0
+
+    on_stage(play)
+
+
+def test_a_worker_that_replays_is_not_ready_and_nobody_kills_it() -> None:
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
+        assert code_of(stage, 0) == NOT_READY
+        assert not stage.pool.was_ready(0)
+        await stage.ready()
+        assert stage.pool.was_ready(0)
+        assert stage.pool.restart_count(0) == 0
+
+    on_stage(play, shard_count=1, worker={"ready_after": TIMES.hung_seconds * 1.5})
+
+
+def test_a_worker_that_never_beats_is_killed_and_tried_again() -> None:
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.board.slot(0).pid)
+        os.kill(stage.pid(0), signal.SIGSTOP)
+        await until(lambda: stage.pool.restart_count(0) == 1)
+
+    on_stage(play, shard_count=1, worker={"ready_after": 60}, times=TIMES._replace(start_seconds=1.0))
+
+
+def test_a_worker_that_refuses_stays_away_with_its_reason() -> None:
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.board.slot(0).state is WorkerState.REFUSED)
+        await asyncio.sleep(0.3)
+        assert stage.pool.pids() == []
+        assert stage.pool.restart_count(0) == 0
+        refusal = stage.pool.refusal(0)
+        assert refusal is not None
+        assert refusal.code == STORAGE_FAILED
+        assert "wal-1 is damaged" in refusal.message
+        assert refusal.retry_after_ms
+        assert stage.pool.all_beat()
+
+    on_stage(play, shard_count=1, worker={"exit_code": 3, "reason": "wal-1 is damaged"})
+
+
+def test_a_worker_that_crashes_on_its_way_up_is_tried_again_ever_more_slowly() -> None:
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.pool.restart_count(0) == 3)
+        assert stage.board.slot(0).reason == "ended with code 7: no luck"
+        assert code_of(stage, 0) == NOT_READY
+
+    on_stage(play, shard_count=1, worker={"exit_code": 7, "reason": "no luck"})
+
+
+def test_a_worker_that_cannot_be_spawned_is_tried_again() -> None:
+    async def play(stage: FrontStage) -> None:
+        stage.pool._command = ("/does/not/exist",)
+        await stage.ready()
+        os.kill(stage.pid(0), signal.SIGKILL)
+        await until(lambda: stage.pool.restart_count(0) == 3)
+        assert "could not be started" in stage.board.slot(0).reason
+        stage.pool._command = FAKE_WORKER
+        await stage.ready()
+
+    on_stage(play, shard_count=1)
+
+
+def test_a_failed_disk_is_told_as_what_it_is() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        stage.board.slot(0).state = WorkerState.FAILED
+        assert code_of(stage, 0) == STORAGE_FAILED
+        stage.board.slot(0).state = WorkerState.READY
+
+    on_stage(play, shard_count=1)
+
+
+def test_a_drain_ends_all_workers_in_order() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        pids = stage.pool.pids()
+        assert await stage.pool.drain()
+        assert stage.pool.pids() == []
+        assert not any(is_alive(pid) for pid in pids)
+        assert code_of(stage, 0) == SHUTTING_DOWN
+        await asyncio.sleep(0.1)
+        assert stage.pool.pids() == []
+
+    on_stage(play)
+
+
+def test_a_drain_does_not_start_workers_again() -> None:
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.pool.restart_count(0) == 1)
+        assert await stage.pool.drain()
+        count = stage.pool.restart_count(0)
+        await asyncio.sleep(0.2)
+        assert (stage.pool.restart_count(0), stage.pool.pids()) == (count, [])
+
+    on_stage(play, shard_count=1, worker={"exit_code": 7}, times=TIMES._replace(backoff_first_seconds=0.1))
+
+
+def test_a_worker_that_does_not_end_is_ended_after_the_deadline() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        started = asyncio.get_running_loop().time()
+        # The fake worker has no handler for SIGTERM, which ends it.
+        assert not await stage.pool.drain()
+        assert asyncio.get_running_loop().time() - started >= 0.3
+
+    on_stage(play, shard_count=1, worker={"ignores_drain": True}, times=TIMES._replace(drain_seconds=0.3))
+
+
+def test_a_stopped_worker_is_killed_by_the_watchdog_also_while_draining() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        os.kill(stage.pid(0), signal.SIGSTOP)
+        await stage.pool.drain()
+        assert stage.pool.restart_count(0) == 0
+
+    on_stage(play, shard_count=1, times=TIMES._replace(drain_seconds=20.0))
+
+
+def test_haste_does_not_wait_for_the_deadline() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        draining = asyncio.create_task(stage.pool.drain())
+        await asyncio.sleep(0.1)
+        assert not draining.done()
+        stage.pool.hasten()
+        async with asyncio.timeout(5):
+            assert not await draining
+
+    on_stage(play, shard_count=1, worker={"drain_seconds": 60}, times=TIMES._replace(drain_seconds=60))
+
+
+def test_after_a_pause_of_this_process_nobody_is_killed() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        pid = stage.pid(0)
+        os.kill(pid, signal.SIGSTOP)
+        # Both stand still, as when the whole machine does.
+        time.sleep(TIMES.hung_seconds * 1.5)  # noqa: ASYNC251
+        await asyncio.sleep(TIMES.tick_seconds * 3)
+        os.kill(pid, signal.SIGCONT)
+        await stage.ready()
+        assert stage.pid(0) == pid
+        assert stage.pool.restart_count(0) == 0
+
+    on_stage(play, shard_count=1)
+
+
+def test_what_systemd_told_the_front_process_is_not_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, str]] = []
+
+    class NeverRuns:
+        def __init__(self, command: object, env: dict[str, str], **given: object) -> None:
+            seen.append(env)
+            raise FileNotFoundError("none")
+
+    monkeypatch.setattr(worker_process.subprocess, "Popen", NeverRuns)
+
+    async def run() -> None:
+        board = Board.create(1)
+        given = {**environment(), "NOTIFY_SOCKET": "/x", "LISTEN_FDS": "1", "WATCHDOG_USEC": "1"}
+        with pytest.raises(FileNotFoundError):
+            WorkerProcess(FAKE_WORKER, given, {"shard": 0}, board.fd, lambda process: None)
+        board.close()
+        os.close(board.fd)
+
+    uvloop.run(run())
+    assert not {"NOTIFY_SOCKET", "LISTEN_FDS", "WATCHDOG_USEC"} & set(seen[0])
+    assert '"channel_fd":' in seen[0][SPEC_VARIABLE]
+
+
+def test_a_worker_inherits_its_channel_and_the_board_and_nothing_else() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        kinds = []
+        for fd in os.listdir(f"/proc/{stage.pid(0)}/fd"):
+            target = os.readlink(f"/proc/{stage.pid(0)}/fd/{fd}")
+            kinds.append(target.split(":")[0].split("/")[-1] if int(fd) > 2 else "")
+        # Its loop has an epoll and a pair of sockets of its own.
+        assert kinds.count("socket") == 3
+        assert not any("TCP" in kind for kind in kinds)
+
+    on_stage(play)
+
+
+def test_a_healthy_life_resets_the_wait() -> None:
+    backoff = Backoff(1.0, 4.0, healthy_seconds=30.0)
+    assert [backoff.ended(0.0), backoff.ended(29.9), backoff.ended(30.0), backoff.ended(0.0)] == [1, 2, 1, 2]

@@ -1,0 +1,238 @@
+"""Links: what is asked is answered once, however the bytes come, and whatever becomes of the peer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+import uvloop
+
+from shared.link import (
+    HEADER,
+    NEVER_SENT,
+    PAYLOAD_BYTES_MAX,
+    Link,
+    LinkKind,
+    LinkPool,
+    Serve,
+    address_of,
+    serve_links,
+)
+from tests.harness.recording_transport import RecordingTransport
+
+T = TypeVar("T")
+Answers = list[bytes | None]
+
+
+def _run(scene: Callable[[], Awaitable[T]]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(20):
+            return await scene()
+
+    return uvloop.run(bounded())
+
+
+def _link(serve: Serve = lambda kind, payload, reply: None) -> tuple[Link, RecordingTransport]:
+    link, wire = Link(serve), RecordingTransport()
+    link.connection_made(wire)
+    return link, wire
+
+
+def _frame(kind: int, number: int, payload: bytes) -> bytes:
+    return HEADER.pack(len(payload), kind, number) + payload
+
+
+def test_frames_mean_the_same_wherever_they_are_cut() -> None:
+    payloads = [b"", b"x", b"some bytes", b"y" * 300]
+    sent = b"".join(_frame(LinkKind.REQUEST, n, payload) for n, payload in enumerate(payloads))
+
+    async def scene() -> None:
+        for cut in range(len(sent) + 1):
+            for step in (1, 7, len(sent)):
+                asked: list[bytes] = []
+                link, _ = _link(lambda kind, payload, reply, asked=asked: asked.append(payload))  # type: ignore[misc]
+                pieces = [sent[:cut], *(sent[at : at + step] for at in range(cut, len(sent), step))]
+                for piece in pieces if cut % 13 == 0 or step > 1 else ():
+                    if piece:
+                        link.data_received(piece)
+                assert asked in (payloads, []), (cut, step)
+                assert asked or (cut % 13 and step == 1)
+
+    _run(scene)
+
+
+def test_what_is_asked_in_one_turn_leaves_in_one_write_and_answers_find_their_askers() -> None:
+    async def scene() -> None:
+        link, wire = _link()
+        told: list[tuple[str, bytes | None]] = []
+        for name in "abc":
+            link.call(LinkKind.REQUEST, name.encode(), lambda answer, name=name: told.append((name, answer)))  # type: ignore[misc]
+        assert wire.writes == []
+        await asyncio.sleep(0)
+        assert len(wire.writes) == 1
+        for number in (3, 1, 2):
+            link.data_received(_frame(LinkKind.ANSWER, number, b"%d" % number))
+        assert told == [("c", b"3"), ("a", b"1"), ("b", b"2")]
+
+    _run(scene)
+
+
+def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
+    async def scene() -> None:
+        link, wire = _link()
+        told: Answers = []
+        link.call(LinkKind.REQUEST, b"", told.append)
+        for number in (1, 1, 99):
+            link.data_received(_frame(LinkKind.ANSWER, number, b"answer"))
+        assert told == [b"answer"]
+        assert not wire.is_closed
+
+    _run(scene)
+
+
+def test_who_asked_a_peer_that_dies_is_told_so_once() -> None:
+    async def scene() -> None:
+        lost: list[Link] = []
+        link = Link(lambda kind, payload, reply: None, lost.append)
+        link.connection_made(RecordingTransport())
+        told: Answers = []
+        link.call(LinkKind.REQUEST, b"1", told.append)
+        link.call(LinkKind.REQUEST, b"2", told.append)
+        link.data_received(_frame(LinkKind.ANSWER, 1, b"in time"))
+        link.connection_lost(None)
+        assert told == [b"in time", None]
+        link.call(LinkKind.REQUEST, b"3", told.append)
+        assert told == [b"in time", None, NEVER_SENT]
+        await asyncio.sleep(0)
+        assert (lost, link.is_open) == ([link], False)
+
+    _run(scene)
+
+
+def test_an_answer_for_a_peer_that_is_gone_is_dropped() -> None:
+    async def scene() -> None:
+        replies: list[Callable[[bytes], None]] = []
+        link, wire = _link(lambda kind, payload, reply: replies.append(reply))
+        link.data_received(_frame(LinkKind.REQUEST, 5, b"x"))
+        link.connection_lost(None)
+        replies[0](b"too late")
+        await asyncio.sleep(0)
+        assert wire.writes == []
+
+    _run(scene)
+
+
+def test_a_length_that_nobody_sends_closes_the_link() -> None:
+    async def scene() -> None:
+        asked: list[bytes] = []
+        link, wire = _link(lambda kind, payload, reply: asked.append(payload))
+        link.data_received(_frame(LinkKind.REQUEST, 1, b"good"))
+        link.data_received(HEADER.pack(PAYLOAD_BYTES_MAX + 1, LinkKind.REQUEST, 2) + b"x" * 100)
+        assert wire.is_closed
+        assert asked == [b"good"]
+
+    _run(scene)
+
+
+# -- over a socket -----------------------------------------------------------------------------------------
+
+
+def _echo(kind: int, payload: bytes, reply: Callable[[bytes], None]) -> None:
+    reply(b"%d:%b" % (kind, payload))
+
+
+async def _ask(pool: LinkPool, name: str, payload: bytes) -> bytes | None:
+    told: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    pool.call(name, LinkKind.REQUEST, payload, told.set_result)
+    return await told
+
+
+def test_two_processes_ask_each_other_over_the_links_that_they_opened() -> None:
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        servers = [await serve_links(instance, name, _echo) for name in ("0", "1")]
+        pools = [LinkPool(instance, _echo) for _ in range(2)]
+        large = secrets.token_bytes(3 << 20)
+        answers = await asyncio.gather(
+            *(_ask(pools[n % 2], str(1 - n % 2), b"%d" % n) for n in range(200)), _ask(pools[0], "1", large)
+        )
+        assert answers == [*(b"1:%d" % n for n in range(200)), b"1:" + large]
+        for pool in pools:
+            pool.close()
+        for server in servers:
+            server.close()
+
+    _run(scene)
+
+
+def test_a_peer_that_is_not_there_is_told_at_once_and_found_when_it_comes() -> None:
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        pool = LinkPool(instance, _echo)
+        assert await asyncio.gather(*(_ask(pool, "0", b"x") for _ in range(3))) == [NEVER_SENT] * 3
+        server = await serve_links(instance, "0", _echo)
+        assert await _ask(pool, "0", b"x") == b"1:x"
+        pool.close()
+        server.close()
+
+    _run(scene)
+
+
+def test_a_peer_that_dies_is_found_again_when_it_is_back() -> None:
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        peers: list[Link] = []
+
+        def silent(kind: int, payload: bytes, reply: Callable[[bytes], None]) -> None:
+            peers[-1].close()
+
+        loop = asyncio.get_running_loop()
+
+        def make() -> Link:
+            peers.append(Link(silent))
+            return peers[-1]
+
+        server = await loop.create_unix_server(make, address_of(instance, "0"))
+        pool = LinkPool(instance, _echo)
+        assert await _ask(pool, "0", b"x") is None
+        server.close()
+        again = await serve_links(instance, "0", _echo)
+        assert await _ask(pool, "0", b"x") == b"1:x"
+        pool.close()
+        again.close()
+
+    _run(scene)
+
+
+def test_a_process_of_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = os.getuid()
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        asked: list[bytes] = []
+        server = await serve_links(instance, "0", lambda kind, payload, reply: asked.append(payload))
+        monkeypatch.setattr("shared.link.os.getuid", lambda: uid + 1)
+        pool = LinkPool(instance, _echo)
+        assert not await _ask(pool, "0", b"x")
+        # So is one that asks without looking whom it talks to.
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(10)
+            peer.connect(address_of(instance, "0"))
+            peer.send(_frame(LinkKind.REQUEST, 1, b"x"))
+            assert await asyncio.to_thread(_rest, peer) == b""
+        assert asked == []
+        server.close()
+
+    _run(scene)
+
+
+def _rest(peer: socket.socket) -> bytes:
+    try:
+        return peer.recv(100)
+    except ConnectionError:
+        return b""

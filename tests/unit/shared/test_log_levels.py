@@ -1,0 +1,40 @@
+import logging
+
+import pytest
+
+from shared.log_levels import Levels, check_levels, parse_levels
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("info", Levels(logging.INFO, {})),
+        ("WARNING", Levels(logging.WARNING, {})),
+        ("topicsd.wal=debug", Levels(logging.INFO, {"topicsd.wal": logging.DEBUG})),
+        (
+            "error, topicsd.wal = debug,router=info",
+            Levels(logging.ERROR, {"topicsd.wal": logging.DEBUG, "router": logging.INFO}),
+        ),
+    ],
+)
+def test_levels_are_read(text: str, levels: Levels) -> None:
+    assert parse_levels(text) == levels
+    assert check_levels(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "'' is no level"),
+        ("loud", "'loud' is no level: debug, info, warning, error"),
+        ("info,", "'' is no level"),
+        ("info,debug", "only one level"),
+        ("topicsd.wal=", "'' is no level"),
+        ("=debug", "'' is no module"),
+        ("topics-d=debug", "'topics-d' is no module"),
+        ("a=debug,a=info", "a is named twice"),
+    ],
+)
+def test_what_is_no_level_is_told(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse_levels(text)

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import pytest
+
+from shared.config import DECLARED, Settings
+from shared.setting import MIB
+from shared.setting_sources import ConfigFile, Resolved, SettingsError, load_settings
+
+
+def load(environ: dict[str, str] | None = None, toml: str | None = None, **flags: str) -> Resolved:
+    config_file = None if toml is None else ConfigFile("topics.toml", toml)
+    return load_settings(flags, environ or {}, config_file)
+
+
+def problems_of(environ: dict[str, str] | None = None, toml: str | None = None, **flags: str) -> list[str]:
+    with pytest.raises(SettingsError) as raised:
+        load(environ, toml, **flags)
+    assert str(raised.value).splitlines() == [str(problem) for problem in raised.value.problems]
+    return [str(problem) for problem in raised.value.problems]
+
+
+def test_nobody_says_anything_and_all_are_defaults() -> None:
+    resolved = load()
+    assert resolved.settings == Settings()
+    assert resolved.origins == {field.name: "default" for field in DECLARED}
+    assert resolved.advice == []
+
+
+def test_variables_of_others_are_passed_over() -> None:
+    environ = {"PATH": "/bin", "topics_shards": "x", "MY_TOPICS_SHARDS": "x", "TOPICS_TEST_DEEP": "1"}
+    assert load(environ).settings == Settings()
+
+
+def test_the_variable_that_names_the_file_is_no_setting_and_no_problem() -> None:
+    assert load({"TOPICS_CONFIG": "a.toml"}).settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("in_flag", "in_environ", "in_file", "value", "origin"),
+    [
+        (True, True, True, 1, "--port"),
+        (True, False, True, 1, "--port"),
+        (False, True, True, 2, "TOPICS_PORT"),
+        (False, False, True, 3, "topics.toml"),
+        (True, True, False, 1, "--port"),
+        (False, True, False, 2, "TOPICS_PORT"),
+        (False, False, False, 4000, "default"),
+    ],
+)
+def test_a_flag_wins_over_a_variable_over_the_file(
+    in_flag: bool, in_environ: bool, in_file: bool, value: int, origin: str
+) -> None:
+    flags = {"port": "1"} if in_flag else {}
+    environ = {"TOPICS_PORT": "2"} if in_environ else {}
+    resolved = load_settings(flags, environ, ConfigFile("topics.toml", "port = 3") if in_file else None)
+    assert resolved.settings.port == value
+    assert resolved.origins["port"] == origin
+    assert resolved.origins["host"] == "default"
+
+
+def test_each_type_is_read_from_each_source() -> None:
+    wanted = Settings(data_dir="/srv/topics", shards=3, wal_file_bytes=128 * MIB, probe_auth=True)
+    environ = {
+        "TOPICS_DATA_DIR": "/srv/topics",
+        "TOPICS_SHARDS": "3",
+        "TOPICS_WAL_FILE_BYTES": "128 MiB",
+        "TOPICS_PROBE_AUTH": "1",
+    }
+    toml = 'data_dir = "/srv/topics"\nshards = 3\nwal_file_bytes = "128 MiB"\nprobe_auth = true\n'
+    assert load(environ).settings == wanted
+    assert load(toml=toml).settings == wanted
+    assert load(toml=toml.replace('"128 MiB"', str(128 * MIB))).settings == wanted
+    flags = {"data_dir": "/srv/topics", "shards": "3", "wal_file_bytes": "128MiB", "probe_auth": "true"}
+    assert load_settings(flags, {}).settings == wanted
+
+
+def test_all_that_is_wrong_is_told_at_once_with_where_it_stands() -> None:
+    told = problems_of(
+        {
+            "TOPICS_SHARDS": "many",
+            "TOPICS_WAL_FILE_BYTES": "1KiB",
+            "TOPICS_DATA_DIR": "",
+            "TOPICS_MAX_LIMTI": "5",
+            "TOPICS_MAX_LIMIT": "5",
+        },
+        'port = "x"\nprot = 5\nfronts = true\nprobe_auth = 1\nhost = 1\n'
+        'log = ["debug"]\n[server]\nport = 1\n',
+        drain_seconds="0",
+    )
+    assert told == [
+        "topics.toml: port='x': must be a whole number, without quotes",
+        "topics.toml: prot: there is no such setting; the nearest name is port",
+        "topics.toml: fronts='True': must be a whole number, without quotes",
+        "topics.toml: probe_auth='1': must be true or false, without quotes",
+        "topics.toml: host='1': must be a text in quotes",
+        "topics.toml: log: must be a text in quotes",
+        "topics.toml: server: settings stand at the top level of the file, not in a table",
+        "TOPICS_DATA_DIR='': its length must be at least 1",
+        "TOPICS_MAX_LIMTI: there is no such setting; the nearest name is TOPICS_MAX_LIMIT",
+        "TOPICS_SHARDS='many': must be a whole number",
+        "TOPICS_WAL_FILE_BYTES='1KiB': must be from 64 KiB to 4 GiB",
+        "--drain-seconds='0': must be from 1 to 300",
+    ]
+
+
+def test_a_wrong_value_is_told_also_when_another_source_overrules_it() -> None:
+    assert problems_of({"TOPICS_PORT": "2"}, "port = -1") == [
+        "topics.toml: port='-1': must be from 0 to 65535"
+    ]
+
+
+def test_a_file_that_is_no_toml_is_named() -> None:
+    (problem,) = problems_of(toml="port: 4000")
+    assert problem.startswith("topics.toml: is no TOML: ")
+
+
+def test_a_mistyped_name_of_the_file_is_answered_with_the_right_one() -> None:
+    (problem,) = problems_of({"TOPICS_CONFGI": "a.toml"})
+    assert problem.endswith("the nearest name is TOPICS_CONFIG")
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        (
+            {"TOPICS_MAX_RECORD_BYTES": "1000"},
+            "TOPICS_MAX_META_BYTES='16 KiB': must be at most TOPICS_MAX_REC",
+        ),
+        (
+            {"TOPICS_MAX_RECORD_BYTES": "64MiB", "TOPICS_MAX_WAITING_BYTES": "1MiB"},
+            "TOPICS_MAX_RECORD_BYTES='64 MiB': must be at most TOPICS_MAX_WAITING_BYTES=1 MiB: ",
+        ),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(environ: dict[str, str], told: str) -> None:
+    (problem,) = problems_of(environ)
+    assert problem.startswith(told)
+
+
+def test_values_that_do_not_go_together_are_told_by_where_they_stand() -> None:
+    (problem,) = problems_of(toml="max_record_bytes = 1000", max_meta_bytes="2000")
+    assert problem.startswith("--max-meta-bytes='2000': must be at most topics.toml: max_record_bytes=1000: ")
+
+
+SECRET = "hush-hush-hush-hush"
+
+
+@pytest.mark.parametrize(
+    ("environ", "toml"),
+    [
+        ({"TOPICS_API_KEYS": f"{SECRET}:{SECRET}"}, None),
+        ({"TOPICS_KEY": SECRET}, None),
+        ({}, f'api_keys = "{SECRET}:raed"'),
+        ({}, f'api_keys = ["{SECRET}"]'),
+        ({}, f'api_key = "{SECRET}"'),
+        ({}, f'api_keys = "{SECRET}'),
+    ],
+)
+def test_a_secret_is_in_no_complaint(environ: dict[str, str], toml: str | None) -> None:
+    assert SECRET not in "".join(problems_of(environ, toml))
+
+
+def test_behind_the_settings_nobody_sees_a_key() -> None:
+    settings = load({"TOPICS_API_KEYS": f"{SECRET}:read"}).settings
+    assert SECRET not in settings.api_keys
+    assert settings.api_keys.startswith("sha256-")
+
+
+def test_a_short_key_is_taken_and_advised_against_without_being_shown() -> None:
+    (sentence,) = load({"TOPICS_API_KEYS": f"{SECRET},tiny"}).advice
+    assert sentence == (
+        "TOPICS_API_KEYS: the key of entry 2 is shorter than 16 characters and might be guessed"
+    )
+    assert load({"TOPICS_API_KEYS": "tiny"}, api_keys=SECRET).advice == []

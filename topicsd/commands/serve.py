@@ -1,0 +1,156 @@
+"""`topicsd serve`: the server, from its settings to the moment at which the front process takes over.
+
+It owns the data directory before it looks at it: two servers that start at once would both make a new one.
+The lock is a descriptor of this process that no child inherits, so it is free again when this process has
+ended, however it ended; the workers of a front process that died hold the locks of their shards until they
+have drained, and those who come after them wait for those.
+
+A server that other machines can reach and that asks nobody for a key is a mistake, mostly. So it is
+refused unless it was asked for by its name.
+
+Must not know: how connections are accepted, and what a worker does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import logging
+import os
+import socket
+from typing import Final
+
+from shared.auth import parse_keys
+from shared.config import DECLARED, Settings
+from shared.log_setup import fields, set_up_logging
+from shared.program_version import program_version
+from shared.setting_sources import Resolved
+from topicsd.commands.command import WRONG, Command, CommandError
+from topicsd.commands.setting_flags import add_setting_flags, resolved_settings
+from topicsd.disk.dir_lock import DirectoryInUse, DirLock
+from topicsd.disk.fs import Fs, RealFs
+from topicsd.disk.layout import Layout, LayoutError, lock_path, make_dirs
+from topicsd.engine.open_shard import open_layout
+
+ROLE: Final = "supervisor"
+
+logger = logging.getLogger("topicsd.serve")
+
+
+def run(given: argparse.Namespace) -> int:
+    resolved = resolved_settings(given, os.environ)
+    settings = resolved.settings
+    # No child gets to see what only this process needed: the settings have the digests.
+    for field in DECLARED:
+        if field.setting.is_secret:
+            os.environ.pop(field.variable, None)
+    set_up_logging(settings.log, ROLE)
+    # Only this command needs the front process, so only it pays for loading it.
+    from router import systemd
+
+    try:
+        listen_sockets = systemd.take_listen_sockets(os.environ)
+    except systemd.ListenError as error:
+        raise CommandError(str(error)) from None
+    refuse_open_door(settings, listen_sockets)
+    fs = RealFs()
+    lock = own_directory(fs, settings.data_dir)
+    try:
+        layout = open_own_layout(fs, settings)
+        log_start(resolved, layout, listen_sockets)
+        from router import supervisor
+
+        notify = systemd.open_notify(os.environ)
+        return supervisor.run(settings, layout.shards, layout.instance, listen_sockets, notify)
+    finally:
+        lock.release()
+
+
+def refuse_open_door(settings: Settings, listen_sockets: list[socket.socket]) -> None:
+    """CommandError when other machines could do everything without a key and nobody asked for that."""
+    if settings.api_keys or settings.allow_insecure_no_auth:
+        return
+    for host in addresses(settings, listen_sockets):
+        if not is_loopback(host):
+            raise CommandError(
+                f"{host} can be reached from other machines, and there are no keys (TOPICS_API_KEYS). "
+                "Without authentication everybody there may read, write and delete everything: "
+                "if that is meant, say TOPICS_ALLOW_INSECURE_NO_AUTH=1"
+            )
+
+
+def addresses(settings: Settings, listen_sockets: list[socket.socket]) -> list[str]:
+    """Where the server is going to listen: at what it was passed, else at what it was told."""
+    return [one.getsockname()[0] for one in listen_sockets] or [settings.host]
+
+
+def is_loopback(host: str) -> bool:
+    """Of a name, all addresses have to be."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise CommandError(f"{host} is no address to listen at: {error}") from None
+    return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
+
+
+def own_directory(fs: Fs, data_dir: str) -> DirLock:
+    """The data directory, made when it is not there, and nobody else's from here on."""
+    make_dirs(fs, data_dir)
+    try:
+        return DirLock(fs, lock_path(data_dir))
+    except DirectoryInUse:
+        owner = fs.lock_owner(lock_path(data_dir))
+        told = "another process" if owner is None else f"process {owner}"
+        raise CommandError(f"{data_dir} is in use: a server runs on it, {told}", WRONG) from None
+
+
+def open_own_layout(fs: Fs, settings: Settings) -> Layout:
+    try:
+        layout = open_layout(fs, settings.data_dir, settings.shards)
+    except LayoutError as error:
+        raise CommandError(str(error), WRONG) from None
+    if settings.shards not in (0, layout.shards):
+        logger.warning(
+            "TOPICS_SHARDS is not followed: the directory keeps the number of shards that it was made with",
+            extra=fields(asked=settings.shards, shards=layout.shards, data_dir=settings.data_dir),
+        )
+    return layout
+
+
+def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.socket]) -> None:
+    settings = resolved.settings
+    keys = parse_keys(settings.api_keys)
+    told = [f"{one.getsockname()[0]}:{one.getsockname()[1]}" for one in listen_sockets]
+    logger.info(
+        "topicsd %s starts",
+        program_version(),
+        extra=fields(
+            data_dir=os.path.abspath(settings.data_dir),
+            shards=layout.shards,
+            address=",".join(told) or f"{settings.host}:{settings.port}",
+            passed_sockets=len(listen_sockets),
+            keys=len(keys),
+        ),
+    )
+    for sentence in resolved.advice:
+        logger.warning("%s", sentence)
+    if not keys:
+        logger.warning(
+            "NO AUTHENTICATION: whoever reaches this address may read, write and delete everything; "
+            "set TOPICS_API_KEYS"
+        )
+
+
+COMMAND = Command(
+    name="serve",
+    summary="run the server",
+    description="Run the server over a data directory, made when it is not there, until SIGTERM or SIGINT.",
+    example="  topicsd serve\n  topicsd serve --port 0 --port-file port.txt --data-dir ./topics-data",
+    add_arguments=add_setting_flags,
+    run=run,
+    exit_codes="exit code: 0 it was stopped, 1 it cannot run or had to end, 2 what it was told is wrong",
+)

@@ -1,0 +1,133 @@
+"""One request on its way to its answer, wherever it came from and wherever its topic is.
+
+A handler gets a call, looks at what was sent, and answers it once: with `send`, `send_parts` or `refuse`, or
+with `fail` what nobody foresaw.
+
+Must not know: how a request is read, or what a handler does.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+from shared.errors import INTERNAL, Refusal
+from shared.http_answer import REASONS
+from shared.http_head import Fields
+from topicsd.http.render import render_refusal
+
+logger = logging.getLogger("topicsd.http")
+
+_OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
+CLOSE = b"connection: close\r\n"
+KEEP_ALIVE = b"connection: keep-alive\r\n"
+GZIP = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
+# Below it the answer does not get shorter by as much as it costs.
+COMPRESSED_BYTES_MIN = 1024
+
+
+def accepts_gzip(fields: Fields) -> bool:
+    """Asked for, and not with a weight of zero."""
+    if "gzip" not in fields.accept_encoding:
+        return False
+    for coding in fields.accept_encoding.split(","):
+        name, _, weight = coding.partition(";")
+        if name.strip() == "gzip":
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def compress(parts: list[bytes]) -> bytes:
+    return gzip.compress(b"".join(parts), compresslevel=1, mtime=0)
+
+
+class Lane(Protocol):
+    def answered(self) -> None:
+        """A call has its answer; send what stands first in the line."""
+        ...
+
+
+class Call:
+    """What a handler sees. `name` is the topic, `started` the monotonic time when it was read."""
+
+    __slots__ = ("body", "fields", "hurry", "name", "query", "started")
+
+    def __init__(self, name: str, query: str, fields: Fields, body: bytes, started: float) -> None:
+        self.name = name
+        self.query = query
+        self.fields = fields
+        self.body = body
+        self.started = started
+        self.hurry: Callable[[], None] | None = None
+        """Set while a handler waits for a better answer than it has: called when there is no time for it,
+        or nobody to hear it."""
+
+    def send(self, body: bytes, status: int = 200) -> None:
+        self.send_parts([body], len(body), status)
+
+    def send_parts(self, parts: list[bytes], length: int, status: int = 200, fields: bytes = b"") -> None:
+        raise NotImplementedError
+
+    def refuse(self, refusal: Refusal) -> None:
+        status, body, fields = render_refusal(refusal)
+        self.send_parts([body], len(body), status, fields)
+
+    def fail(self, what: str, error: BaseException | None) -> None:
+        """An exception that nobody foresaw: the client is told where in the log it is, and nothing else."""
+        error_id = secrets.token_hex(4)
+        logger.error("error %s in %s", error_id, what, exc_info=error)
+        self.refuse(Refusal(INTERNAL, f"an error that was not foreseen, {error_id} in the log"))
+
+
+class HttpCall(Call):
+    """A call on a connection. Answers leave in the order of the requests: it waits for those before it."""
+
+    __slots__ = ("answer", "closes", "is_head", "is_old", "lane")
+
+    def __init__(
+        self, lane: Lane, name: str, query: str, fields: Fields, body: bytes, started: float
+    ) -> None:
+        self.name = name
+        self.query = query
+        self.fields = fields
+        self.body = body
+        self.started = started
+        self.hurry = None
+        self.lane = lane
+        self.closes = False
+        self.is_head = False
+        self.is_old = False
+        """Of HTTP/1.0, whose clients expect to be told that the connection goes on."""
+        self.answer: list[bytes] | None = None
+
+    def send(self, body: bytes, status: int = 200) -> None:
+        """A small answer, in one piece."""
+        if status != 200 or self.closes or self.is_head or self.is_old:
+            self.send_parts([body], len(body), status)
+            return
+        self.answer = [b"%b%d\r\n\r\n%b" % (_OK, len(body), body)]
+        self.lane.answered()
+
+    def send_parts(self, parts: list[bytes], length: int, status: int = 200, fields: bytes = b"") -> None:
+        if length >= COMPRESSED_BYTES_MIN and accepts_gzip(self.fields):
+            parts, fields = [compress(parts)], fields + GZIP
+            length = len(parts[0])
+        if self.closes:
+            fields += CLOSE
+        elif self.is_old:
+            fields += KEEP_ALIVE
+        head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n" % (
+            status,
+            REASONS[status],
+            fields,
+            length,
+        )
+        self.answer = [head] if self.is_head else [head, *parts]
+        self.lane.answered()
+
+    def fail(self, what: str, error: BaseException | None) -> None:
+        self.closes = True
+        super().fail(what, error)

@@ -1,0 +1,124 @@
+"""Reading behind a cursor over HTTP, at once or as soon as there is something to deliver.
+
+A reader that finds nothing registers in the same turn of the loop, so nothing comes in between; it is called
+once, looks, and registers again. What is skipped on purpose while it waits moves its cursor and does not wake
+it.
+
+Must not know: sockets.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from shared.config import Settings
+from shared.errors import Refusal
+from topicsd.engine.read import read
+from topicsd.engine.requests import ReadAnswer, ReadRequest
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.http.bodies import DiffBody, decode_diff
+from topicsd.http.call import Call
+from topicsd.http.render import render_read
+from topicsd.wal.sync_thread import Loop
+
+LIMIT_DEFAULT = 256
+WAIT_MS_MAX = 30_000
+
+
+class Diff:
+    def __init__(self, shard: ShardState, settings: Settings, loop: Loop) -> None:
+        self._shard = shard
+        self._settings = settings
+        self._loop = loop
+
+    def start(self, call: Call) -> None:
+        body = decode_diff(call.body)
+        if isinstance(body, Refusal):
+            call.refuse(body)
+            return
+        request = self._request(body)
+        answer = read(self._shard, call.name, request)
+        if isinstance(answer, Refusal):
+            call.refuse(answer)
+            return
+        topic = self._shard.topics[call.name]
+        topic.last_read_ms = self._shard.clock.now_ms()
+        if body.wait_ms and not answer.records and answer.tombstone is None:
+            WaitingDiff(self, call, topic, body, request, answer).wait(min(body.wait_ms, WAIT_MS_MAX))
+        else:
+            self.send(call, body, answer)
+
+    def send(self, call: Call, body: DiffBody, answer: ReadAnswer) -> None:
+        elapsed_us = int((self._shard.clock.monotonic() - call.started) * 1e6)
+        parts = render_read(answer, body.include_tags, body.include_meta, elapsed_us)
+        call.send_parts(parts, sum(map(len, parts)))
+
+    @property
+    def shard(self) -> ShardState:
+        return self._shard
+
+    @property
+    def loop(self) -> Loop:
+        return self._loop
+
+    def _request(self, body: DiffBody) -> ReadRequest:
+        nodes = [body.node] if isinstance(body.node, str) else body.node or []
+        limit = min(body.limit or LIMIT_DEFAULT, self._settings.max_limit)
+        return ReadRequest(
+            body.from_seq, limit, frozenset(nodes), body.epoch, self._settings.max_response_bytes
+        )
+
+
+class WaitingDiff:
+    """A reader with nothing to deliver yet."""
+
+    def __init__(
+        self, diff: Diff, call: Call, topic: Topic, body: DiffBody, request: ReadRequest, answer: ReadAnswer
+    ) -> None:
+        self._diff = diff
+        self._call = call
+        self._topic = topic
+        self._body = body
+        self._request = request
+        self._answer = answer
+        self._is_over = False
+
+    def wait(self, wait_ms: int) -> None:
+        self._diff.shard.watch.add(self._topic, self._look)
+        self._timer = self._diff.loop.call_later(wait_ms / 1000, self._look, True)
+        self._call.hurry = partial(self._look, True)
+
+    def _look(self, is_last: bool = False) -> None:
+        if self._is_over:
+            return
+        try:
+            self._look_once(is_last)
+        except Exception as error:
+            self._finish(answers=False)
+            self._call.fail("diff", error)
+
+    def _look_once(self, is_last: bool) -> None:
+        request = msgspec.structs.replace(self._request, from_seq=self._answer.next_from_seq)
+        answer = read(self._diff.shard, self._call.name, request)
+        if isinstance(answer, Refusal):
+            self._finish(answers=False)
+            self._call.refuse(answer)
+            return
+        self._answer = answer
+        if is_last or answer.records or answer.tombstone is not None:
+            self._finish(answers=True)
+        else:
+            self._diff.shard.watch.add(self._topic, self._look)
+
+    def _finish(self, answers: bool) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._timer.cancel()
+        self._diff.shard.watch.remove(self._topic, self._look)
+        self._call.hurry = None
+        if answers:
+            self._diff.send(self._call, self._body, self._answer)

@@ -1,0 +1,329 @@
+"""The plain case of every route that is not a stream: cut requests out of the bytes, answer them in turn.
+
+L1  Strict where it accepts: a head is read by `shared/http_head.py` and means one thing, or is refused and
+    the connection closed. What is legal but not plain moves to the application, with the connection.
+L2  Answers leave in the order of the requests. Appends in a row may be on their way together, at most
+    `AHEAD_MAX` of them; any other request starts when those before it are answered, so that it sees
+    what they did.
+L3  What a connection can make the process hold is bounded: a head, one body up to its limit, the calls
+    ahead. A client that sends more than that waits in its socket; one that is too slow is closed.
+
+Must not know: what a handler does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+from shared.errors import PAYLOAD_TOO_LARGE, REQUEST_TIMEOUT, Refusal
+from shared.http_head import keeps_alive, refuse_together, refuse_unfinished
+from topicsd.http.call import HttpCall
+from topicsd.http.dispatch import NO_FIELDS, Dispatch
+from topicsd.http.known_heads import KnownFields, KnownHeads, KnownLine
+from topicsd.http.patience import IDLE_SECONDS, Connections, Lingering, Outflow, is_too_slow
+
+AHEAD_MAX = 16
+# A body from here on is gathered apart from its head, so that it is never held twice.
+LARGE_BODY_BYTES = 256 << 10
+
+Upgrade = Callable[[asyncio.Transport, bytes], None]
+"""Moves a connection, with the bytes that were read of its next request, to the application."""
+
+
+class Large(NamedTuple):
+    """A request of which the body is still to come."""
+
+    known: KnownLine
+    about: KnownFields
+    body: io.BytesIO
+
+
+class FastLane(asyncio.Protocol):
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        heads: KnownHeads,
+        connections: Connections,
+        upgrade: Upgrade,
+        first: bytes = b"",
+    ) -> None:
+        """`first` is what was read of the connection before it came here."""
+        self._dispatch = dispatch
+        self._heads = heads
+        self._connections = connections
+        self._upgrade = upgrade
+        self._monotonic = dispatch.handlers.monotonic
+        self._body_bytes_max = dispatch.handlers.body_bytes_max
+        self._transport: asyncio.Transport
+        self._first = first
+        self._pieces: list[bytes] = []
+        self._large: Large | None = None
+        self._held = 0
+        self._wanted = 0
+        self._calls: deque[HttpCall] = deque()
+        self._takes_appends = True
+        """Whether what is on its way lets an append start beside it."""
+        self._is_reading = True
+        self._is_closing = False
+        self._is_starting = False
+        self._is_refused = False
+        self._is_at_eof = False
+        self._since = self._monotonic()
+        """When it began to wait for what it waits for: a request, or the rest of one."""
+        self._is_clogged = False
+        self._outflow = Outflow()
+
+    # -- asyncio's side ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections.opened(self)
+        if self._first:
+            asyncio.get_running_loop().call_soon(self.data_received, b"")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """What is on its way is still done; nobody hears of it."""
+        self._is_closing = True
+        self._connections.closed(self)
+        self._forget()
+
+    def pause_writing(self) -> None:
+        self._is_clogged = True
+        self._outflow.begin(self._transport, self._monotonic())
+
+    def resume_writing(self) -> None:
+        self._is_clogged = False
+        self._go_on()
+
+    def eof_received(self) -> bool:
+        """A client may close its side and still read its answers, but most that do so are gone."""
+        self._is_at_eof = True
+        self._hurry()
+        if not self._calls:
+            self._end()
+        return bool(self._calls)
+
+    def data_received(self, data: bytes) -> None:
+        if self._first:
+            # Whatever comes first from the socket stands behind what was read before.
+            data, self._first = self._first + data, b""
+        elif not data:
+            return
+        if not self._held:
+            self._take(data, is_new=True)
+        elif self._large is not None:
+            self._take_large(self._large, data)
+        else:
+            self._pieces.append(data)
+            self._held += len(data)
+            if self._held >= self._wanted and self._is_reading:
+                self._take(self._all_held(), is_new=False)
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def _take(self, data: bytes, is_new: bool) -> None:
+        """Start every request that is there whole and may start; keep the rest."""
+        at, size = 0, len(data)
+        started = self._monotonic()
+        self._wanted = 0
+        self._is_starting = True
+        while at < size and not self._is_closing and len(self._calls) < AHEAD_MAX and not self._is_clogged:
+            taken = self._start_one(data, at, size, started)
+            if not taken:
+                break
+            at = taken
+        self._is_starting = False
+        if self._is_closing:
+            return
+        if at or is_new:
+            self._since = started
+        if at < size:
+            self._pieces.append(data[at:] if at else data)
+            self._held = size - at
+        waits = self._held > 0 and self._held >= self._wanted and (bool(self._calls) or self._is_clogged)
+        if waits == self._is_reading:
+            self._is_reading = not waits
+            if waits:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _take_large(self, large: Large, data: bytes) -> None:
+        missing = self._wanted - self._held
+        large.body.write(data if len(data) <= missing else data[:missing])
+        self._held += len(data)
+        if len(data) < missing:
+            return
+        self._large = None
+        self._held = 0
+        # A BytesIO that is read whole gives its own bytes away; nothing is copied.
+        self._start_call(large.known, large.about, large.body.getvalue(), self._monotonic())
+        self._take(data[missing:], is_new=True)
+
+    def _all_held(self) -> bytes:
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._held = 0
+        return data
+
+    def _start_one(self, data: bytes, at: int, size: int, started: float) -> int:
+        """Start the request that begins at `at`; where the next one does, or 0 when this one cannot start."""
+        head_end = data.find(b"\r\n\r\n", at)
+        if head_end < 0:
+            refusal = refuse_unfinished(data[at:])
+            return 0 if refusal is None else self._refuse(refusal)
+        line_end = data.find(b"\r\n", at)
+        known = self._heads.line(data[at:line_end])
+        if isinstance(known, Refusal):
+            return self._refuse(known)
+        about = self._heads.fields(data[line_end + 2 : head_end])
+        if isinstance(about, Refusal):
+            return self._refuse(about)
+        fields = about.fields
+        if not (about.is_plain and known.is_plain):
+            refusal = refuse_together(known.line, fields)
+            if refusal is not None:
+                return self._refuse(refusal)
+            if about.needs_app:
+                if not self._calls:
+                    self._move(data[at:])
+                return 0
+        if self._calls and not (known.is_append and self._takes_appends):
+            return 0
+        body_at = head_end + 4
+        length = fields.content_length or 0
+        if length > self._body_bytes_max:
+            message = f"the body has {length} bytes, at most {self._body_bytes_max} are allowed"
+            return self._refuse(Refusal(PAYLOAD_TOO_LARGE, message, {"max": self._body_bytes_max}))
+        end = body_at + length
+        if end > size:
+            self._wanted = end - at
+            if length < LARGE_BODY_BYTES:
+                return 0
+            self._large = Large(known, about, io.BytesIO(data[body_at:]))
+            self._large.body.seek(0, io.SEEK_END)
+            self._held = size - at
+            return size
+        self._start_call(known, about, data[body_at:end], started)
+        return end
+
+    def _start_call(self, known: KnownLine, about: KnownFields, body: bytes, started: float) -> None:
+        call = HttpCall(self, "", known.line.query, about.fields, body, started)
+        if not (about.is_plain and known.is_plain):
+            call.is_head = known.line.method == "HEAD"
+            call.is_old = known.line.minor_version == 0
+            call.closes = not keeps_alive(known.line, about.fields)
+        drains = self._dispatch.drains
+        if drains:
+            call.closes = True
+        # Nothing is started behind the last request of a connection.
+        self._takes_appends = known.is_append and not call.closes
+        self._calls.append(call)
+        self._dispatch.start(known.match, known.owner, call)
+        if drains:
+            self._hurry()
+
+    def _move(self, data: bytes) -> None:
+        """The application takes the connection with all that comes."""
+        self._is_closing = True
+        self._connections.closed(self)
+        self._upgrade(self._transport, data)
+
+    # -- answering -----------------------------------------------------------------------------------------
+
+    def answered(self) -> None:
+        """A call has its answer; those that stand first in the line leave."""
+        if self._is_closing:
+            return
+        calls = self._calls
+        while calls and (answer := calls[0].answer) is not None:
+            call = calls.popleft()
+            if len(answer) == 1:
+                self._transport.write(answer[0])
+            else:
+                self._transport.writelines(answer)
+            if call.closes:
+                self._close()
+                return
+        if self._is_starting:
+            return
+        if not self._is_reading:
+            self._go_on()
+        if self._is_at_eof and not self._is_closing:
+            if calls:
+                self._hurry()
+            else:
+                self._close()
+
+    def _go_on(self) -> None:
+        """Take up what was held while answers were due."""
+        if self._held and self._large is None and not self._is_closing and not self._is_clogged:
+            self._take(self._all_held(), is_new=True)
+
+    def _refuse(self, refusal: Refusal) -> int:
+        """The framing is in doubt, or the body too large to be read: answer in turn, then close."""
+        if self._calls:
+            # It is found again when those before it are answered.
+            return 0
+        call = HttpCall(self, "", "", NO_FIELDS, b"", self._since)
+        call.closes = self._is_refused = True
+        self._calls.append(call)
+        call.refuse(refusal)
+        return 0
+
+    def _close(self) -> None:
+        has_more = self._is_refused or self._held > 0
+        self._end()
+        if has_more and not self._is_at_eof:
+            Lingering(self._transport, self._connections, self._monotonic)
+            self._connections.closed(self)
+        else:
+            self._transport.close()
+
+    def _end(self) -> None:
+        """Nothing more is started; what was written may still have to be read."""
+        self._is_closing = True
+        self._outflow.begin(self._transport, self._monotonic())
+        self._forget()
+
+    def _forget(self) -> None:
+        self._hurry()
+        self._calls.clear()
+        self._pieces.clear()
+        self._large = None
+        self._held = 0
+
+    # -- the process's side --------------------------------------------------------------------------------
+
+    def check_patience(self, now: float) -> None:
+        """Called now and then: close a connection whose client is too slow."""
+        if self._is_closing or self._is_clogged:
+            if self._outflow.is_stuck(self._transport, now):
+                self._transport.abort()
+        elif self._calls:
+            self._since = now
+        elif self._held:
+            if is_too_slow(now - self._since, self._held, self._wanted > 0):
+                self._refuse(Refusal(REQUEST_TIMEOUT, "the request did not come through in time"))
+        elif now - self._since > IDLE_SECONDS:
+            self._close()
+
+    def drain(self) -> None:
+        """The process ends: an idle connection is closed now, another with its last answer."""
+        if self._calls:
+            self._calls[-1].closes = True
+            self._takes_appends = False
+            self._hurry()
+        else:
+            self._close()
+
+    def _hurry(self) -> None:
+        """Nothing is waited for any more but what is under way."""
+        for call in list(self._calls):
+            if call.hurry is not None:
+                call.hurry()

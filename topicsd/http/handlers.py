@@ -1,0 +1,208 @@
+"""What each route does: decode, check, ask the engine, render. The same for every way a request comes in.
+
+Must not know: sockets, lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shared.config import Settings
+from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
+from shared.names import refuse_topic_name
+from topicsd.engine.append import append
+from topicsd.engine.delete import delete_records
+from topicsd.engine.requests import Appended, Deleted, DeleteRequest, TopicDeleted, TopicPut
+from topicsd.engine.shard import Shard
+from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
+from topicsd.http.bodies import decode_append, decode_delete, decode_patch, refuse_media_type
+from topicsd.http.call import Call
+from topicsd.http.diff import Diff
+from topicsd.http.query import query_boolean
+from topicsd.http.render import encode, render_appended, render_config
+from topicsd.wal.sync_thread import Loop
+
+# A body that comes with one of these is read and means nothing.
+WITHOUT_BODY = frozenset({"topic_state", "delete_topic"})
+
+
+class Handlers:
+    def __init__(self, shard: Shard, settings: Settings, loop: Loop) -> None:
+        self._shard = shard
+        self._settings = settings
+        self.monotonic = shard.state.clock.monotonic
+        self.body_bytes_max = settings.max_body_bytes
+        diff = Diff(shard.state, settings, loop)
+        self._table = {
+            "append": self._append,
+            "diff": diff.start,
+            "put_topic": self._put_topic,
+            "topic_state": self._topic_state,
+            "delete_topic": self._delete_topic,
+            "delete_records": self._delete_records,
+        }
+
+    def start(self, operation: str, call: Call) -> None:
+        """Answer the call, now or later, once."""
+        handler = self._table.get(operation)
+        if handler is None:
+            call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not built yet"))
+            return
+        body = call.body
+        refusal = refuse_topic_name(call.name)
+        if body and refusal is None and operation not in WITHOUT_BODY:
+            refusal = refuse_media_type(call.fields, body)
+        if refusal is not None:
+            call.refuse(refusal)
+        else:
+            handler(call)
+
+    def elapsed_us(self, call: Call) -> int:
+        return int((self.monotonic() - call.started) * 1e6)
+
+    def _performance(self, call: Call) -> dict[str, float]:
+        return {"server_total_ms": round(self.elapsed_us(call) / 1000, 3)}
+
+    def _append(self, call: Call) -> None:
+        with_seqs = query_boolean(call.query, "return_seqs", True) if call.query else True
+        request = decode_append(call.body, self._settings)
+        if isinstance(with_seqs, Refusal) or isinstance(request, Refusal):
+            call.refuse(with_seqs if isinstance(with_seqs, Refusal) else request)  # type: ignore[arg-type]
+            return
+        if request.idempotency_key is None and call.fields.idempotency_key:
+            request.idempotency_key = call.fields.idempotency_key
+        if request.config is not None and request.config.type == "queue":
+            # It means something only to a write that creates the topic.
+            if call.name not in self._shard.state.topics:
+                call.refuse(_no_queues())
+                return
+            request.config = None
+
+        def reply(answer: Appended | Refusal) -> None:
+            if isinstance(answer, Refusal):
+                call.refuse(answer)
+                return
+            try:
+                elapsed_us = int((self.monotonic() - call.started) * 1e6)
+                call.send(render_appended(answer, with_seqs, elapsed_us), 201 if answer.created else 200)
+            except Exception as error:
+                call.fail("append", error)
+
+        append(self._shard.state, call.name, request, reply)
+
+    def _put_topic(self, call: Call) -> None:
+        patch = decode_patch(call.body)
+        if isinstance(patch, Refusal):
+            call.refuse(patch)
+            return
+        if patch.type == "queue":
+            call.refuse(_no_queues())
+            return
+
+        def told(answer: TopicPut) -> None:
+            body = {
+                "topic": answer.topic,
+                "created": answer.created,
+                "config": render_config(answer.config),
+                "performance": self._performance(call),
+            }
+            call.send(encode(body), 201 if answer.created else 200)
+
+        put_topic(self._shard.state, call.name, patch, _reply(call, told))
+
+    def _topic_state(self, call: Call) -> None:
+        touch = query_boolean(call.query, "touch", True)
+        state = touch if isinstance(touch, Refusal) else topic_state(self._shard.state, call.name)
+        if isinstance(state, Refusal):
+            call.refuse(state)
+            return
+        body = {
+            "topic": state.topic,
+            "type": state.config.type,
+            "head_seq": state.head_seq,
+            "earliest_seq": state.earliest_seq,
+            "next_seq": state.head_seq + 1,
+            "count": state.count,
+            "bytes": state.bytes,
+            "config": render_config(state.config),
+            "effective_priority": state.config.priority or 0,
+            "last_write_ts": state.last_write_ts,
+            "last_read_ts": state.last_read_ts,
+            "durable_seq": state.durable_seq,
+            "epoch": state.epoch,
+            "performance": self._performance(call),
+        }
+        call.send(encode(body))
+
+    def _delete_topic(self, call: Call) -> None:
+        if_empty = query_boolean(call.query, "if_empty", False)
+        if isinstance(if_empty, Refusal):
+            call.refuse(if_empty)
+            return
+
+        def told(answer: TopicDeleted) -> None:
+            body = {
+                "topic": answer.topic,
+                "deleted": answer.deleted,
+                "routers_removed": [],
+                "performance": self._performance(call),
+            }
+            call.send(encode(body))
+
+        delete_topic(self._shard.state, call.name, if_empty, _reply(call, told))
+
+    def _delete_records(self, call: Call) -> None:
+        body = decode_delete(call.body)
+        request = body if isinstance(body, Refusal) else _delete_request(body.before_seq, body.match)
+        if isinstance(request, Refusal):
+            call.refuse(request)
+            return
+
+        def told(answer: Deleted) -> None:
+            body = {
+                "topic": answer.topic,
+                "deleted": answer.deleted,
+                "earliest_seq": answer.earliest_seq,
+                "head_seq": answer.head_seq,
+                "count": answer.count,
+                "bytes": answer.bytes,
+                "performance": self._performance(call),
+            }
+            call.send(encode(body))
+
+        delete_records(self._shard.state, call.name, request, _reply(call, told))
+
+
+def _reply(call: Call, told: Callable[[Any], None]) -> Callable[[Any], None]:
+    """For the engine: a refusal is the answer, anything else is what `told` makes of it."""
+
+    def reply(answer: Any) -> None:
+        try:
+            if isinstance(answer, Refusal):
+                call.refuse(answer)
+            else:
+                told(answer)
+        except Exception as error:
+            call.fail("an answer", error)
+
+    return reply
+
+
+def _delete_request(before_seq: int | None, match: str | list[str] | None) -> DeleteRequest | Refusal:
+    """`match` is a tag, or `["tag", "Eq", tag]`, or `["tag", "Glob", prefix + "*"]`."""
+    if match is None:
+        return DeleteRequest(before_seq)
+    if isinstance(match, str):
+        return DeleteRequest(before_seq, match)
+    if len(match) == 3 and match[0] == "tag":
+        if match[1] == "Eq":
+            return DeleteRequest(before_seq, match[2])
+        if match[1] == "Glob" and match[2].endswith("*") and "*" not in match[2][:-1]:
+            return DeleteRequest(before_seq, match[2][:-1], is_prefix=True)
+    message = 'match: must be a tag, ["tag","Eq",tag] or ["tag","Glob",prefix] with one * at its end'
+    return Refusal(INVALID_REQUEST, message, {"field": "match"})
+
+
+def _no_queues() -> Refusal:
+    return Refusal(NOT_IMPLEMENTED, "type: queues are not built yet", {"field": "type"})

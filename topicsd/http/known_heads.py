@@ -1,0 +1,85 @@
+"""What request lines and header blocks mean, remembered by their bytes.
+
+A client repeats both: the strict reading of a head costs as much as the append behind it, a look into a
+table next to nothing. What is remembered is bounded, in number and in bytes.
+
+Must not know: connections, bodies.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shared.errors import Refusal
+from shared.http_head import Fields, RequestLine, parse_fields, parse_line
+from shared.routes import Match, resolve
+from topicsd.http.dispatch import Dispatch
+
+REMEMBERED_MAX = 8192
+REMEMBERED_BYTES_MAX = 1024
+
+
+class KnownLine(NamedTuple):
+    line: RequestLine
+    match: Match | Refusal
+    owner: int | None
+    is_append: bool
+    is_plain: bool
+    """HTTP/1.1, a path, no HEAD."""
+
+
+class KnownFields(NamedTuple):
+    fields: Fields
+    is_plain: bool
+    """With a plain line nothing more is to be asked."""
+    needs_app: bool
+
+
+class KnownHeads:
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+        self._lines: dict[bytes, KnownLine] = {}
+        self._blocks: dict[bytes, KnownFields] = {}
+
+    def line(self, text: bytes) -> KnownLine | Refusal:
+        return self._lines.get(text) or self._learn_line(text)
+
+    def fields(self, text: bytes) -> KnownFields | Refusal:
+        return self._blocks.get(text) or self._learn_fields(text)
+
+    def _learn_line(self, text: bytes) -> KnownLine | Refusal:
+        line = parse_line(text)
+        if isinstance(line, Refusal):
+            return line
+        match = resolve("GET" if line.method == "HEAD" else line.method, line.path)
+        is_match = isinstance(match, Match)
+        known = KnownLine(
+            line,
+            match,
+            self._dispatch.owner_of(match) if isinstance(match, Match) else None,
+            is_match and match.route.operation == "append",  # type: ignore[union-attr]
+            line.minor_version == 1 and not line.authority and line.method != "HEAD",
+        )
+        if len(text) <= REMEMBERED_BYTES_MAX:
+            if len(self._lines) >= REMEMBERED_MAX:
+                self._lines.clear()
+            self._lines[text] = known
+        return known
+
+    def _learn_fields(self, text: bytes) -> KnownFields | Refusal:
+        fields = parse_fields(text)
+        if isinstance(fields, Refusal):
+            return fields
+        needs_app = bool(
+            fields.is_chunked
+            or fields.content_encoding not in ("", "identity")
+            or fields.expect
+            or (fields.upgrade and "upgrade" in fields.connection and fields.upgrade == "websocket")
+        )
+        is_plain = fields.host is not None and not needs_app and not fields.connection
+        known = KnownFields(fields, is_plain, needs_app)
+        if len(text) <= REMEMBERED_BYTES_MAX:
+            if len(self._blocks) >= REMEMBERED_MAX:
+                self._blocks.clear()
+            self._blocks[text] = known
+        return known
