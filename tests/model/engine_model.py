@@ -264,6 +264,7 @@ class Episode:
             count=len(topic.records),
             bytes=topic.bytes,
             last_write_ts=topic.last_ts,
+            last_read_ts=0,
             config=topic.config,
         )
         assert state == expected, f"{state} instead of {expected}"
