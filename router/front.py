@@ -121,11 +121,16 @@ class Front:
             self._read(waiting)
         for waiting in list(self._reading.values()):
             self._forget(waiting)
-            self._give_up(waiting, _STOPPING)
+            # Also when it has said nothing yet: its request may be on the way, and is to find an answer.
+            self._refuse(waiting.connection, _STOPPING)
         for queue in self._queues:
             while queue:
-                self._give_up(queue.popleft(), _STOPPING)
+                self._refuse(queue.popleft().connection, _STOPPING)
         self._queued = 0
+
+    async def said_all(self) -> None:
+        """Until those that were turned away have read why, or have had the time for it."""
+        await self._last_words.read()
 
     def close(self) -> None:
         self._sweep_timer.cancel()

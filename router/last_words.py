@@ -23,6 +23,7 @@ class LastWords:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lingering: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._all_read = asyncio.Event()
 
     def say(self, connection: socket.socket, answer: bytes) -> None:
         """Send the answer to a connection to which nothing was sent yet, and close it; never waits."""
@@ -38,6 +39,12 @@ class LastWords:
             return
         self._lingering[connection] = self._loop.call_later(LINGER_SECONDS, self._close, connection)
         self._loop.add_reader(connection.fileno(), self._discard, connection)
+
+    async def read(self) -> None:
+        """Until every client has read what was said to it, or has had the time for it."""
+        if self._lingering:
+            self._all_read.clear()
+            await self._all_read.wait()
 
     def close(self) -> None:
         for connection in list(self._lingering):
@@ -57,3 +64,5 @@ class LastWords:
         timer.cancel()
         self._loop.remove_reader(connection.fileno())
         connection.close()
+        if not self._lingering:
+            self._all_read.set()

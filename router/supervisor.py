@@ -178,6 +178,7 @@ class _Supervisor:
         self._front.stop()
         await self._controls.close()
         is_orderly = await self._pool.drain()
+        await self._front.said_all()
         await self._app.close()
         self._link.close()
         self._front.close()

@@ -183,8 +183,10 @@ class ShardBook:
         return exact or clean or topic.is_always_fsync
 
     def _check_floor(self, topic: Incarnation, floor: int, exact: bool) -> None:
-        """Floors only rise; what raised one may be lost with the machine, unless it is of class fsync."""
-        if exact or topic.is_always_fsync:
+        """Floors only rise; but what raised one may be lost with the machine, as floors by age are not waited
+        for, nor are records below class fsync."""
+        has_ttl = any(config.ttl_ms for config in topic.asked)
+        if exact or (topic.is_always_fsync and not has_ttl):
             assert floor >= topic.floor, f"{topic.page}: the floor fell from {topic.floor} to {floor}"
         topic.floor = floor
 

@@ -48,7 +48,8 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
     if isinstance(config, Refusal) or refusal is not None:
         reply(refusal)
         return
-    if config == topic.config == topic.next_config and topic.visible:
+    # What is on its way may be a change to another configuration and back: then this one waits too.
+    if config == topic.config == topic.next_config and topic.visible and not topic.waiting_count:
         reply(TopicPut(name, created=False, config=config))
         return
     pending = PendingPut(shard, topic, config, reply)
