@@ -213,8 +213,7 @@ class PendingAppend(TopicEntry):
             run.frames += whole_frames(parts)
         assert topic.head == self.first_seq - 1
         topic.head += len(lengths)
-        topic.live_count += len(lengths)
-        topic.live_bytes += size
+        topic.add_live(len(lengths), size)
         topic.pending_bytes -= size
         topic.visible = True
         if tags is not None:

@@ -75,8 +75,7 @@ class Replay:
                     run.dead.append(0)
                 topic.head = seq
                 topic.last_ts = ts
-                topic.live_count += 1
-                topic.live_bytes += size
+                topic.add_live(1, size)
                 if tag_len:
                     tag_at = at + HEADER_BYTES + node_len
                     topic.tags.add(buffer[tag_at : tag_at + tag_len], seq)

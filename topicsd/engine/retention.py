@@ -70,8 +70,7 @@ def delete_one(topic: Topic, seq: int) -> bool:
     run = topic.run_of(seq)
     if run is None or seq < max(topic.earliest_seq, run.first_seq) or run.is_dead(seq):
         return False
-    topic.live_bytes -= run.mark_dead(seq)
-    topic.live_count -= 1
+    topic.add_live(-1, -run.mark_dead(seq))
     if seq == topic.earliest_seq:
         _move_earliest(topic, seq + 1)
     return True
@@ -120,8 +119,7 @@ def _drop_front(topic: Topic, last: int) -> int:
         if low > high:
             continue
         count, size = run.live_totals(low, high)
-        topic.live_count -= count
-        topic.live_bytes -= size
+        topic.add_live(-count, -size)
         highest = run.last_live(low, high) or highest
     if last >= topic.earliest_seq:
         _move_earliest(topic, last + 1)

@@ -18,7 +18,7 @@ from shared.contract import TopicConfig
 from shared.errors import THROTTLED, Refusal
 from topicsd.engine.dedupe import Dedupe
 from topicsd.engine.requests import Reply
-from topicsd.engine.topic import Topic
+from topicsd.engine.topic import Topic, Totals
 from topicsd.engine.watch import Watch
 from topicsd.wal.batch import Entry
 from topicsd.wal.group_commit import GroupCommit
@@ -41,6 +41,7 @@ class ShardState:
         self.watch: Watch
         self.log: GroupCommit
         self._configs: dict[TopicConfig, TopicConfig] = {}
+        self.totals = Totals()
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self._names: list[str] = []
@@ -81,12 +82,14 @@ class ShardState:
         self.topics[topic.name] = topic
         self._new_names.append(topic.name)
         self.topics_by_id[topic.topic_id] = topic
+        topic.totals = self.totals
 
     def remove_topic(self, topic: Topic) -> None:
         del self.topics[topic.name]
         names = self.sorted_names()
         del names[bisect_left(names, topic.name)]
         del self.topics_by_id[topic.topic_id]
+        topic.add_live(-topic.live_count, -topic.live_bytes)
         self.raised.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
 

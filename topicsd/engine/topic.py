@@ -25,6 +25,16 @@ from topicsd.engine.tail_run import TailRun
 NEVER = 1 << 63
 
 
+class Totals:
+    """What is alive in all topics of a shard."""
+
+    __slots__ = ("live_bytes", "live_count")
+
+    def __init__(self) -> None:
+        self.live_count = 0
+        self.live_bytes = 0
+
+
 class Topic:
     __slots__ = (
         "ceiling",
@@ -56,6 +66,7 @@ class Topic:
         "runs",
         "tags",
         "topic_id",
+        "totals",
         "ttl_logged",
         "visible",
         "waiters",
@@ -82,6 +93,8 @@ class Topic:
         """How much of `evicted_to["ttl"]` replay would find."""
         self.live_count = 0
         self.live_bytes = 0
+        self.totals = Totals()
+        """Of its shard, once it is one of the topics there."""
         self.pending_bytes = 0
         self.last_ts = 0
         self.last_read_ms = 0
@@ -111,6 +124,13 @@ class Topic:
         self.windows_ms = (window_ms, *(old for old in self.windows_ms if old != window_ms))
         self.is_durable = config.durability == "fsync"
         self.is_ephemeral = config.durability == "ephemeral"
+
+    def add_live(self, count: int, size: int) -> None:
+        """So many records more are alive, or with negative numbers fewer."""
+        self.live_count += count
+        self.live_bytes += size
+        self.totals.live_count += count
+        self.totals.live_bytes += size
 
     @property
     def pending_count(self) -> int:
