@@ -7,107 +7,30 @@ the ratio is what counts.
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import os
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from typing import Any
 
-import msgspec
 import uvloop
 
+from loadtest import segment_bench
 from loadtest.bare_log import BareLog
-from shared.clock import SystemClock
+from loadtest.one_shard import (
+    Line,
+    closed_loop,
+    create_topics,
+    fill,
+    fresh,
+    open_shard,
+    report,
+    request_of,
+    resident_bytes,
+)
 from shared.config import Settings
 from shared.contract import TopicConfigPatch
 from shared.errors import Refusal
-from topicsd.disk.fs import RealFs
-from topicsd.disk.layout import create_data_dir, shard_paths
-from topicsd.engine.requests import AppendRequest, NewRecord
-from topicsd.engine.shard import Shard
-from topicsd.wal.sync_thread import SyncThread
-from topicsd.wal.writer import Identity
-
-INSTANCE = b"benchmark-------"
-DATA = b'{"sku":"AEROPRESS-GO","qty":1,"total":3499,"warehouse":"rotterdam-4","carrier":"x"}'
-
-Append = Callable[[str, AppendRequest, Callable[[Any], Any]], None]
-
-
-def request_of(count: int, tag: str | None = None) -> AppendRequest:
-    return AppendRequest([NewRecord(msgspec.Raw(DATA), tag) for _ in range(count)])
-
-
-def open_shard(directory: str, settings: Settings | None = None) -> Shard:
-    fs = RealFs()
-    if not os.path.exists(os.path.join(directory, "LAYOUT.json")):
-        create_data_dir(fs, directory, 1, INSTANCE)
-    loop = asyncio.get_running_loop()
-    thread = SyncThread(loop, "disk")
-    return Shard(
-        fs,
-        SystemClock(),
-        loop,
-        thread,
-        shard_paths(directory, 0),
-        Identity(INSTANCE, 0),
-        settings or Settings(max_waiting_bytes=1 << 30),
-        lambda error: print("the log failed:", error),
-    )
-
-
-async def closed_loop(
-    append: Append, names: list[str], request: AppendRequest, writers: int, seconds: float
-) -> float:
-    """Requests answered a second by so many writers; each goes round the topics."""
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-    topics = len(names)
-    answered, running, stopping = 0, writers, False
-
-    def stop() -> None:
-        nonlocal stopping
-        stopping = True
-
-    def writer(at: int) -> Callable[[Any], None]:
-        def answer_came(answer: Any) -> None:
-            nonlocal answered, running, at
-            if isinstance(answer, Refusal):
-                if not done.done():
-                    done.set_exception(RuntimeError(f"refused: {answer.message}"))
-                return
-            answered += 1
-            if stopping:
-                running -= 1
-                if not running and not done.done():
-                    done.set_result(None)
-                return
-            at += writers
-            append(names[at % topics], request, answer_came)
-
-        return answer_came
-
-    loop.call_later(seconds, stop)
-    started = time.perf_counter()
-    for number in range(writers):
-        append(names[number % topics], request, writer(number))
-    await done
-    return answered / (time.perf_counter() - started)
-
-
-async def create_topics(shard: Shard, count: int, patch: TopicConfigPatch) -> list[str]:
-    loop = asyncio.get_running_loop()
-    names = [f"topic-{number}" for number in range(count)]
-    created = [loop.create_future() for _ in names]
-    for name, future in zip(names, created, strict=True):
-        shard.put_topic(name, patch, future.set_result)
-    answers = await asyncio.gather(*created)
-    assert not any(isinstance(answer, Refusal) for answer in answers), answers[0]
-    return names
 
 
 async def measure_writes(
@@ -160,7 +83,7 @@ async def measure_replay(directory: str, records: int, batch: int) -> tuple[floa
     await create_topics(shard, 1, TopicConfigPatch())
     await fill(shard, "topic-0", records, batch, None)
     size = shard.log.counters.bytes_written
-    shard.close()
+    shard.close(checkpoint=False)
     started = time.perf_counter()
     shard = open_shard(path)
     elapsed = time.perf_counter() - started
@@ -169,45 +92,6 @@ async def measure_replay(directory: str, records: int, batch: int) -> tuple[floa
     assert state.head_seq >= records
     shard.close()
     return state.head_seq / elapsed, size / elapsed / 1e6
-
-
-async def fill(shard: Shard, name: str, records: int, batch: int, tag: str | None) -> None:
-    """Write so many records, each request a batch of the log of its own."""
-    loop = asyncio.get_running_loop()
-    same = request_of(batch)
-    for first in range(0, records, batch):
-        request = same
-        if tag is not None:
-            request = AppendRequest(
-                [NewRecord(msgspec.Raw(DATA), tag % seq) for seq in range(first, first + batch)]
-            )
-        answered = loop.create_future()
-        shard.append(name, request, answered.set_result)
-        shard.log.commit()
-        answer = await answered
-        assert not isinstance(answer, Refusal), answer.message
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def fresh(directory: str, name: str) -> str:
-    path = os.path.join(directory, name)
-    shutil.rmtree(path, ignore_errors=True)
-    os.makedirs(path)
-    return path
-
-
-class Line(msgspec.Struct):
-    """One line of the report; `ratio` is against the bare log, or against the other number of topics."""
-
-    name: str
-    value: float
-    unit: str
-    ceiling: float | None = None
-    ratio: float | None = None
 
 
 async def run_writes(directory: str, rounds: int, seconds: float) -> list[Line]:
@@ -272,14 +156,15 @@ async def run_replay(directory: str, rounds: int, seconds: float) -> list[Line]:
     return lines
 
 
-def report(line: Line) -> Line:
-    ceiling = "" if line.ceiling is None else f"   bare {line.ceiling:>12,.0f}"
-    ratio = "" if line.ratio is None else f"   ratio {line.ratio:.2f}"
-    print(f"{line.name:<48} {line.value:>12,.0f} {line.unit:<10}{ceiling}{ratio}", flush=True)
-    return line
-
-
-PARTS = {"writes": run_writes, "topics": run_topics, "memory": run_memory, "replay": run_replay}
+PARTS = {
+    "writes": run_writes,
+    "topics": run_topics,
+    "memory": run_memory,
+    "replay": run_replay,
+    "sealed": segment_bench.run_sealed,
+    "reads": segment_bench.run_reads,
+    "delay": segment_bench.run_delay,
+}
 
 
 def run(parts: list[str], rounds: int, seconds: float, directory: str | None) -> list[Line]:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from loadtest.ceilings.read_ceiling import COUNT, DATA
-from loadtest.engine_bench import DATA as ORDER
+from loadtest.one_shard import DATA as ORDER
 from loadtest.generator import Load, run
 from shared.names import topic_id
 from shared.placement import shard_of

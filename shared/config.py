@@ -38,6 +38,7 @@ LENGTH32_MAX: Final = (1 << 32) - 1
 
 # `systemd/topicsd.service` waits longer than this before it kills.
 DRAIN_MAX: Final = 300
+DAY_MS: Final = 86_400_000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +239,99 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             maximum=10_000_000,
         ),
     ] = 100_000
+
+    page_cache_bytes: Annotated[
+        int,
+        Setting(
+            help="Memory of a shard for records as readers get them, rendered once for all.",
+            unit="bytes",
+            minimum=1 * MIB,
+            maximum=64 * GIB,
+        ),
+    ] = 64 * MIB
+
+    checkpoint_interval_ms: Annotated[
+        int,
+        Setting(
+            help="How often, at least, a shard that was written to moves its log into segments; also when a "
+            "WAL file is full, and at a clean stop.",
+            unit="ms",
+            minimum=100,
+            maximum=DAY_MS,
+        ),
+    ] = 60_000
+
+    segment_max_events: Annotated[
+        int,
+        Setting(help="Records after which a segment is sealed.", unit="records", minimum=1, maximum=1 << 20),
+    ] = 10_000
+
+    segment_max_bytes: Annotated[
+        int,
+        Setting(
+            help="Bytes after which a segment is sealed.", unit="bytes", minimum=4 * KIB, maximum=1 * GIB
+        ),
+    ] = 64 * MIB
+
+    segment_max_age_ms: Annotated[
+        int,
+        Setting(
+            help="Age of its first record at which a segment is sealed.",
+            unit="ms",
+            minimum=1000,
+            maximum=365 * DAY_MS,
+        ),
+    ] = 3_600_000
+
+    cold_dir: Annotated[
+        str,
+        Setting(
+            help="Where old sealed segments move, as on a larger and slower disk; empty is nowhere.",
+            unit="path",
+        ),
+    ] = ""
+
+    hot_retain_segments: Annotated[
+        int,
+        Setting(
+            help="Sealed segments of a topic that do not move to the cold directory.",
+            unit="segments",
+            minimum=0,
+            maximum=1_000_000,
+        ),
+    ] = 4
+
+    hot_retain_bytes: Annotated[
+        int,
+        Setting(
+            help="Bytes of a topic's newest sealed segments that do not move; the stricter of the two "
+            "counts, 0 is off.",
+            unit="bytes",
+            minimum=0,
+            maximum=1 << 50,
+        ),
+    ] = 0
+
+    reader_grace_ms: Annotated[
+        int,
+        Setting(
+            help="How long files that are no more part of the data stay in `trash/` for readers from outside.",
+            unit="ms",
+            minimum=0,
+            maximum=30 * DAY_MS,
+        ),
+    ] = 600_000
+
+    background_bytes_per_second: Annotated[
+        int,
+        Setting(
+            help="What a shard reads or writes in the background at most, for each: checking old segments, "
+            "rewriting half-dead ones.",
+            unit="bytes/s",
+            minimum=64 * KIB,
+            maximum=16 * GIB,
+        ),
+    ] = 8 * MIB
 
     def __repr__(self) -> str:
         told = ", ".join(

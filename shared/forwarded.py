@@ -40,7 +40,7 @@ encode_forwarded = msgspec.msgpack.Encoder().encode
 decode_forwarded = msgspec.msgpack.Decoder(Forwarded).decode
 
 
-def encode_answer(status: int, fields: bytes, parts: Sequence[bytes]) -> bytes:
+def encode_answer(status: int, fields: bytes, parts: Sequence[bytes | memoryview]) -> bytes:
     return b"".join([_HEAD.pack(status, len(fields)), fields, *parts])
 
 

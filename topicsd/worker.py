@@ -42,7 +42,7 @@ from topicsd.http.patience import Connection
 from topicsd.http.topic_list import list_topics
 from topicsd.wal.log_walk import UnreadableLog
 from topicsd.wal.recovery import RecoveryRefused
-from topicsd.wal.sync_thread import SyncThread
+from topicsd.wal.sync_thread import start_threads
 from topicsd.wal.writer import Identity
 
 logger = logging.getLogger("topicsd.worker")
@@ -122,14 +122,14 @@ class Worker:
         """The shard, once its lock is free: a worker of the generation before may still drain."""
         spec = self._spec
         fs = RealFs()
-        thread = SyncThread(self._loop, "disk")
+        threads = start_threads(self._loop, spec.shard)
         for attempt in range(LOCK_RETRIES_MAX):
             try:
                 return Shard(
                     fs,
                     self._clock,
                     self._loop,
-                    thread,
+                    threads,
                     shard_paths(spec.data_dir, spec.shard),
                     Identity(bytes.fromhex(spec.instance), spec.shard),
                     spec.settings,

@@ -13,7 +13,7 @@ import pytest
 from shared.contract import TopicConfig
 from shared.names import topic_id
 from tests.harness.command_run import fingerprint, run_command, run_here
-from tests.harness.data_dirs import DIRECTORIES, being_used, flip
+from tests.harness.data_dirs import DIRECTORIES, being_used, flip, stop
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.harness.wal_bytes import WalBytes
@@ -231,7 +231,7 @@ def test_what_is_over_its_ttl_counts_as_evicted(tmp_path: Path) -> None:
     shard = RealShard(tmp_path)
     shard.put("short", ttl_ms=1000)
     shard.append("short", 1, 2)
-    shard.close()
+    stop(shard)
     (topic,) = only_shard(tmp_path)["topics"]
     assert (topic["count"], topic["evict_floor"], topic["evicted_to"]) == (0, 3, {"ttl": 2})
 
@@ -246,7 +246,7 @@ def test_a_topic_is_looked_for_where_its_name_belongs_and_then_elsewhere(tmp_pat
     elsewhere = RealShard(tmp_path, shard=(owner + 1) % 3)
     elsewhere.append("topic-99", 1)
     elsewhere.append("topic-3x", 1)
-    elsewhere.close()
+    stop(elsewhere)
     for name in ("topic-99", "topic-3x"):
         assert run_here("inspect", tmp_path, "--topic", name, "--json").json["shard"] == (owner + 1) % 3
 
@@ -312,7 +312,7 @@ def test_a_server_that_runs_is_named(tmp_path: Path) -> None:
     report = only_shard(tmp_path)
     assert (report["last_run"], report["in_use_by"], report["heads_exact"]) == ("in_use", os.getpid(), True)
     assert f"process {os.getpid()} holds the shard" in run_here("inspect", tmp_path).out
-    shard.close()
+    stop(shard)
     assert only_shard(tmp_path)["in_use_by"] is None
 
 
@@ -344,7 +344,7 @@ def test_a_name_that_would_steer_the_terminal_is_escaped(tmp_path: Path) -> None
     wal = WalBytes()
     frame = encode_control(TopicCreate(evil, TopicConfig(), 1), topic_id=topic_id(evil), ts=0)
     wal.batch(frame)
-    RealShard(tmp_path).close()
+    stop(RealShard(tmp_path))
     path = Path(tmp_path / "shards/00/wal" / "wal-0000000000000001.log")
     path.write_bytes(wal.padded())
     for more in ((), ("--frames",), ("--topic", evil)):
@@ -358,7 +358,7 @@ def test_a_name_that_would_steer_the_terminal_is_escaped(tmp_path: Path) -> None
 def test_records_with_any_text_can_be_listed(tmp_path: Path) -> None:
     shard = RealShard(tmp_path)
     shard.append("orders", record(1, tag="\x1b[31mrot\u202e", node="café"))
-    shard.close()
+    stop(shard)
     ran = run_command("inspect", tmp_path, "--frames", "--topic", "orders")
     assert ran.code == 0
     assert r'tag="\x1b[31mrot\u202e" node="café"' in ran.out

@@ -11,7 +11,7 @@ import pytest
 from shared.contract import TopicConfig
 from shared.names import topic_id
 from tests.harness.command_run import run_here
-from tests.harness.data_dirs import DIRECTORIES, flip
+from tests.harness.data_dirs import DIRECTORIES, flip, stop
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.harness.wal_bytes import WalBytes, append_frame
@@ -104,7 +104,7 @@ def test_an_earlier_topic_of_the_same_name_is_listed_too(tmp_path: Path) -> None
     shard.append("orders", 1)
     shard.delete_topic("orders")
     shard.append("orders", 2)
-    shard.close()
+    stop(shard)
     kinds = [row["type"] for row in frames(tmp_path, "--topic", "orders") if row["type"] != "head_watermark"]
     assert kinds == ["topic_create", "append", "topic_delete", "topic_create", "append"]
 
@@ -128,7 +128,7 @@ def test_a_torn_tail_is_said_behind_the_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("json", [("--json",), ()])
 def test_a_frame_that_was_written_damaged_ends_the_listing(tmp_path: Path, json: tuple[str, ...]) -> None:
-    RealShard(tmp_path).close()
+    stop(RealShard(tmp_path))
     wal = WalBytes()
     create = encode_control(TopicCreate("orders", TopicConfig(), 9), topic_id=topic_id("orders"), ts=0)
     broken = bytearray(append_frame(1, topic_id=topic_id("orders")))
@@ -148,7 +148,7 @@ def test_a_listing_of_nothing_is_empty(tmp_path: Path) -> None:
 def test_a_large_record_is_one_row(tmp_path: Path) -> None:
     shard = RealShard(tmp_path)
     shard.append("orders", record("x" * 300_000))
-    shard.close()
+    stop(shard)
     (row,) = [row for row in frames(tmp_path) if row["type"] == "append"]
     assert row["data_bytes"] == 300_002
     assert "data=293KiB" in run_here("inspect", tmp_path, "--frames").out

@@ -15,7 +15,7 @@ import pytest
 from shared.contract import TopicConfig
 from shared.names import topic_id
 from tests.harness.command_run import run_here
-from tests.harness.data_dirs import DIRECTORIES, FLIP, flip, log_end
+from tests.harness.data_dirs import DIRECTORIES, FLIP, flip, log_end, stop
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.harness.wal_bytes import WalBytes, append_frame
@@ -87,7 +87,7 @@ def small(path: Path) -> RealShard:
 
 def stopped(path: Path) -> RealShard:
     shard = small(path)
-    shard.close()
+    stop(shard)
     return shard
 
 
@@ -144,7 +144,7 @@ def test_what_it_calls_fine_starts_and_what_it_calls_wrong_does_not(
         shutil.copytree(tmp_path / "original", path)
         flip(path / "shards/00/wal" / FIRST, offset)
         if verified(path)["is_fine"]:
-            RealShard(path).close()
+            stop(RealShard(path))
             assert verified(path)["is_fine"]
         else:
             with pytest.raises((RecoveryRefused, UnreadableLog)):
@@ -272,7 +272,7 @@ def crafted(path: Path, *frames: bytes, **told: Any) -> None:
     """A log whose batch is whole, and whose frames say what a shard would not write."""
     real = RealShard(path)
     real.append("other", 1)
-    real.close()
+    stop(real)
     wal = WalBytes()
     wal.batch(*frames, **told)
     Path(real.wal_files()[0]).write_bytes(wal.padded())
@@ -360,7 +360,7 @@ def test_a_whole_batch_that_cannot_be_is_named(
 def test_a_topic_is_named_when_it_was_there_before_the_batch(tmp_path: Path) -> None:
     real = RealShard(tmp_path)
     real.append("other", 1)
-    real.close()
+    stop(real)
     wal = WalBytes()
     wal.batch(CREATE, orders(1))
     begin, _ = wal.batch(orders(3))
@@ -384,7 +384,7 @@ def test_whole_frames_in_the_wrong_place_are_named(tmp_path: Path) -> None:
     """A batch with another chain: what an older run wrote, or another file."""
     real = RealShard(tmp_path)
     real.append("other", 1)
-    real.close()
+    stop(real)
     wal = WalBytes()
     wal.batch(CREATE, orders(1))
     begin, _ = wal.batch(orders(2), chain=12345)
@@ -416,7 +416,7 @@ def test_a_topic_in_the_wrong_shard_is_noted(tmp_path: Path) -> None:
     wrong = (found["shard"] + 1) % 3
     shard = RealShard(tmp_path, shard=wrong)
     shard.append("topic-1", "elsewhere")
-    shard.close()
+    stop(shard)
     assert verified(tmp_path)["is_fine"]
     assert [
         note for note in notes(tmp_path) if note.startswith('topic "topic-1" is here, but its name belongs')

@@ -25,6 +25,7 @@ MUTATING_CALLS = (
     "link",
     "unlink",
     "make_dir",
+    "remove_dir",
     "drop_cache",
     "lock",
 )

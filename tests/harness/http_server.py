@@ -33,7 +33,7 @@ from topicsd.http.fast_lane import FastLane
 from topicsd.http.handlers import Handlers
 from topicsd.http.known_heads import KnownHeads
 from topicsd.http.patience import Connection
-from topicsd.wal.sync_thread import SyncThread
+from topicsd.wal.sync_thread import start_threads
 from topicsd.wal.writer import Identity
 
 T = TypeVar("T")
@@ -150,12 +150,12 @@ class HttpServer:
         loop = self._loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.complaints.append(str(context)))
         self._ending = asyncio.Event()
-        thread = SyncThread(loop, "disk")
+        threads = start_threads(loop, 0)
         self.shard = Shard(
             RealFs(),
             self.clock,
             loop,
-            thread,
+            threads,
             shard_paths(self._data_dir, 0),
             Identity(INSTANCE, 0),
             self.settings,

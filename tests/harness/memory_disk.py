@@ -103,6 +103,10 @@ class MemoryDisk(MemoryMachine):
         self.new_directory(path, self.calls)
 
     @mutating
+    def remove_dir(self, path: str) -> None:
+        self.take_directory(path, self.calls)
+
+    @mutating
     def drop_cache(self, fd: int) -> None:
         self._of(fd).file.drop_cache()
 

@@ -160,6 +160,12 @@ class MemoryTree:
         file.links -= 1
         self.release(file)
 
+    def take_directory(self, path: str, stamp: int) -> None:
+        if self.names.seen[self.directory_at(path)]:
+            raise _error(errno.ENOTEMPTY, path)
+        entry = self._entry(path)
+        self.names.apply(stamp, {entry: None}, [entry])
+
     def move(self, source: str, target: str, stamp: int) -> None:
         inode = self.inode_at(source)
         origin, entry = self._entry(source), self._entry(target)

@@ -22,6 +22,7 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
 from topicsd.disk.layout import create_data_dir, shard_paths
+from topicsd.engine.fetch import read_now
 from topicsd.engine.requests import (
     NO_META,
     Appended,
@@ -37,6 +38,7 @@ from topicsd.engine.requests import (
 )
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic import Topic
+from topicsd.wal.sync_thread import Threads
 from topicsd.wal.writer import Identity
 
 T = TypeVar("T")
@@ -45,7 +47,7 @@ DATA_DIR = "/data"
 INSTANCE = b"one-shard-------"
 PATHS = shard_paths(DATA_DIR, 0)
 IDENTITY = Identity(INSTANCE, 0)
-SMALL = {"wal_file_bytes": 1 << 20}
+SMALL = {"wal_file_bytes": 1 << 20, "background_bytes_per_second": 16 << 30}
 
 
 class Told:
@@ -98,11 +100,12 @@ class OneShard:
         self.disk = disk
         self.loop = ManualLoop(self.clock)
         self.thread = StepThread(self.loop)
+        self.copy_thread = StepThread(self.loop)
         self.shard = Shard(
             disk,
             self.clock,
             self.loop,
-            self.thread,
+            Threads(self.thread, *[self.copy_thread] * 4),
             PATHS,
             IDENTITY,
             self.settings,
@@ -114,8 +117,19 @@ class OneShard:
     def settle(self) -> None:
         """Go on until everything that was asked is answered; no time passes."""
         self.loop.run_until_idle()
-        while self.thread.run_one():
+        while self.thread.run_one() or self.copy_thread.run_one():
             self.loop.run_until_idle()
+
+    def turn(self) -> None:
+        """One turn of the loop and one job of each thread."""
+        self.loop.run_turn()
+        self.thread.run_one()
+        self.copy_thread.run_one()
+
+    def checkpoint(self) -> None:
+        """A whole one."""
+        self.shard.start_checkpoint()
+        self.settle()
 
     def pass_time(self, ms: float) -> None:
         """Let time pass, with the background work that is due in it."""
@@ -184,12 +198,12 @@ class OneShard:
         return self._finished(self.send_delete_topic(topic, if_empty=if_empty), TopicDeleted)
 
     def read(self, topic: str, from_seq: int = 0, **request: Any) -> ReadAnswer:
-        answer = self.shard.read(topic, ReadRequest(from_seq=from_seq, **request))
+        answer = read_now(self.shard.state, topic, ReadRequest(from_seq=from_seq, **request))
         assert isinstance(answer, ReadAnswer), answer
         return answer
 
     def refused_read(self, topic: str, from_seq: int = 0, **request: Any) -> Refusal:
-        answer = self.shard.read(topic, ReadRequest(from_seq=from_seq, **request))
+        answer = read_now(self.shard.state, topic, ReadRequest(from_seq=from_seq, **request))
         assert isinstance(answer, Refusal), answer
         return answer
 

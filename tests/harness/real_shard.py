@@ -19,6 +19,7 @@ from tests.harness.one_shard import INSTANCE, OneShard
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LAYOUT_NAME, create_data_dir, shard_paths
 from topicsd.engine.shard import Shard
+from topicsd.wal.sync_thread import Threads
 from topicsd.wal.writer import Identity
 
 SMALL = {"wal_file_bytes": 1 << 16}
@@ -48,11 +49,12 @@ class RealShard(OneShard):
         """Start on what there is, as another process would."""
         self.loop = ManualLoop(self.clock)
         self.thread = StepThread(self.loop)
+        self.copy_thread = StepThread(self.loop)
         self.shard = Shard(
             self.fs,
             self.clock,
             self.loop,
-            self.thread,
+            Threads(self.thread, *[self.copy_thread] * 4),
             self.paths,
             self.identity,
             self.settings,

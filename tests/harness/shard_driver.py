@@ -1,12 +1,14 @@
 """A real `Shard` on the disk in memory, driven step by step, with everything it answers in a book.
 
 Promises: one `ShardRun` is one run of the process. Nothing happens until the script says so: `turn` lets the
-loop go on until it is idle, `sync` does one job of the disk thread, `advance` lets time pass. Every request
-is answered at most once, at once judged, and `end_answered` says whether each was. What readers see is
-checked against what was acked (`audit`), so nothing may be visible before its class is satisfied.
+loop go on until it is idle, `sync` does one job of the thread that syncs, `copy` one of the thread that works
+for checkpoints and for who looks into segments, `advance` lets time pass. Every request is answered at most
+once, at once judged, and `end_answered` says whether each was. What readers see is checked against what was
+acked (`audit`), so nothing may be visible before its class is satisfied. A checkpoint fails by the disk only.
 
-The manner says when the disk thread does its jobs: `prompt` at the end of every turn, `late` one job every
-third turn (batches gather, rotations and syncs overlap), `by hand` only when the script says so.
+The manner says when the two threads do their jobs, "sync/copy" or one word for both: `prompt` at the end of
+every turn, `late` one job every third turn (one a turn of copying, which has many), so that batches gather and
+rotations, syncs and checkpoints overlap, `by hand` only when the script says so.
 
 What it must not know: formats, how a crash is made.
 """
@@ -51,6 +53,7 @@ from topicsd.engine.requests import (
     TopicState,
 )
 from topicsd.engine.shard import Shard
+from topicsd.wal.sync_thread import Threads
 from topicsd.wal.writer import Identity
 
 DATA_DIR = "/data"
@@ -58,10 +61,13 @@ INSTANCE = b"crash-harness..."
 IDENTITY = Identity(INSTANCE, 0)
 PATHS = shard_paths(DATA_DIR, 0)
 # Files so small that a script goes through several of them.
-SMALL = Settings(wal_file_bytes=4096)
+SMALL = Settings(wal_file_bytes=4096, segment_max_events=4, segment_max_bytes=1200)
 
-Manner = Literal["prompt", "late", "by hand"]
-MANNERS: tuple[Manner, ...] = ("prompt", "late", "by hand")
+Pace = Literal["prompt", "late", "by hand"]
+PACES: tuple[Pace, ...] = ("prompt", "late", "by hand")
+Manner = str
+MANNERS: tuple[Manner, ...] = ("prompt/late", "late/prompt", "by hand")
+EVERY_MANNER: tuple[Manner, ...] = tuple(f"{sync}/{copy}" for sync in PACES for copy in PACES)
 
 # What says that nothing was written; any other refusal leaves it open.
 NOTHING_WRITTEN = frozenset({STORAGE_FULL, THROTTLED, TOPIC_FULL})
@@ -105,17 +111,27 @@ class ShardRun:
         self.clock = clock
         self.loop = ManualLoop(clock)
         self.thread = StepThread(self.loop)
+        self.copy_thread = StepThread(self.loop)
         self.failures: list[OSError] = []
         self.calls: list[Call] = []
         self.steps: list[str] = []
         """What the script did, for whoever looks at a failure."""
-        self._manner = manner
+        self._pace, _, self._copy_pace = manner.partition("/")
+        self._copy_pace = self._copy_pace or self._pace
+        assert {self._pace, self._copy_pace} <= set(PACES)
         self._audited = audited
         self._turns = 0
         self._requests: list[Request] = []
         self._note_time()
         self.shard = Shard(
-            fs or disk, clock, self.loop, self.thread, PATHS, IDENTITY, settings, self.failures.append
+            fs or disk,
+            clock,
+            self.loop,
+            Threads(self.thread, *[self.copy_thread] * 4),
+            PATHS,
+            IDENTITY,
+            settings,
+            self.failures.append,
         )
 
     # -- how it goes on ----------------------------------------------------------------------------------
@@ -123,28 +139,50 @@ class ShardRun:
     def turn(self) -> None:
         self.loop.run_until_idle()
         self._turns += 1
-        if self._manner == "prompt":
-            while self.thread.run_one():
-                self.loop.run_until_idle()
-        elif self._manner == "late" and not self._turns % _LATE_TURNS:
+        self._run_threads()
+        if self._pace == "late" and not self._turns % _LATE_TURNS:
             self.sync()
+        if self._copy_pace == "late":
+            self.copy()
         self.look()
 
+    def _run_threads(self, *, late_ones: bool = False) -> None:
+        """Those that are not to wait until they are told."""
+        paces = ("prompt", "late") if late_ones else ("prompt",)
+        threads = [
+            thread
+            for thread, pace in ((self.thread, self._pace), (self.copy_thread, self._copy_pace))
+            if pace in paces
+        ]
+        while any([thread.run_one() for thread in threads]):
+            self.loop.run_until_idle()
+
     def sync(self) -> None:
-        """One job of the disk thread, and what the loop does with its outcome."""
+        """One job of the thread that syncs, and what the loop does with its outcome."""
         self.steps.append("sync")
         self.thread.run_one()
         self.loop.run_until_idle()
         self.look()
 
+    def copy(self, jobs: int = 1) -> None:
+        """Some of the thread that copies, each with what the loop does with its outcome."""
+        self.steps.append(f"copy {jobs}")
+        for _ in range(jobs):
+            self.copy_thread.run_one()
+            self.loop.run_until_idle()
+            self.look()
+
+    def checkpoint(self) -> None:
+        """Begin one, if none is at it."""
+        self.steps.append("checkpoint")
+        self.shard.start_checkpoint()
+
     def advance(self, ms: float) -> None:
-        """Let time pass; the background work that is due is done, unless the thread is worked by hand."""
+        """Let time pass; the background work that is due is done, but by threads that are worked by hand."""
         self.steps.append(f"advance {ms:g}")
         end_ns = self.clock.monotonic_ns() + round(ms * 1e6)
         while True:
-            if self._manner != "by hand":
-                while self.thread.run_one():
-                    self.loop.run_until_idle()
+            self._run_threads(late_ones=True)
             due_ns = self.loop.next_timer_ns()
             if due_ns is None or due_ns > end_ns:
                 break
@@ -156,13 +194,18 @@ class ShardRun:
     def settle(self) -> None:
         """Go on until everything is answered; no time passes."""
         self.loop.run_until_idle()
-        while self.thread.run_one():
+        while any([self.thread.run_one(), self.copy_thread.run_one()]):
             self.loop.run_until_idle()
         self.look()
 
-    def close(self) -> None:
+    def close(self, *, checkpoint: bool = True) -> None:
         self.steps.append("close")
-        self.shard.close()
+        self.shard.close(checkpoint)
+
+    @property
+    def checkpoint_failure(self) -> Exception | None:
+        """Of the last one that came to its end."""
+        return self.shard._checkpointer.failure
 
     @property
     def has_failed(self) -> bool:
@@ -335,6 +378,8 @@ class ShardRun:
 
     def look(self) -> None:
         """Note what is promised to be on the disk, and that nothing is shown that is not acked."""
+        failure = self.checkpoint_failure
+        assert failure is None or isinstance(failure, OSError), failure
         shard = self.shard.state
         for topic in self.book.topics:
             found = shard.topics.get(topic.name)

@@ -10,6 +10,7 @@ What it must not know: what should be there.
 from __future__ import annotations
 
 from tests.harness.ledger_entries import Found
+from topicsd.engine.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
 
@@ -22,7 +23,7 @@ def found_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> Found
     found = Found(state.head_seq, state.evict_floor, state.earliest_seq)
     cursor = 0
     while True:
-        answer = shard.read(name, ReadRequest(cursor, page_records))
+        answer = read_now(shard.state, name, ReadRequest(cursor, page_records))
         assert isinstance(answer, ReadAnswer), answer
         assert answer.epoch == state.epoch
         assert (answer.head_seq, answer.earliest_seq) == (state.head_seq, state.earliest_seq)

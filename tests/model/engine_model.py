@@ -30,7 +30,14 @@ class Episode:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.seed = seed
-        self.one = OneShard(wal_file_bytes=self.rng.choice((4096, 16384, 1 << 20)))
+        self.one = OneShard(
+            wal_file_bytes=self.rng.choice((4096, 16384, 1 << 20)),
+            segment_max_events=self.rng.choice((1, 3, 10, 100, 10_000)),
+            segment_max_bytes=self.rng.choice((4096, 1 << 20)),
+            segment_max_age_ms=self.rng.choice((1000, 3_600_000)),
+            checkpoint_interval_ms=self.rng.choice((100, 1000, 60_000)),
+            reader_grace_ms=self.rng.choice((0, 5000)),
+        )
         self.topics: dict[str, OracleTopic] = {}
         self.told: list[str] = []
         self.done = 0
@@ -218,6 +225,14 @@ class Episode:
         self.tell(f"{ms} ms pass")
         self.one.pass_time(ms)
 
+    def checkpoint(self) -> None:
+        """One begins; how far it comes before the next operation is up to chance."""
+        turns = self.rng.choice((0, 1, 3, 10, 30, 1000))
+        self.tell(f"a checkpoint for {turns} turns")
+        self.one.shard.start_checkpoint()
+        for _ in range(turns):
+            self.one.turn()
+
     def step_clock(self) -> None:
         ms = self.rng.choice((-700, -5000, 400, 3000))
         self.tell(f"the clock steps by {ms} ms")
@@ -315,7 +330,8 @@ class Episode:
             )
 
     SHARES = (
-        (0.50, append),
+        (0.46, append),
+        (0.04, checkpoint),
         (0.06, keyed_append),
         (0.04, repeated_append),
         (0.07, put),

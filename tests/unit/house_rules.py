@@ -31,8 +31,25 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "topicsd": ("topicsd", "shared"),
     "topicsd/disk": ("topicsd.disk", "shared"),
     "topicsd/wal": ("topicsd.wal", "topicsd.disk", "shared"),
-    "topicsd/engine": ("topicsd.engine", "topicsd.wal", "topicsd.disk", "shared"),
-    "topicsd/commands": ("topicsd.commands", "topicsd.engine", "topicsd.wal", "topicsd.disk", "shared"),
+    "topicsd/segment": ("topicsd.segment", "topicsd.wal", "topicsd.disk", "shared"),
+    "topicsd/checkpoint": ("topicsd.checkpoint", "topicsd.segment", "topicsd.wal", "topicsd.disk", "shared"),
+    "topicsd/engine": (
+        "topicsd.engine",
+        "topicsd.checkpoint",
+        "topicsd.segment",
+        "topicsd.wal",
+        "topicsd.disk",
+        "shared",
+    ),
+    "topicsd/commands": (
+        "topicsd.commands",
+        "topicsd.engine",
+        "topicsd.checkpoint",
+        "topicsd.segment",
+        "topicsd.wal",
+        "topicsd.disk",
+        "shared",
+    ),
     # The one place from which the worker's side starts the front process.
     "topicsd/commands/serve.py": ("topicsd.commands", "topicsd.engine", "topicsd.disk", "router", "shared"),
 }

@@ -26,6 +26,8 @@ class DataDir(NamedTuple):
     layout: Layout
     shards: list[int]
     """Those that are meant, in the order in which to look at them."""
+    cold_dir: str = ""
+    """Where segments of the cold tier are; empty is where the last run says."""
 
     def paths(self, shard: int) -> ShardPaths:
         return shard_paths(self.path, shard)
@@ -37,6 +39,12 @@ class DataDir(NamedTuple):
 def add_directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", help=f"the data directory, the one with {LAYOUT_NAME}")
     parser.add_argument("--shard", type=int, metavar="N", help="only this shard, from 0")
+    parser.add_argument(
+        "--cold-dir",
+        metavar="DIR",
+        default="",
+        help="where old segments were moved to; where the server last said that it is, unless given",
+    )
 
 
 def open_data_dir(given: argparse.Namespace, on_read: Callable[[int], None] | None = None) -> DataDir:
@@ -51,10 +59,10 @@ def open_data_dir(given: argparse.Namespace, on_read: Callable[[int], None] | No
         raise CommandError(_why_not(fs, path))
     wanted: int | None = given.shard
     if wanted is None:
-        return DataDir(fs, path, layout, list(range(layout.shards)))
+        return DataDir(fs, path, layout, list(range(layout.shards)), given.cold_dir)
     if not 0 <= wanted < layout.shards:
         raise CommandError(f"there is no shard {wanted}: {path} has shards 0 to {layout.shards - 1}")
-    return DataDir(fs, path, layout, [wanted])
+    return DataDir(fs, path, layout, [wanted], given.cold_dir)
 
 
 def owner_first(data_dir: DataDir, topic: str) -> list[int]:

@@ -31,10 +31,11 @@ class Complaint(NamedTuple):
 class FrameCheck:
     """Over the batches of one shard, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: dict[int, str] | None = None) -> None:
+        """`names` are those of the topics that were created in front of the batches."""
         self.frames = 0
         self.records = 0
-        self.names: dict[int, str] = {}
+        self.names: dict[int, str] = dict(names or {})
         self.heads: dict[int, int] = {}
         """The newest seq of each topic that was seen."""
         self._stamps: dict[int, int] = {}

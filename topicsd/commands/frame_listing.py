@@ -26,14 +26,20 @@ class FrameListing:
     """Hands every row to `show`; `count` says how many there were."""
 
     def __init__(
-        self, shard: int, log: ShardLog, topic_id: int | None, show: Callable[[FrameRow], None]
+        self,
+        shard: int,
+        log: ShardLog,
+        topic_id: int | None,
+        show: Callable[[FrameRow], None],
+        names: dict[int, str],
     ) -> None:
+        """`names` are those of the topics that were created in front of the log."""
         self.count = 0
         self._shard = shard
         self._log = log
         self._topic_id = topic_id
         self._show = show
-        self._names: dict[int, str] = {}
+        self._names = names
         self._file = ""
 
     def run(self, identity: Identity) -> None:

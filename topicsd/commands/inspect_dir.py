@@ -17,12 +17,16 @@ import msgspec
 
 from shared.clock import SystemClock
 from shared.names import topic_id
+from topicsd.checkpoint.snapshot_format import TopicEntry
+from topicsd.commands.checkpoint_report import CheckpointReport, checkpoint_report, document
+from topicsd.commands.checkpoint_text import checkpoint_text, topic_checkpoint_text
 from topicsd.commands.command import FINE, WRONG, Command, CommandError
 from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir, owner_first, stray_shards
 from topicsd.commands.frame_listing import FrameListing
 from topicsd.commands.frame_text import FrameRow, heading, row_text
 from topicsd.commands.inspect_text import COPY_NOTE, shard_text, topic_text
 from topicsd.commands.json_document import write_json
+from topicsd.commands.loaded_shard import choose_basis
 from topicsd.commands.shard_log import ShardLog
 from topicsd.commands.shard_report import ShardReport, notes, problems, shard_report
 from topicsd.commands.text_table import WIDTH, facts, plural, readable
@@ -46,6 +50,20 @@ class DirectoryReport(msgspec.Struct, frozen=True, kw_only=True):
     note: str = COPY_NOTE
 
 
+class CheckpointsReport(msgspec.Struct, frozen=True, kw_only=True):
+    directory: str
+    shards: list[CheckpointReport]
+
+
+class TopicCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic, as the newest good snapshot of its shard has it."""
+
+    shard: int
+    snapshot: int | None
+    problems: list[str]
+    topic: TopicEntry
+
+
 class TopicAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One topic, with what is to be known of its shard."""
 
@@ -59,7 +77,13 @@ class TopicAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_directory(parser)
     parser.add_argument("--topic", metavar="NAME", help="one topic in detail; with --frames, its frames")
-    parser.add_argument("--frames", action="store_true", help="list every frame of the log, as it is read")
+    views = parser.add_mutually_exclusive_group()
+    views.add_argument("--frames", action="store_true", help="list every frame of the log, as it is read")
+    views.add_argument(
+        "--checkpoint",
+        action="store_true",
+        help="the snapshots, what is published to readers, and the trash; with --topic, its segments",
+    )
     parser.add_argument(
         "--json", action="store_true", help="one JSON document; with --frames, one object a line"
     )
@@ -67,6 +91,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     data_dir = open_data_dir(given)
+    if given.checkpoint and given.topic is not None:
+        return show_topic_checkpoint(data_dir, given.topic, given.json)
+    if given.checkpoint:
+        return show_checkpoints(data_dir, given.json)
     if given.frames:
         return show_frames(data_dir, given.topic, given.json)
     if given.topic is not None:
@@ -134,26 +162,63 @@ def no_such_topic(data_dir: DataDir, name: str, troubled: list[ShardReport]) -> 
     return CommandError(sentence)
 
 
+def show_checkpoints(data_dir: DataDir, as_json: bool) -> int:
+    reports = [checkpoint_report(data_dir, shard) for shard in data_dir.shards]
+    if as_json:
+        write_json(document(CheckpointsReport(directory=readable(data_dir.path), shards=reports)))
+    else:
+        print(data_dir.path)
+        for report in reports:
+            print("", *checkpoint_text(report), sep="\n")
+    return WRONG if any(report.problems for report in reports) else FINE
+
+
+def show_topic_checkpoint(data_dir: DataDir, name: str, as_json: bool) -> int:
+    problems: list[str] = []
+    for shard in owner_first(data_dir, name):
+        report = checkpoint_report(data_dir, shard)
+        for topic in report.topics:
+            if topic.name == name:
+                _print_topic_checkpoint(report, topic, as_json)
+                return WRONG if report.problems else FINE
+        problems += [f"; shard {shard:02d}: {problem}" for problem in report.problems]
+    raise CommandError(f'no snapshot in {data_dir.path} has a topic "{name}"{"".join(problems[:1])}')
+
+
+def _print_topic_checkpoint(report: CheckpointReport, topic: TopicEntry, as_json: bool) -> None:
+    if as_json:
+        answer = TopicCheckpoint(
+            shard=report.shard, snapshot=report.used, problems=report.problems, topic=topic
+        )
+        write_json(document(answer))
+        return
+    print(*topic_checkpoint_text(report, topic), sep="\n")
+    if report.problems:
+        print(*facts([("WRONG", problem) for problem in report.problems]), sep="\n")
+
+
 def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
     """Rows go out as they are read; what is to be said about the end of a log goes to stderr."""
     shards = data_dir.shards if topic is None else owner_first(data_dir, topic)
     wanted = None if topic is None else topic_id(topic)
-    code, found = FINE, 0
+    code, found, is_known = FINE, 0, False
     for shard in shards:
         show = _show_json if as_json else _TableOfFrames(f"shard {shard:02d}  {data_dir.paths(shard).root}")
-        with closing(ShardLog(data_dir.fs, data_dir.paths(shard))) as log:
-            listing = FrameListing(shard, log, wanted, show)
+        basis = choose_basis(data_dir.fs, data_dir.paths(shard), data_dir.identity(shard))
+        is_known = is_known or topic in basis.names.values()
+        with closing(ShardLog(data_dir.fs, data_dir.paths(shard), basis.known)) as log:
+            listing = FrameListing(shard, log, wanted, show, basis.names)
             listing.run(data_dir.identity(shard))
             sys.stdout.flush()
             found += listing.count
-            for problem in problems(log):
+            for problem in problems(log, basis):
                 code = WRONG
                 print(f"topicsd: shard {shard:02d}: {problem}", file=sys.stderr)
-            for note in notes(log):
+            for note in notes(log, basis):
                 print(f"topicsd: shard {shard:02d}: {note}", file=sys.stderr)
         if topic is not None and found:
             break
-    if topic is not None and not found:
+    if topic is not None and not found and not is_known:
         raise no_such_topic(data_dir, topic, [])
     return code
 

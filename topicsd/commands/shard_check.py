@@ -14,40 +14,33 @@ from contextlib import closing
 import msgspec
 
 from shared.clock import Clock
-from shared.config import Settings
 from shared.placement import shard_of
+from topicsd.commands.checkpoint_check import CheckpointCheck
 from topicsd.commands.damage_search import DamagedFrame, Place, Stretch, read_on
 from topicsd.commands.data_dir import DataDir
+from topicsd.commands.finding import Finding, Level
 from topicsd.commands.frame_check import Complaint, FrameCheck
-from topicsd.commands.shard_log import End, ShardLog
+from topicsd.commands.loaded_shard import LoadedShard
+from topicsd.commands.shard_log import End
 from topicsd.commands.shard_report import notes, problems_around
 from topicsd.commands.text_table import plural, readable
-from topicsd.engine.replay import Replay, ReplayError
-from topicsd.engine.shard_state import ShardState
+from topicsd.engine.replay import ReplayError
+from topicsd.segment.entry import SegmentDamage
 from topicsd.wal.batch_end import BATCH_END_BYTES
 from topicsd.wal.file_header import FILE_HEADER_BYTES
 from topicsd.wal.frame import HEADER, KNOWN_TYPES, LEN_BYTES, U32, FrameType
-from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import LogFileFound, Walk
 from topicsd.wal.reader import FoundBatch
 
 _APPEND = FrameType.APPEND
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong, and where; the place is as exact as it can be known."""
-
-    what: str
-    file: str | None = None
-    offset: int | None = None
-    topic: str | None = None
-    seq: int | None = None
-
-
 class ShardVerdict(msgspec.Struct, kw_only=True):
     shard: int
     path: str
     files: int = 0
+    """Of the log, with those that only the older snapshot needs."""
+    segments: int = 0
     batches: int = 0
     frames: int = 0
     records: int = 0
@@ -60,8 +53,8 @@ def check_shard(data_dir: DataDir, shard: int, clock: Clock) -> ShardVerdict:
     paths = data_dir.paths(shard)
     verdict = ShardVerdict(shard=shard, path=readable(paths.root))
     try:
-        with closing(ShardLog(data_dir.fs, paths)) as log:
-            ShardCheck(data_dir, shard, log, clock, verdict).run()
+        with closing(LoadedShard(data_dir, shard, clock)) as loaded:
+            ShardCheck(loaded, verdict).run()
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
         verdict.problems.append(Finding(what=what, file=readable(str(error.filename or paths.root))))
@@ -69,24 +62,29 @@ def check_shard(data_dir: DataDir, shard: int, clock: Clock) -> ShardVerdict:
 
 
 class ShardCheck:
-    def __init__(
-        self, data_dir: DataDir, shard: int, log: ShardLog, clock: Clock, verdict: ShardVerdict
-    ) -> None:
-        self._data_dir = data_dir
-        self._shard = shard
-        self._log = log
+    def __init__(self, loaded: LoadedShard, verdict: ShardVerdict) -> None:
+        self._loaded = loaded
+        self._data_dir = loaded.data_dir
+        self._shard = loaded.shard
+        self._log = loaded.log
         self._verdict = verdict
-        self._state = ShardState(clock, Settings(), LogFiles(data_dir.fs))
-        self._replay = Replay(self._state)
-        self._replays = True
+        self._replays = not loaded.problem
         """False from the first place on at which a start would stop."""
-        self._check = FrameCheck()
+        self.refused = ""
+        """What of a whole batch a start does not take."""
+        self._check = FrameCheck(loaded.basis.names)
+        self.checkpoint = CheckpointCheck(loaded, self._find, verdict.notes.append)
         self._missed_nothing = True
         """Every frame so far was whole, so the next seq of each topic is known."""
 
     def run(self) -> None:
         log, verdict = self._log, self._verdict
-        log.walk(self._data_dir.identity(self._shard), self._batch)
+        self.checkpoint.run()
+        if self._loaded.problem and not any(found.level is Level.STOPS for found in verdict.problems):
+            self._find(Finding(what=f"{self._loaded.problem}. A server does not start this shard"))
+        for sentence in self._loaded.basis.complaints if self._loaded.basis.snapshot is None else ():
+            verdict.notes.append(sentence)
+        log.walk(self._loaded.identity, self._batch)
         self._replays = False
         if log.end is End.DAMAGED:
             self._behind_damage()
@@ -94,15 +92,17 @@ class ShardCheck:
             self._find(Finding(what=log.problem))
             self._each_by_itself(log.files)
         for sentence in problems_around(log):
-            self._find(Finding(what=sentence))
-        verdict.notes += notes(log)
+            self._find(Finding(what=sentence, level=Level.MENDS))
+        verdict.notes += notes(log, self._loaded.basis)
         if log.end is End.TORN:
             self._behind_tear()
         self._note_cut_remains()
         self._note_misplaced()
-        verdict.files = len(log.files)
-        verdict.frames, verdict.records = self._check.frames, self._check.records
-        verdict.bytes += FILE_HEADER_BYTES * len(log.files)
+        verdict.files = len(log.past) + len(log.files)
+        verdict.segments = self.checkpoint.segments
+        verdict.frames = self._check.frames
+        verdict.records = self._check.records + self.checkpoint.records
+        verdict.bytes += FILE_HEADER_BYTES * verdict.files + self.checkpoint.bytes
 
     def _batch(self, batch: FoundBatch, position: int) -> None:
         file = self._log.name_of(batch)
@@ -110,10 +110,15 @@ class ShardCheck:
         if not self._replays:
             return
         try:
-            self._replay.batch(batch, position)
+            self._loaded.replay_batch(batch, position)
         except ReplayError as error:
             self._replays = False
+            self.refused = f"{file}: the frame of ordinal {error.ordinal} {error.what}"
             self._find(self._named(file, _frame_of(batch, error.ordinal), f"the frame {error.what}"))
+        except SegmentDamage as damage:
+            self._replays = False
+            what = f"a delete in it cannot be replayed: {damage}. A server does not start this shard"
+            self._find(Finding(what=what, file=file, offset=batch.offset))
 
     def _check_batch(self, batch: FoundBatch, file: str) -> None:
         self._verdict.batches += 1
@@ -232,7 +237,7 @@ class ShardCheck:
                 self._verdict.notes.append(f"{cut} were cut off by an earlier start and are never read")
 
     def _note_misplaced(self) -> None:
-        for topic in self._state.topics.values():
+        for topic in self._loaded.state.topics.values():
             owner = shard_of(topic.topic_id, self._data_dir.layout.shards)
             if owner != self._shard:
                 belongs = f"its name belongs to shard {owner}, and there a server looks for it"

@@ -7,6 +7,9 @@ being written. A lock that is held says the same. Everything in front of that pl
 What a run left behind an end that was already judged, by the start after it, is told from a torn tail that
 nobody has seen yet: CURRENT says then that the log ended cleanly at that very place.
 
+With a snapshot the log is what stands behind its place. The files in front of that are `past`: they are there
+for the snapshot before it.
+
 Must not know: what the frames mean, or who wants to know.
 """
 
@@ -23,6 +26,7 @@ from topicsd.wal.current_file import Current, read_current
 from topicsd.wal.file_header import FILE_HEADER_BYTES
 from topicsd.wal.log_walk import (
     BatchRefused,
+    Known,
     LogFileFound,
     OnBatch,
     UnreadableLog,
@@ -75,14 +79,17 @@ class FileTally(NamedTuple):
 class ShardLog:
     """The files of one shard, open for reading; close it when done."""
 
-    def __init__(self, fs: Fs, paths: ShardPaths) -> None:
+    def __init__(self, fs: Fs, paths: ShardPaths, known: Known | None = None) -> None:
+        """`known` is what the snapshot says from which a start goes on."""
         self.fs = fs
         self.paths = paths
+        self.known = known
         self.owner = fs.lock_owner(paths.lock)
         # Before the files are listed: what it names is then among them.
         self.current, self._current_place = _read_current(fs, paths.current)
         self.has_current_file = self._current_place is not None
         self.files: list[LogFileFound] = []
+        self.past: list[LogFileFound] = []
         self.tallies: dict[str, FileTally] = {}
         self.walked: Walk | None = None
         self.end = End.UNREADABLE
@@ -91,13 +98,18 @@ class ShardLog:
         self.synced_position = 0
         """How much of the log is known to be on the disk itself."""
         try:
-            self.files = _open_files(fs, paths)
+            found = _open_files(fs, paths)
+            begin = 0 if known is None else known.start.file
+            self.past = [file for file in found if file.first_ordinal < begin]
+            self.files = found[len(self.past) :]
         except UnreadableLog as error:
             self.problem = str(error)
-        self._names = {file.header.epoch: file.name for file in self.files if file.header is not None}
+        self._names = {
+            file.header.epoch: file.name for file in self.past + self.files if file.header is not None
+        }
 
     def close(self) -> None:
-        for file in self.files:
+        for file in self.past + self.files:
             self.fs.close(file.fd)
 
     def name_of(self, batch: FoundBatch) -> str:
@@ -128,7 +140,7 @@ class ShardLog:
             return
         try:
             check_identity(self.paths, self.files, identity)
-            self.walked = walk = walk_log(self.fs, self.files, self.current, counted)
+            self.walked = walk = walk_log(self.fs, self.files, self.current, counted, self.known)
         except BatchRefused as error:
             self.problem = f"{error.place}: {error}"
             return
@@ -156,6 +168,14 @@ class ShardLog:
             return walk is None
         # Of a log that is being written only a part was read, and how that ends says nothing.
         return self.end is End.BEING_WRITTEN or ends_as_current_says(self.current, walk)
+
+    def is_foreign(self, identity: Identity) -> bool:
+        """A file is of another shard or directory."""
+        try:
+            check_identity(self.paths, self.past + self.files, identity)
+        except UnreadableLog:
+            return True
+        return False
 
     def leftovers(self) -> list[str]:
         return [name for name in self.fs.list_dir(self.paths.wal) if is_leftover_name(name)]

@@ -14,15 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from shared.clock import Clock
-from shared.config import Settings
 from topicsd.commands.data_dir import DataDir
+from topicsd.commands.loaded_shard import Basis, LoadedShard
 from topicsd.commands.shard_log import End, FileTally, ShardLog
-from topicsd.commands.text_table import plural, readable, size
+from topicsd.commands.text_table import plural, readable, size, utc
 from topicsd.commands.topic_report import TopicReport, topic_report
-from topicsd.engine.replay import Replay
-from topicsd.engine.shard_state import ShardState
+from topicsd.disk.layout import wal_name
+from topicsd.segment.entry import SegmentDamage
 from topicsd.wal.file_header import FILE_HEADER_BYTES
-from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import LogFileFound
 
 BEYOND = "is not part of the log; a start puts it into quarantine"
@@ -62,6 +61,8 @@ class ShardReport(msgspec.Struct, kw_only=True):
     starts: bool = False
     """Whether a server would start with it."""
     end: str = ""
+    snapshot: int | None = None
+    """The number of the one from which a start goes on."""
     files: list[FileReport] = []
     quarantine: list[NamedSize] = []
     leftovers: list[str] = []
@@ -80,38 +81,38 @@ def shard_report(data_dir: DataDir, shard: int, clock: Clock) -> ShardReport:
     paths = data_dir.paths(shard)
     report = ShardReport(shard=shard, path=readable(paths.root))
     try:
-        with closing(ShardLog(data_dir.fs, paths)) as log:
-            state = _replay(log, data_dir, shard, clock)
-            _fill(report, log)
+        with closing(LoadedShard(data_dir, shard, clock)) as loaded:
+            loaded.walk()
+            log, state = loaded.log, loaded.state
+            _fill(report, loaded)
             report.idempotency_keys = state.dedupe.count
-            report.topics = [
-                topic_report(topic, log.synced_position, log.heads_exact, clock.now_ms())
-                for _, topic in sorted(state.topics.items())
-            ]
+            try:
+                report.topics = [
+                    topic_report(topic, log.synced_position, log.heads_exact, clock.now_ms())
+                    for _, topic in sorted(state.topics.items())
+                ]
+            except SegmentDamage as damage:
+                report.problems.append(f"what is alive cannot be told: {damage}")
     except OSError as error:
         where = readable(str(error.filename or paths.root))
         report.problems.append(f"it cannot be read: {where}: {error.strerror}")
     return report
 
 
-def _replay(log: ShardLog, data_dir: DataDir, shard: int, clock: Clock) -> ShardState:
-    """The topics as a start would find them."""
-    state = ShardState(clock, Settings(), LogFiles(data_dir.fs))
-    log.walk(data_dir.identity(shard), Replay(state).batch)
-    return state
-
-
-def _fill(report: ShardReport, log: ShardLog) -> None:
+def _fill(report: ShardReport, loaded: LoadedShard) -> None:
+    log, snapshot = loaded.log, loaded.basis.snapshot
     run = last_run(log)
     report.in_use_by = log.owner
     report.last_run, report.last_run_means = run
     report.heads_exact = log.heads_exact
     report.end = log.end.value
-    report.files = [_file_report(log, file) for file in log.files]
+    report.snapshot = None if snapshot is None else snapshot.head.number
+    report.files = [_past_report(file) for file in log.past]
+    report.files += [_file_report(log, file) for file in log.files]
     report.quarantine = [NamedSize(*found) for found in log.quarantined()]
     report.leftovers = log.leftovers()
-    report.problems, report.notes = problems(log), notes(log)
-    report.starts = not log.problem
+    report.problems, report.notes = problems(log, loaded.basis, loaded.problem), notes(log, loaded.basis)
+    report.starts = not (log.problem or loaded.problem)
 
 
 def last_run(log: ShardLog) -> LastRun:
@@ -123,7 +124,8 @@ def last_run(log: ShardLog) -> LastRun:
         return LastRun(
             "in_use", f"it has not ended: process {log.owner} holds the shard and may write to it{failed}"
         )
-    if current is None and not log.has_current_file and not log.tallies and log.end is End.HERE:
+    is_new = log.known is None and not log.tallies and log.end is End.HERE
+    if current is None and not log.has_current_file and is_new:
         return LastRun("never_written", "nothing was ever written here")
     if current is None:
         wrong = "is damaged" if log.has_current_file else "is missing"
@@ -160,16 +162,17 @@ def last_run(log: ShardLog) -> LastRun:
     )
 
 
-def problems(log: ShardLog) -> list[str]:
-    """What is wrong with the shard's data."""
-    reading = [f"{log.problem}. A server does not start this shard"] if log.problem else []
-    return reading + problems_around(log)
+def problems(log: ShardLog, basis: Basis, problem: str = "") -> list[str]:
+    """What is wrong with the shard's data; `problem` is why a start would not come to the log."""
+    first = problem or basis.problem or log.problem
+    found = [f"{first}. A server does not start this shard"] if first else []
+    return found + basis.complaints + problems_around(log)
 
 
 def problems_around(log: ShardLog) -> list[str]:
     """What is wrong although the log can be read."""
     found = []
-    if log.current is None and log.tallies:
+    if log.current is None and (log.tallies or log.known is not None):
         wrong = "is damaged" if log.has_current_file else "is missing, though there is a log"
         found.append(
             f"CURRENT {wrong}. A start reads the log from the disk itself and takes no head for exact"
@@ -184,9 +187,14 @@ def problems_around(log: ShardLog) -> list[str]:
     return found
 
 
-def notes(log: ShardLog) -> list[str]:
+def notes(log: ShardLog, basis: Basis) -> list[str]:
     """What is worth knowing and not wrong."""
     found = []
+    if basis.snapshot is not None:
+        head = basis.snapshot.head
+        place = f"{wal_name(head.start.file)} from offset {head.start.offset}"
+        made = utc(head.created_ms)
+        found.append(f"a start goes on from snapshot {head.number} of {made}, and reads {place}")
     walk = log.walked
     if walk is not None and log.end is not End.HERE and log.end is not End.DAMAGED:
         where, count = f"offset {walk.offset} of {walk.place}", walk.remains_end - walk.offset
@@ -218,6 +226,22 @@ def notes(log: ShardLog) -> list[str]:
         )
     found += [f"{name} in wal/ is nothing of ours" for name in log.unknown_names()]
     return found
+
+
+def _past_report(file: LogFileFound) -> FileReport:
+    return FileReport(
+        name=file.name,
+        size_bytes=file.size_bytes,
+        used_bytes=0,
+        first_ordinal=file.first_ordinal,
+        last_ordinal=file.first_ordinal - 1,
+        batches=0,
+        frames=0,
+        synced_offset=0,
+        made_ts=0 if file.header is None else file.header.ts,
+        remains_bytes=0,
+        end="in the snapshot; kept for the one before it",
+    )
 
 
 def _file_report(log: ShardLog, file: LogFileFound) -> FileReport:

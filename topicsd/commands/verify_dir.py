@@ -1,7 +1,7 @@
 """`topicsd verify DIR`: read everything, and name whatever is wrong with file, offset, topic and seq.
 
-Exit code 0 is a promise: every byte of the log was read, and a server starts with it. It only looks, takes no
-lock and may run beside a server; then it is about what was written when it came there.
+Exit code 0 is a promise: every byte that counts was read, and a server starts with it. It only looks, takes
+no lock and may run beside a server; then it is about what was written when it came there.
 
 Must not know: how a shard is checked.
 """
@@ -16,15 +16,16 @@ import msgspec
 from shared.clock import SystemClock
 from topicsd.commands.command import FINE, WRONG, Command
 from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir, stray_shards
+from topicsd.commands.finding import Finding
 from topicsd.commands.json_document import write_json
 from topicsd.commands.progress import Progress
-from topicsd.commands.shard_check import Finding, ShardVerdict, check_shard
+from topicsd.commands.shard_check import ShardVerdict, check_shard
 from topicsd.commands.text_table import facts, harmless, plural, readable, size
-from topicsd.disk.layout import parse_wal_name
 
 DESCRIPTION = """\
-Read everything in a data directory and check it: every file, batch, frame and seq. What is wrong is named
-with file, offset, topic and seq, and the exit code is 1. It changes nothing and takes no lock.
+Read everything in a data directory and check it: snapshots, segments with their indexes, tags and deletes,
+and the log with every batch, frame and seq. What is wrong is named with file, offset, topic and seq, and the
+exit code is 1. It changes nothing and takes no lock.
 
 That nothing is wrong does not say that nothing is missing: a copy that is older than what its original went
 on to write is whole in itself, and nothing in it can tell.
@@ -35,6 +36,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     is_fine: bool
     files: int
+    segments: int
     batches: int
     frames: int
     records: int
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     progress = Progress()
     data_dir = open_data_dir(given, progress.read)
-    progress.begin(sum(_log_bytes(data_dir, shard) for shard in data_dir.shards))
+    progress.begin(sum(stored_bytes(data_dir, shard) for shard in data_dir.shards))
     shards = []
     for shard in data_dir.shards:
         progress.label = f"shard {shard:02d}"
@@ -61,6 +63,7 @@ def run(given: argparse.Namespace) -> int:
         directory=readable(data_dir.path),
         is_fine=not any(shard.problems for shard in shards),
         files=sum(shard.files for shard in shards),
+        segments=sum(shard.segments for shard in shards),
         batches=sum(shard.batches for shard in shards),
         frames=sum(shard.frames for shard in shards),
         records=sum(shard.records for shard in shards),
@@ -75,14 +78,17 @@ def run(given: argparse.Namespace) -> int:
     return FINE if verdict.is_fine else WRONG
 
 
-def _log_bytes(data_dir: DataDir, shard: int) -> int:
+def stored_bytes(data_dir: DataDir, shard: int) -> int:
     """What there is to read, about; a file may go while it is asked."""
-    wal = data_dir.paths(shard).wal
+    fs, paths = data_dir.fs, data_dir.paths(shard)
+    found = 0
     try:
-        names = [name for name in data_dir.fs.list_dir(wal) if parse_wal_name(name) is not None]
-        return sum(data_dir.fs.stat(os.path.join(wal, name)).size for name in names)
+        folders = [paths.wal, *(os.path.join(paths.topics, name) for name in fs.list_dir(paths.topics))]
+        for folder in folders:
+            found += sum(fs.stat(os.path.join(folder, name)).size for name in fs.list_dir(folder))
     except OSError:
-        return 0
+        pass
+    return found
 
 
 def _text(verdict: Verdict) -> list[str]:
@@ -90,7 +96,7 @@ def _text(verdict: Verdict) -> list[str]:
     for shard in verdict.shards:
         lines.append(f"shard {shard.shard:02d}  {_counts(shard)}")
         lines += facts(
-            [("WRONG", _finding(found)) for found in shard.problems]
+            [("WRONG", finding_text(found)) for found in shard.problems]
             + [("note", harmless(note)) for note in shard.notes],
             name_width=5,
         )
@@ -102,12 +108,16 @@ def _text(verdict: Verdict) -> list[str]:
 
 def _counts(read: ShardVerdict | Verdict) -> str:
     return (
-        f"{plural(read.files, 'file')}, {plural(read.batches, 'batch', 'batches')}, "
+        f"{plural(read.files, 'file')}, {_segments(read)}{plural(read.batches, 'batch', 'batches')}, "
         f"{plural(read.frames, 'frame')}, {plural(read.records, 'record')}, {size(read.bytes)}"
     )
 
 
-def _finding(found: Finding) -> str:
+def _segments(read: ShardVerdict | Verdict) -> str:
+    return f"{plural(read.segments, 'segment')}, " if read.segments else ""
+
+
+def finding_text(found: Finding) -> str:
     place = [] if found.file is None else [found.file]
     if found.offset is not None:
         place.append(f"at offset {found.offset}")

@@ -64,6 +64,10 @@ class Fs(Protocol):
 
     def make_dir(self, path: str) -> None: ...
 
+    def remove_dir(self, path: str) -> None:
+        """Take away an empty directory; OSError with ENOTEMPTY when something is in it."""
+        ...
+
     def drop_cache(self, fd: int) -> None:
         """Forget the clean pages of a file, so that the next read asks the media."""
         ...
@@ -139,11 +143,14 @@ class RealFs:
     def make_dir(self, path: str) -> None:
         os.mkdir(path, 0o750)
 
+    def remove_dir(self, path: str) -> None:
+        os.rmdir(path)
+
     def drop_cache(self, fd: int) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def lock(self, path: str) -> int:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -7,11 +7,17 @@
                shards/00/LOCK         held by the shard's worker for its life
                         wal/          CURRENT and the WAL files
                         quarantine/   bytes that a recovery cut off; never deleted by the server
+                        topics/       0123456789abcdef-1024/: one an incarnation, topic id and epoch; in it
+                                      seg-0000000000000001.data, .idx, .tags, .del, or, once rewritten,
+                                      seg-0000000000000001-2.data and so on, with its generation
+                        meta/         snapshot.00000007.bin, MANIFEST.json
+                        meta/readers/ a lock file for each reader from outside
+                        trash/        dropped files, kept for readers for a grace time
 
 LAYOUT.json is written last, when all shard directories are on the disk. So where it is, a directory that
 is missing was lost, and the server refuses to start an empty shard in its place.
 
-Must not know: what is in the WAL.
+Must not know: what is in the files.
 """
 
 from __future__ import annotations
@@ -33,6 +39,10 @@ INSTANCE_BYTES = 16
 SHARD_COUNT_MAX = 1024
 
 _WAL_NAME = re.compile(r"wal-(\d{16})\.log", re.ASCII)
+_TOPIC_DIR_NAME = re.compile(r"([0-9a-f]{16})-([1-9]\d*)", re.ASCII)
+_SEGMENT_NAME = re.compile(r"seg-(\d{16})(?:-([1-9]\d*))?(\.data|\.idx|\.tags|\.del)", re.ASCII)
+_SNAPSHOT_NAME = re.compile(r"snapshot\.(\d{8})\.bin", re.ASCII)
+_TRASH_NAME = re.compile(r"(\d{16})-(\d+)-(.+)", re.ASCII)
 _SPARE_NAME = re.compile(r"spare-\d+\.log", re.ASCII)
 
 
@@ -72,6 +82,32 @@ class ShardPaths(NamedTuple):
     def quarantine(self) -> str:
         return os.path.join(self.root, "quarantine")
 
+    @property
+    def topics(self) -> str:
+        return os.path.join(self.root, "topics")
+
+    @property
+    def meta(self) -> str:
+        return os.path.join(self.root, "meta")
+
+    @property
+    def readers(self) -> str:
+        return os.path.join(self.root, "meta", "readers")
+
+    @property
+    def manifest(self) -> str:
+        return os.path.join(self.root, "meta", "MANIFEST.json")
+
+    @property
+    def trash(self) -> str:
+        return os.path.join(self.root, "trash")
+
+    def topic_dir(self, topic_id: int, epoch: int) -> str:
+        return os.path.join(self.root, "topics", topic_dir_name(topic_id, epoch))
+
+    def snapshot(self, number: int) -> str:
+        return os.path.join(self.root, "meta", snapshot_name(number))
+
     def wal_file(self, first_ordinal: int) -> str:
         return os.path.join(self.root, "wal", wal_name(first_ordinal))
 
@@ -97,6 +133,47 @@ def parse_wal_name(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def topic_dir_name(topic_id: int, epoch: int) -> str:
+    return f"{topic_id:016x}-{epoch}"
+
+
+def parse_topic_dir_name(name: str) -> tuple[int, int] | None:
+    """The topic id and the epoch, or None when the name is not a topic directory's."""
+    match = _TOPIC_DIR_NAME.fullmatch(name)
+    return (int(match[1], 16), int(match[2])) if match else None
+
+
+def segment_stem(first_seq: int, generation: int) -> str:
+    """What the names of a segment's files begin with; as it was first written it has generation 0."""
+    return f"seg-{first_seq:016d}-{generation}" if generation else f"seg-{first_seq:016d}"
+
+
+def parse_segment_name(name: str) -> tuple[int, int, str] | None:
+    """First seq, generation and suffix, or None when the name is not that of a segment's file."""
+    match = _SEGMENT_NAME.fullmatch(name)
+    return (int(match[1]), int(match[2] or 0), match[3]) if match else None
+
+
+def snapshot_name(number: int) -> str:
+    return f"snapshot.{number:08d}.bin"
+
+
+def parse_snapshot_name(name: str) -> int | None:
+    match = _SNAPSHOT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def trash_name(dropped_ms: int, number: int, name: str) -> str:
+    """`number` tells apart what was dropped at one time under one name; sorted, the oldest comes first."""
+    return f"{dropped_ms:016d}-{number}-{name}"
+
+
+def parse_trash_name(name: str) -> tuple[int, int, str] | None:
+    """When it was dropped, the number, and what it was called."""
+    match = _TRASH_NAME.fullmatch(name)
+    return (int(match[1]), int(match[2]), match[3]) if match else None
+
+
 def is_leftover_name(name: str) -> bool:
     """A file that was being made when a run ended: no byte of it was ever part of the log."""
     return _SPARE_NAME.fullmatch(name) is not None or name.endswith(".tmp")
@@ -118,7 +195,7 @@ def create_data_dir(fs: Fs, data_dir: str, shard_count: int, instance: bytes) ->
         paths = shard_paths(data_dir, shard)
         for path in (paths.root, paths.wal, paths.quarantine):
             _make_dir(fs, path)
-        fs.sync_dir(paths.root)
+        make_segment_dirs(fs, paths)
     fs.sync_dir(shards_dir)
     fs.sync_dir(data_dir)
     layout = _sealed(Layout(format=LAYOUT_FORMAT, shards=shard_count, instance=instance.hex()))
@@ -148,6 +225,18 @@ def read_layout(fs: Fs, data_dir: str) -> Layout | None:
             if not exists(fs, found):
                 raise LayoutError(f"{found} is missing, though {path} names {layout.shards} shards")
     return layout
+
+
+def make_segment_dirs(fs: Fs, paths: ShardPaths) -> None:
+    """Make what is missing in a shard's directory: one of an earlier version has only its log.
+
+    Synced also when nothing was missing: a crash may have been between the making and the sync, and all
+    segments would hang on a name that a power cut takes away.
+    """
+    for path in (paths.topics, paths.meta, paths.readers, paths.trash):
+        _make_dir(fs, path)
+    fs.sync_dir(paths.meta)
+    fs.sync_dir(paths.root)
 
 
 def _sealed(layout: Layout) -> Layout:

@@ -67,4 +67,4 @@ class ReadOnlyFs:
         raise AssertionError("a command that only looks was about to change the disk")
 
     create = open_write = pwrite = allocate = truncate = sync_data = sync_dir = _refuse
-    rename = link = unlink = make_dir = drop_cache = lock = _refuse
+    rename = link = unlink = make_dir = remove_dir = drop_cache = lock = _refuse

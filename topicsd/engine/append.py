@@ -219,7 +219,7 @@ class PendingAppend(TopicEntry):
         if tags is not None:
             for seq, tag in enumerate(tags, self.first_seq):
                 if tag:
-                    topic.tags.add(tag, seq)
+                    run.tags.add(tag, seq)
         if topic.evicts:
             enforce_caps(topic)
         head = topic.head
@@ -252,4 +252,6 @@ class PendingAppend(TopicEntry):
         shard, topic = self.shard, self.topic
         del shard.keyed[key.digest]
         write = KeyedWrite(key.records, self.first_seq, len(self.encoded[1]))
-        shard.dedupe.add(key.digest, write, topic.config.idempotency_window_ms, self.ts)
+        shard.dedupe.add(
+            key.digest, write, topic.config.idempotency_window_ms, self.ts, not topic.is_ephemeral
+        )

@@ -34,7 +34,9 @@ class Before(NamedTuple):
 class PendingRaise:
     """A raised ceiling whose frame is in the log and not yet on the disk."""
 
-    __slots__ = ("before", "ceiling", "topic")
+    __slots__ = ("before", "ceiling", "ordinal", "topic")
+
+    ordinal: int
 
     def __init__(self, topic: Topic, ceiling: Ceiling) -> None:
         self.topic = topic
@@ -54,7 +56,9 @@ class PendingRaise:
 class PendingLowering:
     """A ceiling that was brought down, until the frame that says so is on the disk."""
 
-    __slots__ = ("before", "shard", "topic")
+    __slots__ = ("before", "ordinal", "shard", "topic")
+
+    ordinal: int
 
     def __init__(self, shard: ShardState, topic: Topic) -> None:
         self.shard = shard

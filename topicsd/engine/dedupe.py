@@ -12,6 +12,7 @@ Pure: takes `now`, knows no clock. Must not know: frames, files, answers.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import xxhash
@@ -36,12 +37,13 @@ def key_digest(epoch: int, topic_id: int, key: str) -> bytes:
 class Generation:
     """The keys that were first used in one tenth of a window."""
 
-    __slots__ = ("counts", "ends_ms", "first_seqs", "places", "records", "used_ms")
+    __slots__ = ("counts", "digests", "ends_ms", "first_seqs", "places", "records", "used_ms")
 
     def __init__(self, ends_ms: int) -> None:
         self.ends_ms = ends_ms
         """First uses from here on go to the next generation."""
         self.places: dict[bytes, int] = {}
+        self.digests = bytearray()
         self.records = bytearray()
         self.first_seqs = array("Q")
         self.counts = array("I")
@@ -49,6 +51,7 @@ class Generation:
 
     def add(self, key: bytes, write: KeyedWrite, used_ms: int) -> None:
         self.places[key] = len(self.counts)
+        self.digests += key
         self.records += write.records
         self.first_seqs.append(write.first_seq)
         self.counts.append(write.records_count)
@@ -59,22 +62,36 @@ class Generation:
         return KeyedWrite(records, self.first_seqs[place], self.counts[place])
 
 
+class KeyColumns(NamedTuple):
+    """A generation as columns: entry i of each is of the same key."""
+
+    window_ms: int
+    number: int
+    digests: bytes
+    records: bytes
+    first_seqs: bytes
+    counts: bytes
+    used_ms: bytes
+
+
 class Dedupe:
     """All keys of the shard. Topics with one window share their generations."""
 
     def __init__(self, keys_max: int) -> None:
         self._keys_max = keys_max
-        self._windows: dict[int, dict[int, Generation]] = {}
-        """By window, then by the tenth of it. Not a queue: clocks step, and topics are not of one time."""
+        self._windows: dict[tuple[int, bool], dict[int, Generation]] = {}
+        """By window and by whether it outlives the process, then by the tenth of the window. Not a queue:
+        clocks step, and topics are not of one time."""
         self.count = 0
 
     def find(self, key: bytes, windows_ms: tuple[int, ...], now_ms: int) -> KeyedWrite | None:
         """The write that used the key within the topic's window: the first of those that it has had."""
         for window_ms in windows_ms:
-            for generation in reversed(self._windows.get(window_ms, {}).values()):
-                place = generation.places.get(key)
-                if place is not None and now_ms - generation.used_ms[place] <= windows_ms[0]:
-                    return generation.write_at(place)
+            for survives in (True, False):
+                for generation in reversed(self._windows.get((window_ms, survives), {}).values()):
+                    place = generation.places.get(key)
+                    if place is not None and now_ms - generation.used_ms[place] <= windows_ms[0]:
+                        return generation.write_at(place)
         return None
 
     def has_room(self, now_ms: int, pending_count: int) -> bool:
@@ -82,21 +99,53 @@ class Dedupe:
         self._forget(now_ms)
         return not self._keys_max or self.count + pending_count < self._keys_max
 
-    def add(self, key: bytes, write: KeyedWrite, window_ms: int, used_ms: int) -> None:
-        """Note the first use of a key."""
-        generations = self._windows.setdefault(window_ms, {})
+    def add(self, key: bytes, write: KeyedWrite, window_ms: int, used_ms: int, survives: bool = True) -> None:
+        """Note the first use of a key. Those of an ephemeral topic do not survive the process."""
+        generations = self._windows.setdefault((window_ms, survives), {})
         tenth_ms = max(1, window_ms // GENERATIONS)
         number = used_ms // tenth_ms
         generation = generations.get(number)
         if generation is None:
             generation = generations[number] = Generation((number + 1) * tenth_ms)
-        generation.add(key, write, used_ms)
-        self.count += 1
+        if key not in generation.places:  # A replay may come to what the snapshot has.
+            generation.add(key, write, used_ms)
+            self.count += 1
+
+    def columns(self) -> Iterator[KeyColumns]:
+        """All keys that survive, a generation at a time; others may be added and forgotten in between."""
+        for (window_ms, survives), generations in list(self._windows.items()):
+            for number, one in list(generations.items()) if survives else ():
+                yield KeyColumns(
+                    window_ms,
+                    number,
+                    bytes(one.digests),
+                    bytes(one.records),
+                    one.first_seqs.tobytes(),
+                    one.counts.tobytes(),
+                    one.used_ms.tobytes(),
+                )
+
+    def add_columns(self, columns: KeyColumns, now_ms: int) -> None:
+        """Take in what `columns` gave in an earlier run."""
+        tenth_ms = max(1, columns.window_ms // GENERATIONS)
+        generation = Generation((columns.number + 1) * tenth_ms)
+        if now_ms - generation.ends_ms > columns.window_ms:
+            return
+        digests = columns.digests
+        generation.digests += digests
+        generation.records += columns.records
+        generation.first_seqs.frombytes(columns.first_seqs)
+        generation.counts.frombytes(columns.counts)
+        generation.used_ms.frombytes(columns.used_ms)
+        keys = (digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
+        generation.places = {key: place for place, key in enumerate(keys)}
+        self._windows.setdefault((columns.window_ms, True), {})[columns.number] = generation
+        self.count += len(generation.counts)
 
     def _forget(self, now_ms: int) -> None:
-        for window_ms, generations in list(self._windows.items()):
+        for (window_ms, survives), generations in list(self._windows.items()):
             # The youngest key of a generation was used before its end.
             for number in [number for number, one in generations.items() if now_ms - one.ends_ms > window_ms]:
                 self.count -= len(generations.pop(number).counts)
             if not generations:
-                del self._windows[window_ms]
+                del self._windows[window_ms, survives]

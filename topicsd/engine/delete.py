@@ -10,15 +10,21 @@ from __future__ import annotations
 
 from functools import partial
 
-from shared.errors import INVALID_REQUEST, Refusal
+from shared.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
 from topicsd.engine.requests import Deleted, DeleteRequest, Reply
 from topicsd.engine.retention import delete_front, delete_one
+from topicsd.engine.run import Run
+from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
+from topicsd.segment.entry import DATA, SegmentDamage
 from topicsd.wal.control_frame import Delete, encode_control
+
+Found = dict[SealedRun, list[int]]
+"""What a delete by tag matches in sealed segments."""
 
 
 def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: Reply) -> None:
@@ -36,7 +42,50 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     log_expired(shard, topic, shard.clock.now_ms())
     below = topic.head + 1 if request.before_seq is None else min(request.before_seq, topic.head + 1)
     control = Delete(below, request.tag, request.is_prefix)
-    pending = PendingDelete(topic, control, reply)
+    sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
+    if control.tag is None or not sealed:
+        _join(shard, topic, control, {}, reply)
+        return
+    go_on = partial(_looked_up, shard, topic, control, reply)
+    shard.threads.read.submit(lambda: look_up(sealed, control), go_on)
+
+
+def look_up(runs: list[SealedRun], control: Delete) -> Found | SegmentDamage:
+    """On a thread: what the frame matches in sealed segments, with all that taking it out will need."""
+    assert control.tag is not None
+    found: Found = {}
+    try:
+        for run in runs:
+            found[run] = run.find_tag(control.tag.encode(), control.is_prefix, control.below)
+            if found[run]:
+                run.load_index()
+    except SegmentDamage as damage:
+        return damage
+    return found
+
+
+def _looked_up(
+    shard: ShardState, topic: Topic, control: Delete, reply: Reply, found: Found | SegmentDamage | OSError
+) -> None:
+    if isinstance(found, SegmentDamage):
+        detail: dict[str, object] = {
+            "segment": found.name.key(DATA),
+            "first_seq": found.first_seq,
+            "last_seq": found.last_seq,
+        }
+        tell(reply, Refusal(CORRUPT_SEGMENT, f"what carries the tag cannot be told: {found}", detail))
+    elif isinstance(found, OSError):
+        tell(reply, Refusal(CORRUPT_SEGMENT, f"what carries the tag cannot be told: {found}"))
+    elif topic.leaving is not None or shard.topics.get(topic.name) is not topic:
+        tell(reply, topic_not_found(topic.name))
+    elif (refusal := shard.log.admit_control()) is not None:
+        tell(reply, refusal)
+    else:
+        _join(shard, topic, control, found, reply)
+
+
+def _join(shard: ShardState, topic: Topic, control: Delete, found: Found, reply: Reply) -> None:
+    pending = PendingDelete(topic, control, found, reply)
     waits = topic.config.durability == "fsync" or shard.must_wait(topic)
     if waits:
         pending.wait()
@@ -47,14 +96,21 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     shard.log.join(frames, sum(map(len, frames)), len(frames), pending, waits)
 
 
-def apply_delete(topic: Topic, control: Delete) -> int:
-    """Take out what the frame says; how many were alive."""
+def apply_delete(topic: Topic, control: Delete, found: Found) -> int:
+    """Take out what the frame says; how many were alive. Of segments that were sealed since they were looked
+    through, or in a replay, the tags are read here."""
     if control.tag is None:
         return delete_front(topic, control.below - 1)
+    tag = control.tag.encode()
     return sum(
-        delete_one(topic, seq)
-        for seq in topic.tags.take(control.tag.encode(), control.is_prefix, control.below)
+        delete_one(topic, seq) for run in list(topic.runs) for seq in _matches(run, tag, control, found)
     )
+
+
+def _matches(run: Run, tag: bytes, control: Delete, found: Found) -> list[int]:
+    if isinstance(run, SealedRun) and run in found:
+        return found[run]
+    return run.find_tag(tag, control.is_prefix, control.below)
 
 
 def _refuse(request: DeleteRequest) -> Refusal | None:
@@ -66,17 +122,18 @@ def _refuse(request: DeleteRequest) -> Refusal | None:
 
 
 class PendingDelete(TopicEntry):
-    __slots__ = ("control", "reply")
+    __slots__ = ("control", "found", "reply")
 
-    def __init__(self, topic: Topic, control: Delete, reply: Reply) -> None:
+    def __init__(self, topic: Topic, control: Delete, found: Found, reply: Reply) -> None:
         super().__init__(topic)
         self.control = control
+        self.found = found
         self.reply = reply
 
     def publish(self) -> None:
         self.end_wait()
         topic = self.topic
-        deleted = apply_delete(topic, self.control)
+        deleted = apply_delete(topic, self.control, self.found)
         tell(
             self.reply,
             Deleted(topic.name, deleted, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from topicsd.engine.shard_state import ShardState
+from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 
 
@@ -21,6 +22,8 @@ def durable_seq_at(topic: Topic, synced: int) -> int:
     if topic.is_ephemeral:
         return 0
     for run in reversed(topic.runs):
+        if not isinstance(run, TailRun) or run.source is not None:
+            return run.next_seq - 1  # A checkpoint copies what is on the disk, and syncs its copy.
         # The frames of a topic do not overlap: those that begin before the synced end are durable, but
         # for the last of them when it reaches over it.
         count = bisect_right(run.positions, synced)

@@ -17,7 +17,7 @@ from shared.config import Settings
 from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import INSTANCE_BYTES, Layout, LayoutError, create_data_dir, read_layout, shard_paths
 from topicsd.engine.shard import Shard
-from topicsd.wal.sync_thread import Loop, SyncThread
+from topicsd.wal.sync_thread import Loop, start_threads
 from topicsd.wal.writer import Identity
 
 ONE_SHARD = Settings(shards=1)
@@ -42,13 +42,14 @@ def open_shard(
     if not 0 <= shard < layout.shards:
         raise LayoutError(f"{data_dir} has shards 0 to {layout.shards - 1}, there is no shard {shard}")
     used_loop = asyncio.get_running_loop() if loop is None else loop
-    thread = SyncThread(used_loop, f"disk-{shard:02d}")
+    threads = start_threads(used_loop, shard)
     identity = Identity(layout.instance_bytes, shard)
     paths = shard_paths(data_dir, shard)
     try:
-        return Shard(fs, SystemClock(), used_loop, thread, paths, identity, settings, on_failure)
+        return Shard(fs, SystemClock(), used_loop, threads, paths, identity, settings, on_failure)
     except BaseException:
-        thread.stop()
+        for thread in threads:
+            thread.stop()
         raise
 
 

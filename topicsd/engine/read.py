@@ -1,67 +1,68 @@
 """Reading behind a cursor: what is missing is said first, then come the records.
 
 The order of the questions, for a cursor: is it of another incarnation; is it behind the floor (loss that
-readers are told); is a lost range next; and then, record by record: deleted, own node, deliver. What is
+readers are told); is a lost range next; and then, stretch by stretch: deleted, own node, deliver. What is
 skipped on purpose moves the cursor silently. One answer carries one tombstone: a read stops in front of a
 lost range, and the next one, which stands at its edge, reports it and goes on behind it.
 
-Must not know: HTTP, JSON.
+Records leave as slices of pages (`page.py`), never one by one. What stands in a sealed segment and in no
+page is asked for: the answer is `Unfetched`, and `fetch.py` reads it on a thread and asks again.
+
+Must not know: HTTP, threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from shared.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
-from topicsd.disk.layout import wal_name
+from topicsd.engine.fill_page import Fetched, PageSource, Unfetched
+from topicsd.engine.page import PAGE_RECORDS, VARIANTS, Page
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
+from topicsd.engine.run import Run
 from topicsd.engine.shard_state import ShardState
-from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.engine.trim_report import log_expired
-from topicsd.wal.frame import FrameDamage, Record, parse_frame, record_of
 
-# Frames that stand this close to each other are read in one call, with what is between them.
-READ_GAP_BYTES = 4096
-READ_SPAN_BYTES = 1 << 20
+# What one read looks at is bounded also when it delivers nothing, as where all records are the reader's own.
+PAGES_MAX = 256
 
 
-class Damaged(Exception):
-    """The bytes of one record are not what was written."""
-
-    def __init__(self, seq: int, position: int, what: str) -> None:
-        super().__init__(what)
-        self.seq = seq
-        self.position = position
-
-
-def read(shard: ShardState, name: str, request: ReadRequest) -> ReadAnswer | Refusal:
+def read(
+    shard: ShardState, name: str, request: ReadRequest, fetched: Sequence[Fetched] = ()
+) -> ReadAnswer | Refusal | Unfetched:
     if request.from_seq < 0:
         return Refusal(INVALID_REQUEST, "from_seq: must be at least 0", {"field": "from_seq"})
     topic = shard.visible_topic(name)
     if topic is None:
         return topic_not_found(name)
-    log_expired(shard, topic, shard.clock.now_ms())
-    cursor, tombstone = _missed(topic, request)
-    lost = topic.lost.next_after(cursor)
-    if lost is not None and lost.first <= cursor + 1 and tombstone is None:
-        tombstone = _tombstone(topic, cursor + 1, lost.last, lost.reason)
-        cursor = lost.last
+    if topic.config.ttl_ms:
+        log_expired(shard, topic, shard.clock.now_ms())
+    cursor, tombstone = request.from_seq, None
+    if cursor > topic.head or cursor + 1 < topic.evict_floor or request.epoch not in (None, topic.epoch):
+        cursor, tombstone = _missed(topic, request)
+    stop = topic.head
+    if topic.lost.ranges:
         lost = topic.lost.next_after(cursor)
-    stop = topic.head if lost is None else max(cursor, lost.first - 1)
-    try:
-        records, cursor = _collect(shard, topic, cursor, stop, request)
-    except Damaged as damage:
-        if tombstone is None:
-            return _corrupt(shard, topic, damage)
-        # A reader that steps over the damage would never learn what it missed: that is said first.
-        records = []
+        if lost is not None and lost.first <= cursor + 1 and tombstone is None:
+            tombstone = _tombstone(topic, cursor + 1, lost.last, lost.reason)
+            cursor = lost.last
+            lost = topic.lost.next_after(cursor)
+        stop = topic.head if lost is None else max(cursor, lost.first - 1)
+    reading = _Stretches(shard, topic, request, fetched, cursor)
+    if cursor < stop:
+        reading.collect(stop)
+    if reading.unfetched is not None:
+        return reading.unfetched
+    if reading.damaged_seq and not reading.parts and tombstone is None:
+        return _corrupt(shard, topic, reading.damaged_seq, reading.damaged)
     return ReadAnswer(
         topic=topic.name,
         epoch=topic.epoch,
-        records=records,
-        next_from_seq=cursor,
+        parts=reading.parts,
+        count=reading.count,
+        next_from_seq=reading.cursor,
         head_seq=topic.head,
         earliest_seq=topic.earliest_seq,
         tombstone=tombstone,
@@ -73,128 +74,139 @@ def _missed(topic: Topic, request: ReadRequest) -> tuple[int, Tombstone | None]:
     cursor = request.from_seq
     if cursor > topic.head or request.epoch not in (None, topic.epoch):
         return topic.evict_floor - 1, _tombstone(topic, 1, topic.head, "recreated")
-    if cursor + 1 < topic.evict_floor:
-        reason = topic.reason_for(cursor + 1)
-        return topic.evict_floor - 1, _tombstone(topic, cursor + 1, topic.evict_floor - 1, reason)
-    return cursor, None
+    reason = topic.reason_for(cursor + 1)
+    return topic.evict_floor - 1, _tombstone(topic, cursor + 1, topic.evict_floor - 1, reason)
 
 
 def _tombstone(topic: Topic, gap_from: int, gap_to: int, reason: str) -> Tombstone:
     return Tombstone(gap_from, gap_to, reason, max(0, gap_to - gap_from + 1), topic.earliest_seq, topic.head)
 
 
-def _collect(
-    shard: ShardState, topic: Topic, cursor: int, stop: int, request: ReadRequest
-) -> tuple[list[Record], int]:
-    """Records behind the cursor up to `stop`, and the last seq that was looked at."""
-    records: list[Record] = []
-    room = request.bytes_max
-    while cursor < stop and len(records) < request.limit and room > 0:
-        run = topic.run_of(cursor + 1)
-        if run is None:
-            return records, stop
-        first = run.next_live(max(cursor + 1, topic.earliest_seq, run.first_seq))
-        last = min(stop, run.next_seq - 1)
-        if first > last:
-            cursor = last if run is not topic.run else stop
-            continue
-        seqs = _live_seqs(run, first, last, request.limit - len(records), room)
-        try:
-            for seq, record in _fetch(shard, topic, run, seqs):
-                # The first record of an answer is taken whatever its size.
-                if run.lengths[seq - run.first_seq] > room and room < request.bytes_max:
-                    return records, cursor
-                room -= run.lengths[seq - run.first_seq]
-                cursor = seq
-                if not _is_own(record, request.nodes, topic):
-                    records.append(record)
-        except Damaged:
-            # What is good before it is answered first; the next read begins at the damage.
-            if not records:
-                raise
-            break
-    return records, cursor
+class _Stretches:
+    """What one answer takes: slices of pages, in order, until a bound is met."""
+
+    __slots__ = (
+        "count",
+        "cursor",
+        "damaged",
+        "damaged_seq",
+        "limit",
+        "nodes",
+        "parts",
+        "room",
+        "source",
+        "topic",
+        "unfetched",
+        "variant",
+    )
+
+    def __init__(
+        self,
+        shard: ShardState,
+        topic: Topic,
+        request: ReadRequest,
+        fetched: Sequence[Fetched],
+        cursor: int,
+    ) -> None:
+        self.topic = topic
+        self.limit = request.limit
+        self.room = request.bytes_max
+        self.nodes = request.nodes if topic.config.dedupe_node else frozenset()
+        self.variant = VARIANTS[request.with_tags, request.with_meta]
+        self.source = PageSource(shard, topic, self.variant, fetched)
+        self.cursor = cursor
+        """The last seq that was looked at."""
+        self.parts: list[bytes | memoryview] = []
+        self.count = 0
+        self.damaged_seq = 0
+        """What is good in front of it is answered first; the next read begins here."""
+        self.damaged: dict[int, str] = {}
+        self.unfetched: Unfetched | None = None
+
+    def collect(self, stop: int) -> None:
+        topic = self.topic
+        looked_at = 0
+        while self.cursor < stop and self.count < self.limit and looked_at < PAGES_MAX:
+            index = topic.run_index(self.cursor + 1)
+            if index == len(topic.runs):
+                self.cursor = stop
+                return
+            run = topic.runs[index]
+            first = run.next_live(max(self.cursor + 1, topic.earliest_seq, run.first_seq))
+            last = min(stop, run.next_seq - 1)
+            if first > last:
+                self.cursor = stop if run is topic.run else last
+                continue
+            upto = min(last, first | (PAGE_RECORDS - 1))
+            page = self.source.page(run, first, upto, self.room)
+            if isinstance(page, Unfetched):
+                self.unfetched = page
+                return
+            looked_at += 1
+            if not self._take(page, run, first, min(upto, page.next_seq - 1)):
+                return
+
+    def _take(self, page: Page, run: Run, first: int, last: int) -> bool:
+        """Take what is to be delivered from `first`, which is live, to `last`; False when a bound is met."""
+        seq = first
+        while seq <= last:
+            if run.dead is not None and run.is_dead(seq):
+                seq = min(run.next_live(seq), last + 1)
+                self.cursor = seq - 1
+                continue
+            end = min(last, seq + self.limit - self.count - 1)
+            if run.dead is not None:
+                end = min(end, run.next_dead(seq) - 1)
+            if page.damage is not None or (self.nodes and page.nodes is not None):
+                stop = self._look_closely(page, seq, end)
+                if stop == seq:
+                    if self.damaged_seq:
+                        return False
+                    self.cursor = seq
+                    seq += 1
+                    continue
+                end = stop - 1
+            fit = page.last_within(seq, end, self.room)
+            if fit < seq:
+                if self.count:
+                    return False
+                fit = seq  # The first record of an answer is taken whatever its size.
+            part = page.slice(seq, fit)
+            self.parts.append(part)
+            self.room -= len(part)
+            self.count += fit - seq + 1
+            self.cursor = fit
+            if fit < end or self.count >= self.limit or self.room <= 0:
+                return False
+            seq = fit + 1
+        return True
+
+    def _look_closely(self, page: Page, first: int, last: int) -> int:
+        """The first seq that is damaged or the reader's own, or the one behind the stretch."""
+        damage, nodes = page.damage or {}, page.nodes or {}
+        for seq in range(first, last + 1):
+            if seq in damage:
+                if seq == first:
+                    self.damaged_seq, self.damaged = seq, damage
+                return seq
+            # The reader wrote it itself, and does not want to see that. What has no node is nobody's own.
+            if self.nodes and nodes.get(seq) in self.nodes:
+                return seq
+        return last + 1
 
 
-def _live_seqs(run: TailRun, first: int, last: int, count_max: int, room: int) -> list[int]:
-    """The next live seqs of the run that may fit into `room` bytes, at least the first."""
-    if run.dead is None and last - first < count_max:
-        return list(range(first, last + 1))
-    seqs = [first]
-    while len(seqs) < count_max:
-        room -= run.lengths[seqs[-1] - run.first_seq]
-        seq = run.next_live(seqs[-1] + 1)
-        if seq > last or room <= 0:
-            break
-        seqs.append(seq)
-    return seqs
-
-
-def _fetch(shard: ShardState, topic: Topic, run: TailRun, seqs: list[int]) -> Iterator[tuple[int, Record]]:
-    """The records of these seqs, each checked whole; those that stand close together in one read."""
-    base = run.first_seq
-    if run.frames is not None:
-        for seq in seqs:
-            frame = run.frames[seq - base]
-            yield seq, record_of(parse_frame(frame, 0, len(frame)))
-        return
-    at = 0
-    while at < len(seqs):
-        start = run.positions[seqs[at] - base]
-        end = start + run.lengths[seqs[at] - base]
-        upto = at + 1
-        while upto < len(seqs):
-            position = run.positions[seqs[upto] - base]
-            if position - end > READ_GAP_BYTES or position - start > READ_SPAN_BYTES:
-                break
-            end = position + run.lengths[seqs[upto] - base]
-            upto += 1
-        try:
-            piece = shard.files.read(start, end)
-        except OSError:
-            # One of them cannot be read: each by itself, so that it does not take the others with it.
-            for seq in seqs[at:upto]:
-                position, length = run.positions[seq - base], run.lengths[seq - base]
-                yield seq, _record(topic, seq, position, _read_alone(shard, seq, position, length), 0, length)
-        else:
-            for seq in seqs[at:upto]:
-                position, length = run.positions[seq - base], run.lengths[seq - base]
-                yield seq, _record(topic, seq, position, piece, position - start, length)
-        at = upto
-
-
-def _read_alone(shard: ShardState, seq: int, position: int, length: int) -> bytes:
-    try:
-        return shard.files.read(position, position + length)
-    except OSError as error:
-        raise Damaged(seq, position, str(error)) from None
-
-
-def _record(topic: Topic, seq: int, position: int, piece: bytes, at: int, length: int) -> Record:
-    try:
-        frame = parse_frame(piece, at, min(len(piece), at + length))
-        if (frame.topic_id, frame.seq) != (topic.topic_id, seq):
-            raise FrameDamage(at, f"holds seq {frame.seq} of topic id {frame.topic_id:016x}")
-        return record_of(frame)
-    except FrameDamage as damage:
-        raise Damaged(seq, position, damage.what) from None
-
-
-def _is_own(record: Record, nodes: frozenset[str], topic: Topic) -> bool:
-    """The reader wrote it itself, and does not want to see that. What has no node is nobody's own."""
-    if not nodes or not record.node:
-        return False
-    return topic.config.dedupe_node and record.node.decode() in nodes
-
-
-def _corrupt(shard: ShardState, topic: Topic, damage: Damaged) -> Refusal:
-    file, offset = shard.files.place_of(damage.position)
-    place = f"offset {offset} of {wal_name(file)}"
-    message = f'seq {damage.seq} of topic "{topic.name}" is damaged at {place}: {damage}'
+def _corrupt(shard: ShardState, topic: Topic, seq: int, damaged: dict[int, str]) -> Refusal:
+    run = topic.run_of(seq)
+    assert run is not None
+    file, offset = run.place_of(seq, shard.files)
+    last = seq
+    while last + 1 in damaged:
+        last += 1
+    message = f'seq {seq} of topic "{topic.name}" is damaged at offset {offset} of {file}: {damaged[seq]}'
     detail: dict[str, object] = {
-        "segment": wal_name(file),
-        "first_seq": damage.seq,
-        "last_seq": damage.seq,
-        "next_from_seq": damage.seq,
+        "segment": file,
+        "first_seq": seq,
+        "last_seq": last,
+        "next_from_seq": last,
     }
     return Refusal(CORRUPT_SEGMENT, message, detail)

@@ -14,7 +14,6 @@ from topicsd.engine.delete import apply_delete
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.retention import enforce_caps, evict_again
 from topicsd.engine.shard_state import ShardState
-from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.wal import control_frame
 from topicsd.wal.control_frame import Control, decode_control
@@ -45,7 +44,9 @@ class ReplayError(BatchRefused):
 
 
 class Replay:
-    def __init__(self, shard: ShardState) -> None:
+    def __init__(self, shard: ShardState, captured_to: int = 0) -> None:
+        """The snapshot that was loaded, if there was one, was complete when the log came to `captured_to`."""
+        self._captured_to = captured_to
         self._shard = shard
         self._now_ms = shard.clock.now_ms()
         self.frames = 0
@@ -65,20 +66,19 @@ class Replay:
             if frame_type == _APPEND:
                 if frame_topic != topic_id:
                     topic_id, topic = frame_topic, topics.get(frame_topic)
+                if self._is_captured(topic, ordinal):
+                    at += size
+                    ordinal += 1
+                    continue
                 if topic is None or seq != topic.head + 1:
                     raise ReplayError(ordinal, _does_not_follow(topic, frame_topic, seq))
-                run = topic.run
-                run.positions.append(to_position + at)
-                run.lengths.append(size)
-                run.stamps.append(ts)
-                if run.dead is not None:
-                    run.dead.append(0)
+                topic.run.add(to_position + at, size, ts)
                 topic.head = seq
                 topic.last_ts = ts
                 topic.add_live(1, size)
                 if tag_len:
                     tag_at = at + HEADER_BYTES + node_len
-                    topic.tags.add(buffer[tag_at : tag_at + tag_len], seq)
+                    topic.run.tags.add(buffer[tag_at : tag_at + tag_len], seq)
                 if topic.evicts:
                     enforce_caps(topic)
             else:
@@ -96,10 +96,18 @@ class Replay:
                 batch.first_ordinal, f"opens a batch that has not the {batch.frame_count} frames it says"
             )
 
+    def _is_captured(self, topic: Topic | None, ordinal: int) -> bool:
+        """The frame is of a topic that is in the snapshot complete to behind it, or that was deleted while
+        the snapshot was taken."""
+        return ordinal < (self._captured_to if topic is None else topic.complete_to)
+
     def _apply(self, control: Control, topic_id: int, ts: int, ordinal: int) -> None:
         shard = self._shard
+        known = shard.topics_by_id.get(topic_id)
         if isinstance(control, control_frame.TopicCreate):
-            if topic_id in shard.topics_by_id:
+            if known is not None and self._is_captured(known, ordinal):
+                return
+            if known is not None:
                 raise ReplayError(ordinal, f'creates the topic "{control.name}", which exists')
             topic = Topic(control.name, topic_id, ordinal, shard.one_config(control.config))
             topic.visible = True
@@ -107,7 +115,9 @@ class Replay:
             topic.last_ts = ts
             shard.add_topic(topic)
             return
-        found = shard.topics_by_id.get(topic_id)
+        if self._is_captured(known, ordinal):
+            return
+        found = known
         if found is None:
             raise ReplayError(ordinal, f"is of a topic that does not exist, id {topic_id:016x}")
         match control:
@@ -120,7 +130,7 @@ class Replay:
                 if found.evicts:
                     enforce_caps(found)
             case control_frame.Delete():
-                apply_delete(found, control)
+                apply_delete(found, control, {})
             case control_frame.EvictWatermark():
                 for reason, last in control.evicted_to.items():
                     evict_again(found, min(last, found.head), reason)
@@ -151,11 +161,7 @@ def lose_range(topic: Topic, lost: LostRange) -> None:
     if not topic.live_count:
         topic.earliest_seq = lost.last + 1
     topic.head = lost.last
-    topic.run = TailRun(lost.last + 1)
-    if topic.runs[-1].lengths:
-        topic.runs.append(topic.run)
-    else:
-        topic.runs[-1] = topic.run
+    topic.begin_run(lost.last + 1)
 
 
 def _does_not_follow(topic: Topic | None, topic_id: int, seq: int) -> str:

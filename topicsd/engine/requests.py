@@ -97,6 +97,8 @@ class ReadRequest(msgspec.Struct, frozen=True):
     nodes: frozenset[str] = frozenset()
     epoch: int | None = None
     bytes_max: int = 1 << 20
+    with_tags: bool = True
+    with_meta: bool = True
 
 
 class Tombstone(msgspec.Struct, frozen=True):
@@ -110,14 +112,40 @@ class Tombstone(msgspec.Struct, frozen=True):
     head_seq: int
 
 
+class RenderedRecord(msgspec.Struct, frozen=True):
+    """A record as a page has it."""
+
+    seq: int = msgspec.field(name="$seq")
+    ts: int = msgspec.field(name="$ts")
+    data: msgspec.Raw
+    node: str = msgspec.field(name="$node", default="")
+    tag: str = msgspec.field(name="$tag", default="")
+    meta: msgspec.Raw = msgspec.Raw(b"")
+
+    def record(self) -> Record:
+        meta = bytes(self.meta) or None
+        return Record(self.seq, self.ts, bytes(self.data), self.tag.encode(), self.node.encode(), meta)
+
+
+_decode_records = msgspec.json.Decoder(list[RenderedRecord]).decode
+
+
 class ReadAnswer(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     epoch: int
-    records: list[Record]
+    parts: list[bytes | memoryview]
+    """The records as JSON, in their order, each with a comma behind it."""
+    count: int
     next_from_seq: int
     head_seq: int
     earliest_seq: int
     tombstone: Tombstone | None
+
+    @property
+    def records(self) -> list[Record]:
+        """The records as objects, for whoever looks at them one by one."""
+        text = b"".join(self.parts)
+        return [one.record() for one in _decode_records(b"[%b]" % text[:-1])]
 
     @property
     def caught_up(self) -> bool:

@@ -26,6 +26,7 @@ class LossNotes:
     """All frames that say what may be lost; without them on the disk the shard may not go on behind it."""
 
     def __init__(self) -> None:
+        self.ordinal = 0
         self.refusal: Refusal | None = None
 
     def publish(self) -> None:

@@ -9,6 +9,9 @@ Must not know: disk, asyncio, answers.
 
 from __future__ import annotations
 
+from topicsd.engine.run import Run
+from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 
 
@@ -23,6 +26,8 @@ def expire(topic: Topic, now_ms: int) -> None:
         young = run.first_not_older(oldest_ts)
         # A run that begins young says nothing about what is in front of the gap before it.
         last = max(last, young - 1) if young > run.first_seq else last
+        if young < run.next_seq:
+            break
     if last >= topic.earliest_seq:
         evict(topic, last, "ttl")
 
@@ -101,7 +106,13 @@ def _last_over_bytes(topic: Topic, over: int) -> int:
     """The last seq of the front that has to go to get rid of `over` bytes."""
     seq = topic.earliest_seq
     for run in topic.runs:
+        if run.next_seq <= seq:
+            continue
         seq = max(seq, run.first_seq)
+        if isinstance(run, SealedRun) and run.live_bytes < over:
+            over -= run.live_bytes
+            seq = run.next_seq
+            continue
         while (seq := run.next_live(seq)) < run.next_seq:
             over -= run.lengths[seq - run.first_seq]
             if over <= 0:
@@ -115,10 +126,12 @@ def _drop_front(topic: Topic, last: int) -> int:
     last = min(last, topic.head)
     highest = 0
     for run in topic.runs:
+        if run.first_seq > last:
+            break
         low, high = max(topic.earliest_seq, run.first_seq), min(last, run.next_seq - 1)
         if low > high:
             continue
-        count, size = run.live_totals(low, high)
+        count, size = run.take_front(low, high)
         topic.add_live(-count, -size)
         highest = run.last_live(low, high) or highest
     if last >= topic.earliest_seq:
@@ -126,11 +139,25 @@ def _drop_front(topic: Topic, last: int) -> int:
     return highest
 
 
+def drop_run(topic: Topic, run: Run) -> None:
+    """Nothing in it is alive."""
+    if isinstance(run, SealedRun):
+        topic.dropped.append((run.name, run.entry.tier))
+    elif isinstance(run, TailRun) and run.source is not None:
+        topic.dropped.append((run.source.name, run.source.entry.tier))
+
+
 def _move_earliest(topic: Topic, seq: int) -> None:
     """The first live seq is at or behind `seq`; forget what is far enough before it."""
     topic.earliest_seq = seq
     topic.earliest_seq = earliest = topic.next_live(seq)
-    while len(topic.runs) > 1 and topic.runs[0].next_seq <= earliest:
-        topic.runs.pop(0)
-    if topic.runs[0].forget_before(earliest):
-        topic.tags.prune(earliest)
+    gone = 0
+    while gone < len(topic.runs) - 1 and topic.runs[gone].next_seq <= earliest:
+        gone += 1
+    if gone:
+        for run in topic.runs[:gone]:
+            drop_run(topic, run)
+        del topic.runs[:gone]
+    first = topic.runs[0]
+    if isinstance(first, TailRun):
+        first.forget_before(earliest)

@@ -18,30 +18,41 @@ from shared.clock import Clock
 from shared.config import Settings
 from shared.contract import TopicConfigPatch
 from shared.errors import Refusal
+from topicsd.checkpoint.snapshot_files import choose_snapshot, drop_leftovers
+from topicsd.checkpoint.snapshot_format import Snapshot, SnapshotDamage
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths
-from topicsd.engine import append, delete, read, topic_admin
+from topicsd.disk.layout import ShardPaths, make_segment_dirs, shard_paths
+from topicsd.engine import append, delete, fetch, topic_admin
+from topicsd.engine.background import Background
 from topicsd.engine.ceilings import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
+from topicsd.engine.checkpointer import Checkpointer
+from topicsd.engine.load_snapshot import load_snapshot
 from topicsd.engine.replay import Replay, lose_range
 from topicsd.engine.requests import (
     AppendRequest,
     DeleteRequest,
-    ReadAnswer,
     ReadRequest,
     Reply,
     TopicState,
 )
 from topicsd.engine.resume_head import LossNotes, lost_tail, resume_ephemeral
+from topicsd.engine.segment_copy import Files
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.trim_report import log_floors_again
+from topicsd.engine.upkeep import Upkeep
 from topicsd.engine.watch import Watch
+from topicsd.segment.dead_file import DeadDamage
+from topicsd.segment.entry import SegmentDamage
+from topicsd.segment.reader import SegmentReader
+from topicsd.segment.store import LocalStore, SegmentStore
 from topicsd.wal import control_frame
+from topicsd.wal.file_header import UnknownVersion
 from topicsd.wal.group_commit import BATCH_BYTES_MAX, Bounds, GroupCommit
 from topicsd.wal.log_files import LogFiles
-from topicsd.wal.log_walk import BatchRefused, UnreadableLog
+from topicsd.wal.log_walk import BatchRefused, Known, UnreadableLog
 from topicsd.wal.recovery import Recovered, Recovery, RecoveryRefused
-from topicsd.wal.sync_thread import DiskThread, Loop
+from topicsd.wal.sync_thread import Loop, Threads
 from topicsd.wal.writer import Identity, LogWriter
 
 logger = logging.getLogger("topicsd.engine")
@@ -53,7 +64,7 @@ class Shard:
         fs: Fs,
         clock: Clock,
         loop: Loop,
-        thread: DiskThread,
+        threads: Threads,
         paths: ShardPaths,
         identity: Identity,
         settings: Settings,
@@ -65,29 +76,59 @@ class Shard:
         """
         self._lock = DirLock(fs, paths.lock)
         self._files = LogFiles(fs)
-        self.state = ShardState(clock, settings, self._files)
-        self.state.watch = Watch(loop)
-        recovery = Recovery(fs, paths, identity, self._files)
-        replay = Replay(self.state)
+        self.state = state = ShardState(clock, settings, self._files)
+        state.watch = Watch(loop)
+        state.threads = threads
+        hot, cold = _stores(fs, paths, identity.shard, settings)
+        state.segments = SegmentReader(hot, cold)
+        self._threads = threads
         bounds = Bounds(
             settings.sync_interval_ms / 1000, settings.max_waiting_bytes, settings.max_waiting_requests
         )
         try:
+            make_segment_dirs(fs, paths)
+            snapshot = self._load(fs, paths, identity, hot)
+            known = None if snapshot is None else _known(snapshot)
+            recovery = Recovery(fs, paths, identity, self._files, known)
+            replay = Replay(state, 0 if snapshot is None else snapshot.head.end_ordinal)
             recovered = recovery.run(replay.batch)
             end, size = recovered.end, settings.wal_file_bytes
-            writer = LogWriter(fs, clock, paths, identity, self._files, end, size, recovered.heads_exact)
-            self.log = self.state.log = GroupCommit(clock, loop, thread, writer, bounds, on_failure)
+            writer = LogWriter(
+                fs,
+                clock,
+                paths,
+                identity,
+                self._files,
+                end,
+                size,
+                recovered.heads_exact,
+                recovered.place,
+            )
+            self.log = state.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure)
             self.log.on_tick = self._in_background
             self._resume_heads(recovered)
             writer.vouch()
             if not recovered.is_settled and not writer.has_file:
                 recovery.settle()
+            self._background = Background(loop, threads.copy, self.log)
+            files = Files(fs, paths, identity, self._files)
+            self._checkpointer = Checkpointer(
+                state, loop, self._background, files, hot, cold, snapshot, replay.frames > 0
+            )
+            self._keeping = Background(loop, threads.keep, self.log)
+            self.upkeep = Upkeep(state, loop, self._keeping, self._checkpointer, hot, cold)
+            if any(topic.has_files for topic in state.topics.values()):
+                self.upkeep.wake()
+            self._checkpointer.on_end = self.upkeep.wake
         except BatchRefused as error:
             self._give_up()
             raise RecoveryRefused(f"{paths.wal}/{error.place}: {error}") from error
         except OSError as error:
             self._give_up()
             raise RecoveryRefused(f"{paths.wal}: {error}") from error
+        except (SnapshotDamage, SegmentDamage, DeadDamage, UnknownVersion) as error:
+            self._give_up()
+            raise RecoveryRefused(f"{paths.root}: {error}") from error
         except (RecoveryRefused, UnreadableLog):
             self._give_up()
             raise
@@ -97,8 +138,8 @@ class Shard:
     def append(self, topic: str, request: AppendRequest, reply: Reply) -> None:
         append.append(self.state, topic, request, reply)
 
-    def read(self, topic: str, request: ReadRequest) -> ReadAnswer | Refusal:
-        return read.read(self.state, topic, request)
+    def read(self, topic: str, request: ReadRequest, reply: Reply) -> None:
+        fetch.read_through(self.state, topic, request, reply)
 
     def delete_records(self, topic: str, request: DeleteRequest, reply: Reply) -> None:
         delete.delete_records(self.state, topic, request, reply)
@@ -115,21 +156,44 @@ class Shard:
     def topic_names(self) -> list[str]:
         return [name for name in self.state.sorted_names() if self.state.topics[name].visible]
 
+    def start_checkpoint(self, done: Callable[[Exception | None], object] = lambda outcome: None) -> None:
+        """Move what the log holds into segments now; `done` is told when that came to its end, also when one
+        was at it already."""
+        self._checkpointer.start(done)
+
     # -- the end -----------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self, checkpoint: bool = True) -> None:
         """End the run: all that joined is synced and answered, and CURRENT says that this was the end.
 
         OSError when that cannot be had. The next start recovers, and this one lets go of the directory.
         """
         try:
+            self.upkeep.stop()
+            self._keeping.stop()
+            self._background.stop()
             self.log.shut()
             if self.log.failed is None:
                 lower_all_ceilings(self.state)
+                if checkpoint:
+                    self._checkpoint_now()
             self.log.close()
         finally:
-            self._files.close()
-            self._lock.release()
+            self._end()
+
+    def _checkpoint_now(self) -> None:
+        try:
+            self._checkpointer.run_now()
+        except OSError as error:
+            # All is in the log, which is what counts; the next start reads it from there.
+            logger.error("the last checkpoint failed: %s", error)
+
+    def _end(self) -> None:
+        for thread in self._threads:
+            thread.stop()
+        self.state.segments.close()
+        self._files.close()
+        self._lock.release()
 
     # -- the beginning -----------------------------------------------------------------------------------
 
@@ -137,11 +201,29 @@ class Shard:
         """The start was refused: the directory is free for whoever mends it."""
         if hasattr(self, "log"):
             self.log.abandon()
+        self.state.segments.close()
         self._files.close()
         self._lock.release()
 
+    def _load(self, fs: Fs, paths: ShardPaths, identity: Identity, hot: SegmentStore) -> Snapshot | None:
+        drop_leftovers(fs, paths)
+        snapshot, complaints = choose_snapshot(fs, paths)
+        for complaint in complaints:
+            logger.error("%s", complaint)
+        if snapshot is None:
+            return None
+        whose = Identity(snapshot.head.instance, snapshot.head.shard)
+        if whose != identity:
+            raise UnreadableLog(
+                f"{paths.meta}: the snapshot belongs to shard {whose.shard} of instance "
+                f"{whose.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
+            )
+        load_snapshot(self.state, snapshot, hot)
+        return snapshot
+
     def _in_background(self) -> bool:
         clock = self.state.clock
+        self._checkpointer.tick()
         has_unlogged = log_floors_again(self.state, clock.now_ms())
         return lower_quiet_ceilings(self.state, clock.monotonic()) or has_unlogged
 
@@ -166,3 +248,15 @@ class Shard:
         log.settle()
         if notes.refusal is not None:
             raise RecoveryRefused(f"what may be lost could not be noted: {notes.refusal.message}")
+
+
+def _stores(
+    fs: Fs, paths: ShardPaths, shard: int, settings: Settings
+) -> tuple[SegmentStore, SegmentStore | None]:
+    cold = LocalStore(fs, shard_paths(settings.cold_dir, shard).root) if settings.cold_dir else None
+    return LocalStore(fs, paths.root), cold
+
+
+def _known(snapshot: Snapshot) -> Known:
+    head = snapshot.head
+    return Known(head.start, head.end_file, head.end_offset)

@@ -17,12 +17,16 @@ from shared.config import Settings
 from shared.contract import TopicConfig
 from shared.errors import THROTTLED, Refusal
 from topicsd.engine.dedupe import Dedupe
+from topicsd.engine.page_cache import PageCache
 from topicsd.engine.requests import Reply
 from topicsd.engine.topic import Topic, Totals
 from topicsd.engine.watch import Watch
+from topicsd.segment.entry import SegmentName
+from topicsd.segment.reader import SegmentReader
 from topicsd.wal.batch import Entry
 from topicsd.wal.group_commit import GroupCommit
 from topicsd.wal.log_files import LogFiles
+from topicsd.wal.sync_thread import Threads
 
 if TYPE_CHECKING:
     from topicsd.engine.append import PendingAppend
@@ -38,6 +42,13 @@ class ShardState:
         self.clock = clock
         self.settings = settings
         self.files = files
+        self.pages = PageCache(settings.page_cache_bytes)
+        self.threads: Threads
+        self.segments: SegmentReader
+        self.gone_topics: list[tuple[int, int]] = []
+        """Id and epoch of those that were deleted and have files."""
+        self.damaged_segments: set[SegmentName] = set()
+        """What upkeep found to be damaged."""
         self.watch: Watch
         self.log: GroupCommit
         self._configs: dict[TopicConfig, TopicConfig] = {}
@@ -83,6 +94,8 @@ class ShardState:
         self._new_names.append(topic.name)
         self.topics_by_id[topic.topic_id] = topic
         topic.totals = self.totals
+        self.totals.live_count += topic.live_count
+        self.totals.live_bytes += topic.live_bytes
 
     def remove_topic(self, topic: Topic) -> None:
         del self.topics[topic.name]
@@ -90,6 +103,8 @@ class ShardState:
         del names[bisect_left(names, topic.name)]
         del self.topics_by_id[topic.topic_id]
         topic.add_live(-topic.live_count, -topic.live_bytes)
+        if topic.has_files:
+            self.gone_topics.append((topic.topic_id, topic.epoch))
         self.raised.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
 

@@ -13,22 +13,35 @@ from bisect import bisect_left
 
 
 class TagIndex:
-    __slots__ = ("_seqs", "_sorted")
+    __slots__ = ("_seqs", "_sorted", "is_unknown")
 
     def __init__(self) -> None:
+        self.is_unknown = False
+        """The tags of records that came before a start are not in here."""
         self._seqs: dict[bytes, int | array[int]] = {}
         self._sorted: list[bytes] | None = None
 
     def add(self, tag: bytes, seq: int) -> None:
-        """Note a tag of a record; seqs come in rising order."""
+        """Note a tag of a record; seqs come in rising order, and one that came before changes nothing."""
         seqs = self._seqs.get(tag)
         if seqs is None:
             self._seqs[tag] = seq
             self._sorted = None
         elif isinstance(seqs, int):
-            self._seqs[tag] = array("Q", (seqs, seq))
-        else:
+            if seq > seqs:
+                self._seqs[tag] = array("Q", (seqs, seq))
+        elif seq > seqs[-1]:
             seqs.append(seq)
+
+    def fill(self, pairs: dict[bytes, list[int]]) -> None:
+        """These are all tags, also those that are known."""
+        self._seqs = {tag: seqs[0] if len(seqs) == 1 else array("Q", seqs) for tag, seqs in pairs.items()}
+        self._sorted = None
+        self.is_unknown = False
+
+    def seqs_by_tag(self) -> dict[bytes, int | array[int]]:
+        """All of it, to be read only."""
+        return dict(self._seqs)
 
     def take(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
         """The seqs under `below` that carry the tag, or one that begins with it; they leave the index."""

@@ -14,15 +14,21 @@ Must not know: HTTP, files, or how to decide what is to go.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
 from shared.contract import TopicConfig
 from topicsd.engine.lost_range import LostRanges
-from topicsd.engine.tag_index import TagIndex
+from topicsd.engine.run import Run
 from topicsd.engine.tail_run import TailRun
+from topicsd.segment.entry import SegmentName
 
 NEVER = 1 << 63
+
+
+def _next_seq(run: Run) -> int:
+    return run.next_seq
 
 
 class Totals:
@@ -40,12 +46,15 @@ class Topic:
         "ceiling",
         "ceiling_logged",
         "ceiling_mark",
+        "complete_to",
         "config",
+        "dropped",
         "earliest_seq",
         "epoch",
         "evict_floor",
         "evicted_to",
         "evicts",
+        "has_files",
         "head",
         "is_durable",
         "is_ephemeral",
@@ -64,7 +73,6 @@ class Topic:
         "rejects",
         "run",
         "runs",
-        "tags",
         "topic_id",
         "totals",
         "ttl_logged",
@@ -102,9 +110,15 @@ class Topic:
         """Called once something was published, or the topic is gone (`watch.py`)."""
         self.lost = LostRanges()
         self.run = TailRun(1, in_memory=self.is_ephemeral)
-        self.runs = [self.run]
-        """Contiguous runs in order; more than one when a range between them was lost."""
-        self.tags = TagIndex()
+        """What is published goes behind it."""
+        self.runs: list[Run] = [self.run]
+        """In their order, the running one last; between two of them a range may be lost."""
+        self.dropped: list[tuple[SegmentName, str]] = []
+        """Segments in which nothing is alive, and their tiers; their files go when no snapshot names them."""
+        self.has_files = False
+        """It has a directory of segments, or is about to."""
+        self.complete_to = epoch
+        """Frames with a lower ordinal are in the snapshot: for replay, and for the next checkpoint."""
         self.waiting_count = 0
         self.ceiling = 0
         self.ceiling_logged = 0
@@ -136,21 +150,33 @@ class Topic:
     def pending_count(self) -> int:
         return self.next_seq - 1 - self.head
 
-    def run_of(self, seq: int) -> TailRun | None:
+    def begin_run(self, first_seq: int) -> None:
+        """What comes from here on is a run of its own; the one before it does not grow any more."""
+        self.run = TailRun(first_seq, in_memory=self.is_ephemeral)
+        if self.runs[-1].next_seq > self.runs[-1].first_seq:
+            self.runs.append(self.run)
+        else:
+            self.runs[-1] = self.run
+
+    def run_index(self, seq: int) -> int:
+        """The place of the run that holds `seq`, or of the first one behind it."""
+        runs = self.runs
+        if len(runs) == 1:
+            return 0 if seq < runs[0].next_seq else 1
+        return bisect_right(runs, seq, key=_next_seq)
+
+    def run_of(self, seq: int) -> Run | None:
         """The run that holds `seq`, or the first one behind it."""
-        for run in self.runs:
-            if seq < run.next_seq:
-                return run
-        return None
+        index = self.run_index(seq)
+        return self.runs[index] if index < len(self.runs) else None
 
     def next_live(self, seq: int) -> int:
         """The first live seq at or behind `seq`, or `head + 1`."""
         seq = max(seq, self.earliest_seq)
-        for run in self.runs:
-            if seq < run.next_seq:
-                found = run.next_live(max(seq, run.first_seq))
-                if found < run.next_seq:
-                    return found
+        for run in self.runs[self.run_index(seq) :]:
+            found = run.next_live(max(seq, run.first_seq))
+            if found < run.next_seq:
+                return found
         return self.head + 1
 
     def reason_for(self, gap_from: int) -> str:

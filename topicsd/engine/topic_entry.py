@@ -26,7 +26,9 @@ def tell(reply: Reply, answer: Any) -> None:
 
 
 class TopicEntry:
-    __slots__ = ("_waits", "topic")
+    __slots__ = ("_waits", "ordinal", "topic")
+
+    ordinal: int
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic

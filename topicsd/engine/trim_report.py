@@ -18,7 +18,9 @@ from topicsd.wal.control_frame import EvictWatermark, encode_control
 
 
 class PendingFloor:
-    __slots__ = ("before", "shard", "topic")
+    __slots__ = ("before", "ordinal", "shard", "topic")
+
+    ordinal: int
 
     def __init__(self, shard: ShardState, topic: Topic) -> None:
         self.shard = shard

@@ -38,7 +38,7 @@ _NEVER_SECONDS = 1e9
 class Rendered(web.StreamResponse):
     """An answer that is bytes already, its head too."""
 
-    def __init__(self, parts: list[bytes], closes: bool) -> None:
+    def __init__(self, parts: list[bytes | memoryview], closes: bool) -> None:
         super().__init__()
         self._parts = parts
         self._keep_alive = not closes
@@ -64,7 +64,7 @@ class AppLane(RequestHandler):
         self._reader = RequestReader(app.heads, app.dispatch.handlers.body_bytes_max)
         self._asked: WholeRequest | None = None
         self._call: HttpCall | None = None
-        self._answer: asyncio.Future[list[bytes]]
+        self._answer: asyncio.Future[list[bytes | memoryview]]
         self._has_said_continue = False
         self._is_at_eof = False
         self._is_clogged = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from shared.errors import INTERNAL, Refusal
@@ -40,7 +40,7 @@ def accepts_gzip(fields: Fields) -> bool:
     return False
 
 
-def compress(parts: list[bytes]) -> bytes:
+def compress(parts: Sequence[bytes | memoryview]) -> bytes:
     return gzip.compress(b"".join(parts), compresslevel=1, mtime=0)
 
 
@@ -68,7 +68,9 @@ class Call:
     def send(self, body: bytes, status: int = 200) -> None:
         self.send_parts([body], len(body), status)
 
-    def send_parts(self, parts: list[bytes], length: int, status: int = 200, fields: bytes = b"") -> None:
+    def send_parts(
+        self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
+    ) -> None:
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
@@ -101,7 +103,7 @@ class HttpCall(Call):
         self.is_head = False
         self.is_old = False
         """Of HTTP/1.0, whose clients expect to be told that the connection goes on."""
-        self.answer: list[bytes] | None = None
+        self.answer: list[bytes | memoryview] | None = None
 
     def send(self, body: bytes, status: int = 200) -> None:
         """A small answer, in one piece."""
@@ -111,7 +113,9 @@ class HttpCall(Call):
         self.answer = [b"%b%d\r\n\r\n%b" % (_OK, len(body), body)]
         self.lane.answered()
 
-    def send_parts(self, parts: list[bytes], length: int, status: int = 200, fields: bytes = b"") -> None:
+    def send_parts(
+        self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
+    ) -> None:
         if length >= COMPRESSED_BYTES_MIN and accepts_gzip(self.fields):
             parts, fields = [compress(parts)], fields + GZIP
             length = len(parts[0])

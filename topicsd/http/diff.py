@@ -15,6 +15,8 @@ import msgspec
 
 from shared.config import Settings
 from shared.errors import Refusal
+from topicsd.engine.fetch import WaitingRead, read_through
+from topicsd.engine.fill_page import Unfetched
 from topicsd.engine.read import read
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 from topicsd.engine.shard_state import ShardState
@@ -41,19 +43,26 @@ class Diff:
             return
         request = self._request(body)
         answer = read(self._shard, call.name, request)
+        if isinstance(answer, Unfetched):
+            waiting = WaitingRead(self._shard, call.name, request, partial(self._answer, call, body, request))
+            waiting.wait_for(answer)
+        else:
+            self._answer(call, body, request, answer)
+
+    def _answer(self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal) -> None:
         if isinstance(answer, Refusal):
             call.refuse(answer)
             return
         topic = self._shard.topics[call.name]
         topic.last_read_ms = self._shard.clock.now_ms()
-        if body.wait_ms and not answer.records and answer.tombstone is None:
+        if body.wait_ms and not answer.count and answer.tombstone is None:
             WaitingDiff(self, call, topic, body, request, answer).wait(min(body.wait_ms, WAIT_MS_MAX))
         else:
             self.send(call, body, answer)
 
     def send(self, call: Call, body: DiffBody, answer: ReadAnswer) -> None:
         elapsed_us = int((self._shard.clock.monotonic() - call.started) * 1e6)
-        parts = render_read(answer, body.include_tags, body.include_meta, elapsed_us)
+        parts = render_read(answer, elapsed_us)
         call.send_parts(parts, sum(map(len, parts)))
 
     @property
@@ -68,7 +77,13 @@ class Diff:
         nodes = [body.node] if isinstance(body.node, str) else body.node or []
         limit = min(body.limit or LIMIT_DEFAULT, self._settings.max_limit)
         return ReadRequest(
-            body.from_seq, limit, frozenset(nodes), body.epoch, self._settings.max_response_bytes
+            body.from_seq,
+            limit,
+            frozenset(nodes),
+            body.epoch,
+            self._settings.max_response_bytes,
+            body.include_tags,
+            body.include_meta,
         )
 
 
@@ -90,6 +105,7 @@ class WaitingDiff:
         self._diff.shard.watch.add(self._topic, self._look)
         self._timer = self._diff.loop.call_later(wait_ms / 1000, self._look, True)
         self._call.hurry = partial(self._look, True)
+        self._go_on_reading()
 
     def _look(self, is_last: bool = False) -> None:
         if self._is_over:
@@ -102,16 +118,26 @@ class WaitingDiff:
 
     def _look_once(self, is_last: bool) -> None:
         request = msgspec.structs.replace(self._request, from_seq=self._answer.next_from_seq)
-        answer = read(self._diff.shard, self._call.name, request)
+        read_through(self._diff.shard, self._call.name, request, partial(self._came, is_last))
+
+    def _came(self, is_last: bool, answer: ReadAnswer | Refusal) -> None:
+        if self._is_over:
+            return
         if isinstance(answer, Refusal):
             self._finish(answers=False)
             self._call.refuse(answer)
             return
         self._answer = answer
-        if is_last or answer.records or answer.tombstone is not None:
+        if is_last or answer.count or answer.tombstone is not None:
             self._finish(answers=True)
         else:
             self._diff.shard.watch.add(self._topic, self._look)
+            self._go_on_reading()
+
+    def _go_on_reading(self) -> None:
+        """One read looks only so far; where it skipped all it saw there may be something behind that."""
+        if not self._answer.caught_up:
+            self._diff.loop.call_soon(self._look)
 
     def _finish(self, answers: bool) -> None:
         if self._is_over:

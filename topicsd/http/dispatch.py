@@ -7,7 +7,7 @@ Must not know: sockets, lanes, how a link works.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from shared.auth import Key, Keys
 from shared.errors import IN_DOUBT, NOT_IMPLEMENTED, NOT_READY, Refusal
@@ -120,7 +120,9 @@ class LinkCall(Call):
         super().__init__(name, query, fields, body, started)
         self._reply = reply
 
-    def send_parts(self, parts: list[bytes], length: int, status: int = 200, fields: bytes = b"") -> None:
+    def send_parts(
+        self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
+    ) -> None:
         self._reply(encode_answer(status, fields, parts))
 
 

@@ -11,7 +11,6 @@ from shared.contract import TopicConfig
 from shared.errors import STATUS, Refusal
 from shared.http_answer import refusal_body, refusal_fields
 from topicsd.engine.requests import Appended, ReadAnswer
-from topicsd.wal.frame import Record
 
 encode = msgspec.json.Encoder().encode
 _BOOL = (b"false", b"true")
@@ -43,25 +42,14 @@ def render_appended(answer: Appended, with_seqs: bool, elapsed_us: int) -> bytes
     )
 
 
-def render_record(record: Record, with_tag: bool, with_meta: bool) -> bytes:
-    parts = [b'{"$seq":%d,"$ts":%d' % (record.seq, record.ts)]
-    if record.node:
-        parts.append(b',"$node":' + encode(record.node.decode()))
-    if with_tag and record.tag:
-        parts.append(b',"$tag":' + encode(record.tag.decode()))
-    if with_meta and record.meta is not None:
-        parts.append(b',"meta":' + record.meta)
-    parts.append(b',"data":' + record.data + b"}")
-    return b"".join(parts)
-
-
-def render_read(answer: ReadAnswer, with_tags: bool, with_meta: bool, elapsed_us: int) -> list[bytes]:
+def render_read(answer: ReadAnswer, elapsed_us: int) -> list[bytes | memoryview]:
     """The parts of the body, never joined."""
-    records = b",".join([render_record(record, with_tags, with_meta) for record in answer.records])
-    tombstone = b"null" if answer.tombstone is None else encode(answer.tombstone)
+    records = answer.parts
+    if records:
+        records[-1] = records[-1][:-1]  # The comma behind the last one.
     return [
         b'{"topic":"%b","epoch":%d,"records":[' % (answer.topic.encode(), answer.epoch),
-        records,
+        *records,
         b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,"tombstone":%b,"lag":%d,'
         b'"performance":{"server_total_ms":%d.%03d}}'
         % (
@@ -69,7 +57,7 @@ def render_read(answer: ReadAnswer, with_tags: bool, with_meta: bool, elapsed_us
             answer.head_seq,
             answer.earliest_seq,
             _BOOL[answer.caught_up],
-            tombstone,
+            b"null" if answer.tombstone is None else encode(answer.tombstone),
             answer.lag,
             elapsed_us // 1000,
             elapsed_us % 1000,

@@ -14,6 +14,9 @@ from shared.errors import Refusal
 
 
 class Entry(Protocol):
+    ordinal: int
+    """That of its first frame, or of the next one when it has none; set by joining."""
+
     def publish(self) -> None:
         """The frames are where their class wants them: make them visible and answer."""
         ...

@@ -18,13 +18,15 @@ Must not know: topics, records, what an entry does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from shared.clock import Clock
 from shared.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
 from topicsd.wal.batch import Batch, Entry
+from topicsd.wal.log_place import LogPlace
 from topicsd.wal.next_file import NextFile
 from topicsd.wal.sync_thread import DiskThread, Loop
 from topicsd.wal.writer import NO_SPACE, LogWriter, Sync
@@ -151,6 +153,7 @@ class GroupCommit:
     ) -> None:
         """Add a request's frames to the batch of this turn."""
         batch = self.batch
+        entry.ordinal = batch.next_ordinal
         batch.parts += parts
         batch.next_position += size_bytes
         batch.next_ordinal += frame_count
@@ -174,11 +177,30 @@ class GroupCommit:
         batch.next_ordinal += 1
         batch.frame_count += 1
         if entry is not None:
+            entry.ordinal = batch.next_ordinal - 1
             batch.after_sync.append(entry)
         batch.urgent = batch.urgent or is_urgent
         if not self._commit_scheduled:
             self._commit_scheduled = True
             self._loop.call_soon(self.commit)
+
+    def unpublished(self) -> Iterator[Entry]:
+        """All entries that joined and wait for their class."""
+        return chain(self._in_flight, self._waiting, self.batch.after_write, self.batch.after_sync)
+
+    def when_synced(self, entry: Entry) -> None:
+        """Publish the entry when everything that has joined is on the disk and published."""
+        self.join([], 0, 0, entry, wait_for_sync=True)
+
+    @property
+    def place(self) -> LogPlace | None:
+        """The end of the last batch; None as long as there was none."""
+        return self._writer.place
+
+    @property
+    def frame_count(self) -> int:
+        """How many frames that say something were written."""
+        return self.counters.frames - self.counters.batches
 
     # -- writing -----------------------------------------------------------------------------------------
 

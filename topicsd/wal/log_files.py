@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from topicsd.disk.fs import Fs
+from topicsd.disk.layout import wal_name
 from topicsd.wal.file_header import FILE_HEADER_BYTES
 
 
@@ -47,6 +48,15 @@ class LogFiles:
         self._starts.pop()
         self._fs.close(self._files.pop().fd)
 
+    def drop_before(self, first_ordinal: int) -> None:
+        """Let go of the files in front of this one; nobody has a position in them."""
+        count = 0
+        while count < len(self._files) - 1 and self._files[count].first_ordinal < first_ordinal:
+            self._fs.close(self._files[count].fd)
+            count += 1
+        del self._files[:count]
+        del self._starts[:count]
+
     def read(self, start: int, end: int) -> bytes:
         """The bytes of the positions from `start` up to `end`; fewer when a file is shorter than that."""
         pieces = []
@@ -62,10 +72,10 @@ class LogFiles:
             start += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def place_of(self, position: int) -> tuple[int, int]:
-        """The file, by its first ordinal, and the offset in it, for a person to look at."""
+    def place_of(self, position: int) -> tuple[str, int]:
+        """The file and the offset in it, for a person to look at."""
         file = self._files[bisect_right(self._starts, position) - 1]
-        return file.first_ordinal, position - file.base
+        return wal_name(file.first_ordinal), position - file.base
 
     def close(self) -> None:
         for file in self._files:

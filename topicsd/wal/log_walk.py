@@ -27,6 +27,7 @@ from topicsd.disk.layout import ShardPaths, parse_wal_name, wal_name
 from topicsd.wal.current_file import Current
 from topicsd.wal.file_header import FILE_HEADER_BYTES, FileHeader, UnknownVersion, parse_file_header
 from topicsd.wal.frame import FrameDamage
+from topicsd.wal.log_place import LogPlace
 from topicsd.wal.reader import BatchReader, FoundBatch, batch_ends, survey
 
 FIRST_ORDINAL = 1
@@ -171,17 +172,38 @@ def _read_header(fs: Fs, fd: int, ordinal: int) -> tuple[FileHeader | None, str]
     return header, ""
 
 
-def walk_log(fs: Fs, files: list[LogFileFound], current: Current | None, on_batch: OnBatch) -> Walk:
-    """Read the log from its start, hand out every batch that is part of it, and judge where it stops."""
-    _check_start(files, current)
+class Known(NamedTuple):
+    """What a snapshot says of the log: it holds all that is before `start`, and the log was synced up to
+    `synced_offset` of `synced_file`."""
+
+    start: LogPlace
+    synced_file: int
+    synced_offset: int
+
+
+def walk_log(
+    fs: Fs,
+    files: list[LogFileFound],
+    current: Current | None,
+    on_batch: OnBatch,
+    known: Known | None = None,
+) -> Walk:
+    """Read the log from its start, or from where a snapshot was taken, hand out every batch that is part of
+    it, and judge where it stops. `files` begin with the one in which that place is."""
+    _check_start(files, current, known)
     walked: list[WalkedFile] = []
+    start_place = known.start if known else None
     position, ordinal, chain = 0, FIRST_ORDINAL, 0
+    if start_place is not None:
+        position = start_place.offset - FILE_HEADER_BYTES
+        ordinal, chain = start_place.ordinal, start_place.chain
     for index, file in enumerate(files):
         later = files[index + 1 :]
         offset = 0
         if file.header is not None:
-            reader = BatchReader(fs, file.fd, file.header)
-            start = position
+            is_first = start_place is not None and index == 0
+            reader = BatchReader(fs, file.fd, file.header, start_place if is_first else None)
+            start = 0 if is_first else position
             while not _links(later, reader.ordinal, reader.chain):
                 batch = reader.next()
                 if batch is None:
@@ -197,7 +219,7 @@ def walk_log(fs: Fs, files: list[LogFileFound], current: Current | None, on_batc
         linked = file.header is not None and _links(later, ordinal, chain)
         if linked:
             continue
-        remains_end, proof = _evidence(fs, files, index, offset, current)
+        remains_end, proof = _evidence(fs, files, index, offset, current, known)
         # A file whose header is not there is remains, also when nothing of it is left.
         remains = remains_end > offset or file.header is None
         verdict = verdict_on(linked, bool(proof), remains, bool(later))
@@ -226,15 +248,27 @@ def _links(later: list[LogFileFound], ordinal: int, chain: int) -> bool:
     return header is not None and header.first_ordinal == ordinal and header.chain_seed == chain
 
 
-def _check_start(files: list[LogFileFound], current: Current | None) -> None:
-    if files and files[0].first_ordinal != FIRST_ORDINAL:
-        raise UnreadableLog(f"the log does not reach back to its start: its first file is {files[0].name}")
-    if current is not None and current.file not in {file.first_ordinal for file in files}:
+def _check_start(files: list[LogFileFound], current: Current | None, known: Known | None) -> None:
+    if known is not None:
+        if not files or files[0].first_ordinal != known.start.file:
+            raise UnreadableLog(f"the snapshot goes on in {wal_name(known.start.file)}, which is missing")
+    elif files and files[0].first_ordinal != FIRST_ORDINAL:
+        raise UnreadableLog(
+            f"the log does not reach back to its start, and there is no snapshot to go on from: its first "
+            f"file is {files[0].name}"
+        )
+    is_past = known is not None and current is not None and current.file < known.start.file
+    if current is not None and not is_past and current.file not in {file.first_ordinal for file in files}:
         raise UnreadableLog(f"CURRENT names {wal_name(current.file)}, which is missing")
 
 
 def _evidence(
-    fs: Fs, files: list[LogFileFound], index: int, offset: int, current: Current | None
+    fs: Fs,
+    files: list[LogFileFound],
+    index: int,
+    offset: int,
+    current: Current | None,
+    known: Known | None,
 ) -> tuple[int, str]:
     """How far the file's remains reach, and what proves that more than `offset` of it was synced."""
     file = files[index]
@@ -253,6 +287,9 @@ def _evidence(
             proof = f"CURRENT says that the log ended cleanly at {current.end}"
         elif current.file == file.first_ordinal and offset < FILE_HEADER_BYTES:
             proof = "CURRENT names the file, so its header had been synced"
+    if known is not None and (file.first_ordinal, offset) < (known.synced_file, known.synced_offset):
+        proof = f"the snapshot says that the log had been synced up to {known.synced_offset} of "
+        proof += wal_name(known.synced_file)
     for later in files[index + 1 :]:
         if later.header is not None and survey(fs, later.fd, later.header.epoch, FILE_HEADER_BYTES).synced:
             proof = f"{later.name} has batches that were written when this file had been synced whole"

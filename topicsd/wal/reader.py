@@ -18,6 +18,7 @@ from topicsd.disk.fs import Fs
 from topicsd.wal.batch_end import BATCH_END_BYTES, BatchEnd, chain_of, find_batch_end, parse_batch_end
 from topicsd.wal.file_header import FILE_HEADER_BYTES, FileHeader
 from topicsd.wal.frame import LEN_BYTES
+from topicsd.wal.log_place import LogPlace
 
 WINDOW_BYTES = 4 << 20
 
@@ -47,15 +48,16 @@ class Survey(NamedTuple):
 class BatchReader:
     """Where the next batch has to begin (`offset`), with which ordinal and on which chain."""
 
-    def __init__(self, fs: Fs, fd: int, header: FileHeader) -> None:
+    def __init__(self, fs: Fs, fd: int, header: FileHeader, start: LogPlace | None = None) -> None:
+        """`start` is a place in this file; the batches before it are not looked at."""
         self._fs = fs
         self._fd = fd
         self._epoch = header.epoch
-        self.offset = FILE_HEADER_BYTES
-        self.ordinal = header.first_ordinal
-        self.chain = header.chain_seed
+        self.offset = start.offset if start else FILE_HEADER_BYTES
+        self.ordinal = start.ordinal if start else header.first_ordinal
+        self.chain = start.chain if start else header.chain_seed
         self._window = b""
-        self._window_offset = FILE_HEADER_BYTES
+        self._window_offset = self.offset
 
     def next(self) -> FoundBatch | None:
         """The next batch, or None when what stands here is none."""

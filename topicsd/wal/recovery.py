@@ -33,7 +33,17 @@ from topicsd.wal.copy_forward import copy_forward
 from topicsd.wal.current_file import Current, note_sync_failure, read_current, write_current
 from topicsd.wal.file_header import FILE_HEADER_BYTES
 from topicsd.wal.log_files import LogFiles
-from topicsd.wal.log_walk import LogFileFound, OnBatch, UnreadableLog, Verdict, Walk, open_wal_files, walk_log
+from topicsd.wal.log_place import LogPlace
+from topicsd.wal.log_walk import (
+    Known,
+    LogFileFound,
+    OnBatch,
+    UnreadableLog,
+    Verdict,
+    Walk,
+    open_wal_files,
+    walk_log,
+)
 from topicsd.wal.writer import NO_SPACE, Identity, LogEnd
 
 logger = logging.getLogger("topicsd.wal")
@@ -51,13 +61,18 @@ class Recovered(NamedTuple):
     """No tail can have been lost: heads are what the log says."""
     is_settled: bool
     """CURRENT says already that the log ends here."""
+    place: LogPlace | None
+    """Where it ends; None when there is no file."""
 
 
 class Recovery:
     """One start of one shard: `run` reads and mends, `settle` says in CURRENT that all is well."""
 
-    def __init__(self, fs: Fs, paths: ShardPaths, identity: Identity, files: LogFiles) -> None:
+    def __init__(
+        self, fs: Fs, paths: ShardPaths, identity: Identity, files: LogFiles, known: Known | None = None
+    ) -> None:
         self._fs = fs
+        self._known = known
         self._paths = paths
         self._identity = identity
         self._files = files
@@ -72,7 +87,8 @@ class Recovery:
         self._current = current = read_current(fs, paths.current)
         distrusted = current is None or current.state == "sync_failed" or self._media_is_behind()
         self._distrusted = distrusted
-        self._found = found = open_wal_files(fs, paths, self._unsafe if distrusted else None)
+        found = open_wal_files(fs, paths, self._unsafe if distrusted else None)
+        self._found = found = self._leave_out_the_past(found)
         try:
             check_identity(paths, found, self._identity)
             exact = heads_are_exact(current, bool(found), is_same_place(fs, paths, current, found))
@@ -94,7 +110,9 @@ class Recovery:
         is_settled = not walk.files or (
             current is not None and current.state == "clean" and not self._has_moved(walk)
         )
-        return Recovered(LogEnd(walk.position, walk.ordinal, walk.chain), exact, is_settled)
+        return Recovered(
+            LogEnd(walk.position, walk.ordinal, walk.chain), exact, is_settled, self._place(walk)
+        )
 
     def settle(self) -> None:
         """The log ends here, all of it is synced, and heads are what it says: write that to CURRENT."""
@@ -117,6 +135,21 @@ class Recovery:
                 raise
             logger.warning("%s: no room to say that the log is whole; the next start sees", self._paths.wal)
 
+    def _leave_out_the_past(self, found: list[LogFileFound]) -> list[LogFileFound]:
+        """What is in the snapshot is not read. Its files are there for the snapshot before it."""
+        if self._known is None:
+            return found
+        past = [file for file in found if file.first_ordinal < self._known.start.file]
+        for file in past:
+            self._fs.close(file.fd)
+        return found[len(past) :]
+
+    def _place(self, walk: Walk) -> LogPlace | None:
+        if not walk.files:
+            return None
+        last = walk.files[-1]
+        return LogPlace(last.found.first_ordinal, last.end, walk.ordinal, walk.chain)
+
     def _drop_leftovers(self) -> None:
         for name in self._fs.list_dir(self._paths.wal):
             if is_leftover_name(name):
@@ -132,7 +165,7 @@ class Recovery:
     def _walk_log(self, on_batch: OnBatch) -> Walk:
         """R2."""
         try:
-            walk = self._walk = walk_log(self._fs, self._found, self._current, on_batch)
+            walk = self._walk = walk_log(self._fs, self._found, self._current, on_batch, self._known)
         except UnreadableLog as error:
             raise UnreadableLog(f"{self._paths.wal}: {error}") from None
         if walk.verdict is Verdict.REFUSE:

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -44,6 +44,21 @@ class DiskThread(Protocol):
     def stop(self) -> None:
         """End the thread, behind the jobs it has."""
         ...
+
+
+class Threads(NamedTuple):
+    """Those of a shard: a sync waits for no copy, a reader for neither, and no reader for a slow disk that it
+    does not read from; `keep` is for work that takes its time."""
+
+    sync: DiskThread
+    copy: DiskThread
+    read: DiskThread
+    cold: DiskThread
+    keep: DiskThread
+
+
+def start_threads(loop: Loop, shard: int) -> Threads:
+    return Threads(*(SyncThread(loop, f"{kind}-{shard:02d}") for kind in Threads._fields))
 
 
 class SyncThread:

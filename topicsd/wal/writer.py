@@ -34,6 +34,7 @@ from topicsd.wal.batch_end import BATCH_END_BYTES, BatchEnd, chain_of, encode_ba
 from topicsd.wal.current_file import Current, note_sync_failure, write_current
 from topicsd.wal.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader, encode_file_header
 from topicsd.wal.log_files import LogFile, LogFiles
+from topicsd.wal.log_place import LogPlace
 
 logger = logging.getLogger("topicsd.wal")
 
@@ -85,6 +86,7 @@ class LogWriter:
         end: LogEnd,
         file_bytes: int,
         heads_exact: bool = True,
+        place: LogPlace | None = None,
     ) -> None:
         self._fs = fs
         self._clock = clock
@@ -93,6 +95,7 @@ class LogWriter:
         self._files = files
         self._file_bytes = file_bytes
         self._end = end
+        self._found_place = place
         self._vouches = heads_exact
         self._file: LogFile | None = None
         self._offset = 0
@@ -104,6 +107,13 @@ class LogWriter:
     @property
     def end(self) -> LogEnd:
         return self._end
+
+    @property
+    def place(self) -> LogPlace | None:
+        """Where the log ends, in a file; None as long as there was never a batch."""
+        if self._file is None:
+            return self._found_place
+        return LogPlace(self._file.first_ordinal, self._offset, self._end.ordinal, self._end.chain)
 
     @property
     def has_file(self) -> bool:

@@ -177,6 +177,7 @@ def test_one_run_of_the_machine_has_one_boot_id() -> None:
         (lambda path: fs.link(path, path + "2"), errno.ENOENT),
         (lambda path: fs.unlink(path), errno.ENOENT),
         (lambda path: fs.make_dir(path + "/deeper"), errno.ENOENT),
+        (lambda path: fs.remove_dir(path), errno.ENOENT),
         (lambda path: fs.lock(path + "/LOCK"), errno.ENOENT),
         (lambda path: fs.list_dir(path), errno.ENOENT),
         (lambda path: fs.stat(path), errno.ENOENT),
@@ -191,6 +192,8 @@ def test_one_run_of_the_machine_has_one_boot_id() -> None:
         (lambda path: fs.close(NO_FD), errno.EBADF),
         (lambda path: fs.sync_dir(__file__), errno.ENOTDIR),
         (lambda path: fs.list_dir(__file__), errno.ENOTDIR),
+        (lambda path: fs.remove_dir(__file__), errno.ENOTDIR),
+        (lambda path: fs.remove_dir(str(Path(__file__).parent)), errno.ENOTEMPTY),
     ],
 )
 def test_a_failure_is_the_errno_of_the_kernel(

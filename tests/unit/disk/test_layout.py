@@ -14,9 +14,16 @@ from topicsd.disk.layout import (
     LayoutError,
     create_data_dir,
     is_leftover_name,
+    make_segment_dirs,
+    parse_segment_name,
+    parse_snapshot_name,
+    parse_topic_dir_name,
     parse_wal_name,
     read_layout,
+    segment_stem,
     shard_paths,
+    snapshot_name,
+    topic_dir_name,
     wal_name,
 )
 
@@ -82,6 +89,64 @@ def test_every_path_of_a_shard_is_under_its_directory() -> None:
     assert is_leftover_name(paths.spare_file(3).rpartition("/")[2])
     assert paths.quarantined("x") == "/data/shards/07/quarantine/x"
     assert shard_paths("/data", 123).root == "/data/shards/123"
+    assert paths.topic_dir(0xAB, 1024) == "/data/shards/07/topics/00000000000000ab-1024"
+    assert paths.snapshot(7) == "/data/shards/07/meta/snapshot.00000007.bin"
+    assert paths.manifest == "/data/shards/07/meta/MANIFEST.json"
+    assert (paths.readers, paths.trash) == ("/data/shards/07/meta/readers", "/data/shards/07/trash")
+
+
+@pytest.mark.parametrize(("topic_id", "epoch"), [(0, 1), (7, 1024), ((1 << 64) - 1, 10**15)])
+def test_a_name_of_a_topic_directory_that_is_made_is_parsed_back(topic_id: int, epoch: int) -> None:
+    assert parse_topic_dir_name(topic_dir_name(topic_id, epoch)) == (topic_id, epoch)
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2, 10, 123])
+@pytest.mark.parametrize("suffix", [".data", ".idx", ".tags", ".del"])
+def test_a_name_of_a_segment_file_that_is_made_is_parsed_back(generation: int, suffix: str) -> None:
+    name = segment_stem(10001, generation) + suffix
+    assert parse_segment_name(name) == (10001, generation, suffix)
+
+
+def test_a_name_of_a_snapshot_that_is_made_is_parsed_back() -> None:
+    assert parse_snapshot_name(snapshot_name(7)) == 7
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "0123456789abcdef-0",
+        "0123456789ABCDEF-1",
+        "0123456789abcdef-01",
+        "0123456789abcdef-1.deleted",
+        "0123456789abcdef",
+        "seg-0000000000000001",
+        "seg-0000000000000001-0.data",
+        "seg-0000000000000001-01.data",
+        "seg-0000000000000001.data.tmp",
+        "seg-1.data",
+        "seg-0000000000000001.log",
+        "snapshot.7.bin",
+        "snapshot.00000007.bin.tmp",
+        "snapshot.00000007.bin\n",
+    ],
+)
+def test_another_name_is_none_of_them(name: str) -> None:
+    assert parse_topic_dir_name(name) is None
+    assert parse_segment_name(name) is None
+    assert parse_snapshot_name(name) is None
+
+
+def test_a_shard_of_an_earlier_version_gets_the_directories_that_it_lacks() -> None:
+    disk = MemoryDisk()
+    paths = shard_paths("/data", 0)
+    disk.make_dirs(paths.wal)
+    disk.make_dirs(paths.topics)
+    make_segment_dirs(disk, paths)
+    make_segment_dirs(disk, paths)
+    assert disk.list_dir(paths.root) == ["meta", "topics", "trash", "wal"]
+    survivor = disk.after_power_cut(Random(0))
+    assert survivor.list_dir(paths.readers) == []
 
 
 def test_a_new_data_directory_is_read_back_as_it_was_made() -> None:
@@ -90,7 +155,9 @@ def test_a_new_data_directory_is_read_back_as_it_was_made() -> None:
     assert read_layout(disk, "/deep/in/a/tree/data") == layout
     assert (layout.format, layout.shards, layout.instance_bytes) == (1, 3, INSTANCE)
     for shard in range(3):
-        assert disk.list_dir(shard_paths("/deep/in/a/tree/data", shard).root) == ["quarantine", "wal"]
+        paths = shard_paths("/deep/in/a/tree/data", shard)
+        assert disk.list_dir(paths.root) == ["meta", "quarantine", "topics", "trash", "wal"]
+        assert disk.list_dir(paths.meta) == ["readers"]
 
 
 def test_a_directory_without_a_layout_has_none() -> None:
@@ -108,7 +175,8 @@ def test_the_layout_is_written_when_all_directories_are_on_the_disk() -> None:
     calls = [f"{name} {told}" for name, told in disk.trace]
     written = next(at for at, call in enumerate(calls) if call.startswith("pwrite"))
     synced = {call.split()[1] for call in calls[:written] if call.startswith("sync_dir")}
-    assert synced == {"/", "/data", "/data/shards", "/data/shards/00", "/data/shards/01"}
+    shards = {f"/data/shards/0{shard}{below}" for shard in (0, 1) for below in ("", "/meta")}
+    assert synced == {"/", "/data", "/data/shards"} | shards
 
 
 def test_a_crash_while_it_is_made_leaves_a_directory_that_can_be_made_again() -> None:

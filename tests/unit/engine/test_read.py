@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.one_shard import OneShard, record
+from topicsd.engine.page import PAGE_RECORDS
+from topicsd.engine.read import PAGES_MAX
 from topicsd.engine.requests import Tombstone
 
 
@@ -76,7 +78,7 @@ def test_the_limit_bounds_the_records_and_the_next_read_goes_on() -> None:
 def test_the_bytes_bound_the_answer_and_there_is_always_at_least_one_record() -> None:
     one = OneShard()
     one.append("t", *[record(b'"' + b"x" * 1000 + b'"') for _ in range(5)])
-    size = one.state("t").bytes // 5
+    (size,) = (len(part) for part in one.read("t", limit=1).parts)
     assert one.seqs("t", bytes_max=1) == [1]
     assert one.seqs("t", bytes_max=size) == [1]
     assert one.seqs("t", bytes_max=2 * size - 1) == [1]
@@ -140,11 +142,13 @@ def test_the_limit_counts_what_is_delivered_and_not_what_is_skipped() -> None:
 
 
 def test_an_answer_of_nothing_but_own_records_moves_the_cursor() -> None:
-    one = filled(10)
-    size = one.state("t").bytes // 10
+    count = PAGES_MAX * PAGE_RECORDS + 10
+    one = OneShard(wal_file_bytes=8 << 20)
+    for _ in range(0, count, 1000):
+        one.append("t", *[record(number, node="node-0") for number in range(1000)])
     cursor, answers = 0, 0
-    while cursor < 10:
-        answer = one.read("t", cursor, nodes=frozenset({"node-0", "node-1"}), bytes_max=2 * size)
+    while cursor < one.state("t").head_seq:
+        answer = one.read("t", cursor, nodes=frozenset({"node-0", "node-1"}))
         assert answer.records == []
         assert answer.next_from_seq > cursor
         cursor, answers = answer.next_from_seq, answers + 1

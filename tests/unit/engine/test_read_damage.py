@@ -6,6 +6,7 @@ import pytest
 
 from tests.harness.one_shard import OneShard, record
 from topicsd.disk.layout import wal_name
+from topicsd.engine.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 
 
@@ -22,8 +23,8 @@ def damaged(seq: int, *, offset: int = 20, count: int = 6, **config: object) -> 
 def flip(one: OneShard, seq: int, offset: int = 20) -> None:
     run = one.topic("t").run_of(seq)
     assert run is not None
-    file, at = one.shard.state.files.place_of(run.positions[seq - run.first_seq])
-    one.disk.flip(f"/data/shards/00/wal/{wal_name(file)}", at + offset)
+    file, at = run.place_of(seq, one.shard.state.files)
+    one.disk.flip(f"/data/shards/00/wal/{file}", at + offset)
 
 
 def test_what_is_good_in_front_of_the_damage_is_answered_first() -> None:
@@ -85,7 +86,7 @@ def read_on(one: OneShard, nodes: frozenset[str] = frozenset()) -> tuple[list[in
     """The seqs that a reader gets who goes on behind every damage, and the codes of what it was told."""
     cursor, seqs, codes = 0, [], []
     while cursor < one.state("t").head_seq:
-        answer = one.shard.read("t", ReadRequest(cursor, nodes=nodes))
+        answer = read_now(one.shard.state, "t", ReadRequest(cursor, nodes=nodes))
         if isinstance(answer, ReadAnswer):
             seqs += [found.seq for found in answer.records]
             after = answer.next_from_seq

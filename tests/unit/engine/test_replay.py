@@ -13,6 +13,7 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import DATA_DIR, IDENTITY, INSTANCE, PATHS, OneShard, record
 from tests.harness.wal_bytes import WalBytes, append_frame
 from topicsd.disk.layout import create_data_dir
+from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.wal.control_frame import (
     ConfigUpdate,
@@ -37,14 +38,19 @@ def picture(topic: Topic) -> dict[str, Any]:
     """Everything of a topic that a reader or a writer can notice."""
     records = []
     for run in topic.runs:
+        assert isinstance(run, TailRun)
+        if run.tags.is_unknown:
+            assert run.source is not None
+            run.tags.fill(run.source.tags())
         for seq in range(max(run.first_seq, topic.earliest_seq), run.next_seq):
             at = seq - run.first_seq
             if not run.is_dead(seq):
-                records.append((seq, run.positions[at], run.lengths[at], run.stamps[at]))
+                records.append((seq, run.lengths[at], run.stamps[at]))
     live = {seq for seq, *_ in records}
     tags = {
         (tag, seq)
-        for tag, seqs in topic.tags._seqs.items()
+        for run in topic.runs
+        for tag, seqs in run.tags._seqs.items()
         for seq in ([seqs] if isinstance(seqs, int) else seqs)
         if seq in live
     }

@@ -113,7 +113,7 @@ def test_the_index_of_what_was_evicted_is_given_back() -> None:
     assert run.next_seq == 30_001
     assert floors(one) == (29_901, 29_901, 100)
     assert one.delete("t", tag="x").deleted == 100
-    assert len(one.topic("t").tags) == 0
+    assert len(one.topic("t").run.tags) == 0
 
 
 # -- discard: reject ----------------------------------------------------------------------------------------

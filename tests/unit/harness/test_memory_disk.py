@@ -47,6 +47,9 @@ def _answers(fs: Fs, root: str) -> list[object]:
     found.append(fs.list_dir(wal))
     fs.unlink(f"{wal}/a")
     fs.rename(f"{wal}/b", f"{wal}/c")
+    fs.make_dir(f"{root}/empty")
+    fs.remove_dir(f"{root}/empty")
+    found.append(fs.list_dir(root))
     fs.make_dir(f"{root}/full")
     fs.close(fs.create(f"{root}/full/x"))
     holding = fs.lock(f"{root}/LOCK")
@@ -68,6 +71,9 @@ def _answers(fs: Fs, root: str) -> list[object]:
         lambda: fs.rename(wal, f"{root}/full"),
         lambda: fs.unlink(f"{wal}/gone"),
         lambda: fs.unlink(wal),
+        lambda: fs.remove_dir(f"{root}/full"),
+        lambda: fs.remove_dir(f"{root}/no"),
+        lambda: fs.remove_dir(f"{root}/LOCK"),
         lambda: fs.make_dir(wal),
         lambda: fs.make_dir(f"{root}/no/dir"),
         lambda: fs.list_dir(f"{wal}/c"),

@@ -126,6 +126,15 @@ def test_files_in_a_directory_that_was_not_synced_into_its_parent_go_with_it() -
     assert _trees(disk) == {(), ("/d/", "/d/a")}
 
 
+def test_a_removed_directory_may_come_back_until_its_parent_is_synced() -> None:
+    disk = MemoryDisk()
+    disk.make_dirs("/d/e")
+    disk.remove_dir("/d/e")
+    assert _trees(disk) == {("/d/",), ("/d/", "/d/e/")}
+    disk.sync_dir("/d")
+    assert _trees(disk) == {("/d/",)}
+
+
 def test_a_directory_is_renamed_with_all_that_is_in_it() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/d/e")

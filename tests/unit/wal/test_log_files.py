@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.memory_disk import MemoryDisk
+from topicsd.disk.layout import wal_name
 from topicsd.wal.file_header import FILE_HEADER_BYTES
 from topicsd.wal.log_files import LogFiles
 
@@ -58,7 +59,7 @@ def test_a_read_within_one_file_is_one_call() -> None:
 )
 def test_a_position_has_a_place_in_a_file(position: int, place: tuple[int, int]) -> None:
     files, _ = files_of(CONTENTS)
-    assert files.place_of(position) == (place[0], FILE_HEADER_BYTES + place[1])
+    assert files.place_of(position) == (wal_name(place[0]), FILE_HEADER_BYTES + place[1])
 
 
 def test_a_file_that_was_taken_back_is_closed_and_the_one_before_goes_on() -> None:
@@ -66,7 +67,7 @@ def test_a_file_that_was_taken_back_is_closed_and_the_one_before_goes_on() -> No
     fds = list(disk._fds)
     files.drop_last()
     assert list(disk._fds) == fds[:-1]
-    assert files.place_of(30)[0] == 200
+    assert files.place_of(30)[0] == wal_name(200)
     disk.write_file("/4", b"h" * FILE_HEADER_BYTES + b"other")
     files.add(disk.open_read("/4"), 400, 25, b"g", 4096)
     assert files.read(20, 30) == WHOLE[20:25] + b"other"

@@ -1,0 +1,129 @@
+"""Segments move, are written anew and are looked at, and every record reads as before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.one_shard import OneShard, record
+from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.upkeep import ROUND_SECONDS, SCRUB_SECONDS
+from topicsd.segment.entry import COLD, HOT
+
+COLD_DIR = "/cold"
+
+
+def sealed(one: OneShard) -> list[SealedRun]:
+    return [run for run in one.topic("t").runs if isinstance(run, SealedRun)]
+
+
+def filled(count: int, **settings: object) -> OneShard:
+    """Segments of ten records each."""
+    one = OneShard(segment_max_events=10, reader_grace_ms=0, **settings)
+    for number in range(count):
+        one.append("t", record("x" * 100 + str(number), tag=f"tag-{number % 3}"))
+    one.checkpoint()
+    return one
+
+
+def data_files(one: OneShard, root: str) -> int:
+    folder = f"{root}/topics"
+    return sum(
+        name.endswith(".data")
+        for topic in one.disk.list_dir(folder)
+        for name in one.disk.list_dir(f"{folder}/{topic}")
+    )
+
+
+def a_round(one: OneShard) -> None:
+    one.pass_time(ROUND_SECONDS * 1000 + 1)
+
+
+def test_all_but_the_newest_segments_move_to_the_cold_directory() -> None:
+    one = filled(95, cold_dir=COLD_DIR, hot_retain_segments=2)
+    before = [found.data for found in one.read("t", limit=1000).records]
+    a_round(one)
+    assert [run.entry.tier for run in sealed(one)] == [COLD] * 7 + [HOT] * 2
+    one.settle()
+    assert data_files(one, f"{COLD_DIR}/shards/00") == 7
+    assert data_files(one, "/data/shards/00") == 2 + 1, "the active one is hot too"
+    for end in ("kill", "restart"):
+        getattr(one, end)()
+        assert [found.data for found in one.read("t", limit=1000).records] == before
+        assert [run.entry.tier for run in sealed(one)][:9] == [COLD] * 7 + [HOT] * 2
+
+
+def test_bytes_bound_what_stays_hot_as_well() -> None:
+    one = filled(95, cold_dir=COLD_DIR, hot_retain_segments=8, hot_retain_bytes=3000)
+    a_round(one)
+    hot = [run for run in sealed(one) if run.entry.tier == HOT]
+    assert 0 < sum(run.entry.data_bytes for run in hot) <= 3000
+
+
+def test_without_a_cold_directory_nothing_moves() -> None:
+    one = filled(95)
+    a_round(one)
+    assert {run.entry.tier for run in sealed(one)} == {HOT}
+
+
+@pytest.mark.parametrize("cold_dir", ["", COLD_DIR])
+def test_a_segment_that_is_mostly_dead_gives_its_space_back(cold_dir: str) -> None:
+    one = filled(40, cold_dir=cold_dir, hot_retain_segments=0)
+    a_round(one)
+    one.delete("t", tag="tag-0")
+    one.delete("t", tag="tag-1")
+    before = one.read("t", limit=1000)
+    state = one.state("t")
+    size = sum(run.entry.data_bytes for run in sealed(one))
+    a_round(one)
+    assert {run.entry.generation for run in sealed(one)} == {1}
+    assert sum(run.entry.data_bytes for run in sealed(one)) < size * 0.6
+    for end in ("checkpoint", "kill", "restart"):
+        getattr(one, end)()
+        assert one.read("t", limit=1000).records == before.records
+        assert (one.state("t").count, one.state("t").bytes) == (state.count, state.bytes)
+    assert one.delete("t", tag="tag-2").deleted == state.count
+
+
+def test_what_is_deleted_while_a_segment_is_rewritten_stays_deleted() -> None:
+    one = filled(10)
+    one.delete("t", tag="tag-0")
+    one.delete("t", tag="tag-1")
+    one.shard.upkeep.start_round()
+    while not one.disk.list_dir("/data/shards/00/topics"):
+        one.turn()
+    one.loop.run_turn()
+    one.loop.run_turn()
+    one.thread.run_one()
+    one.delete("t", before_seq=4)
+    one.settle()
+    assert one.seqs("t") == [6, 9]
+    one.checkpoint()
+    one.kill()
+    assert one.seqs("t") == [6, 9]
+    assert one.state("t").count == 2
+
+
+def test_age_takes_its_part_of_a_topic_that_nobody_touches() -> None:
+    one = filled(40)
+    one.put("t", ttl_ms=1000)
+    one.pass_time(2000)
+    assert len(one.topic("t").runs) > 1, "nobody asked yet"
+    a_round(one)
+    one.checkpoint()
+    assert len(one.topic("t").runs) == 1
+    assert one.state("t").evict_floor == 41
+    assert data_files(one, "/data/shards/00") == 0
+
+
+def test_damage_is_found_before_a_reader_finds_it(caplog: pytest.LogCaptureFixture) -> None:
+    one = filled(40)
+    run = sealed(one)[1]
+    path = f"/data/shards/00/{run.name.key('.data')}"
+    one.disk.flip(path, run.index.offsets[3] + 50)
+    one.pass_time(SCRUB_SECONDS * 1000 + ROUND_SECONDS * 2000)
+    assert one.shard.state.damaged_segments == {run.name}
+    assert "seqs 14 to 14" in caplog.text
+    refusal = one.refused_read("t", 13)
+    assert refusal.detail is not None
+    assert (refusal.detail["first_seq"], refusal.detail["next_from_seq"]) == (14, 14)
+    assert one.seqs("t", 14)[0] == 15

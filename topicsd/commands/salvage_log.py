@@ -1,0 +1,269 @@
+"""What of a damaged log is good: its whole batches, wherever they stand, and how much is missing.
+
+A start stops at damage in front of synced data; this reads on behind it. It goes by these rules:
+
+V1  A batch is taken whole or not at all, and only when its chain fits. Behind damage the log goes on behind
+    the next BatchEnd that stands where it says; the batch that this one closes is lost with the damage.
+V2  Nothing of a file is taken that the next file begins in front of: an earlier start has cut it off.
+V3  Between two good places the ordinals say how many frames are missing, and no topic can miss more records
+    than that. Where a topic goes on behind the gap, its seqs say exactly which are lost. Where it does not,
+    as many seqs as there may have been are given up: a seq is never used twice.
+V4  At the end of a log of which nobody knows that nothing is missing, a head goes on at its ceiling, as at
+    any start.
+
+What else stood in a gap is lost without a trace: topics that were made, settings, deletes, keys. Who repairs
+is told so.
+
+Must not know: where the state comes from, what is written.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import wal_name
+from topicsd.engine.lost_range import LostRange
+from topicsd.engine.replay import Replay, ReplayError, lose_range
+from topicsd.engine.resume_head import lost_tail
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.segment.entry import SegmentDamage
+from topicsd.wal import control_frame
+from topicsd.wal.batch_end import BATCH_END_BYTES
+from topicsd.wal.control_frame import decode_control
+from topicsd.wal.current_file import Current
+from topicsd.wal.file_header import FILE_HEADER_BYTES, FileHeader
+from topicsd.wal.frame import (
+    FRAME_LEN_MIN,
+    HEADER,
+    LEN_BYTES,
+    FrameDamage,
+    FrameType,
+    parse_frame,
+)
+from topicsd.wal.log_place import LogPlace
+from topicsd.wal.log_walk import FIRST_ORDINAL, LogFileFound
+from topicsd.wal.reader import BatchReader, FoundBatch, batch_ends, survey
+
+REASON = "crash"
+"""The word of the API for loss that nobody intended."""
+
+# What is added to the ceiling of an ephemeral topic when a higher one may be missing.
+CEILING_MARGIN = 1_000_000
+_FRAME_BYTES_MIN = LEN_BYTES + FRAME_LEN_MIN
+NO_LIMIT = 1 << 62
+NO_CHAIN = -1
+"""Nothing goes on here."""
+
+
+class Gap(NamedTuple):
+    """Bytes of a file that are no part of what is taken; a file that is not there has none."""
+
+    file: str
+    offset: int
+    end: int
+    records_max: int
+    what: str
+
+
+class Lost(NamedTuple):
+    topic: str
+    first: int
+    last: int
+
+
+class Salvage:
+    """One reading of the files, which begin with the one that `start` is in."""
+
+    def __init__(self, fs: Fs, state: ShardState, captured_to: int, start: LogPlace | None) -> None:
+        self._fs = fs
+        self._state = state
+        # A topic whose creation is missing has no name: its frames are passed over.
+        self._replay = Replay(state, NO_LIMIT)
+        self._captured_to = captured_to
+        self._start = start
+        self._missing: dict[int, int] = {}
+        """By topic, how many records it may have had in the gaps since it was last seen."""
+        self.gaps: list[Gap] = []
+        self.lost: list[Lost] = []
+        self.ordinal = FIRST_ORDINAL if start is None else start.ordinal
+        self.chain = 0 if start is None else start.chain
+        self.ends_in_gap = False
+        self.unnamed_records = 0
+        """Records of topics that nothing names."""
+
+    def run(self, files: list[LogFileFound], current: Current | None) -> None:
+        position = 0
+        files = [file for file in files if not is_empty_by_repair(file)]
+        if self._start is not None and files and files[0].first_ordinal > self._start.file:
+            self._skip_to(files[0])
+        for number, file in enumerate(files):
+            later = [one for one in files[number + 1 :] if one.header is not None]
+            limit = later[0].first_ordinal if later else NO_LIMIT
+            if file.header is None:
+                # Of no epoch at all: only how far the bytes reach is asked.
+                end = survey(self._fs, file.fd, bytes(FILE_HEADER_BYTES), 0).data_end
+                self._add_tail(file.name, 0, end, file.damage, limit)
+            else:
+                if number and (file.header.first_ordinal, file.header.chain_seed) != (
+                    self.ordinal,
+                    self.chain,
+                ):
+                    self._skip_to(file)
+                self._read_file(file, file.header, position, limit, _clean_end(file, current))
+            position += max(0, file.size_bytes - FILE_HEADER_BYTES)
+        if current is not None and files and current.file > files[-1].first_ordinal:
+            self._add_gap(wal_name(current.file), 0, 0, "the file is missing", 0)
+            self._raise_ordinal(current.file + files[-1].size_bytes // _FRAME_BYTES_MIN)
+
+    def finish(self, heads_exact: bool) -> None:
+        """Settle all heads, as a start does."""
+        for topic in self._state.topics.values():
+            count = self._missing.pop(topic.topic_id, 0)
+            if topic.is_ephemeral:
+                topic.ceiling += CEILING_MARGIN if count else 0
+                continue
+            if count:
+                self._lose(topic, topic.head + count)
+            if (lost := lost_tail(topic, heads_exact and not self.ends_in_gap)) is not None:
+                self._lose(topic, lost.last)
+            topic.ceiling = max(topic.ceiling, topic.head)
+
+    def _skip_to(self, file: LogFileFound) -> None:
+        count = max(0, file.first_ordinal - self.ordinal)
+        if count:
+            what = f"the frames of ordinals {self.ordinal} to {file.first_ordinal - 1} are missing"
+            self._add_gap(file.name, 0, 0, what, count)
+
+    def _read_file(
+        self, file: LogFileFound, header: FileHeader, position: int, limit: int, ends_at: int
+    ) -> None:
+        fs = self._fs
+        is_first = self._start is not None and file.first_ordinal == self._start.file
+        reader = BatchReader(fs, file.fd, header, self._start if is_first else None)
+        while True:
+            while reader.ordinal < limit and (batch := reader.next()) is not None:
+                if batch.closing.ordinal >= limit:
+                    return  # V2
+                self._take(batch, file.name, position + batch.offset - FILE_HEADER_BYTES)
+                self.ordinal, self.chain = reader.ordinal, reader.chain
+            if reader.ordinal >= limit:
+                return
+            found = self._next_whole(file, header, reader.offset, limit)
+            if found is None:
+                end = max(survey(fs, file.fd, header.epoch, reader.offset).data_end, ends_at)
+                if end > reader.offset:
+                    what = "no whole batch begins here, and none stands behind it"
+                    self._add_tail(file.name, reader.offset, end, what, limit)
+                return
+            end, ordinal, chain = found
+            self._add_gap(
+                file.name, reader.offset, end, "no whole batch begins here", ordinal - reader.ordinal
+            )
+            self.ordinal, self.chain = ordinal + 1, chain
+            reader = BatchReader(
+                fs, file.fd, header, LogPlace(file.first_ordinal, end, self.ordinal, self.chain)
+            )
+
+    def _next_whole(
+        self, file: LogFileFound, header: FileHeader, offset: int, limit: int
+    ) -> tuple[int, int, int] | None:
+        """Where the log goes on behind damage, V1, with the ordinal and the chain in front of that."""
+        for at, closing in batch_ends(self._fs, file.fd, header.epoch, offset):
+            fits = closing.offset + closing.length == at and closing.ordinal >= self.ordinal
+            if fits and closing.ordinal < limit:
+                return at + BATCH_END_BYTES, closing.ordinal, closing.chain
+        return None
+
+    def _add_tail(self, file: str, offset: int, end: int, what: str, limit: int) -> None:
+        """All the rest of a file is a gap; `limit` is with which ordinal the next one begins."""
+        if limit == NO_LIMIT:
+            self._add_gap(file, offset, end, what, (end - offset) // _FRAME_BYTES_MIN + 1)
+            self.ordinal += self.gaps[-1].records_max
+        else:
+            self._add_gap(file, offset, end, what, max(0, limit - self.ordinal))
+            self.ordinal = limit
+        self.chain = NO_CHAIN
+
+    def _raise_ordinal(self, to: int) -> None:
+        """Frames up to this ordinal may have been written, in a file that nobody has."""
+        count = max(0, to - self.ordinal)
+        self.ordinal += count
+        for topic_id in self._state.topics_by_id:
+            self._missing[topic_id] = self._missing.get(topic_id, 0) + count
+
+    def _add_gap(self, file: str, offset: int, end: int, what: str, count: int) -> None:
+        """At most `count` records are missing."""
+        self.ends_in_gap = True
+        self.gaps.append(Gap(file, offset, end, count, what))
+        for topic_id in self._state.topics_by_id:
+            self._missing[topic_id] = self._missing.get(topic_id, 0) + count
+
+    def _take(self, batch: FoundBatch, file: str, position: int) -> None:
+        self.ends_in_gap = False
+        try:
+            self._bridge(batch)
+            self._replay.batch(batch, position)
+        except (ReplayError, FrameDamage, SegmentDamage) as error:
+            end = batch.offset + batch.closing.length + BATCH_END_BYTES
+            self._add_gap(file, batch.offset, end, f"cannot be replayed: {error}", batch.frame_count)
+
+    # -- V3 ----------------------------------------------------------------------------------------------
+
+    def _bridge(self, batch: FoundBatch) -> None:
+        """See to it that what the batch says follows on what is there."""
+        at, ordinal = batch.start, batch.first_ordinal
+        heads: dict[int, int] = {}
+        while at < batch.end:
+            frame_len, frame_type, _, topic_id, seq = HEADER.unpack_from(batch.buffer, at)[:5]
+            size = LEN_BYTES + frame_len
+            topic = self._state.topics_by_id.get(topic_id)
+            if topic is None:
+                is_behind = ordinal >= self._captured_to
+                self.unnamed_records += frame_type == FrameType.APPEND and is_behind
+            elif ordinal >= topic.complete_to and topic_id in self._missing:
+                if frame_type == FrameType.APPEND:
+                    if topic_id not in heads:
+                        self._lose(topic, seq - 1)
+                    heads[topic_id] = seq
+                    del self._missing[topic_id]
+                else:
+                    frame = parse_frame(batch.buffer, at, at + size)
+                    self._bridge_control(topic, decode_control(frame))
+            at += size
+            ordinal += 1
+
+    def _bridge_control(self, topic: Topic, control: control_frame.Control) -> None:
+        match control:
+            case control_frame.TopicCreate():
+                # That it was deleted is missing.
+                self._state.remove_topic(topic)
+                del self._missing[topic.topic_id]
+            case control_frame.LostRange():
+                self._lose(topic, control.first - 1)
+                del self._missing[topic.topic_id]
+            case control_frame.Idempotency():
+                self._lose(topic, control.first_seq - 1)
+                del self._missing[topic.topic_id]
+            case control_frame.Delete():
+                self._lose(topic, control.below - 1)
+            case control_frame.EvictWatermark():
+                self._lose(topic, max(control.evicted_to.values(), default=0))
+
+    def _lose(self, topic: Topic, last: int) -> None:
+        if last > topic.head:
+            self.lost.append(Lost(topic.name, topic.head + 1, last))
+            lose_range(topic, LostRange(topic.head + 1, last, REASON))
+
+
+def _clean_end(file: LogFileFound, current: Current | None) -> int:
+    """How far CURRENT says that the file went; 0 when it does not say."""
+    is_said = current is not None and current.state == "clean" and current.file == file.first_ordinal
+    return current.end if current is not None and is_said else 0
+
+
+def is_empty_by_repair(file: LogFileFound) -> bool:
+    """The file that a repair puts behind a damaged log; without a snapshot that names it, it did not end."""
+    header = file.header
+    return header is not None and header.file_bytes == file.size_bytes == FILE_HEADER_BYTES

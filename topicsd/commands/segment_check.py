@@ -1,0 +1,220 @@
+"""One segment read whole: its records, and what its other files say of them.
+
+`.data` is what counts. The index and the tags are made from it once more and compared. The dead set can only
+be held against its own checksum and the counts in the snapshot: nothing else knows what was deleted.
+
+Must not know: how it is told, what is done about it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topicsd.engine.segment_copy import live_totals
+from topicsd.segment.data_file import (
+    SEGMENT_HEADER_BYTES,
+    FoundDamage,
+    FoundFrame,
+    Read,
+    parse_segment_header,
+    scan_data,
+)
+from topicsd.segment.dead_file import DeadDamage, dead_bytes, decode_dead, unpack_marks
+from topicsd.segment.entry import COLD, DATA, DEAD, INDEX, TAGS, SegmentEntry, SegmentName
+from topicsd.segment.index_file import ENTRY_BYTES, FOOTER_BYTES, IndexDamage, SegmentIndex, decode_index
+from topicsd.segment.rebuild import IndexBuilder
+from topicsd.segment.store import LocalStore
+from topicsd.segment.tags_file import TagsDamage, TagsReader, tags_of
+from topicsd.wal.file_header import UnknownVersion
+from topicsd.wal.frame import FrameDamage
+from topicsd.wal.writer import Identity
+
+
+class SegmentFiles(NamedTuple):
+    """Where the files of the segments of a shard are."""
+
+    hot: LocalStore
+    cold: LocalStore | None
+
+    def store_with(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> LocalStore | None:
+        """The tier of the entry first: a crash may have left a copy in the other one."""
+        stores = [self.cold, self.hot] if entry.tier == COLD else [self.hot, self.cold]
+        for store in stores:
+            if store is not None and store.exists(name.key(suffix)):
+                return store
+        return None
+
+    def read(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> Read | None:
+        """How to read one of its files; None when no tier has it."""
+        store = self.store_with(name, entry, suffix)
+        if store is None:
+            return None
+        return lambda offset, size: store.read_range(name.key(suffix), offset, size)
+
+    def size(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> int:
+        store = self.store_with(name, entry, suffix)
+        return 0 if store is None else store.size(name.key(suffix))
+
+    def close(self) -> None:
+        self.hot.close()
+        if self.cold is not None:
+            self.cold.close()
+
+
+class SegmentFacts(NamedTuple):
+    """What is wrong with one segment, by its files; empty is nothing."""
+
+    name: SegmentName
+    entry: SegmentEntry
+    damage: list[FoundDamage]
+    """Of `.data`; a stretch without a seq is bytes that no record needs."""
+    in_data: str
+    """What else is wrong with `.data`."""
+    in_index: str
+    in_tags: str
+    in_dead: str
+    """Why what was deleted is not known."""
+    in_entry: str
+    """How the entry in the snapshot is other than the files."""
+    marks: bytearray | None
+    """A byte a record; None when nothing is dead, or when that is not known."""
+
+    @property
+    def is_fine(self) -> bool:
+        return not (
+            self.damage or self.in_data or self.in_index or self.in_tags or self.in_dead or self.in_entry
+        )
+
+    @property
+    def lost(self) -> list[tuple[int, int]]:
+        """The seqs that cannot be read, first and last."""
+        return [(one.first_seq, one.last_seq) for one in self.damage if one.first_seq <= one.last_seq]
+
+
+class SegmentCheck:
+    def __init__(
+        self, files: SegmentFiles, identity: Identity, name: SegmentName, entry: SegmentEntry
+    ) -> None:
+        self._files = files
+        self._identity = identity
+        self._name = name
+        self._entry = entry
+        self._damage: list[FoundDamage] = []
+        self.record_count = 0
+
+    def run(self, earliest_seq: int) -> SegmentFacts:
+        """Read all of it. `earliest_seq` is that of the topic: what is in front of it is not alive."""
+        name, entry = self._name, self._entry
+        dead, marks = self._check_dead()
+        read = self._files.read(name, entry, DATA)
+        if read is None:
+            self._damage = [FoundDamage(entry.first_seq, entry.last_seq, 0, "the file is missing")]
+            return SegmentFacts(name, entry, self._damage, "", "", "", dead, "", marks)
+        index, tags = self._scan(read)
+        is_whole = not self._damage
+        totals = ""
+        if is_whole and not dead:
+            totals = self._check_totals(index, marks, earliest_seq)
+        return SegmentFacts(
+            name,
+            entry,
+            self._damage,
+            self._check_data(read),
+            self._check_index(index if is_whole else None),
+            self._check_tags(tags if is_whole else None),
+            dead,
+            totals,
+            marks,
+        )
+
+    def _scan(self, read: Read) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
+        entry = self._entry
+        builder, pairs = IndexBuilder(entry.first_seq), []
+        for found in scan_data(read, self._name, entry):
+            if isinstance(found, FoundFrame):
+                frame = found.frame
+                builder.add(found.seq, found.offset, frame.size, frame.ts, frame.flags)
+                pairs.append((found.seq, frame.tag))
+                self.record_count += 1
+            else:
+                self._damage.append(found)
+                builder.add_damage(found.last_seq)
+        return builder.build(entry.last_seq), tags_of(pairs)
+
+    def _check_data(self, read: Read) -> str:
+        entry = self._entry
+        size = self._files.size(self._name, entry, DATA)
+        if entry.is_sealed and size > entry.data_bytes:
+            return f"it has {size - entry.data_bytes} bytes more than the snapshot says"
+        try:
+            header = parse_segment_header(read(0, SEGMENT_HEADER_BYTES))
+        except (FrameDamage, OSError):
+            return ""  # The scan has said so.
+        if Identity(header.instance, header.shard) != self._identity:
+            return f"it is of shard {header.shard:02d} of instance {header.instance.hex()}"
+        return ""
+
+    def _check_index(self, made: SegmentIndex | None) -> str:
+        """`made` is what `.data` gives, when that is whole."""
+        entry = self._entry
+        read = self._files.read(self._name, entry, INDEX)
+        if read is None:
+            return "the file is missing"
+        size = entry.count * ENTRY_BYTES + FOOTER_BYTES * entry.is_sealed
+        try:
+            found = decode_index(read(0, size + 1), entry.first_seq, entry.count, entry.is_sealed)
+        except (IndexDamage, OSError) as damage:
+            return str(damage)
+        if made is None:
+            return ""
+        for column in ("offsets", "lengths", "stamps", "flags"):
+            if getattr(found, column) != getattr(made, column):
+                return f"its {column} are not those of .data"
+        return ""
+
+    def _check_tags(self, made: dict[bytes, list[int]] | None) -> str:
+        entry = self._entry
+        if not entry.has_tags:
+            return "records have tags, and there is no such file" if entry.is_sealed and made else ""
+        read = self._files.read(self._name, entry, TAGS)
+        if read is None:
+            return "the file is missing"
+        try:
+            reader = TagsReader(read, self._files.size(self._name, entry, TAGS))
+            found = dict(reader.all_seqs())
+        except (TagsDamage, OSError) as damage:
+            return str(damage)
+        if reader.first_seq != entry.first_seq:
+            return f"it is of records from {reader.first_seq} on"
+        return "" if made is None or found == made else "its tags are not those of .data"
+
+    def _check_dead(self) -> tuple[str, bytearray | None]:
+        entry = self._entry
+        if not entry.dead_count:
+            return "", None
+        read = self._files.read(self._name, entry, DEAD)
+        if read is None:
+            return "the file is missing", None
+        try:
+            # It may be of a longer segment, when a later checkpoint did not come to its end.
+            size = max(self._files.size(self._name, entry, DEAD), dead_bytes(entry.count))
+            found = decode_dead(read(0, size), entry.first_seq, entry.count)
+        except (DeadDamage, UnknownVersion, OSError) as damage:
+            return str(damage), None
+        if found.dead_count < entry.dead_count:
+            counted = f"the snapshot counts {entry.dead_count}"
+            return f"it has {found.dead_count} dead records, and {counted}", None
+        return "", unpack_marks(found.bitmap, entry.count)
+
+    def _check_totals(self, index: SegmentIndex, marks: bytearray | None, earliest_seq: int) -> str:
+        entry = self._entry
+        if marks is not None and marks.count(1) != entry.dead_count:
+            return ""  # A checkpoint wrote it that did not come to its snapshot; a start counts again.
+        found = live_totals(index.lengths, marks, earliest_seq - entry.first_seq)
+        if found != (entry.live_count, entry.live_bytes):
+            counted = f"{entry.live_count} live records of {entry.live_bytes} bytes"
+            return f"the snapshot counts {counted}, the files have {found[0]} of {found[1]}"
+        stamps = (index.stamps[0], index.stamps[-1])
+        if not entry.generation and stamps != (entry.first_ts, entry.last_ts):
+            return "the times of its first and last record are other than the snapshot says"
+        return ""

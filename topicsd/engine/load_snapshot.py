@@ -1,0 +1,106 @@
+"""From a snapshot back to the topics that it was taken of: numbers a segment, nothing a record.
+
+But for the active segment of a topic, whose index is read, and the dead sets of segments that have one. A
+dead set that cannot be had is not guessed at, since no one knows what of the segment was deleted.
+
+Must not know: the log.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from topicsd.checkpoint.snapshot_format import Snapshot, TopicEntry
+from topicsd.engine.active_file import ActiveFile
+from topicsd.engine.dedupe import KeyColumns
+from topicsd.engine.lost_range import LostRange
+from topicsd.engine.run import Run
+from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.tail_run import TailRun
+from topicsd.engine.topic import Topic
+from topicsd.segment.dead_file import DeadDamage, unpack_marks
+from topicsd.segment.entry import SegmentEntry, SegmentName
+from topicsd.segment.store import SegmentStore
+
+logger = logging.getLogger("topicsd.engine")
+
+
+def load_snapshot(shard: ShardState, snapshot: Snapshot, hot: SegmentStore) -> None:
+    for entry in snapshot.topics:
+        shard.add_topic(_topic(shard, entry, hot))
+    now_ms = shard.clock.now_ms()
+    for generation in snapshot.keys:
+        columns = (
+            generation.window_ms,
+            generation.number,
+            generation.digests,
+            generation.records,
+            generation.first_seqs,
+            generation.counts,
+            generation.used_ms,
+        )
+        shard.dedupe.add_columns(KeyColumns(*columns), now_ms)
+
+
+def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore) -> Topic:
+    topic = Topic(entry.name, entry.topic_id, entry.epoch, shard.one_config(entry.config))
+    topic.visible = True
+    topic.windows_ms = tuple(entry.windows_ms)
+    topic.head = entry.head
+    topic.next_seq = entry.head + 1
+    topic.ceiling = topic.ceiling_logged = entry.ceiling
+    topic.earliest_seq = entry.earliest_seq
+    topic.evict_floor = entry.evict_floor
+    topic.evicted_to = dict(entry.evicted_to)
+    topic.ttl_logged = entry.ttl_logged
+    topic.last_ts = entry.last_ts
+    topic.complete_to = entry.complete_to
+    for lost in entry.lost:
+        topic.lost.add(LostRange(*lost))
+    runs: list[Run] = [_run(shard, topic, segment, hot) for segment in entry.segments]
+    topic.has_files = bool(runs)
+    topic.run = TailRun(entry.head + 1, in_memory=topic.is_ephemeral)
+    topic.runs = [*runs, topic.run]
+    for segment, run in zip(entry.segments, runs, strict=True):
+        topic.add_live(*_live(segment, run, topic.earliest_seq))
+    return topic
+
+
+def _live(entry: SegmentEntry, run: Run, earliest_seq: int) -> tuple[int, int]:
+    """What is alive in the segment; counted when its marks are not those of the entry."""
+    if run.dead is None or run.dead.count(1) == entry.dead_count:
+        return entry.live_count, entry.live_bytes
+    first = max(run.first_seq, earliest_seq)
+    count, size = run.live_totals(first, run.next_seq - 1) if first < run.next_seq else (0, 0)
+    if isinstance(run, SealedRun):
+        run.live_count, run.live_bytes = count, size
+    return count, size
+
+
+def _run(shard: ShardState, topic: Topic, entry: SegmentEntry, hot: SegmentStore) -> Run:
+    name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
+    marks = _marks(shard, name, entry)
+    if entry.is_sealed:
+        return SealedRun(shard.segments, name, entry, marks)
+    index = shard.segments.index(name, entry)
+    run = TailRun(entry.first_seq)
+    run.positions.extend(iter(index.offsets))
+    run.set_columns(index.lengths, index.stamps)
+    run.dead = marks
+    run.tags.is_unknown = True
+    run.source = ActiveFile(hot, name, entry)
+    shard.segments.forget(name)  # It grows, and its index is here.
+    return run
+
+
+def _marks(shard: ShardState, name: SegmentName, entry: SegmentEntry) -> bytearray | None:
+    """Marks that a checkpoint wrote which did not come to its snapshot stand for deletes that are in the log
+    behind this one, so more than the entry counts is right as well."""
+    if entry.dead_count == 0:
+        return None
+    try:
+        return unpack_marks(shard.segments.dead_set(name, entry).bitmap, entry.count)
+    except (DeadDamage, OSError) as error:
+        logger.error("what was deleted from %s is not known: %s", name.key(""), error)
+        raise

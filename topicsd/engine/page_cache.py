@@ -1,0 +1,47 @@
+"""The pages of all topics of a shard that somebody read lately, within a bound of bytes.
+
+What was used longest ago leaves first. A page that somebody still sends lives as long as that takes.
+
+Must not know: what is in a page.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from topicsd.engine.page import PAGE_RECORDS, Page, Variant
+
+# What a page costs besides its text: the object, its ends, its place in the cache.
+PAGE_COST_BYTES = 600
+_VARIANTS = 4
+
+
+class PageCache:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._pages: OrderedDict[tuple[int, int], Page] = OrderedDict()
+        self._bytes = 0
+
+    def page(self, epoch: int, seq: int, variant: Variant) -> Page:
+        """The page in which the seq of the topic of this epoch stands, perhaps still without it."""
+        number = seq // PAGE_RECORDS
+        key = (epoch, number * _VARIANTS + variant.number)
+        page = self._pages.get(key)
+        if page is None:
+            page = self._pages[key] = Page(number * PAGE_RECORDS)
+            self.grew(PAGE_COST_BYTES)
+        else:
+            self._pages.move_to_end(key)
+        return page
+
+    def forget(self, epoch: int, seq: int, variant: Variant) -> None:
+        page = self._pages.pop((epoch, seq // PAGE_RECORDS * _VARIANTS + variant.number))
+        self._bytes -= PAGE_COST_BYTES + len(page.text)
+
+    def grew(self, size_bytes: int) -> None:
+        """The page that was asked for last got so many bytes more."""
+        self._bytes += size_bytes
+        # The last one is in use.
+        while self._bytes > self._bytes_max and len(self._pages) > 1:
+            _, page = self._pages.popitem(last=False)
+            self._bytes -= PAGE_COST_BYTES + len(page.text)

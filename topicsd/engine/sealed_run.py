@@ -1,0 +1,114 @@
+"""A sealed segment as part of a topic: numbers only, its records and their index are in its files.
+
+It costs memory a segment and not a record, but for `dead` once something in the middle of it was deleted.
+What counts records and bytes exactly needs the index: caps and deletes that end within the segment, and
+age. That one is read when it is asked for, on the loop: once for a segment that the front of a topic moves
+through.
+
+Must not know: how files are laid out, what a tier is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from topicsd.engine.run import Run, Source
+from topicsd.segment.entry import SegmentEntry, SegmentName
+from topicsd.segment.index_file import SegmentIndex
+
+if TYPE_CHECKING:
+    from topicsd.segment.reader import SegmentReader
+
+
+class SealedRun(Run):
+    __slots__ = (
+        "_front",
+        "_next_seq",
+        "_reader",
+        "dead_count",
+        "entry",
+        "live_bytes",
+        "live_count",
+        "name",
+        "saved_dead_count",
+    )
+
+    def __init__(
+        self, reader: SegmentReader, name: SegmentName, entry: SegmentEntry, dead: bytearray | None = None
+    ) -> None:
+        super().__init__(entry.first_seq)
+        self._reader = reader
+        self._next_seq = entry.first_seq + entry.count
+        self._front = (entry.first_seq, entry.first_ts)
+        """A seq and its stamp: the first live one at the last look."""
+        self.name = name
+        self.entry = entry
+        self.dead = dead
+        self.dead_count = 0 if dead is None else dead.count(1)
+        self.saved_dead_count = self.dead_count
+        """How many marks are in the segment's `.del`."""
+        self.live_count = entry.live_count
+        self.live_bytes = entry.live_bytes
+
+    @property
+    def next_seq(self) -> int:
+        return self._next_seq
+
+    @property
+    def index(self) -> SegmentIndex:
+        return self._reader.index(self.name, self.entry)
+
+    def load_index(self) -> None:
+        """On a thread, for whoever will need it on the loop."""
+        self._reader.index(self.name, self.entry)
+
+    @property
+    def lengths(self) -> array[int]:
+        return self.index.lengths
+
+    @property
+    def stamps(self) -> array[int]:
+        return self.index.stamps
+
+    @property
+    def is_changed(self) -> bool:
+        """Other than what its entry says."""
+        entry = self.entry
+        return self.live_count != entry.live_count or self.dead_count != entry.dead_count
+
+    def first_not_older(self, ts: int) -> int:
+        entry = self.entry
+        if ts > entry.last_ts:
+            return self._next_seq
+        seq, stamp = self._front
+        if ts <= stamp:
+            return self.first_seq
+        found = bisect_left(self.stamps, ts, seq - self.first_seq)
+        self._front = (self.first_seq + found, self.stamps[found])
+        return self.first_seq + found
+
+    def take_front(self, first: int, last: int) -> tuple[int, int]:
+        if last == self._next_seq - 1:
+            count, size = self.live_count, self.live_bytes
+        else:
+            count, size = self.live_totals(first, last)
+        self.live_count -= count
+        self.live_bytes -= size
+        return count, size
+
+    def mark_dead(self, seq: int) -> int:
+        size = super().mark_dead(seq)
+        self.dead_count += 1
+        self.live_count -= 1
+        self.live_bytes -= size
+        return size
+
+    def place_of(self, seq: int, log: Source) -> tuple[str, int]:
+        return self.name.key(".data"), self.index.offsets[seq - self.first_seq]
+
+    def find_tag(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
+        if not self.entry.has_tags or not self.live_count:
+            return []
+        return self._reader.find_tag(self.name, self.entry, tag, is_prefix, below)

@@ -1,0 +1,357 @@
+"""What a capture holds and no segment has, copied from the log into segments of the topic.
+
+A piece is a segment that grows: the topic's active one, or a new one behind it. It is sealed when it is
+full or old enough, and in front of seqs that were lost, as the seqs of a segment have no hole. The frames
+are copied as they stand; their index is made from the columns of the runs.
+
+What goes wrong leaves bytes behind the lengths that the last snapshot names, and nobody reads those.
+
+Must not know: what the runs of the topic become (`segment_install.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
+
+from topicsd.disk.atomic_replace import replace_file
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths
+from topicsd.engine.background import Job
+from topicsd.engine.capture import Capture
+from topicsd.engine.fill_page import READ_GAP_BYTES, READ_SPAN_BYTES
+from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.tag_index import TagIndex
+from topicsd.engine.tail_run import TailRun
+from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, SegmentHeader
+from topicsd.segment.dead_file import encode_dead, pack_marks
+from topicsd.segment.entry import DEAD, HOT, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.index_file import encode_entries
+from topicsd.segment.sealer import SegmentWriter, open_active
+from topicsd.segment.tags_file import encode_tags
+from topicsd.wal.frame import FLAG_TAG, HEADER, HEADER_BYTES
+from topicsd.wal.log_files import LogFiles
+from topicsd.wal.writer import Identity
+
+# What one turn of the loop takes apart: well under a millisecond.
+STEP_RECORDS = 512
+STEP_BYTES = 256 << 10
+_FLAGS_AT = 5
+
+_unpack = HEADER.unpack_from
+
+
+class SegmentBounds(NamedTuple):
+    """When a segment is sealed."""
+
+    records_max: int
+    bytes_max: int
+    age_ms_max: int
+
+
+class Files(NamedTuple):
+    """Where segments are written, and what is read for them."""
+
+    fs: Fs
+    paths: ShardPaths
+    identity: Identity
+    log: LogFiles
+
+
+class Piece:
+    """A segment that grows, and what the loop has to know of it."""
+
+    def __init__(self, name: SegmentName, since_ordinal: int) -> None:
+        self.name = name
+        self.first_seq = name.first_seq
+        self.since_ordinal = since_ordinal
+        self.offsets = array("Q")
+        self.lengths = array("I")
+        self.stamps = array("Q")
+        self.tags = TagIndex()
+        self.data_bytes = SEGMENT_HEADER_BYTES
+        self.has_tags = False
+        self.is_sealed = False
+        self.old: SegmentEntry | None = None
+        self.entry: SegmentEntry
+
+    @classmethod
+    def of_active(cls, active: TailRun) -> Piece:
+        assert active.source is not None
+        entry = active.source.entry
+        piece = cls(active.source.name, entry.since_ordinal)
+        piece.offsets, piece.lengths, piece.stamps = (
+            active.positions[:],
+            active.lengths[:],
+            active.stamps[:],
+        )
+        piece.tags = active.tags
+        piece.data_bytes = entry.data_bytes
+        piece.old = entry
+        return piece
+
+    @property
+    def next_seq(self) -> int:
+        return self.first_seq + len(self.lengths)
+
+    def room(self, bounds: SegmentBounds) -> int:
+        """How many more records it takes; bytes bound it as well."""
+        if self.data_bytes >= bounds.bytes_max:
+            return 0
+        return bounds.records_max - len(self.lengths)
+
+    def is_due(self, bounds: SegmentBounds, now_ms: int) -> bool:
+        is_old = bool(self.stamps) and now_ms - self.stamps[0] >= bounds.age_ms_max
+        return is_old or self.room(bounds) <= 0
+
+
+class SegmentCopy:
+    """All segments of one topic that a capture makes grow, begin or end."""
+
+    def __init__(self, files: Files, bounds: SegmentBounds, captured: Capture, now_ms: int) -> None:
+        self._files = files
+        self._bounds = bounds
+        self._captured = captured
+        self._now_ms = now_ms
+        self._writer: SegmentWriter | None = None
+        self._piece: Piece | None = None
+        self.pieces: list[Piece] = []
+
+    def run(self) -> Job[None]:
+        captured = self._captured
+        try:
+            if captured.active is not None and self._has_work(captured.active):
+                self._piece = Piece.of_active(captured.active)
+            for tail in captured.tails:
+                yield from self._copy_run(tail)
+            piece = self._piece
+            if piece is not None and piece.is_due(self._bounds, self._now_ms):
+                yield from self._seal()
+            elif piece is not None:
+                yield from self._end_piece()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+    def entries(self) -> list[SegmentEntry]:
+        """All segments of the topic, once `run` is over."""
+        active = self._captured.active
+        grown = [piece.entry for piece in self.pieces]
+        if active is not None and not (self.pieces and self.pieces[0].first_seq == active.first_seq):
+            assert active.source is not None
+            grown.insert(0, active.source.entry)
+        return self._captured.sealed + grown
+
+    def _has_work(self, active: TailRun) -> bool:
+        """Whether the active segment says something else than its entry, or is to."""
+        assert active.source is not None
+        entry = active.source.entry
+        is_old = self._now_ms - entry.first_ts >= self._bounds.age_ms_max
+        is_less = active.dead is not None or self._captured.entry.earliest_seq > entry.first_seq
+        return bool(self._captured.tails) or is_old or is_less
+
+    def _copy_run(self, tail: TailRun) -> Job[None]:
+        seq = max(tail.first_seq, self._captured.entry.earliest_seq)
+        while seq < tail.next_seq:
+            piece = self._piece
+            if piece is not None and (piece.next_seq != seq or piece.is_due(self._bounds, self._now_ms)):
+                yield from self._seal()
+                piece = None
+            if piece is None:
+                piece = self._piece = self._begin(seq)
+            if self._writer is None:
+                yield self._open(piece)
+            seq = yield from self._copy_step(piece, tail, seq)
+
+    def _begin(self, first_seq: int) -> Piece:
+        topic = self._captured.topic
+        topic.has_files = True
+        return Piece(SegmentName(topic.topic_id, topic.epoch, first_seq, 0), topic.complete_to)
+
+    def _open(self, piece: Piece) -> partial[None]:
+        identity = self._files.identity
+        header = SegmentHeader(identity.shard, identity.instance, *piece.name)
+
+        def open_() -> None:
+            with _damage_as_error():
+                self._writer = open_active(self._files.fs, self._files.paths, header, piece.old)
+
+        return partial(open_)
+
+    def _copy_step(self, piece: Piece, tail: TailRun, seq: int) -> Job[int]:
+        """Copy some records from `seq` on; the seq behind them."""
+        at = seq - tail.first_seq
+        count = min(STEP_RECORDS, piece.room(self._bounds), tail.next_seq - seq)
+        lengths = tail.lengths[at : at + count]
+        sizes = list(accumulate(lengths))
+        room = min(STEP_BYTES, max(1, self._bounds.bytes_max - piece.data_bytes))
+        while count > 1 and sizes[count - 1] > room:
+            count -= 1
+        del lengths[count:]
+        positions = tail.positions[at : at + count]
+        spans = list(_spans(positions, lengths))
+        found = yield partial(_read_spans, self._files.log, spans)
+        data = _cut(found, spans, positions, lengths)
+        offsets = array("I", accumulate(lengths, initial=piece.data_bytes))
+        offsets.pop()
+        stamps = tail.stamps[at : at + count]
+        flags = bytes([data[offset - piece.data_bytes + _FLAGS_AT] for offset in offsets])
+        self._note_tags(piece, data, offsets, flags)
+        writer = self._writer
+        assert writer is not None
+        yield partial(writer.append, data, encode_entries(offsets, lengths, stamps, flags))
+        piece.offsets.extend(iter(offsets))
+        piece.lengths.extend(lengths)
+        piece.stamps.extend(stamps)
+        piece.data_bytes += len(data)
+        return seq + count
+
+    def _note_tags(self, piece: Piece, data: bytes, offsets: array[int], flags: bytes) -> None:
+        if not any(flag & FLAG_TAG for flag in set(flags)):
+            return
+        base, seq = piece.data_bytes, piece.next_seq
+        for number, flag in enumerate(flags):
+            if flag & FLAG_TAG:
+                at = offsets[number] - base
+                _, _, _, _, _, _, node_len, tag_len, _ = _unpack(data, at)
+                tag_at = at + HEADER_BYTES + node_len
+                piece.tags.add(data[tag_at : tag_at + tag_len], seq + number)
+
+    def _seal(self) -> Job[None]:
+        piece = self._piece
+        assert piece is not None
+        if self._writer is None:
+            yield self._open(piece)
+        writer = self._writer
+        assert writer is not None
+        yield partial(_seal, writer, None if piece.tags.is_unknown else piece.tags.seqs_by_tag(), piece)
+        piece.is_sealed = True
+        yield from self._end_piece()
+
+    def _end_piece(self) -> Job[None]:
+        piece, writer = self._piece, self._writer
+        assert piece is not None
+        if writer is not None:
+            yield writer.sync
+            writer.close()
+            self._writer = None
+        piece.entry, marks = self._entry(piece)
+        if marks is not None and (piece.old is None or piece.entry.dead_count != piece.old.dead_count):
+            yield partial(write_marks, self._files, piece.name, marks, self._captured.entry.complete_to)
+        self.pieces.append(piece)
+        self._piece = None
+
+    def _entry(self, piece: Piece) -> tuple[SegmentEntry, bytes | None]:
+        """What snapshot says of the piece, with what was dead at the capture."""
+        marks = marks_of(piece.first_seq, piece.next_seq, self._captured)
+        earliest = self._captured.entry.earliest_seq
+        count, size = live_totals(piece.lengths, marks, earliest - piece.first_seq)
+        entry = SegmentEntry(
+            first_seq=piece.first_seq,
+            count=len(piece.lengths),
+            generation=piece.name.generation,
+            data_bytes=piece.data_bytes,
+            first_ts=piece.stamps[0],
+            last_ts=piece.stamps[-1],
+            is_sealed=piece.is_sealed,
+            has_tags=piece.has_tags,
+            tier=HOT,
+            live_count=count,
+            live_bytes=size,
+            dead_count=marks.count(1) if marks is not None else 0,
+            since_ordinal=piece.since_ordinal,
+        )
+        return entry, marks
+
+
+def marks_of(first_seq: int, next_seq: int, captured: Capture) -> bytes | None:
+    """The marks of these seqs; None when nothing is dead."""
+    found: bytearray | None = None
+    for dead in captured.dead:
+        low, high = max(first_seq, dead.first_seq), min(next_seq, dead.first_seq + len(dead.marks))
+        part = dead.marks[low - dead.first_seq : high - dead.first_seq] if low < high else b""
+        if part.count(1):
+            found = bytearray(next_seq - first_seq) if found is None else found
+            found[low - first_seq : high - first_seq] = part
+    return None if found is None else bytes(found)
+
+
+def live_totals(lengths: array[int], marks: bytes | bytearray | None, skipped: int) -> tuple[int, int]:
+    """How many are alive but for the first `skipped`, and their bytes."""
+    skipped = max(0, skipped)
+    alive = lengths[skipped:]
+    if marks is None:
+        return len(alive), sum(alive)
+    kept = [length for length, mark in zip(alive, marks[skipped:], strict=True) if not mark]
+    return len(kept), sum(kept)
+
+
+def write_marks(files: Files, name: SegmentName, marks: bytes, complete_to: int) -> None:
+    """On the disk thread: the whole dead set of a segment."""
+    data = encode_dead(name.first_seq, len(marks), pack_marks(marks), complete_to)
+    replace_file(files.fs, f"{files.paths.root}/{name.key(DEAD)}", data)
+
+
+def save_marks(files: Files, run: SealedRun, marks: bytes, complete_to: int) -> None:
+    write_marks(files, run.name, marks, complete_to)
+
+
+def _seal(writer: SegmentWriter, pairs: dict[bytes, int | array[int]] | None, piece: Piece) -> None:
+    if pairs is None:
+        with _damage_as_error():
+            tags = writer.tags()
+    else:
+        seqs = {tag: [one] if isinstance(one, int) else list(one) for tag, one in pairs.items()}
+        # What was taken out of the running index meanwhile is dead, and belongs to no other segment.
+        seqs = {tag: kept for tag, all_ in seqs.items() if (kept := [s for s in all_ if s < piece.next_seq])}
+        tags = encode_tags(seqs, piece.first_seq) if seqs else None
+    piece.has_tags = tags is not None
+    with _damage_as_error():
+        writer.seal(writer.footer(), tags)
+
+
+@contextmanager
+def _damage_as_error() -> Iterator[None]:
+    """A segment that cannot be gone on with is one more way for the disk to fail a checkpoint."""
+    try:
+        yield
+    except SegmentDamage as damage:
+        raise OSError(errno.EIO, str(damage)) from damage
+
+
+def _spans(positions: array[int], lengths: array[int]) -> Iterator[tuple[int, int]]:
+    """Stretches of the log that are read in one call: frames that stand close to each other."""
+    start = positions[0]
+    end = start
+    for position, length in zip(positions, lengths, strict=True):
+        if position - end > READ_GAP_BYTES or position - start > READ_SPAN_BYTES:
+            yield start, end
+            start = position
+        end = position + length
+    yield start, end
+
+
+def _read_spans(log: LogFiles, spans: list[tuple[int, int]]) -> list[bytes]:
+    return [log.read(start, end) for start, end in spans]
+
+
+def _cut(
+    found: list[bytes], spans: list[tuple[int, int]], positions: array[int], lengths: array[int]
+) -> bytes:
+    """The frames alone, one behind the other."""
+    frames = []
+    number = 0
+    (start, end), piece = spans[0], found[0]
+    for position, length in zip(positions, lengths, strict=True):
+        if position >= end:
+            number += 1
+            (start, end), piece = spans[number], found[number]
+        frames.append(piece[position - start : position - start + length])
+    data = b"".join(frames)
+    assert len(data) == sum(lengths), "the log is shorter than its index says"
+    return data

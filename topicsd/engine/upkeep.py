@@ -1,0 +1,260 @@
+"""What keeps segments well while nobody asks for them: age, moving to the cold directory, rewriting what is
+mostly dead, and reading everything once in a while to find damage before a reader does.
+
+One round after the other, one segment at a time, each at a bounded rate on a thread of its own. A segment
+that was copied takes its new place in the topic in one step of the loop, when no checkpoint is under way;
+the old files go when a snapshot names the new ones. A crash at any moment leaves what the last snapshot
+says, and copies that nobody asks for.
+
+Must not know: how segments are copied (`segment/`), how a snapshot is made.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from topicsd.engine.background import Background, Job
+from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.trim_report import log_expired
+from topicsd.segment.entry import COLD, HOT, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.reader import SegmentReader
+from topicsd.segment.relocate import Pace, copy_segment, delete_copy
+from topicsd.segment.rewrite import is_worth_rewriting, rewrite_segment
+from topicsd.segment.scrub import scrub
+from topicsd.segment.store import SegmentStore
+from topicsd.wal.sync_thread import Loop
+
+logger = logging.getLogger("topicsd.engine")
+
+T = TypeVar("T")
+
+ROUND_SECONDS = 60.0
+SCRUB_SECONDS = 86_400.0
+CHECKPOINT_POLL_SECONDS = 0.05
+TOPICS_A_TURN = 500
+
+
+class Checkpoints(Protocol):
+    """As `checkpointer.py` has them."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+
+class Pacer:
+    """So many bytes a second, until it is stopped."""
+
+    def __init__(self, bytes_per_second: int) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._stopped = threading.Event()
+
+    def __call__(self, size: int) -> None:
+        if self._stopped.wait(size / self._bytes_per_second):
+            raise OSError(errno.ECANCELED, "the shard closes")
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+class Upkeep:
+    def __init__(
+        self,
+        shard: ShardState,
+        loop: Loop,
+        background: Background,
+        checkpoints: Checkpoints,
+        hot: SegmentStore,
+        cold: SegmentStore | None,
+    ) -> None:
+        self._shard = shard
+        self._loop = loop
+        self._background = background
+        self._checkpoints = checkpoints
+        self._hot = hot
+        self._cold = cold
+        self._pace = Pacer(shard.settings.background_bytes_per_second)
+        self._is_awake = False
+        self._scrub_at = shard.clock.monotonic() + SCRUB_SECONDS
+        self._given_up: set[SegmentName] = set()
+        """What is damaged stays where it is, and is not tried again before a restart."""
+
+    def wake(self) -> None:
+        """There are segments; from here on a round follows another."""
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_later(ROUND_SECONDS, self.start_round)
+
+    def start_round(self) -> None:
+        self._background.start(self._round(), self._ended)
+
+    def stop(self) -> None:
+        self._pace.stop()
+
+    def _ended(self, outcome: Exception | None) -> None:
+        if isinstance(outcome, OSError) and outcome.errno == errno.ECANCELED:
+            return
+        if isinstance(outcome, Exception):
+            logger.error("the upkeep of segments failed and is tried again: %s", outcome)
+        self._loop.call_later(ROUND_SECONDS, self.start_round)
+
+    def _round(self) -> Job[None]:
+        yield from self._expire()
+        has_changed = False
+        for topic in list(self._shard.topics.values()):
+            for run in list(self._to_move(topic)):
+                has_changed |= yield from self._careful(run, self._move(topic, run))
+            for half_dead in [one for one in topic.runs if isinstance(one, SealedRun)]:
+                if self._is_half_dead(half_dead):
+                    has_changed |= yield from self._careful(half_dead, self._rewrite(topic, half_dead))
+        if has_changed:
+            self._checkpoints.start()
+        if self._shard.clock.monotonic() >= self._scrub_at:
+            self._scrub_at = self._shard.clock.monotonic() + SCRUB_SECONDS
+            yield from self.scrub_all()
+
+    def _expire(self) -> Job[None]:
+        """Age takes its part also of topics that nobody touches."""
+        for number, topic in enumerate(list(self._shard.topics.values())):
+            if topic.config.ttl_ms and topic.visible and topic.leaving is None:
+                log_expired(self._shard, topic, self._shard.clock.now_ms())
+            if number % TOPICS_A_TURN == 0:
+                yield None
+
+    # -- to the cold directory -------------------------------------------------------------------------------
+
+    def _to_move(self, topic: Topic) -> Iterator[SealedRun]:
+        """Sealed segments beyond the newest so many, or so many bytes; the stricter counts."""
+        if self._cold is None:
+            return
+        settings = self._shard.settings
+        count = size = 0
+        for run in reversed(topic.runs):
+            if not isinstance(run, SealedRun):
+                continue
+            count += 1
+            size += run.entry.data_bytes
+            is_over = count > settings.hot_retain_segments
+            is_over = is_over or 0 < settings.hot_retain_bytes < size
+            if is_over and run.entry.tier == HOT and run.name not in self._given_up:
+                yield run
+
+    def _move(self, topic: Topic, run: SealedRun) -> Job[bool]:
+        assert self._cold is not None
+        entry, saved = run.entry, run.saved_dead_count
+        # The marks that are on the disk go along, and those only are counted by the copy.
+        copied = msgspec.structs.replace(entry, dead_count=saved)
+        yield from _done(partial(copy_segment, self._hot, self._cold, run.name, copied, self._pace))
+        yield from self._no_checkpoint()
+        if not self._is_there(topic, run) or run.saved_dead_count != saved:
+            yield partial(delete_copy, self._cold, run.name)
+            return False
+        run.entry = msgspec.structs.replace(run.entry, tier=COLD)
+        topic.dropped.append((run.name, HOT))
+        return True
+
+    # -- rewriting -------------------------------------------------------------------------------------------
+
+    def _is_half_dead(self, run: SealedRun) -> bool:
+        return run.name not in self._given_up and is_worth_rewriting(_entry_now(run))
+
+    def _rewrite(self, topic: Topic, run: SealedRun) -> Job[bool]:
+        name, entry = run.name, _entry_now(run)
+        marks = bytearray(entry.count) if run.dead is None else bytearray(run.dead)
+        below = max(0, topic.earliest_seq - run.first_seq)
+        marks[:below] = b"\1" * below
+        store = self._cold if entry.tier == COLD else self._hot
+        assert store is not None
+        work = partial(rewrite_segment, self._shard.segments, store, name, entry, bytes(marks))
+        new_entry = yield from _done(partial(work, topic.complete_to, self._pace))
+        yield from self._no_checkpoint()
+        new_name = name._replace(generation=new_entry.generation)
+        if not self._is_there(topic, run):
+            yield partial(delete_copy, store, new_name)
+            return False
+        if run.dead is not None:
+            for at in range(entry.count):
+                marks[at] |= run.dead[at]
+        new = SealedRun(self._shard.segments, new_name, new_entry, marks)
+        new.saved_dead_count = new_entry.dead_count
+        new.live_count, new.live_bytes = run.live_count, run.live_bytes
+        topic.runs[topic.runs.index(run)] = new
+        topic.dropped.append((name, entry.tier))
+        return True
+
+    # -- reading everything ----------------------------------------------------------------------------------
+
+    def scrub_all(self) -> Job[None]:
+        for topic in list(self._shard.topics.values()):
+            for run in [run for run in topic.runs if isinstance(run, SealedRun)]:
+                if self._is_there(topic, run):
+                    entry = msgspec.structs.replace(run.entry, dead_count=run.saved_dead_count)
+                    damages = yield partial(_scrub, self._shard.segments, run.name, entry, self._pace)
+                    for damage in damages if self._is_there(topic, run) else ():
+                        logger.error('topic "%s" is damaged: %s', topic.name, damage)
+                        self._shard.damaged_segments.add(run.name)
+
+    # -- how -------------------------------------------------------------------------------------------------
+
+    def _careful(self, run: SealedRun, job: Job[bool]) -> Job[bool]:
+        """One segment that cannot be read or written does not keep the others from their turn."""
+        try:
+            return (yield from job)
+        except OSError as error:
+            if error.errno == errno.ECANCELED:
+                raise
+            logger.warning("%s stays as it is: %s", run.name.key(""), error)
+            return False
+        except SegmentDamage as damage:
+            logger.error("%s stays as it is: %s", run.name.key(""), damage)
+            self._given_up.add(run.name)
+            self._shard.damaged_segments.add(run.name)
+            return False
+
+    def _no_checkpoint(self) -> Job[None]:
+        """What a checkpoint has captured must not be replaced under it."""
+        while self._checkpoints.is_running:
+            yield CHECKPOINT_POLL_SECONDS
+
+    def _is_there(self, topic: Topic, run: SealedRun) -> bool:
+        return self._shard.topics_by_id.get(topic.topic_id) is topic and any(one is run for one in topic.runs)
+
+
+def _done(work: Callable[[], T]) -> Job[T]:
+    """Work for the thread that may find damage."""
+    outcome = yield partial(_damage_as_outcome, work)
+    if isinstance(outcome, SegmentDamage):
+        raise outcome
+    return outcome  # type: ignore[no-any-return]
+
+
+def _damage_as_outcome(work: Callable[[], T]) -> T | SegmentDamage:
+    try:
+        return work()
+    except SegmentDamage as damage:
+        return damage
+
+
+def _entry_now(run: SealedRun) -> SegmentEntry:
+    return msgspec.structs.replace(
+        run.entry, live_count=run.live_count, live_bytes=run.live_bytes, dead_count=run.saved_dead_count
+    )
+
+
+def _scrub(reader: SegmentReader, name: SegmentName, entry: SegmentEntry, pace: Pace) -> list[SegmentDamage]:
+    work: Callable[[], int] = partial(next, scrub(reader, name, entry))
+    while True:
+        try:
+            pace(work())
+        except StopIteration as end:
+            return end.value or []

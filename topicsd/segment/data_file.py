@@ -1,0 +1,274 @@
+"""The `.data` file of a segment: a header that says whose it is, then the Append frames as they were logged.
+
+The file begins with a FileHeader frame (see `topicsd/wal/frame.py`; its other fields are 0). Its payload::
+
+    off  size  field
+      0    8   magic       b"TOPICSEG"
+      8    4   version     1
+     12    4   shard
+     16   16   instance    of the data directory
+     32    8   topic_id
+     40    8   epoch       of the topic's incarnation
+     48    8   first_seq
+     56    8   generation  0 as first written; each rewrite adds 1
+
+    >>> header = SegmentHeader(shard=1, instance=b"i" * 16, topic_id=7, epoch=9, first_seq=3, generation=0)
+    >>> frame = encode_segment_header(header)
+    >>> len(frame) == SEGMENT_HEADER_BYTES, frame[38:62].hex(" ", 4)
+    (True, '544f5049 43534547 01000000 01000000 69696969 69696969')
+    >>> parse_segment_header(frame) == header
+    True
+
+Frames stand one behind the other in the order of their seqs. A segment of generation 0 has every seq; in a
+rewritten one those that were dead are not there.
+
+How far a file counts is said by its entry in the snapshot, not by the file. How to change the format: raise
+VERSION, keep reading the versions before it, and add a golden file of the new one to `tests/golden/`. A file
+of an unknown version is refused, never guessed at.
+
+Must not know: where the bytes come from, what is dead.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from topicsd.segment.entry import SegmentEntry, SegmentName
+from topicsd.wal.file_header import UnknownVersion
+from topicsd.wal.frame import (
+    CHECKSUM_BYTES,
+    FRAME_LEN_MAX,
+    HEADER,
+    HEADER_BYTES,
+    LEN_BYTES,
+    U32,
+    U64,
+    Frame,
+    FrameDamage,
+    FrameType,
+    encode_frame,
+    parse_frame,
+    xxh3,
+)
+
+MAGIC = b"TOPICSEG"
+VERSION = 1
+
+_LAYOUT = struct.Struct("<8sII16sQQQQ")
+SEGMENT_HEADER_BYTES = HEADER_BYTES + _LAYOUT.size + CHECKSUM_BYTES
+
+SCAN_BYTES = 1 << 20
+# What a search skips of what cannot be read.
+BLOCK_BYTES = 4096
+# The media says that it lost what it had. Any other error says nothing about the bytes.
+_MEDIA_ERRORS = frozenset((errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA))
+# Where the topic id stands in a frame.
+_TOPIC_ID_AT = 6
+
+Read = Callable[[int, int], bytes]
+"""Bytes by offset and size; fewer only at the end of the file."""
+
+
+def is_media_error(error: OSError) -> bool:
+    return error.errno in _MEDIA_ERRORS
+
+
+class SegmentHeader(NamedTuple):
+    shard: int
+    instance: bytes
+    topic_id: int
+    epoch: int
+    first_seq: int
+    generation: int
+
+    @property
+    def name(self) -> SegmentName:
+        return SegmentName(self.topic_id, self.epoch, self.first_seq, self.generation)
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    assert len(header.instance) == 16
+    payload = _LAYOUT.pack(MAGIC, VERSION, *header)
+    return encode_frame(FrameType.FILE_HEADER, payload=payload)
+
+
+def parse_segment_header(buffer: bytes) -> SegmentHeader:
+    frame = parse_frame(buffer, 0, min(len(buffer), SEGMENT_HEADER_BYTES))
+    if frame.type != FrameType.FILE_HEADER or len(frame.payload) != _LAYOUT.size:
+        raise FrameDamage(0, "the first frame is no segment header")
+    magic, version, *fields = _LAYOUT.unpack(frame.payload)
+    if magic != MAGIC:
+        raise FrameDamage(0, "the segment header has another magic")
+    if version != VERSION:
+        raise UnknownVersion(f"segment format version {version}; this program reads version {VERSION}")
+    return SegmentHeader(*fields)
+
+
+def check_frame(buffer: bytes, at: int, size: int, topic_id: int, seq: int) -> None:
+    """That a whole Append frame of this record stands there; a quarter of the work of taking it apart."""
+    if len(buffer) - at < size:
+        raise FrameDamage(at, f"{len(buffer) - at} bytes are left of a frame of {size}")
+    frame_len, frame_type, _, found_id, found_seq, _, _, _, _ = HEADER.unpack_from(buffer, at)
+    if (frame_len, frame_type) != (size - LEN_BYTES, FrameType.APPEND):
+        raise FrameDamage(at, f"no record of {size} bytes begins here")
+    if (found_id, found_seq) != (topic_id, seq):
+        raise FrameDamage(at, f"holds seq {found_seq} of topic id {found_id:016x}")
+    checksum_at = at + size - CHECKSUM_BYTES
+    if U64.unpack_from(buffer, checksum_at)[0] != xxh3(memoryview(buffer)[at + LEN_BYTES : checksum_at]):
+        raise FrameDamage(at, "the checksum does not match the bytes")
+
+
+class FoundFrame(NamedTuple):
+    seq: int
+    offset: int
+    frame: Frame
+
+
+class FoundDamage(NamedTuple):
+    """No seq from `first_seq` to `last_seq` was found; none at all when `last_seq` is the lower one.
+
+    In a rewritten segment some of them may be dead ones that were never there.
+    """
+
+    first_seq: int
+    last_seq: int
+    offset: int
+    what: str
+
+
+def scan_data(read: Read, name: SegmentName, entry: SegmentEntry) -> Iterator[FoundFrame | FoundDamage]:
+    """Every frame of a segment in order, each checked whole, and what is damaged; memory is bounded.
+
+    Behind damage the next frame is searched for. What is found there is no part of somebody's record: a
+    frame has NULs in its header, and a record has none in any of its parts.
+    """
+    try:
+        header = parse_segment_header(read(0, SEGMENT_HEADER_BYTES))
+    except (FrameDamage, OSError) as damage:
+        if isinstance(damage, OSError) and not is_media_error(damage):
+            raise
+        # The records stand on their own.
+        yield FoundDamage(entry.first_seq, entry.first_seq - 1, 0, f"the header: {damage}")
+    else:
+        if header.name != name:
+            what = f"the file says that it is {header.name}"
+            yield FoundDamage(entry.first_seq, entry.last_seq, 0, what)
+            return
+    yield from _Scan(read, name, entry).run()
+
+
+class _Scan:
+    """Where the next frame has to begin (`offset`), and with which seq at least."""
+
+    def __init__(self, read: Read, name: SegmentName, entry: SegmentEntry) -> None:
+        self._read = read
+        self._name = name
+        self._entry = entry
+        self._last_seq = entry.last_seq
+        self._window = b""
+        self._window_offset = 0
+        self._error = ""
+
+    def run(self) -> Iterator[FoundFrame | FoundDamage]:
+        offset, seq = SEGMENT_HEADER_BYTES, self._entry.first_seq
+        end = self._entry.data_bytes
+        while offset < end and seq <= self._last_seq:
+            try:
+                frame = self._frame_at(offset, seq)
+            except FrameDamage as damage:
+                found = self._next_frame(offset, seq)
+                until = self._last_seq + 1 if found is None else found.seq
+                yield FoundDamage(seq, until - 1, offset, damage.what)
+                if found is None:
+                    return
+                offset, seq, frame = found.offset, found.seq, found.frame
+            yield FoundFrame(frame.seq, offset, frame)
+            offset += frame.size
+            seq = frame.seq + 1
+        if offset != end:
+            yield FoundDamage(
+                seq, self._last_seq, offset, f"{end - offset} bytes stand behind the last frame"
+            )
+        elif seq <= self._last_seq and self._name.generation == 0:
+            yield FoundDamage(seq, self._last_seq, offset, "the frames are over too early")
+
+    def _frame_at(self, offset: int, seq: int) -> Frame:
+        """The frame that stands there, if it is one of this segment with at least this seq."""
+        self._load(offset, LEN_BYTES)
+        head = self._bytes(offset, LEN_BYTES)
+        if len(head) == LEN_BYTES:
+            (frame_len,) = U32.unpack(head)
+            if frame_len <= FRAME_LEN_MAX:
+                self._load(offset, LEN_BYTES + frame_len)
+        if self._error:
+            raise FrameDamage(offset, f"cannot be read: {self._error}")
+        frame = parse_frame(self._window, offset - self._window_offset, len(self._window))
+        if frame.type != FrameType.APPEND or frame.topic_id != self._name.topic_id:
+            raise FrameDamage(offset, f"holds type {frame.type} of topic id {frame.topic_id:016x}")
+        if not seq <= frame.seq <= self._last_seq or (self._name.generation == 0 and frame.seq != seq):
+            raise FrameDamage(offset, f"holds seq {frame.seq} instead of {seq}")
+        return frame
+
+    def _next_frame(self, offset: int, seq: int) -> FoundFrame | None:
+        """The next frame of this segment at or behind `offset`, with at least this seq."""
+        wanted = U64.pack(self._name.topic_id)
+        while self._entry.data_bytes - offset >= HEADER_BYTES:
+            self._load(offset, HEADER_BYTES)
+            if self._error:
+                offset = (offset // BLOCK_BYTES + 1) * BLOCK_BYTES
+                continue
+            at = offset - self._window_offset
+            if len(self._window) - at < HEADER_BYTES:
+                return None
+            found_at = self._window.find(wanted, at + _TOPIC_ID_AT)
+            if found_at < 0:
+                # The id may stand across the end of this window.
+                offset = self._window_offset + len(self._window) - HEADER_BYTES + 1
+                continue
+            offset = self._window_offset + found_at - _TOPIC_ID_AT
+            found = self._candidate(offset, seq)
+            if found is not None:
+                return found
+            offset += 1
+        return None
+
+    def _candidate(self, offset: int, seq: int) -> FoundFrame | None:
+        """The frame that may begin here; its header is looked at before all of it is."""
+        self._load(offset, HEADER_BYTES)
+        head = self._bytes(offset, HEADER_BYTES)
+        if len(head) < HEADER_BYTES or head[LEN_BYTES] != FrameType.APPEND:
+            return None
+        (found_seq,) = U64.unpack_from(head, _TOPIC_ID_AT + 8)
+        if not seq <= found_seq <= self._last_seq:
+            return None
+        try:
+            return FoundFrame(found_seq, offset, self._frame_at(offset, found_seq))
+        except FrameDamage:
+            return None
+
+    def _bytes(self, offset: int, size: int) -> bytes:
+        at = offset - self._window_offset
+        return self._window[at : at + size]
+
+    def _load(self, offset: int, size: int) -> None:
+        """See to it that these bytes are in the window, if they are there and can be read."""
+        room = self._entry.data_bytes - offset
+        size = min(size, room)
+        at = offset - self._window_offset
+        if not self._error and at >= 0 and at + size <= len(self._window):
+            return
+        self._window_offset = offset
+        # A bad sector in the window must not take the frames in front of it with it.
+        for wanted in (min(max(size, SCAN_BYTES), room), size):
+            try:
+                self._window = self._read(offset, wanted)
+                self._error = ""
+                return
+            except OSError as error:
+                if not is_media_error(error):
+                    raise
+                self._window = b""
+                self._error = str(error)

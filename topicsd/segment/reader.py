@@ -1,0 +1,349 @@
+"""All blocking reads of sealed and active segments: one place that knows where a file is and what to do
+when it is damaged.
+
+* The tier of the entry is asked first, then the other: a crash between any two steps of a relocation
+  leaves the record readable. A dead set may be there twice and differ; the fuller one is the newer one.
+* An index or tags that are missing or damaged are made again from .data, and put back when the segment is
+  sealed. An active segment's files have one writer, which is not this.
+* What is damaged in .data is a `SegmentDamage` with the exact seqs.
+
+Indexes, and the directories of tags, are kept up to a bound. Threads may ask at once; what two of them read
+at the same time is read twice, and one of the two is kept.
+
+Must not know: the event loop, why somebody reads.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections import OrderedDict
+from functools import partial
+
+from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, Read, check_frame, is_media_error
+from topicsd.segment.dead_file import DeadDamage, DeadSet, decode_dead
+from topicsd.segment.entry import COLD, DATA, DEAD, INDEX, TAGS, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.index_file import (
+    DAMAGED,
+    ENTRY_BYTES,
+    FOOTER_BYTES,
+    IndexDamage,
+    SegmentIndex,
+    decode_index,
+    encode_entries,
+    encode_footer,
+)
+from topicsd.segment.rebuild import rebuild_index, rebuild_tags
+from topicsd.segment.store import SegmentStore
+from topicsd.segment.tags_file import TagsDamage, TagsReader, encode_tags
+from topicsd.wal.frame import FrameDamage
+
+INDEX_CACHE_BYTES = 32 << 20
+# Of a dead set; a segment has no more records than a byte of index and a file of frames allow.
+DEAD_BYTES_MAX = 1 << 20
+
+logger = logging.getLogger("topicsd.segment")
+
+Kept = SegmentIndex | TagsReader
+
+
+class SegmentReader:
+    def __init__(
+        self, hot: SegmentStore, cold: SegmentStore | None, index_cache_bytes: int = INDEX_CACHE_BYTES
+    ) -> None:
+        self._hot = hot
+        self._cold = cold
+        self._kept_bytes_max = index_cache_bytes
+        self._kept_bytes = 0
+        self._kept: OrderedDict[tuple[SegmentName, str], Kept] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def cached_index(self, name: SegmentName) -> SegmentIndex | None:
+        """The index, if it is at hand. Never waits for the disk."""
+        found = self._recall(name, INDEX)
+        return found if isinstance(found, SegmentIndex) else None
+
+    def index(self, name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
+        """The index of the records of the entry; damaged ones are in it, marked."""
+        index = self.cached_index(name)
+        # An active segment grows: what is kept may be of an earlier entry.
+        if index is None or index.count < entry.count:
+            index = self.load_index(name, entry)
+            self._keep(name, INDEX, index)
+        return index
+
+    def load_index(self, name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
+        """The index from its file, past what is kept; made again when it is missing or damaged."""
+        size = entry.count * ENTRY_BYTES + FOOTER_BYTES * entry.is_sealed
+        try:
+            # One byte more than there may be shows a file that is too long.
+            data = self._read(name, entry, INDEX, 0, size + 1)
+            index = decode_index(data, entry.first_seq, entry.count, entry.is_sealed)
+            if index.data_end != entry.data_bytes:
+                raise IndexDamage(f"ends at {index.data_end} of the {entry.data_bytes} bytes of .data")
+            return index
+        except (IndexDamage, OSError) as damage:
+            self._refuse_other(damage, name, INDEX)
+        self._require_data(name, entry)
+        index = rebuild_index(self._reading(name, entry, DATA), name, entry)
+        if entry.is_sealed and not index.has_damage:
+            entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
+            self._put_back(name, entry, INDEX, entries + encode_footer(entries))
+        return index
+
+    def frames(
+        self, name: SegmentName, entry: SegmentEntry, index: SegmentIndex, first_seq: int, last_seq: int
+    ) -> tuple[bytes, int]:
+        """The bytes from the first record to the end of the last in one read, and where they begin.
+
+        They are not taken apart here: whoever does that checks each frame whole, its topic and its seq.
+        Damage that shows here names its own seqs; what is asked for in front of it can be read.
+        """
+        assert entry.first_seq <= first_seq <= last_seq < index.first_seq + index.count
+        if index.has_damage:
+            self._refuse_marked(name, index, first_seq, last_seq)
+        start, _ = index.place_of(first_seq)
+        offset, length = index.place_of(last_seq)
+        size = offset + length - start
+        if size == 0:
+            return b"", start
+        try:
+            data = self._read(name, entry, DATA, start, size)
+            what = f"the file ends at {start + len(data)}"
+        except OSError as error:
+            if not _is_loss(error):
+                raise
+            data, what = b"", str(error)
+        if len(data) != size:
+            data = self._one_by_one(name, entry, index, range(first_seq, last_seq + 1), what)
+        return data, start
+
+    def _refuse_marked(self, name: SegmentName, index: SegmentIndex, first_seq: int, last_seq: int) -> None:
+        base = index.first_seq
+        at = index.flags.find(DAMAGED, first_seq - base, last_seq + 1 - base)
+        if at >= 0:
+            upto = at
+            while upto < index.count and index.flags[upto] == DAMAGED:
+                upto += 1
+            raise SegmentDamage(name, base + at, base + upto - 1, "its .data is damaged")
+
+    def _one_by_one(
+        self, name: SegmentName, entry: SegmentEntry, index: SegmentIndex, seqs: range, what: str
+    ) -> bytes:
+        """A range that could not be read at once: which of its records are the first that cannot be had."""
+        pieces: list[bytes] = []
+        first_bad: int | None = None
+        for seq in seqs:
+            offset, length = index.place_of(seq)
+            try:
+                piece = self._read(name, entry, DATA, offset, length)
+            except OSError as error:
+                if not _is_loss(error):
+                    raise
+                piece = b""
+            if first_bad is None:
+                pieces.append(piece)
+                if len(piece) != length:
+                    first_bad = seq
+            elif length and len(piece) == length:
+                raise SegmentDamage(name, first_bad, seq - 1, what)
+        if first_bad is not None:
+            raise SegmentDamage(name, first_bad, seqs[-1], what)
+        return b"".join(pieces)
+
+    def find_tag(
+        self, name: SegmentName, entry: SegmentEntry, tag: bytes, is_prefix: bool, below: int
+    ) -> list[int]:
+        """The seqs under `below` with the tag, or one that begins with it, rising, also the dead ones."""
+        if not entry.is_sealed:
+            return self._find_in_data(name, entry, tag, is_prefix, below)
+        if not entry.has_tags:
+            return []
+        found = self._recall(name, TAGS)
+        try:
+            if not isinstance(found, TagsReader):
+                found = self._open_tags(name, entry)
+                self._keep(name, TAGS, found)
+            return found.find(tag, is_prefix, below)
+        except (TagsDamage, OSError) as damage:
+            self._refuse_other(damage, name, TAGS)
+        return self._rebuilt_tags(name, entry).find(tag, is_prefix, below)
+
+    def _open_tags(self, name: SegmentName, entry: SegmentEntry) -> TagsReader:
+        size = self._store_with(name, entry, TAGS).size(name.key(TAGS))
+        found = TagsReader(self._reading(name, entry, TAGS), size)
+        if found.first_seq != entry.first_seq:
+            raise TagsDamage(f"is of records from {found.first_seq} on")
+        return found
+
+    def _refuse_other(self, damage: Exception, name: SegmentName, suffix: str) -> None:
+        """Go on only when it is the file that is missing or damaged, and say so."""
+        if isinstance(damage, OSError) and not _is_loss(damage):
+            raise damage
+        logger.warning("%s is made again from .data: %s", name.key(suffix), damage)
+
+    def _find_in_data(
+        self, name: SegmentName, entry: SegmentEntry, tag: bytes, is_prefix: bool, below: int
+    ) -> list[int]:
+        self._require_data(name, entry)
+        pairs = rebuild_tags(self._reading(name, entry, DATA), name, entry)
+        matching = [tag_ for tag_ in pairs if tag_.startswith(tag)] if is_prefix else [tag]
+        return sorted(seq for one in matching for seq in pairs.get(one, ()) if seq < below)
+
+    def _rebuilt_tags(self, name: SegmentName, entry: SegmentEntry) -> TagsReader:
+        self._forget_kept(name, TAGS)
+        self._require_data(name, entry)
+        data = encode_tags(rebuild_tags(self._reading(name, entry, DATA), name, entry), entry.first_seq)
+        self._put_back(name, entry, TAGS, data)
+        return TagsReader(_slice_of(data), len(data))
+
+    def dead_set(self, name: SegmentName, entry: SegmentEntry) -> DeadSet:
+        """What is dead; at least what the entry counts. FileNotFoundError when no tier has the file."""
+        best: DeadSet | None = None
+        failure: DeadDamage | OSError = FileNotFoundError(errno.ENOENT, "in no tier", name.key(DEAD))
+        for store in self._stores(entry):
+            # The checkpoint replaces it by a rename, past the store: what is open may be the one before.
+            store.forget(name.key(DEAD))
+            try:
+                data = store.read_range(name.key(DEAD), 0, DEAD_BYTES_MAX)
+                found = decode_dead(data, entry.first_seq, entry.count)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if not _is_loss(error):
+                    raise
+                failure = DeadDamage(str(error))
+            except DeadDamage as damage:
+                failure = damage
+            else:
+                if best is None or found.dead_count > best.dead_count:
+                    best = found
+        if best is None:
+            raise failure
+        if best.dead_count < entry.dead_count:
+            raise DeadDamage(f"has {best.dead_count} dead records, the snapshot counts {entry.dead_count}")
+        return best
+
+    def check_frames(
+        self, name: SegmentName, index: SegmentIndex, data: bytes, start: int, first_seq: int, last_seq: int
+    ) -> None:
+        """See that what `frames` gave is what the index says, every frame whole."""
+        for seq in range(first_seq, last_seq + 1):
+            offset, length = index.place_of(seq)
+            if length:
+                try:
+                    check_frame(data, offset - start, length, name.topic_id, seq)
+                except FrameDamage as damage:
+                    raise SegmentDamage(name, seq, seq, f"at {offset}: {damage.what}") from None
+
+    def check_tags(self, name: SegmentName, entry: SegmentEntry) -> None:
+        """Read all tags of a sealed segment, past what is kept; damaged ones are made again."""
+        if entry.has_tags:
+            self._forget_kept(name, TAGS)
+            try:
+                self._open_tags(name, entry).check()
+            except (TagsDamage, OSError) as damage:
+                self._refuse_other(damage, name, TAGS)
+                self._rebuilt_tags(name, entry)
+
+    def all_tags(self, name: SegmentName, entry: SegmentEntry) -> dict[bytes, list[int]]:
+        """Every tag of a sealed segment with its seqs."""
+        if not entry.has_tags:
+            return {}
+        try:
+            return dict(self._open_tags(name, entry).all_seqs())
+        except (TagsDamage, OSError) as damage:
+            self._refuse_other(damage, name, TAGS)
+        return dict(self._rebuilt_tags(name, entry).all_seqs())
+
+    def header_bytes(self, name: SegmentName, entry: SegmentEntry) -> bytes:
+        return self._read(name, entry, DATA, 0, SEGMENT_HEADER_BYTES)
+
+    def forget(self, name: SegmentName) -> None:
+        """Let go of what is kept of a segment: it was dropped, rewritten or moved."""
+        self._forget_kept(name, INDEX)
+        self._forget_kept(name, TAGS)
+        for store in (self._hot, self._cold):
+            if store is not None:
+                for suffix in (DATA, INDEX, TAGS, DEAD):
+                    store.forget(name.key(suffix))
+
+    def close(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._kept_bytes = 0
+        for store in (self._hot, self._cold):
+            if store is not None:
+                store.close()
+
+    # Where the bytes are.
+
+    def _stores(self, entry: SegmentEntry) -> list[SegmentStore]:
+        stores = [self._cold, self._hot] if entry.tier == COLD else [self._hot, self._cold]
+        return [store for store in stores if store is not None]
+
+    def _read(self, name: SegmentName, entry: SegmentEntry, suffix: str, offset: int, size: int) -> bytes:
+        key = name.key(suffix)
+        for store in self._stores(entry):
+            try:
+                return store.read_range(key, offset, size)
+            except FileNotFoundError:
+                continue
+        raise FileNotFoundError(errno.ENOENT, "in no tier", key)
+
+    def _reading(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> Read:
+        return partial(self._read, name, entry, suffix)
+
+    def _store_with(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> SegmentStore:
+        for store in self._stores(entry):
+            if store.exists(name.key(suffix)):
+                return store
+        raise FileNotFoundError(errno.ENOENT, "in no tier", name.key(suffix))
+
+    def _require_data(self, name: SegmentName, entry: SegmentEntry) -> None:
+        try:
+            self._store_with(name, entry, DATA)
+        except FileNotFoundError:
+            raise SegmentDamage(name, entry.first_seq, entry.last_seq, "its .data is missing") from None
+
+    def _put_back(self, name: SegmentName, entry: SegmentEntry, suffix: str, data: bytes) -> None:
+        """Without it the same work is done again the next time; nothing else hangs on it."""
+        try:
+            self._store_with(name, entry, DATA).put(name.key(suffix), _slice_of(data), len(data))
+        except OSError as error:
+            logger.warning("%s could not be put back: %s", name.key(suffix), error)
+
+    # What is kept.
+
+    def _recall(self, name: SegmentName, suffix: str) -> Kept | None:
+        with self._lock:
+            found = self._kept.get((name, suffix))
+            if found is not None:
+                self._kept.move_to_end((name, suffix))
+            return found
+
+    def _keep(self, name: SegmentName, suffix: str, kept: Kept) -> None:
+        with self._lock:
+            self._drop((name, suffix))
+            self._kept[name, suffix] = kept
+            self._kept_bytes += kept.size_bytes
+            while self._kept_bytes > self._kept_bytes_max and len(self._kept) > 1:
+                self._drop(next(iter(self._kept)))
+
+    def _forget_kept(self, name: SegmentName, suffix: str) -> None:
+        with self._lock:
+            self._drop((name, suffix))
+
+    def _drop(self, key: tuple[SegmentName, str]) -> None:
+        found = self._kept.pop(key, None)
+        if found is not None:
+            self._kept_bytes -= found.size_bytes
+
+
+def _is_loss(error: OSError) -> bool:
+    return isinstance(error, FileNotFoundError) or is_media_error(error)
+
+
+def _slice_of(data: bytes) -> Read:
+    return lambda offset, size: data[offset : offset + size]

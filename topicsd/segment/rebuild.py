@@ -1,0 +1,188 @@
+"""An index and tags made again from `.data`, which has everything that they say.
+
+What comes out of an intact file is byte for byte what was written first: the place and the stamp of a dead
+record of a rewritten segment follow from the records around it.
+
+Nearly every file is intact: that is tried first, with the least work that proves it. Only when it is not
+is the file taken apart with care (`scan_data`).
+
+Must not know: stores, tiers, who needs it.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from operator import lt
+
+from topicsd.segment.data_file import (
+    SCAN_BYTES,
+    SEGMENT_HEADER_BYTES,
+    FoundDamage,
+    Read,
+    parse_segment_header,
+    scan_data,
+)
+from topicsd.segment.entry import SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.index_file import DAMAGED, SegmentIndex
+from topicsd.segment.tags_file import tags_of
+from topicsd.wal.frame import (
+    CHECKSUM_BYTES,
+    FLAGS_KNOWN,
+    FRAME_LEN_MIN,
+    HEADER,
+    HEADER_BYTES,
+    LEN_BYTES,
+    U32,
+    U64,
+    FrameDamage,
+    FrameType,
+    xxh3,
+)
+
+_APPEND = int(FrameType.APPEND)
+_unpack = HEADER.unpack_from
+_unpack_u64 = U64.unpack_from
+
+
+class IndexBuilder:
+    """The columns of an index, filled in the order of the seqs; what was left out is dead."""
+
+    def __init__(self, first_seq: int) -> None:
+        self._first_seq = first_seq
+        self._offsets = array("I")
+        self._lengths = array("I")
+        self._stamps = array("Q")
+        self._flags = bytearray()
+        self._end = SEGMENT_HEADER_BYTES
+        self._has_damage = False
+
+    @property
+    def next_seq(self) -> int:
+        return self._first_seq + len(self._offsets)
+
+    def add(self, seq: int, offset: int, size: int, ts: int, flags: int) -> None:
+        if len(self._stamps) == 0:
+            # Dead ones in front of the first record have no record before them.
+            self._fill(seq, ts, 0)
+        else:
+            self._fill(seq, self._stamps[-1], 0)
+        self._append(offset, size, ts, flags)
+        self._end = offset + size
+
+    def add_damage(self, last_seq: int) -> None:
+        """The records up to this one are damaged, or dead, which cannot be told."""
+        if self.next_seq <= last_seq:
+            self._fill(last_seq + 1, self._stamps[-1] if self._stamps else 0, DAMAGED)
+        self._has_damage = True
+
+    def build(self, last_seq: int) -> SegmentIndex:
+        self._fill(last_seq + 1, self._stamps[-1] if self._stamps else 0, 0)
+        return SegmentIndex(
+            self._first_seq,
+            self._offsets,
+            self._lengths,
+            self._stamps,
+            bytes(self._flags),
+            self._has_damage,
+        )
+
+    def _fill(self, to_seq: int, ts: int, flags: int) -> None:
+        for _ in range(to_seq - self.next_seq):
+            self._append(self._end, 0, ts, flags)
+
+    def _append(self, offset: int, size: int, ts: int, flags: int) -> None:
+        self._offsets.append(offset)
+        self._lengths.append(size)
+        self._stamps.append(ts)
+        self._flags.append(flags)
+
+
+Row = tuple[int, int, int, int, int, bytes]
+"""Seq, offset, size, ts, flags and tag of a record. A plain tuple: there are ten thousand of them."""
+
+
+def rebuild_index(read: Read, name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
+    """The index that .data gives. Records that are damaged are marked; no file may be made of that."""
+    builder = IndexBuilder(entry.first_seq)
+    rows = _intact_rows(read, name, entry)
+    if rows is not None:
+        for seq, offset, size, ts, flags, _ in rows:
+            builder.add(seq, offset, size, ts, flags)
+        return builder.build(entry.last_seq)
+    for found in scan_data(read, name, entry):
+        if isinstance(found, FoundDamage):
+            builder.add_damage(found.last_seq)
+        else:
+            frame = found.frame
+            builder.add(found.seq, found.offset, frame.size, frame.ts, frame.flags)
+    return builder.build(entry.last_seq)
+
+
+def rebuild_tags(read: Read, name: SegmentName, entry: SegmentEntry) -> dict[bytes, list[int]]:
+    """The tags that .data gives. Where it is damaged a tag may be missing, so that nothing is given."""
+    rows = _intact_rows(read, name, entry)
+    if rows is not None:
+        return tags_of((row[0], row[5]) for row in rows)
+    pairs: list[tuple[int, bytes]] = []
+    for found in scan_data(read, name, entry):
+        if not isinstance(found, FoundDamage):
+            pairs.append((found.seq, found.frame.tag))
+        elif found.first_seq <= found.last_seq:
+            raise SegmentDamage(name, found.first_seq, found.last_seq, found.what)
+    return tags_of(pairs)
+
+
+def _intact_rows(read: Read, name: SegmentName, entry: SegmentEntry) -> list[Row] | None:
+    """All records of a file in which every byte is right; None when it is not, or cannot be read."""
+    rows: list[Row] = []
+    offset = SEGMENT_HEADER_BYTES
+    try:
+        if parse_segment_header(read(0, SEGMENT_HEADER_BYTES)).name != name:
+            return None
+        while offset < entry.data_bytes:
+            window = read(offset, min(SCAN_BYTES, entry.data_bytes - offset))
+            used = _rows_in(window, offset, name, rows)
+            if used == 0:
+                # The one frame that is larger than a window, or damage.
+                size = U32.unpack_from(window)[0] + LEN_BYTES
+                if size <= len(window) or size > entry.data_bytes - offset:
+                    return None
+                used = _rows_in(read(offset, size), offset, name, rows)
+                if used != size:
+                    return None
+            offset += used
+    except (FrameDamage, OSError, struct.error):
+        # What an error means is decided by the careful way, which meets it again.
+        return None
+    seqs = [row[0] for row in rows]
+    if name.generation == 0 or not seqs:
+        is_right = seqs == list(range(entry.first_seq, entry.last_seq + 1))
+    else:
+        is_right = all(map(lt, seqs, seqs[1:])) and entry.first_seq <= seqs[0] and seqs[-1] <= entry.last_seq
+    return rows if is_right else None
+
+
+def _rows_in(window: bytes, base: int, name: SegmentName, rows: list[Row]) -> int:
+    """Add the records of the whole frames at the front of the window; how many bytes they have."""
+    at, end = 0, len(window)
+    view = memoryview(window)
+    topic_id = name.topic_id
+    while end - at >= HEADER_BYTES:
+        frame_len, frame_type, flags, found_id, seq, ts, node_len, tag_len, data_len = _unpack(window, at)
+        stop = at + LEN_BYTES + frame_len
+        if stop > end:
+            break
+        if (
+            frame_type != _APPEND
+            or found_id != topic_id
+            or flags & ~FLAGS_KNOWN
+            or FRAME_LEN_MIN + node_len + tag_len + data_len != frame_len
+            or _unpack_u64(window, stop - CHECKSUM_BYTES)[0]
+            != xxh3(view[at + LEN_BYTES : stop - CHECKSUM_BYTES])
+        ):
+            raise FrameDamage(base + at, "no intact record")
+        tag_at = at + HEADER_BYTES + node_len
+        rows.append((seq, base + at, stop - at, ts, flags, window[tag_at : tag_at + tag_len]))
+        at = stop
+    return at

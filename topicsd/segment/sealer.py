@@ -1,0 +1,225 @@
+"""The active segment of a topic: frames are added to it by the checkpoint until it is sealed.
+
+The snapshot is what takes bytes over: whatever stands behind the lengths that it names was never written, as
+far as anybody is concerned, and the next open cuts it. So nothing here has to be undone, after a crash, a
+full disk or a failed write, and the order of the writes is about what a person or a tool sees that looks
+at the files meanwhile:
+
+1. Frames before their index entries: no entry leads to bytes that are not there.
+2. Tags before the footer, which is what makes an index look sealed. Tags are also what needs new room.
+3. On `sync` the contents before the names that lead to them, and the directory before its name in `topics/`.
+   Only then may a snapshot name the lengths.
+
+A sync that failed makes the file unfit: the kernel takes the pages for clean. The checkpoint is off then, and
+the next run cuts the file and writes it again from the log.
+
+Must not know: the event loop, the log, when to seal.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+
+from topicsd.disk.atomic_replace import create_afresh, exists, write_all
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths
+from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, SegmentHeader, encode_segment_header
+from topicsd.segment.entry import DATA, HOT, INDEX, TAGS, SegmentDamage, SegmentEntry
+from topicsd.segment.index_file import ENTRY_BYTES, IndexDamage, decode_index, encode_entries, encode_footer
+from topicsd.segment.rebuild import rebuild_index, rebuild_tags
+from topicsd.segment.tags_file import encode_tags
+
+logger = logging.getLogger("topicsd.segment")
+
+
+class SegmentWriter:
+    """Open files of one active segment. After `sync` a snapshot may name its `count` and `data_bytes`."""
+
+    def __init__(self, fs: Fs, paths: ShardPaths, header: SegmentHeader, data_fd: int, index_fd: int) -> None:
+        self.header = header
+        self.count = 0
+        self.data_bytes = SEGMENT_HEADER_BYTES
+        self._fs = fs
+        self._data_fd = data_fd
+        self._index_fd = index_fd
+        self._tags_fd: int | None = None
+        self._data_path, self._index_path, self._tags_path = (
+            os.path.join(paths.root, header.name.key(suffix)) for suffix in (DATA, INDEX, TAGS)
+        )
+        self._directory = paths.topic_dir(header.topic_id, header.epoch)
+        self._topics = paths.topics
+        self._touched: set[str] = set()
+        self._is_unfit = False
+        # A write that failed may have left something behind the lengths.
+        self._is_ragged = False
+
+    @property
+    def touched(self) -> list[str]:
+        """The paths that `sync` will bring to the disk, in its order."""
+        order = (self._data_path, self._index_path, self._tags_path, self._directory, self._topics)
+        return [path for path in order if path in self._touched]
+
+    def append(self, data: bytes, entries: bytes) -> None:
+        """Add frames and their index entries. After an error the lengths are as before."""
+        assert not self._is_unfit
+        assert len(entries) % ENTRY_BYTES == 0
+        self._touched |= {self._data_path, self._index_path}
+        self._is_ragged = True
+        write_all(self._fs, self._data_fd, data, self.data_bytes)
+        write_all(self._fs, self._index_fd, entries, self.count * ENTRY_BYTES)
+        self._is_ragged = False
+        self.data_bytes += len(data)
+        self.count += len(entries) // ENTRY_BYTES
+
+    def footer(self) -> bytes:
+        """The footer for the index, which is looked at once more before a checksum makes it true."""
+        entries = self._fs.pread(self._index_fd, self.count * ENTRY_BYTES, 0)
+        try:
+            index = decode_index(entries, self.header.first_seq, self.count, sealed=False)
+            if index.data_end != self.data_bytes:
+                raise IndexDamage(f"ends at {index.data_end} of the {self.data_bytes} bytes of .data")
+        except IndexDamage as damage:
+            entries = self._rebuild_index(str(damage))
+        return encode_footer(entries)
+
+    def tags(self) -> bytes | None:
+        """The .tags for what is in .data, for whoever does not have them; None when no record has a tag."""
+        pairs = rebuild_tags(self._read, self.header.name, self._entry())
+        return encode_tags(pairs, self.header.first_seq) if pairs else None
+
+    def seal(self, footer: bytes, tags: bytes | None) -> None:
+        """Write what only a sealed segment has; after an error it may be tried again."""
+        assert not self._is_unfit
+        if self._is_ragged:
+            self._fs.truncate(self._data_fd, self.data_bytes)
+            self._fs.truncate(self._index_fd, self.count * ENTRY_BYTES)
+        if tags is not None:
+            if self._tags_fd is not None:
+                self._fs.close(self._tags_fd)
+                self._tags_fd = None
+            self._tags_fd = create_afresh(self._fs, self._tags_path)
+            self._touched |= {self._tags_path, self._directory}
+            write_all(self._fs, self._tags_fd, tags, 0)
+        self._touched.add(self._index_path)
+        write_all(self._fs, self._index_fd, footer, self.count * ENTRY_BYTES)
+
+    def sync(self) -> None:
+        fds = {
+            self._data_path: self._data_fd,
+            self._index_path: self._index_fd,
+            self._tags_path: self._tags_fd,
+        }
+        for path in self.touched:
+            fd = fds.get(path)
+            try:
+                if fd is None:
+                    self._fs.sync_dir(path)
+                else:
+                    self._fs.sync_data(fd)
+            except OSError:
+                self._is_unfit = True
+                raise
+            self._touched.discard(path)
+
+    def close(self) -> None:
+        for fd in (self._data_fd, self._index_fd, self._tags_fd):
+            if fd is not None:
+                self._fs.close(fd)
+
+    # For `open_active`.
+
+    def begin(self) -> None:
+        """Write what a new file begins with."""
+        write_all(self._fs, self._data_fd, encode_segment_header(self.header), 0)
+        self._touched |= {self._data_path, self._index_path, self._directory, self._topics}
+
+    def cut_to(self, entry: SegmentEntry) -> None:
+        """Take the files to what the snapshot took over of them."""
+        self.count, self.data_bytes = entry.count, entry.data_bytes
+        size = self._fs.fstat(self._data_fd).size
+        if size < entry.data_bytes:
+            what = f".data has {size} of {entry.data_bytes} bytes"
+            raise SegmentDamage(self.header.name, entry.first_seq, entry.last_seq, what)
+        if size > entry.data_bytes:
+            self._fs.truncate(self._data_fd, entry.data_bytes)
+            self._touched.add(self._data_path)
+        index_bytes = entry.count * ENTRY_BYTES
+        size = self._fs.fstat(self._index_fd).size
+        if size < index_bytes:
+            self._rebuild_index(f"it has {size} of {index_bytes} bytes")
+        elif size > index_bytes:
+            self._fs.truncate(self._index_fd, index_bytes)
+            self._touched.add(self._index_path)
+
+    def _rebuild_index(self, why: str) -> bytes:
+        """Write the index again from .data; its entries."""
+        logger.warning("%s is made again from .data: %s", self._index_path, why)
+        name, entry = self.header.name, self._entry()
+        index = rebuild_index(self._read, name, entry)
+        if index.has_damage:
+            raise SegmentDamage(name, entry.first_seq, entry.last_seq, f".idx and .data are damaged: {why}")
+        entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
+        self._touched |= {self._index_path, self._directory}
+        write_all(self._fs, self._index_fd, entries, 0)
+        return entries
+
+    def _entry(self) -> SegmentEntry:
+        """As much of the entry as reading the file needs."""
+        first_seq, generation = self.header.first_seq, self.header.generation
+        return SegmentEntry(
+            first_seq, self.count, generation, self.data_bytes, 0, 0, False, False, HOT, 0, 0, 0, 0
+        )
+
+    def _read(self, offset: int, size: int) -> bytes:
+        return self._fs.pread(self._data_fd, size, offset)
+
+
+def open_active(
+    fs: Fs, paths: ShardPaths, header: SegmentHeader, entry: SegmentEntry | None
+) -> SegmentWriter:
+    """The active segment that a snapshot names with this entry; without one, a new segment.
+
+    What has the name of a new segment is of a checkpoint that did not come to its end.
+    """
+    data_path, index_path, tags_path = (
+        os.path.join(paths.root, header.name.key(suffix)) for suffix in (DATA, INDEX, TAGS)
+    )
+    if entry is None:
+        directory = os.path.dirname(data_path)
+        if not exists(fs, directory):
+            fs.make_dir(directory)
+        data_fd = create_afresh(fs, data_path)
+    else:
+        data_fd = _open_data(fs, data_path, header, entry)
+    index_fd: int | None = None
+    try:
+        if entry is None or not exists(fs, index_path):
+            index_fd = create_afresh(fs, index_path)
+        else:
+            index_fd = fs.open_write(index_path)
+        # Of a seal that no snapshot took over; left there, it would be of other records than the next one.
+        if exists(fs, tags_path):
+            fs.unlink(tags_path)
+        writer = SegmentWriter(fs, paths, header, data_fd, index_fd)
+        if entry is None:
+            writer.begin()
+        else:
+            writer.cut_to(entry)
+    except BaseException:
+        for fd in (data_fd, index_fd):
+            if fd is not None:
+                with suppress(OSError):
+                    fs.close(fd)
+        raise
+    return writer
+
+
+def _open_data(fs: Fs, path: str, header: SegmentHeader, entry: SegmentEntry) -> int:
+    assert not entry.is_sealed, "sealed files never change"
+    assert (entry.first_seq, entry.generation) == (header.first_seq, header.generation)
+    try:
+        return fs.open_write(path)
+    except FileNotFoundError:
+        raise SegmentDamage(header.name, entry.first_seq, entry.last_seq, "its .data is missing") from None

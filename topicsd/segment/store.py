@@ -1,0 +1,230 @@
+"""Where sealed bytes live: six calls by key, so that a local folder and an object store are alike.
+
+The two calls besides (`forget`, `close`) are about what is held open, not about what is stored.
+
+A key is a path below the root with "/" between its parts. Something that is not there is
+`FileNotFoundError`. What was put is whole or not there, and stays as it was until it is deleted.
+
+`LocalStore` keeps the descriptors it used last. It is asked by several threads at once: a descriptor is
+closed only when nobody reads from it, since its number would be somebody else's file at once.
+
+Must not know: formats, tiers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, create_afresh, exists, write_all
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import make_dirs
+
+OPEN_FILES_MAX = 64
+COPY_BYTES = 1 << 20
+SETTLED_MAX = 1024
+
+SourceRead = Callable[[int, int], bytes]
+"""Bytes by offset and size; fewer only at the end."""
+
+# A method is called `list`, which hides the type in the classes.
+Keys = list[str]
+Descriptors = list[int]
+
+
+class SegmentStore(Protocol):
+    def put(self, key: str, source_read: SourceRead, size: int) -> None:
+        """Store `size` bytes; when this returns they survive a power cut. What had the key is replaced."""
+        ...
+
+    def read_range(self, key: str, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Take it away. After a power cut it may be there again."""
+        ...
+
+    def exists(self, key: str) -> bool: ...
+
+    def size(self, key: str) -> int: ...
+
+    def forget(self, key: str) -> None:
+        """Let go of what is held open of a key; nothing of what is stored changes."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything that is held open."""
+        ...
+
+    def list(self, prefix: str) -> Keys:
+        """The keys that begin with `prefix`, sorted."""
+        ...
+
+
+class _OpenFile:
+    __slots__ = ("fd", "is_dropped", "reader_count")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.reader_count = 1
+        self.is_dropped = False
+
+
+class LocalStore:
+    """A folder behind `Fs`, with the files of the keys below it."""
+
+    def __init__(self, fs: Fs, root: str, open_files_max: int = OPEN_FILES_MAX) -> None:
+        self._fs = fs
+        self._root = os.path.abspath(root)
+        self._open_files_max = open_files_max
+        self._lock = threading.Lock()
+        # How often something may have changed under a key, so that no descriptor from before is kept.
+        self._changes = 0
+        self._settled: set[str] = set()
+        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
+
+    def path_of(self, key: str) -> str:
+        return os.path.join(self._root, key)
+
+    def put(self, key: str, source_read: SourceRead, size: int) -> None:
+        path = self.path_of(key)
+        directory = os.path.dirname(path)
+        self._settle(directory)
+        temporary = path + TEMPORARY_SUFFIX
+        try:
+            self._write(temporary, source_read, size)
+        except Exception:
+            # The disk may be full: half a copy must not stay and keep it so.
+            with suppress(OSError):
+                self._fs.unlink(temporary)
+            raise
+        self._fs.rename(temporary, path)
+        self._fs.sync_dir(directory)
+        self.forget(key)
+
+    def _settle(self, directory: str) -> None:
+        """Make a directory of a key and those above it, and their names last, once for all its files.
+
+        Also when it is there: a process that was killed may have made it and not synced it.
+        """
+        if directory in self._settled:
+            return
+        if directory != self._root:
+            self._settle(os.path.dirname(directory))
+        make_dirs(self._fs, directory)
+        if len(self._settled) >= SETTLED_MAX:
+            self._settled.clear()
+        self._settled.add(directory)
+
+    def _write(self, path: str, source_read: SourceRead, size: int) -> None:
+        fd = create_afresh(self._fs, path)
+        try:
+            offset = 0
+            while offset < size:
+                piece = source_read(offset, min(COPY_BYTES, size - offset))
+                if not piece:
+                    raise OSError(errno.EIO, f"the source is over at {offset} of {size} bytes")
+                write_all(self._fs, fd, piece, offset)
+                offset += len(piece)
+            self._fs.sync_data(fd)
+        finally:
+            self._fs.close(fd)
+
+    def read_range(self, key: str, offset: int, size: int) -> bytes:
+        file = self._acquire(key)
+        try:
+            return self._fs.pread(file.fd, size, offset)
+        finally:
+            self._release(file)
+
+    def delete(self, key: str) -> None:
+        self._fs.unlink(self.path_of(key))
+        self.forget(key)
+
+    def exists(self, key: str) -> bool:
+        return exists(self._fs, self.path_of(key))
+
+    def size(self, key: str) -> int:
+        return self._fs.stat(self.path_of(key)).size
+
+    def forget(self, key: str) -> None:
+        """Close what is open of a key: somebody else renamed, cut or deleted its file."""
+        with self._lock:
+            self._changes += 1
+            file = self._open.pop(key, None)
+            idle = [] if file is None else self._drop(file)
+        self._close_all(idle)
+
+    def close(self) -> None:
+        with self._lock:
+            idle = [fd for file in self._open.values() for fd in self._drop(file)]
+            self._open.clear()
+        self._close_all(idle)
+
+    def list(self, prefix: str) -> Keys:
+        folder, _, start = prefix.rpartition("/")
+        found: Keys = []
+        self._collect(folder, start, found)
+        return sorted(found)
+
+    def _collect(self, folder: str, start: str, found: Keys) -> None:
+        try:
+            names = self._fs.list_dir(self.path_of(folder))
+        except FileNotFoundError:
+            return
+        for name in names:
+            if not name.startswith(start) or name.endswith(TEMPORARY_SUFFIX):
+                continue
+            key = f"{folder}/{name}" if folder else name
+            try:
+                self._collect(key, "", found)
+            except NotADirectoryError:
+                found.append(key)
+
+    def _acquire(self, key: str) -> _OpenFile:
+        with self._lock:
+            file = self._open.get(key)
+            if file is not None:
+                file.reader_count += 1
+                self._open.move_to_end(key)
+                return file
+            changes = self._changes
+        # Not under the lock: opening may wait for the disk, and other threads read what is open.
+        mine = _OpenFile(self._fs.open_read(self.path_of(key)))
+        unused: Descriptors = []
+        with self._lock:
+            file = self._open.get(key)
+            if file is not None:
+                file.reader_count += 1
+                unused.append(mine.fd)
+            elif changes != self._changes:
+                file = mine
+                file.is_dropped = True
+            else:
+                file = self._open[key] = mine
+                while len(self._open) > self._open_files_max:
+                    unused += self._drop(self._open.popitem(last=False)[1])
+        self._close_all(unused)
+        return file
+
+    def _release(self, file: _OpenFile) -> None:
+        with self._lock:
+            file.reader_count -= 1
+            is_over = file.is_dropped and file.reader_count == 0
+        if is_over:
+            self._fs.close(file.fd)
+
+    def _drop(self, file: _OpenFile) -> Descriptors:
+        """Under the lock: what to close of a file that left the table; its last reader closes it else."""
+        file.is_dropped = True
+        return [] if file.reader_count else [file.fd]
+
+    def _close_all(self, fds: Descriptors) -> None:
+        for fd in fds:
+            self._fs.close(fd)
