@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.checkpoint_scripts import SCRIPTS
 from tests.harness.crash_sweep import DEEP, script_calls, sweep_cuts, sweep_kills
 from tests.harness.shard_driver import MANNERS, Manner
-from tests.harness.shard_scripts import SCRIPTS
 from tests.harness.start_sweep import Before, end_each_start
 
 OUTCOMES = 60 if DEEP else 5

@@ -230,7 +230,7 @@ def test_zeros_where_the_log_was_are_found(tmp_path: Path) -> None:
 
 def missing_first(real: RealShard) -> str:
     os.unlink(real.wal_files()[0])
-    return "the log does not reach back to its start: its first file is wal-"
+    return "the log does not reach back to its start, and there is no snapshot to go on from"
 
 
 def missing_middle(real: RealShard) -> str:

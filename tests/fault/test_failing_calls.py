@@ -9,11 +9,11 @@ import errno
 
 import pytest
 
+from tests.harness.checkpoint_scripts import SCRIPTS
 from tests.harness.crash_sweep import DEEP
 from tests.harness.fault_sweep import Way, sweep_faults
 from tests.harness.faults import READING_CALLS
 from tests.harness.shard_driver import MANNERS, Manner
-from tests.harness.shard_scripts import SCRIPTS
 from tests.harness.start_sweep import Before, fail_each_start
 
 # Calls that take room, and so may find none.

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
+from tests.harness.checkpoint_scripts import SCRIPTS
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
-from tests.harness.shard_driver import Manner, ShardRun, empty_disk
-from tests.harness.shard_scripts import SCRIPTS
+from tests.harness.shard_driver import PATHS, Manner, ShardRun, empty_disk
 from tests.harness.tally import attempt
 from topicsd.engine.requests import TopicState
 
@@ -50,6 +50,7 @@ def finish(run: ShardRun) -> None:
     if run.steps[-1] != "close":
         run.settle()
     run.end_answered()
+    assert run.checkpoint_failure is None
 
 
 class Played:
@@ -113,6 +114,10 @@ def recover_and_go_on(
     found, states = run.all_found(), run.states()
     again = ShardRun(disk.after_process_kill(), book, clock)
     assert (again.all_found(), again.states()) == (found, states), "recovering twice is not recovering once"
+    if (older := _without_newest_snapshot(disk)) is not None:
+        again = ShardRun(older, book, clock)
+        what = "the older snapshot does not lead to where the newest does"
+        assert (again.all_found(), again.states()) == (found, states), what
     run = again
     if rng.random() < 0.4:
         # The next run ends while it writes, or already while it begins.
@@ -133,6 +138,17 @@ def recover_and_go_on(
         after = ShardRun(run.disk.after_process_kill(), book, clock)
         assert kept_states(after) == before
         after.check(exact=True)
+
+
+def _without_newest_snapshot(disk: MemoryDisk) -> MemoryDisk | None:
+    """The same disk with the newest of two snapshots damaged."""
+    paths = [path for path in disk.all_files() if path.startswith(f"{PATHS.meta}/snapshot.")]
+    paths = [path for path in paths if path.endswith(".bin")]
+    if len(paths) < 2:
+        return None
+    twin = disk.after_process_kill()
+    twin.flip(paths[-1], len(disk.read_file(paths[-1])) // 2, 0xFF)
+    return twin
 
 
 def kept_states(run: ShardRun) -> dict[str, TopicState]:
@@ -158,6 +174,10 @@ def write_everywhere(run: ShardRun, rng: Random) -> None:
         if rng.random() < 0.5:
             run.turn()
     run.settle()
+    if rng.random() < 0.3:
+        run.checkpoint()
+        if rng.random() < 0.5:
+            run.settle()
     run.append("z", rng.choice((5, 1500)))
     run.settle()
     if rng.random() < 0.5:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from random import Random
 
 from shared.errors import STORAGE_FAILED, STORAGE_FULL
+from tests.harness.checkpoint_scripts import SCRIPTS
 from tests.harness.crash_sweep import recover_and_go_on
 from tests.harness.faults import Fault
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import Manner, ShardRun, empty_disk
-from tests.harness.shard_scripts import SCRIPTS
 from tests.harness.tally import attempt
 from topicsd.wal.log_walk import UnreadableLog
 from topicsd.wal.recovery import RecoveryRefused

@@ -3,7 +3,8 @@
 Promises: it answers as the kernel does (short reads at the end, errno for errno), and keeps two images: the
 page cache that calls see and the media that a power cut leaves. `cut_power_after(n)` lets n more mutating
 calls be done; the next one is in flight when the power goes: it raises `PowerCut`, its effect is pending like
-all that is unsynced (so an outcome may have all, a part or nothing of it), and after it every call raises.
+all that is unsynced (so an outcome may have all, a part or nothing of it), and after it every call raises but
+`close`, which changes nothing and comes whenever something is forgotten.
 Calls that only look still answer before it; so a script that acks after its n-th call has acked whatever it
 could. With n = 0 the first call is the one in flight; with n = all calls of the script nothing raises, and
 the outcome is taken after the last.

@@ -255,4 +255,4 @@ def quiet_times(run: ShardRun) -> None:
     run.advance(60)
     run.append("f", 7)
     run.turn()
-    run.close()
+    run.close(checkpoint=False)

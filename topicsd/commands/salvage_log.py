@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import wal_name
+from topicsd.disk.layout import ShardPaths, wal_name
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.replay import Replay, ReplayError, lose_range
 from topicsd.engine.resume_head import lost_tail
@@ -45,6 +45,7 @@ from topicsd.wal.frame import (
 from topicsd.wal.log_place import LogPlace
 from topicsd.wal.log_walk import FIRST_ORDINAL, LogFileFound
 from topicsd.wal.reader import BatchReader, FoundBatch, batch_ends, survey
+from topicsd.wal.recovery import heads_are_exact, is_same_place
 
 REASON = "crash"
 """The word of the API for loss that nobody intended."""
@@ -261,6 +262,15 @@ def _clean_end(file: LogFileFound, current: Current | None) -> int:
     """How far CURRENT says that the file went; 0 when it does not say."""
     is_said = current is not None and current.state == "clean" and current.file == file.first_ordinal
     return current.end if current is not None and is_said else 0
+
+
+def heads_are_known(fs: Fs, paths: ShardPaths, files: list[LogFileFound], current: Current | None) -> bool:
+    """Nothing can be missing from the end of the log. What an unfinished repair says of that is no proof."""
+    if any(is_empty_by_repair(file) for file in files):
+        return False
+    if any(file.header is not None and file.size_bytes < file.header.file_bytes for file in files):
+        return False
+    return heads_are_exact(current, bool(files), is_same_place(fs, paths, current, files))
 
 
 def is_empty_by_repair(file: LogFileFound) -> bool:

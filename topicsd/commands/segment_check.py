@@ -68,6 +68,8 @@ class SegmentFacts(NamedTuple):
     entry: SegmentEntry
     damage: list[FoundDamage]
     """Of `.data`; a stretch without a seq is bytes that no record needs."""
+    ends: list[int]
+    """Where each of them is over, in `.data`."""
     in_data: str
     """What else is wrong with `.data`."""
     in_index: str
@@ -100,6 +102,7 @@ class SegmentCheck:
         self._name = name
         self._entry = entry
         self._damage: list[FoundDamage] = []
+        self._ends: list[int] = []
         self.record_count = 0
 
     def run(self, earliest_seq: int) -> SegmentFacts:
@@ -109,7 +112,7 @@ class SegmentCheck:
         read = self._files.read(name, entry, DATA)
         if read is None:
             self._damage = [FoundDamage(entry.first_seq, entry.last_seq, 0, "the file is missing")]
-            return SegmentFacts(name, entry, self._damage, "", "", "", dead, "", marks)
+            return SegmentFacts(name, entry, self._damage, [0], "", "", "", dead, "", marks)
         index, tags = self._scan(read)
         is_whole = not self._damage
         totals = ""
@@ -119,6 +122,7 @@ class SegmentCheck:
             name,
             entry,
             self._damage,
+            [*self._ends, *[entry.data_bytes] * (len(self._damage) - len(self._ends))],
             self._check_data(read),
             self._check_index(index if is_whole else None),
             self._check_tags(tags if is_whole else None),
@@ -127,12 +131,23 @@ class SegmentCheck:
             marks,
         )
 
+    def marks(self) -> bytearray | None:
+        """A byte a record, 1 when it is dead; None when nothing is, or when that is not known."""
+        return self._check_dead()[1]
+
+    def made(self) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
+        """The index and the tags that `.data` gives."""
+        read = self._files.read(self._name, self._entry, DATA)
+        assert read is not None
+        return self._scan(read)
+
     def _scan(self, read: Read) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
         entry = self._entry
         builder, pairs = IndexBuilder(entry.first_seq), []
         for found in scan_data(read, self._name, entry):
             if isinstance(found, FoundFrame):
                 frame = found.frame
+                self._ends += [found.offset] * (len(self._damage) - len(self._ends))
                 builder.add(found.seq, found.offset, frame.size, frame.ts, frame.flags)
                 pairs.append((found.seq, frame.tag))
                 self.record_count += 1

@@ -128,7 +128,7 @@ def test_a_cut_in_a_sync_leaves_each_sector_to_chance() -> None:
     assert len({after.read_file("/a") for after in _outcomes(disk)}) > 8
 
 
-def test_every_call_after_the_cut_raises() -> None:
+def test_every_call_after_the_cut_raises_but_a_close() -> None:
     disk = MemoryDisk()
     fd = _file(disk, b"abc")
     disk.cut_power_after(1)
@@ -144,14 +144,16 @@ def test_every_call_after_the_cut_raises() -> None:
         "drop_cache": (fd,),
         "rename": ("/a", "/b"),
         "link": ("/a", "/b"),
-        "close": (fd,),
         "pread": (fd, 1, 0),
         "fstat": (fd,),
         "boot_id": (),
     }
     for name in MUTATING_CALLS + READING_CALLS:
-        with pytest.raises(PowerCut):
-            getattr(disk, name)(*arguments.get(name, ("/a",)))
+        if name != "close":
+            with pytest.raises(PowerCut):
+                getattr(disk, name)(*arguments.get(name, ("/a",)))
+    # Code that cleans up behind itself when it is forgotten comes to this at any time later.
+    disk.close(fd)
     assert disk.is_gone
 
 
@@ -212,5 +214,5 @@ def test_a_killed_process_leaves_the_call_undone_or_a_write_by_half() -> None:
         with pytest.raises(ProcessKilled):
             disk.pwrite(fd, b"xxxx", 0)
         with pytest.raises(ProcessKilled):
-            disk.close(fd)
+            disk.pread(fd, 1, 0)
         assert disk.after_process_kill().read_file("/a") == expected

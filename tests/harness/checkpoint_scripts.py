@@ -1,0 +1,239 @@
+"""The scripts that are about checkpoints, beside those of `shard_scripts.py`; here is the table of all of them.
+
+Segments of four records and snapshots of which two are kept make every step of a checkpoint happen within a few
+requests. `copy` does some of a checkpoint's jobs, so that what comes behind it finds it half way; in a prompt
+manner it is through already, which is another case.
+
+What it must not know: how it will end.
+"""
+
+from __future__ import annotations
+
+from tests.harness.shard_driver import ShardRun
+from tests.harness.shard_scripts import SCRIPTS, script
+
+__all__ = ["SCRIPTS"]
+
+
+@script
+def checkpoints_of_all_classes(run: ShardRun) -> None:
+    """Every class is appended to in front of, during and behind a checkpoint; two of them in a row."""
+    run.put("f", durability="fsync")
+    run.append("e", 5, durability="ephemeral")
+    run.append("d", 30, 10, 10)
+    run.append("f", 20, 20)
+    run.turn()
+    run.checkpoint()
+    run.append("m", 40, durability="memory")
+    run.turn()
+    run.copy(3)
+    run.append("d", 11, 12, 500)
+    run.append("f", 9)
+    run.append("e", 6)
+    run.turn()
+    run.sync()
+    run.copy(4)
+    run.append("d", 13)
+    run.append("m", 1, 1)
+    run.turn()
+    run.settle()
+    run.append("f", 14, 15)
+    run.turn()
+    run.checkpoint()
+    run.turn()
+    run.append("d", 16)
+    run.append("e", 5)
+    run.advance(60)
+    run.append("d", 17)
+    run.turn()
+
+
+@script
+def deletes_in_segments(run: ShardRun) -> None:
+    """By seq, tag and prefix, of what is sealed, active and in the tail, in front of and during a checkpoint."""
+    run.put("f", durability="fsync")
+    for name in ("f", "d"):
+        run.append(name, *[10] * 7, tags=("a", "ab", None, "b", "a", "b", "ab"))
+    run.turn()
+    run.checkpoint()
+    run.settle()
+    run.append("d", 10, 10, tags=("a", "b"))
+    run.delete("d", tag="a")
+    run.delete("f", tag="ab")
+    run.turn()
+    run.checkpoint()
+    run.turn()
+    run.sync()
+    run.copy(3)
+    run.delete("d", tag="b", before_seq=7)
+    run.delete("f", tag="a", is_prefix=True)
+    run.append("f", 11, tags=("b",))
+    run.turn()
+    run.copy(5)
+    run.delete("f", before_seq=5)
+    run.delete("d", before_seq=3)
+    run.turn()
+    run.settle()
+    run.append("d", 12, tags=("b",))
+    run.turn()
+    run.delete("d", tag="b")
+    run.turn()
+    run.checkpoint()
+    run.settle()
+    run.delete("f", before_seq=100)
+    run.turn()
+
+
+@script
+def segments_that_leave(run: ShardRun) -> None:
+    """Caps and ages take whole segments and parts of them, and the files go when two snapshots are behind."""
+    run.put("f", durability="fsync", cap_records=5)
+    run.put("d", cap_bytes=700, ttl_ms=1000)
+    run.turn()
+    run.append("f", *[10] * 5, tags=("x", "y", "x", "y", "x"))
+    run.append("d", 150, 150, 150)
+    run.turn()
+    run.checkpoint()
+    run.settle()
+    run.append("f", 10, 10)
+    run.delete("f", tag="y")
+    run.append("d", 150, 150)
+    run.turn()
+    run.checkpoint()
+    run.turn()
+    run.sync()
+    run.copy(2)
+    run.append("f", 10, 10, 10)
+    run.append("d", 300)
+    run.turn()
+    run.settle()
+    run.advance(1100)
+    run.all_found()
+    run.append("d", 10)
+    run.turn()
+    run.checkpoint()
+    run.turn()
+    run.settle()
+    run.append("f", 10, 10)
+    run.turn()
+
+
+@script
+def incarnations_of_segments(run: ShardRun) -> None:
+    """Topics with segments are deleted and made again, also while they are copied; keys go over a checkpoint."""
+    run.append("t", 10, 10, key="k")
+    run.append("u", *[10] * 5, durability="fsync")
+    run.turn()
+    run.checkpoint()
+    run.settle()
+    run.append("t", 11, key="l")
+    first = run.append("u", 12, key="k")
+    run.turn()
+    run.checkpoint()
+    run.turn()
+    run.sync()
+    run.copy(2)
+    run.drop("t")
+    run.append("t", 20, 20, key="k")
+    run.retry(first)
+    run.turn()
+    run.sync()
+    run.copy(3)
+    run.append("t", 21)
+    run.drop("u")
+    run.turn()
+    run.settle()
+    run.put("u", durability="ephemeral")
+    run.turn()
+    run.checkpoint()
+    run.append("u", 5)
+    run.settle()
+    run.append("t", 22, key="m")
+    run.turn()
+    run.close()
+
+
+@script
+def snapshots_in_a_row(run: ShardRun) -> None:
+    """The log goes on from file to file and is dropped behind the older snapshot, which is dropped in turn."""
+    run.put("f", durability="fsync")
+    for size in (900, 1500, 1200):
+        run.append("f", size, 10)
+        run.append("d", size)
+        run.turn()
+        run.checkpoint()
+        run.settle()
+    run.append("f", 2500)
+    run.turn()
+    run.advance(60)
+    run.checkpoint()
+    run.turn()
+    run.append("d", 10)
+    run.turn()
+    run.close()
+
+
+@script
+def notes_on_their_way(run: ShardRun) -> None:
+    """Floors and ceilings are noted in the log and not synced when a topic is captured, with records behind."""
+    run.put("f", durability="fsync", ttl_ms=1000)
+    run.put("d", ttl_ms=1000)
+    run.append("d", 10, 10)
+    run.append("f", 10)
+    run.turn()
+    run.settle()
+    run.advance(900)
+    run.append("d", 10)
+    run.append("f", 10)
+    run.turn()
+    run.settle()
+    run.checkpoint()
+    run.loop.run_until_idle()
+    run.clock.advance(500)
+    run.all_found()
+    run.append("c", *[1] * 20)
+    run.loop.run_until_idle()
+    run.append("d", 11)
+    run.append("c", *[1] * 20)
+    run.append("f", 11)
+    run.turn()
+    run.sync()
+    run.copy(4)
+    run.append("c", *[1] * 20)
+    run.turn()
+    run.append("d", 12)
+    run.turn()
+    run.sync()
+    run.copy(4)
+    run.settle()
+    run.append("d", 13)
+    run.turn()
+
+
+@script
+def marks_and_caps(run: ShardRun) -> None:
+    """Deletes in a segment that a cap takes the front of, between one checkpoint and the next."""
+    run.put("d", cap_records=4)
+    run.put("f", durability="fsync", cap_records=4)
+    for name in ("d", "f"):
+        run.append(name, *[10] * 4, tags=("a", "x", "y", "b"))
+    run.turn()
+    run.settle()
+    for name in ("d", "f"):
+        run.delete(name, tag="x")
+    run.settle()
+    run.checkpoint()
+    run.settle()
+    for name in ("d", "f"):
+        run.append(name, 10)
+        run.append(name, 10)
+    run.turn()
+    run.settle()
+    for name in ("d", "f"):
+        run.delete(name, tag="y")
+    run.turn()
+    run.checkpoint()
+    run.turn()
+    run.settle()
+    run.append("d", 10)
+    run.turn()

@@ -1,0 +1,159 @@
+"""The good part of a damaged log as topics in segments, and an empty log behind it.
+
+It is the half of a repair that a checkpoint does too: load, replay, capture. Instead of a shard's loop there is
+nothing, since nobody writes meanwhile.
+
+Must not know: segments that are damaged, snapshots' names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shared.clock import Clock
+from shared.config import Settings
+from topicsd.checkpoint.snapshot_format import KeyGeneration, Snapshot, TopicEntry
+from topicsd.commands.salvage_log import Salvage, heads_are_known
+from topicsd.commands.segment_check import SegmentFiles
+from topicsd.disk.atomic_replace import replace_file
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths
+from topicsd.engine.background import Job
+from topicsd.engine.capture import Unpublished, capture
+from topicsd.engine.load_snapshot import load_snapshot
+from topicsd.engine.segment_copy import Files, SegmentBounds, SegmentCopy, save_marks
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.segment.data_file import Read
+from topicsd.segment.reader import SegmentReader
+from topicsd.wal.current_file import Current, read_current, write_current
+from topicsd.wal.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader, encode_file_header
+from topicsd.wal.log_files import LogFiles
+from topicsd.wal.log_place import LogPlace
+from topicsd.wal.log_walk import LogFileFound, open_wal_files
+from topicsd.wal.writer import Identity
+
+_CHAIN_BYTES = 8
+
+Keep = Callable[[str, Read, int, int], None]
+"""Put a copy of some bytes of a file aside."""
+
+
+class Content(NamedTuple):
+    """Of a snapshot."""
+
+    topics: list[TopicEntry]
+    keys: list[KeyGeneration]
+    start: LogPlace
+    end_ordinal: int
+    end_file: int
+    end_offset: int
+
+
+class LogRepair:
+    def __init__(
+        self, fs: Fs, clock: Clock, paths: ShardPaths, identity: Identity, segments: SegmentFiles
+    ) -> None:
+        self._fs = fs
+        self._clock = clock
+        self._paths = paths
+        self._identity = identity
+        self._segments = segments
+
+    def run(self, snapshot: Snapshot | None, keep: Keep) -> Content:
+        """From the snapshot, and what is good of the log behind it. When this returns it is all on the disk."""
+        fs = self._fs
+        current = read_current(fs, self._paths.current)
+        is_distrusted = current is None or current.state == "sync_failed"
+        found = open_wal_files(fs, self._paths, (lambda _: True) if is_distrusted else None)
+        log = LogFiles(fs)
+        state = ShardState(self._clock, Settings(), log)
+        state.segments = SegmentReader(self._segments.hot, self._segments.cold)
+        start = None if snapshot is None else snapshot.head.start
+        begin = 0 if start is None else start.file
+        files = [file for file in found if file.first_ordinal >= begin]
+        for file in found[: len(found) - len(files)]:
+            fs.close(file.fd)
+        _add_positions(log, files)
+        with closing(log):
+            if snapshot is not None:
+                load_snapshot(state, snapshot, self._segments.hot)
+            salvage = Salvage(fs, state, 0 if snapshot is None else snapshot.head.end_ordinal, start)
+            salvage.run(files, current)
+            salvage.finish(heads_are_known(fs, self._paths, files, current))
+            fds = {file.name: file.fd for file in files}
+            for gap in salvage.gaps:
+                if gap.end > gap.offset:
+                    keep(gap.file, partial(_pread, fs, fds[gap.file]), gap.offset, gap.end)
+            ordinal = max([salvage.ordinal, *(file.first_ordinal + 1 for file in found)])
+            topics = [
+                self._captured(state, log, state.topics[name], ordinal) for name in sorted(state.topics)
+            ]
+        keys = [KeyGeneration(*columns) for columns in state.dedupe.columns()]
+        place = self._begin_log(ordinal)
+        return Content(topics, keys, place, ordinal, ordinal, FILE_HEADER_BYTES)
+
+    def _captured(self, state: ShardState, log: LogFiles, topic: Topic, ordinal: int) -> TopicEntry:
+        settings = state.settings
+        bounds = SegmentBounds(
+            settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms
+        )
+        files = Files(self._fs, self._paths, self._identity, log)
+        captured = capture(topic, Unpublished({}, {}, ordinal))
+        copy = SegmentCopy(files, bounds, captured, self._clock.now_ms())
+        _drive(copy.run())
+        for run, marks in captured.changed:
+            save_marks(files, run, marks, ordinal)
+        return msgspec.structs.replace(captured.entry, segments=copy.entries())
+
+    def _begin_log(self, ordinal: int) -> LogPlace:
+        """An empty file that no other file leads to, and a CURRENT that says so."""
+        fs, paths, identity = self._fs, self._paths, self._identity
+        chain = int.from_bytes(os.urandom(_CHAIN_BYTES), "little")
+        epoch = os.urandom(EPOCH_BYTES)
+        header = FileHeader(
+            identity.shard, identity.instance, epoch, ordinal, chain, FILE_HEADER_BYTES, self._clock.now_ms()
+        )
+        path = paths.wal_file(ordinal)
+        replace_file(fs, path, encode_file_header(header))
+        placed = fs.stat(path)
+        current = Current(
+            state="clean",
+            file=ordinal,
+            end=FILE_HEADER_BYTES,
+            boot_id=fs.boot_id(),
+            device=placed.device,
+            wal_inode=placed.inode,
+        )
+        write_current(fs, paths.current, current)
+        return LogPlace(ordinal, FILE_HEADER_BYTES, ordinal, chain)
+
+
+def _add_positions(log: LogFiles, files: list[LogFileFound]) -> None:
+    """As `Salvage` counts them: the files one behind the other, each but for its header."""
+    position = 0
+    for file in files:
+        epoch = b"" if file.header is None else file.header.epoch
+        log.add(file.fd, file.first_ordinal, position, epoch, file.size_bytes)
+        position += max(0, file.size_bytes - FILE_HEADER_BYTES)
+
+
+def _drive(job: Job[Any]) -> None:
+    """Run a job of the checkpoint to its end, here and now."""
+    answer: Any = None
+    try:
+        while True:
+            step = job.send(answer)
+            answer = step() if callable(step) else None
+    except StopIteration:
+        return
+
+
+def _pread(fs: Fs, fd: int, offset: int, size: int) -> bytes:
+    return fs.pread(fd, size, offset)
