@@ -39,8 +39,8 @@ from topicsd.engine.watch import Watch
 from topicsd.wal import control_frame
 from topicsd.wal.group_commit import BATCH_BYTES_MAX, Bounds, GroupCommit
 from topicsd.wal.log_files import LogFiles
-from topicsd.wal.log_walk import BatchRefused, UnreadableLog
-from topicsd.wal.recovery import Recovered, Recovery, RecoveryRefused
+from topicsd.wal.log_walk import BatchRefused
+from topicsd.wal.recovery import OnProgress, Recovered, Recovery, RecoveryRefused, tell_nobody
 from topicsd.wal.sync_thread import DiskThread, Loop
 from topicsd.wal.writer import Identity, LogWriter
 
@@ -58,8 +58,11 @@ class Shard:
         identity: Identity,
         settings: Settings,
         on_failure: Callable[[OSError], None],
+        on_progress: OnProgress = tell_nobody,
     ) -> None:
         """Open the shard: recover its log, and be ready for the first request.
+
+        `on_progress` is called while the log is read, and what it raises ends the start.
 
         Raises `DirectoryInUse`, `RecoveryRefused` or `UnreadableLog`; each says why in a sentence.
         """
@@ -67,7 +70,7 @@ class Shard:
         self._files = LogFiles(fs)
         self.state = ShardState(clock, settings, self._files)
         self.state.watch = Watch(loop)
-        recovery = Recovery(fs, paths, identity, self._files)
+        recovery = Recovery(fs, paths, identity, self._files, on_progress)
         replay = Replay(self.state)
         bounds = Bounds(
             settings.sync_interval_ms / 1000, settings.max_waiting_bytes, settings.max_waiting_requests
@@ -88,7 +91,7 @@ class Shard:
         except OSError as error:
             self._give_up()
             raise RecoveryRefused(f"{paths.wal}: {error}") from error
-        except (RecoveryRefused, UnreadableLog):
+        except Exception:
             self._give_up()
             raise
 
