@@ -25,6 +25,8 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@# A service that may not write here would compile everything at each start of a worker.
+	$(BIN)/python -m compileall -q $(PACKAGES)
 	@touch $@
 
 run: $(STAMP) ## start the server at http://127.0.0.1:4000, with its data in ./topics-data

@@ -20,6 +20,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from router.listening import refuse_new
 from shared.errors import NOT_READY, Refusal
 from shared.http_answer import closing_refusal
 
@@ -36,15 +37,17 @@ _BUSY: Final = closing_refusal(
 
 
 class AcceptLoop:
-    def __init__(
-        self, listeners: Sequence[socket.socket], on_accepted: Callable[[socket.socket], None]
-    ) -> None:
+    def __init__(self, on_accepted: Callable[[socket.socket], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._listeners = list(listeners)
+        self._listeners: list[socket.socket] = []
         self._on_accepted = on_accepted
         self._spare_fd: int | None = None
         self.accepted_count = 0
         self.refused_count = 0
+
+    def open(self, listeners: Sequence[socket.socket]) -> None:
+        """Accept from these, which are this object's from here on."""
+        self._listeners = list(listeners)
         self._keep_spare()
         for listener in self._listeners:
             listener.setblocking(False)
@@ -52,12 +55,14 @@ class AcceptLoop:
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._loop.add_reader(listener.fileno(), self._accept, listener)
 
-    def close(self) -> None:
-        """Accept what waits, which a close would reset, and listen no more."""
+    def close(self, is_last: bool) -> None:
+        """Listen no more; who holds the sockets last accepts what waits, which a close would reset."""
         for listener in self._listeners:
             self._loop.remove_reader(listener.fileno())
-            while self._accept_one(listener):
-                pass
+            if is_last:
+                refuse_new(listener)
+                while self._accept_one(listener):
+                    pass
             listener.close()
         self._listeners.clear()
         if self._spare_fd is not None:

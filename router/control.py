@@ -13,10 +13,11 @@ Must not know: sockets, aiohttp, who may ask.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl
 
-from router.metrics_table import Sample, as_json, as_prometheus, progress
+from router.metrics_render import Measured, Sample, as_json, as_prometheus
+from router.metrics_table import progress
 from router.topic_list import (
     PAGE_SIZE,
     PAGE_SIZE_MAX,
@@ -34,6 +35,9 @@ from shared.http_answer import refusal_body, refusal_fields
 
 JSON_TYPE: Final = "application/json"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+METRICS_TOPICS: Final = 100
+"""So many topics have series of their own unless another number is asked for."""
 
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DIGITS_MAX: Final = 20
@@ -80,7 +84,7 @@ class Control:
         elif operation == "ready":
             result = self.ready()
         elif operation == "metrics":
-            result = self._metrics(accept)
+            result = await self._metrics(query, accept, prefixes)
         elif operation == "list_topics":
             result = await self._list(query, prefixes)
         else:
@@ -134,21 +138,39 @@ class Control:
             state["reason"] = slot.reason
         return state
 
-    def _metrics(self, accept: str) -> dict[str, object] | str:
+    async def _metrics(
+        self, query: str, accept: str, prefixes: Sequence[str]
+    ) -> dict[str, object] | str | Refusal:
+        asked = parse_metrics_query(query)
+        if isinstance(asked, Refusal):
+            return asked
+        topics: list[dict[str, Any]] = []
+        is_cut = False
+        if asked.page_size:
+            page = await list_page(self._list_serving, len(self._workers.board), asked, prefixes)
+            assert not isinstance(page, Refusal), "a partial list is never refused"
+            topics, is_cut = page.topics, page.next_cursor is not None
         workers = self._workers
         board = workers.board
         ready = not isinstance(self.ready(), Refusal)
         samples = [
             Sample("topics_ready", "gauge", "1 while the server is ready.", int(ready)),
+            Sample("topics_draining", "gauge", "1 while the server shuts down.", int(workers.is_draining)),
             Sample("topics_uptime_ms", "gauge", "Age of the front process.", self._uptime_ms()),
+            Sample(
+                "topics_topic_metrics_truncated",
+                "gauge",
+                "1 when there are more topics than are told of one by one.",
+                int(is_cut),
+            ),
             *(
                 Sample(f"topics_front_{name}", "counter" if name.endswith("_total") else "gauge", "", value)
                 for name, value in self._front_counters().items()
             ),
         ]
         restarts: list[float] = [workers.restart_count(shard) for shard in range(len(board))]
-        more = {"topics_worker_restarts_total": restarts}
-        return (as_json if wants_json(accept) else as_prometheus)(board, samples, more)
+        measured = Measured(list(board), samples, {"topics_worker_restarts_total": restarts}, topics)
+        return (as_json if wants_json(accept) else as_prometheus)(measured)
 
     async def _list(self, query: str, prefixes: Sequence[str]) -> dict[str, object] | Refusal:
         asked = parse_list_query(query)
@@ -183,22 +205,49 @@ def refused(refusal: Refusal, performance: dict[str, object] | None = None) -> A
 
 
 def parse_list_query(query: str) -> ListQuery | Refusal:
-    try:
-        sent = dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
-    except UnicodeDecodeError:
-        return Refusal(INVALID_REQUEST, "the query is not UTF-8 when it is decoded")
-    size_text = sent.get("page_size", str(PAGE_SIZE))
-    digits = size_text.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
-        return Refusal(INVALID_REQUEST, "page_size: must be a whole number", {"field": "page_size"})
+    sent = _parse(query)
+    if isinstance(sent, Refusal):
+        return sent
+    page_size = _whole_number(sent, "page_size", PAGE_SIZE)
+    if isinstance(page_size, Refusal):
+        return page_size
     is_partial = _BOOLEANS.get(sent.get("partial", "false"))
     if is_partial is None:
         return Refusal(INVALID_REQUEST, "partial: must be true, false, 1 or 0", {"field": "partial"})
     after = name_of_cursor(sent["cursor"]) if "cursor" in sent else ""
     if after is None:
         return bad_cursor()
-    page_size = min(max(int(size_text), 1), PAGE_SIZE_MAX)
-    return ListQuery(sent.get("prefix", ""), after, page_size, is_partial)
+    return ListQuery(sent.get("prefix", ""), after, min(max(page_size, 1), PAGE_SIZE_MAX), is_partial)
+
+
+def parse_metrics_query(query: str) -> ListQuery | Refusal:
+    """Of which topics there are series: the first `topics` in name order of those with `prefix`.
+
+    Not the largest: to find those is work for each topic there is, and the series of a topic would come and
+    go as others grow.
+    """
+    sent = _parse(query)
+    if isinstance(sent, Refusal):
+        return sent
+    count = _whole_number(sent, "topics", METRICS_TOPICS)
+    if isinstance(count, Refusal):
+        return count
+    return ListQuery(sent.get("prefix", ""), "", min(max(count, 0), PAGE_SIZE_MAX), is_partial=True)
+
+
+def _parse(query: str) -> dict[str, str] | Refusal:
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
+    except UnicodeDecodeError:
+        return Refusal(INVALID_REQUEST, "the query is not UTF-8 when it is decoded")
+
+
+def _whole_number(sent: Mapping[str, str], name: str, default: int) -> int | Refusal:
+    text = sent.get(name, str(default))
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
+        return Refusal(INVALID_REQUEST, f"{name}: must be a whole number", {"field": name})
+    return int(text)
 
 
 def wants_json(accept: str) -> bool:

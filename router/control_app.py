@@ -63,7 +63,8 @@ class ControlHandler(RequestHandler):
 class ControlApp:
     def __init__(self, control: Control, keys: Keys, probes_need_key: bool) -> None:
         self._control = control
-        self._keys = keys
+        self.keys = keys
+        """Asked for each request, so that others may take their place."""
         self._probes_need_key = probes_need_key
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
@@ -130,7 +131,7 @@ class ControlApp:
             return ()
         sent = request.headers.get("authorization")
         authorization = None if sent is None else sent.encode("utf-8", "surrogateescape")
-        key = self._keys.check(authorization, match.route.scopes, match.name)
+        key = self.keys.check(authorization, match.route.scopes, match.name)
         if isinstance(key, Refusal):
             return key
         return () if key is None else key.prefixes

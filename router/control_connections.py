@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Final
 
 from router.control_app import ControlApp
 from router.control_gate import ControlGate, Place
 from router.first_line import Placer
+
+CROSSING_SECONDS: Final = 0.05
 
 
 class ControlConnections:
@@ -27,16 +30,25 @@ class ControlConnections:
     def count(self) -> int:
         return len(self._gates)
 
-    def adopt(self, connection: socket.socket, data: bytes) -> None:
+    def adopt(self, connection: socket.socket, data: bytes) -> bool:
+        """Take a connection, with what was read of it; there is always room."""
         task = self._loop.create_task(self._adopt(connection, data))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
+        return True
 
     async def close(self) -> None:
         """End the idle ones now and the others with their answer."""
         self._is_closing = True
         if self._adopting:
             await asyncio.gather(*self._adopting)
+        if self._gates:
+            # What was sent before the stop is read in the next turns, and answered as the last of its
+            # connection. Twice, because a timer that is late fires before the sockets are asked.
+            for gate in self._gates:
+                gate.is_closing = True
+            for _ in range(2):
+                await asyncio.sleep(CROSSING_SECONDS)
         for gate in list(self._gates):
             gate.close()
 

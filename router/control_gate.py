@@ -26,7 +26,7 @@ from typing import Final, cast
 
 from router.control_app import ControlApp, ControlHandler
 from router.first_line import CONTROL, Placer
-from shared.errors import HEADERS_TOO_LARGE, PAYLOAD_TOO_LARGE, REQUEST_TIMEOUT, Refusal
+from shared.errors import HEADERS_TOO_LARGE, PAYLOAD_TOO_LARGE, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http_answer import closing_refusal
 from shared.http_head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, parse_fields, parse_line, refuse_together
 
@@ -140,9 +140,16 @@ class ControlGate(asyncio.BufferedProtocol):
     def close(self) -> None:
         """The server ends: with the answer that is due, or at once."""
         self.is_closing = self.is_last = True
-        if not self._is_asked and not self._is_over:
-            self._is_over = True
-            self._transport.close()
+        if self._is_asked or self._is_over:
+            return
+        if self._held:
+            self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._transport.close()
 
     # -- cutting -------------------------------------------------------------------------------------------
 
@@ -151,7 +158,7 @@ class ControlGate(asyncio.BufferedProtocol):
         if self._is_asked or self._is_over:
             return
         if self.is_last:
-            self.close()
+            self._end()
             return
         placement = self._placer.place(self._held)
         if placement is not None and placement != CONTROL:

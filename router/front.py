@@ -4,8 +4,11 @@ F1  Nothing is written to a connection that is handed over, so the copy of this 
 F2  What was read goes along: a worker begins with the first byte that the client sent.
 F3  A connection that cannot be placed is answered, never reset: 503 while its shard is down, 408 when the
     line does not come in time (nothing at all from who sent nothing).
-F4  Bounded: so many connections wait here, each with at most a line and one reading. A channel that is full
-    for a moment makes its connections wait in their order, and no longer than their time.
+F4  Bounded: so many connections wait here, each with at most a line and one reading, and so many bytes of
+    them all. A channel that is full for a moment makes its connections wait in their order, and no longer
+    than their time.
+F5  Some descriptors are left for what is not a connection: a worker that died is started again also in a
+    flood. The kernel gives out the lowest that is free, so the number of a new one tells how many are.
 
 Must not know: what a worker does with a connection, how a control request is answered.
 """
@@ -13,6 +16,7 @@ Must not know: what a worker does with a connection, how a control request is an
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +31,8 @@ from shared.http_answer import closing_refusal
 
 HEAD_SECONDS: Final = 10.0
 CONNECTIONS_MAX: Final = 10_000
+QUEUED_BYTES_MAX: Final = 64 << 20
+DESCRIPTORS_KEPT_MAX: Final = 64
 READ_BYTES: Final = 32 << 10
 RETRY_SECONDS: Final = 0.005
 SWEEP_SECONDS: Final = 0.25
@@ -39,7 +45,7 @@ _STOPPING: Final = closing_refusal(Refusal(SHUTTING_DOWN, "the server is shuttin
 
 
 class Shards(Protocol):
-    """The workers, as `router/worker_pool.py` has them."""
+    """The workers, as `router/shard_doors.py` has them."""
 
     def __len__(self) -> int: ...
     def refusal(self, shard: int) -> Refusal | None: ...
@@ -59,15 +65,17 @@ class _Waiting:
 
 
 class Front:
-    """`on_control` takes the connections whose first request is answered by this process."""
+    """`on_control` takes the connections whose first request no worker answers, or is False: no room now."""
 
     def __init__(
         self,
         shards: Shards,
         clock: Clock,
-        on_control: Callable[[socket.socket, bytes], None],
+        on_control: Callable[[socket.socket, bytes], bool],
         head_seconds: float = HEAD_SECONDS,
         connections_max: int = CONNECTIONS_MAX,
+        queued_bytes_max: int = QUEUED_BYTES_MAX,
+        descriptors_max: int | None = None,
     ) -> None:
         assert READ_BYTES * 2 <= DATA_BYTES_MAX + 1
         self._shards = shards
@@ -75,13 +83,18 @@ class Front:
         self._on_control = on_control
         self._head_seconds = head_seconds
         self._connections_max = connections_max
+        self._queued_bytes_max = queued_bytes_max
+        self._descriptors_max = descriptors_for_connections() if descriptors_max is None else descriptors_max
         self._loop = asyncio.get_running_loop()
         self._placer = Placer(len(shards))
         self._last_words = LastWords()
         # In the order in which they came, which is that of their deadlines.
         self._reading: dict[int, _Waiting] = {}
-        self._queues: list[deque[_Waiting]] = [deque() for _ in range(len(shards))]
+        # One for each shard, and the last for what no worker answers.
+        self._control = len(shards)
+        self._queues: list[deque[_Waiting]] = [deque() for _ in range(len(shards) + 1)]
         self._queued = 0
+        self._queued_bytes = 0
         self._retry: asyncio.TimerHandle | None = None
         self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         self.handed_over_count = 0
@@ -93,6 +106,9 @@ class Front:
 
     def accepted(self, connection: socket.socket) -> None:
         """A connection from the accept loop; non-blocking, and this object's from here on."""
+        if connection.fileno() >= self._descriptors_max:
+            self._refuse(connection, _BUSY, lingers=False)
+            return
         if self.waiting_count >= self._connections_max:
             self._refuse(connection, _BUSY)
             return
@@ -125,8 +141,7 @@ class Front:
             self._refuse(waiting.connection, _STOPPING)
         for queue in self._queues:
             while queue:
-                self._refuse(queue.popleft().connection, _STOPPING)
-        self._queued = 0
+                self._refuse(self._next_queued(queue).connection, _STOPPING)
 
     async def said_all(self) -> None:
         """Until those that were turned away have read why, or have had the time for it."""
@@ -169,30 +184,41 @@ class Front:
     # -- placing -------------------------------------------------------------------------------------------
 
     def _place(self, waiting: _Waiting, placement: int) -> None:
-        if placement == CONTROL:
-            self._on_control(waiting.connection, waiting.data)
-            return
-        refusal: Refusal | None
         if placement == ANY_WORKER:
             ready = self._shards.any_ready()
             if ready is None:
                 self._refuse(waiting.connection, closing_refusal(refusal_of(waiting.data)))
                 return
             placement = ready
-        else:
-            refusal = self._shards.refusal(placement)
-            if refusal is not None:
-                self._refuse(waiting.connection, closing_refusal(refusal))
+        target = self._control if placement == CONTROL else placement
+        refusal = self._refusal(target)
+        if refusal is not None:
+            self._refuse(waiting.connection, closing_refusal(refusal))
+            return
+        queue = self._queues[target]
+        if queue or not self._send(target, waiting):
+            if self._queued_bytes + len(waiting.data) > self._queued_bytes_max:
+                self._refuse(waiting.connection, _BUSY)
                 return
-        queue = self._queues[placement]
-        if queue or not self._send(placement, waiting):
             queue.append(waiting)
             self._queued += 1
+            self._queued_bytes += len(waiting.data)
             if self._retry is None:
                 self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
 
-    def _send(self, shard: int, waiting: _Waiting) -> bool:
-        if not self._shards.send(shard, waiting.connection.fileno(), waiting.data):
+    def _next_queued(self, queue: deque[_Waiting]) -> _Waiting:
+        waiting = queue.popleft()
+        self._queued -= 1
+        self._queued_bytes -= len(waiting.data)
+        return waiting
+
+    def _refusal(self, target: int) -> Refusal | None:
+        return None if target == self._control else self._shards.refusal(target)
+
+    def _send(self, target: int, waiting: _Waiting) -> bool:
+        if target == self._control:
+            return self._on_control(waiting.connection, waiting.data)
+        if not self._shards.send(target, waiting.connection.fileno(), waiting.data):
             return False
         waiting.connection.close()
         self.handed_over_count += 1
@@ -200,13 +226,12 @@ class Front:
 
     def _retry_queues(self) -> None:
         self._retry = None
-        for shard, queue in enumerate(self._queues):
+        for target, queue in enumerate(self._queues):
             if not queue:
                 continue
-            refusal = self._shards.refusal(shard)
-            while queue and (refusal is not None or self._send(shard, queue[0])):
-                waiting = queue.popleft()
-                self._queued -= 1
+            refusal = self._refusal(target)
+            while queue and (refusal is not None or self._send(target, queue[0])):
+                waiting = self._next_queued(queue)
                 if refusal is not None:
                     self._refuse(waiting.connection, closing_refusal(refusal))
         if self._queued:
@@ -224,8 +249,7 @@ class Front:
             self._give_up(waiting, _TIMEOUT)
         for queue in self._queues:
             while queue and queue[0].deadline <= now:
-                self._queued -= 1
-                self._give_up(queue.popleft(), _BUSY)
+                self._give_up(self._next_queued(queue), _BUSY)
         self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _give_up(self, waiting: _Waiting, answer: bytes) -> None:
@@ -234,6 +258,14 @@ class Front:
         else:
             waiting.connection.close()
 
-    def _refuse(self, connection: socket.socket, answer: bytes) -> None:
+    def _refuse(self, connection: socket.socket, answer: bytes, lingers: bool = True) -> None:
         self.refused_count += 1
-        self._last_words.say(connection, answer)
+        self._last_words.say(connection, answer, lingers)
+
+
+def descriptors_for_connections() -> int:
+    """The number from which on descriptors are kept for the rest."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        limit = 1 << 30
+    return limit - min(DESCRIPTORS_KEPT_MAX, limit // 2)

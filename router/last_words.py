@@ -25,8 +25,11 @@ class LastWords:
         self._lingering: dict[socket.socket, asyncio.TimerHandle] = {}
         self._all_read = asyncio.Event()
 
-    def say(self, connection: socket.socket, answer: bytes) -> None:
-        """Send the answer to a connection to which nothing was sent yet, and close it; never waits."""
+    def say(self, connection: socket.socket, answer: bytes, lingers: bool = True) -> None:
+        """Send the answer to a connection to which nothing was sent yet, and close it; never waits.
+
+        Without lingering only what the client sent so far is read, and its descriptor is free at once.
+        """
         try:
             # All of it: the buffer of a fresh connection holds more than any refusal.
             connection.send(answer, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
@@ -34,7 +37,9 @@ class LastWords:
         except OSError:
             connection.close()
             return
-        if len(self._lingering) >= LINGERING_MAX:
+        if not lingers or len(self._lingering) >= LINGERING_MAX:
+            with contextlib.suppress(OSError):
+                connection.recv(_DISCARDED_BYTES, socket.MSG_DONTWAIT)
             connection.close()
             return
         self._lingering[connection] = self._loop.call_later(LINGER_SECONDS, self._close, connection)

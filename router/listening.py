@@ -1,8 +1,8 @@
 """The sockets at which the server listens, and the file that says at which port.
 
 The port is proved free with a plain bind first: with SO_REUSEPORT alone a second server would quietly share
-the port of the first. Then each acceptor gets a socket of its own with SO_REUSEPORT; today there is one
-acceptor, this process.
+the port of the first. Then each acceptor gets a socket of its own with SO_REUSEPORT, between which the kernel
+spreads the connections.
 
 Must not know: what is done with a connection.
 """
@@ -10,13 +10,19 @@ Must not know: what is done with a connection.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Final
 
 BACKLOG: Final = 4096
+
+# A filter of one instruction: accept nothing of the packet (BPF_RET | BPF_K, 0).
+_SO_ATTACH_FILTER: Final = 26
+_DROP_ALL: Final = struct.pack("@HBBI", 0x06, 0, 0, 0)
 
 
 class ListenRefused(Exception):
@@ -48,6 +54,20 @@ def open_listeners(host: str, port: int, acceptor_count: int = 1) -> list[socket
     finally:
         proof.close()
     return listeners
+
+
+def refuse_new(listener: socket.socket) -> None:
+    """Let no further connection come into being; those that wait to be accepted stay.
+
+    Between the last accept and the close of a listener the kernel would go on to make connections, which the
+    close then resets, with the requests that were sent on them. So every packet that comes to the listener is
+    dropped from here on: a client that begins to connect asks again a moment later and is told that nobody
+    listens. Where the kernel does not take the filter there is that short gap, and nothing else is different.
+    """
+    drop_all = ctypes.create_string_buffer(_DROP_ALL)
+    program = struct.pack("@HP", 1, ctypes.addressof(drop_all))
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def write_port_file(path: str, port: int) -> None:

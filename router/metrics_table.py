@@ -1,14 +1,14 @@
-"""What is measured, as one table, and its two renderings: Prometheus text and JSON.
+"""What is measured of each shard, as two tables: plain numbers, and histograms.
 
-The numbers come from the board and from the front process; a reader of the board may see one that is half a
-second old. Every series has a bounded number of labels: the shards.
+The numbers come from the board; a reader of it may see one that is half a second old. Where the reference has
+a number, it has its name.
 
-Must not know: HTTP, where a number comes from beyond its source here.
+Must not know: how a table is rendered, HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from shared.board import Slot, WorkerState
@@ -17,7 +17,7 @@ Kind = Literal["gauge", "counter"]
 
 
 class ShardMetric(NamedTuple):
-    """One number of each slot; also their sum, under the same name, where `is_summed`."""
+    """One number of each slot; its name says what its sum is."""
 
     name: str
     kind: Kind
@@ -25,76 +25,23 @@ class ShardMetric(NamedTuple):
     read: Callable[[Slot], float]
 
 
-class Sample(NamedTuple):
-    """One number of the whole server."""
+class ShardHistogram(NamedTuple):
+    """What `shared/histogram.py` counted; `first` and `last` are the buckets of which a bound is told."""
 
     name: str
-    kind: Kind
     help: str
-    value: float
+    first: int
+    last: int
+    series: tuple[tuple[str, Callable[[Slot], list[int]]], ...]
+    """By what tells them apart, written as a label; one without has an empty text."""
 
 
-SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
-    ShardMetric("topics_topics", "gauge", "Topics.", lambda slot: slot.topics),
-    ShardMetric("topics_records_live", "gauge", "Live records.", lambda slot: slot.records_live),
-    ShardMetric("topics_bytes_live", "gauge", "Bytes of live records.", lambda slot: slot.bytes_live),
-    ShardMetric("topics_connections", "gauge", "Connections of clients.", lambda slot: slot.connections),
-    ShardMetric(
-        "topics_appends_total", "counter", "Writes that were acked.", lambda slot: slot.appends_total
-    ),
-    ShardMetric(
-        "topics_records_total", "counter", "Records that were acked.", lambda slot: slot.records_total
-    ),
-    ShardMetric("topics_reads_total", "counter", "Reads that were answered.", lambda slot: slot.reads_total),
-    ShardMetric(
-        "topics_requests_forwarded_total",
-        "counter",
-        "Requests that were answered by another process over the link.",
-        lambda slot: slot.forwarded_total,
-    ),
-    ShardMetric(
-        "topics_connections_moved_total",
-        "counter",
-        "Connections that a worker handed to another.",
-        lambda slot: slot.handed_over_total,
-    ),
-    ShardMetric("topics_wal_frames_total", "counter", "Frames written.", lambda slot: slot.frames_total),
-    ShardMetric("topics_wal_batches_total", "counter", "Batches written.", lambda slot: slot.batches_total),
-    ShardMetric("topics_wal_fsyncs_total", "counter", "Syncs of the log.", lambda slot: slot.syncs_total),
-    ShardMetric(
-        "topics_wal_fsync_us_total", "counter", "Time spent in syncs, in us.", lambda slot: slot.sync_us_total
-    ),
-    ShardMetric(
-        "topics_wal_bytes_written_total",
-        "counter",
-        "Bytes written to the log.",
-        lambda slot: slot.bytes_written_total,
-    ),
-    ShardMetric(
-        "topics_wal_unsynced_bytes",
-        "gauge",
-        "Bytes that are written and not yet synced.",
-        lambda slot: slot.unsynced_bytes,
-    ),
-    ShardMetric(
-        "topics_throttled_total",
-        "counter",
-        "Writes refused under pressure.",
-        lambda slot: slot.throttled_total,
-    ),
-    ShardMetric(
-        "topics_recovery_progress",
-        "gauge",
-        "Share of the log that recovery has read.",
-        lambda slot: progress(slot),
-    ),
-    ShardMetric(
-        "topics_shard_ready",
-        "gauge",
-        "1 while the shard serves.",
-        lambda slot: slot.state is WorkerState.READY,
-    ),
-)
+def _counter(name: str, text: str, read: Callable[[Slot], float]) -> ShardMetric:
+    return ShardMetric(name, "counter", text, read)
+
+
+def _gauge(name: str, text: str, read: Callable[[Slot], float]) -> ShardMetric:
+    return ShardMetric(name, "gauge", text, read)
 
 
 def progress(slot: Slot) -> float:
@@ -105,51 +52,99 @@ def progress(slot: Slot) -> float:
     return round(min(done / total, 1.0), 4) if total else 0.0
 
 
-def as_prometheus(slots: Iterable[Slot], samples: Iterable[Sample], more: Mapping[str, list[float]]) -> str:
-    """`more` are numbers by shard that are not on the board: their names begin as those of the table do."""
-    lines: list[str] = []
-    slots = list(slots)
-    for sample in samples:
-        lines += _header(sample.name, sample.kind, sample.help)
-        lines.append(f"{sample.name} {_number(sample.value)}")
-    for metric in SHARD_METRICS:
-        lines += _header(metric.name, metric.kind, metric.help)
-        lines += _series(metric.name, [metric.read(slot) for slot in slots])
-    for name, values in more.items():
-        lines += _header(name, "counter" if name.endswith("_total") else "gauge", "")
-        lines += _series(name, values)
-    return "\n".join(lines) + "\n"
+SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
+    _gauge("topics_topics", "Topics.", lambda slot: slot.topics),
+    _gauge("topics_records_live", "Live records.", lambda slot: slot.records_live),
+    _gauge("topics_bytes_live", "Bytes of live records.", lambda slot: slot.bytes_live),
+    _gauge("topics_idempotency_keys", "Remembered idempotency keys.", lambda slot: slot.idempotency_keys),
+    _gauge("topics_connections", "Connections of clients.", lambda slot: slot.connections),
+    _counter("topics_appends_total", "Writes that were acked.", lambda slot: slot.appends_total),
+    _counter("topics_records_total", "Records that were acked.", lambda slot: slot.records_total),
+    _counter("topics_reads_total", "Reads that were answered.", lambda slot: slot.reads_total),
+    _counter(
+        "topics_evictions_total", "Records that a cap or their age took out.", lambda slot: slot.evicted_total
+    ),
+    _counter(
+        "topics_tombstones_total",
+        "Answers to reads that said that something was lost.",
+        lambda slot: slot.tombstones_total,
+    ),
+    _counter(
+        "topics_requests_forwarded_total",
+        "Requests that were answered by another process over the link.",
+        lambda slot: slot.forwarded_total,
+    ),
+    _counter(
+        "topics_connections_moved_total",
+        "Connections that a worker handed to another.",
+        lambda slot: slot.handed_over_total,
+    ),
+    _counter(
+        "topics_adoption_pauses_total",
+        "Times that no connections were taken because descriptors ran short.",
+        lambda slot: slot.adoption_pauses_total,
+    ),
+    _counter("topics_wal_frames_total", "Frames written.", lambda slot: slot.frames_total),
+    _counter("topics_wal_batches_total", "Batches written.", lambda slot: slot.batches_total),
+    _counter("topics_wal_fsyncs_total", "Syncs of the log.", lambda slot: slot.syncs_total),
+    _counter(
+        "topics_wal_bytes_written_total", "Bytes written to the log.", lambda slot: slot.bytes_written_total
+    ),
+    _counter("topics_wal_rotations_total", "Files that became full.", lambda slot: slot.rotations_total),
+    _gauge("topics_wal_files", "Files of the log.", lambda slot: slot.log_files),
+    _gauge(
+        "topics_wal_unsynced_bytes", "Bytes written and not yet synced.", lambda slot: slot.unsynced_bytes
+    ),
+    _gauge("topics_wal_queue_depth", "Writes that wait for a sync.", lambda slot: slot.waiting_writes),
+    _gauge(
+        "topics_wal_queue_depth_peak",
+        "The most that were seen waiting.",
+        lambda slot: slot.waiting_writes_max,
+    ),
+    _counter(
+        "topics_wal_submit_full_total",
+        "Requests refused because too much waits for the disk.",
+        lambda slot: slot.throttled_total,
+    ),
+    _gauge(
+        "topics_wal_read_only",
+        "1 while nothing can be written: the disk is full or has failed.",
+        lambda slot: slot.takes_no_writes,
+    ),
+    _gauge(
+        "topics_loop_late_us", "How late the last beat of the worker came.", lambda slot: slot.loop_late_us
+    ),
+    _gauge("topics_loop_late_us_peak", "How late the latest came.", lambda slot: slot.loop_late_us_max),
+    _gauge("topics_recovery_progress", "Share of the log that recovery has read.", progress),
+    _gauge("topics_shard_ready", "1 while the shard serves.", lambda slot: slot.state is WorkerState.READY),
+    _gauge(
+        "topics_shard_draining",
+        "1 while the worker finishes what it has, to end.",
+        lambda slot: slot.state is WorkerState.DRAINING,
+    ),
+)
 
-
-def as_json(
-    slots: Iterable[Slot], samples: Iterable[Sample], more: Mapping[str, list[float]]
-) -> dict[str, object]:
-    """The sums of all shards and, under `shards`, each shard's own."""
-    slots = list(slots)
-    by_shard: list[dict[str, object]] = [{"shard": shard} for shard in range(len(slots))]
-    found: dict[str, object] = {sample.name: _plain(sample.value) for sample in samples}
-    table = {metric.name: [metric.read(slot) for slot in slots] for metric in SHARD_METRICS}
-    for name, values in {**table, **more}.items():
-        for one, value in zip(by_shard, values, strict=True):
-            one[name] = _plain(value)
-        # A mean of shares and flags would be no share: of those the least stands for all.
-        is_share = name in ("topics_recovery_progress", "topics_shard_ready")
-        found[name] = _plain(min(values) if is_share else sum(values))
-    return {**found, "shards": by_shard}
-
-
-def _header(name: str, kind: Kind, text: str) -> list[str]:
-    return [*([f"# HELP {name} {text}"] if text else []), f"# TYPE {name} {kind}"]
-
-
-def _series(name: str, values: list[float]) -> list[str]:
-    return [f'{name}{{shard="{shard}"}} {_number(value)}' for shard, value in enumerate(values)]
-
-
-def _number(value: float) -> str:
-    plain = _plain(value)
-    return str(plain) if isinstance(plain, int) else repr(plain)
-
-
-def _plain(value: float) -> int | float:
-    return int(value) if value == int(value) else value
+SHARD_HISTOGRAMS: Final[tuple[ShardHistogram, ...]] = (
+    ShardHistogram(
+        "topics_request_latency_us",
+        "Time from a request being read to its answer, by kind. A waited_read found nothing at first.",
+        4,
+        25,
+        (
+            ('operation="append"', lambda slot: slot.append_us),
+            ('operation="read"', lambda slot: slot.read_us),
+            ('operation="waited_read"', lambda slot: slot.waited_read_us),
+            ('operation="other"', lambda slot: slot.other_us),
+        ),
+    ),
+    ShardHistogram(
+        "topics_wal_fsync_latency_us", "Time of a sync.", 4, 25, (("", lambda slot: slot.sync_us),)
+    ),
+    ShardHistogram(
+        "topics_wal_batch_frames",
+        "Frames of a batch, with its end.",
+        0,
+        17,
+        (("", lambda slot: slot.batch_frames),),
+    ),
+)

@@ -1,11 +1,12 @@
 """The front process as a whole: what it is made of, in which order it begins and in which it ends.
 
 Begin: listen (so that who comes early waits and is not refused), then the board, the workers and the control
-application, then the port file. End: accept nothing more, place or turn away what is there, drain the
-workers, then everything else.
+application, then who accepts, then the port file. End: accept nothing more, place or turn away what is there,
+drain the workers, then everything else.
 
-S1  The listening sockets, the board and the workers belong to this process alone. `fronts` above 1 is
-    accepted and not followed yet: this process is the only acceptor, and says so.
+S1  The listening sockets, the board and the workers belong to this process alone. With `fronts` above 1
+    acceptors accept at its sockets, and it does so itself only at the end, when they go; else it is the
+    acceptor.
 S2  The first SIGTERM or SIGINT drains, the second does not wait for the deadline, the third kills.
 S3  Nothing is left behind: the board has no name, the links have no file, and workers end when they read the
     end of their channel. The port file of a process that was killed is removed by the next.
@@ -32,14 +33,18 @@ import uvloop
 
 from router import systemd
 from router.accept_loop import AcceptLoop
+from router.acceptor_pool import AcceptorPool, Listeners
 from router.control import Control
 from router.control_app import ControlApp
 from router.control_connections import ControlConnections
 from router.front import Front
 from router.front_link import FrontLink
+from router.key_reload import KeyReload, LoadSettings
 from router.listening import ListenRefused, open_listeners, port_of, remove_port_file, write_port_file
-from router.worker_pool import PoolTimes, WorkerPool
-from shared.auth import parse_keys
+from router.process_pool import PoolTimes, ProcessPool
+from router.topic_count import TopicCount
+from router.worker_pool import WorkerPool
+from shared.auth import Keys, parse_keys
 from shared.board import Board
 from shared.clock import SystemClock
 from shared.config import Settings
@@ -53,8 +58,9 @@ WORKER_COMMAND: Final = (sys.executable, "-m", "topicsd.worker")
 EXIT_STOPPED: Final = 0
 EXIT_CANNOT_RUN: Final = 1
 TELL_SECONDS: Final = 0.5
-# A replay may take longer than systemd waits for a start; as long as it goes on more time is asked for.
-MORE_START_SECONDS: Final = 30.0
+STDERR_FD: Final = 2
+# A replay, or a drain, may take longer than systemd waits; as long as it goes on more time is asked for.
+MORE_SECONDS: Final = 30.0
 
 
 def run(
@@ -65,21 +71,23 @@ def run(
     notify: Callable[[str], None] = lambda lines: None,
     worker_command: Sequence[str] = WORKER_COMMAND,
     times: PoolTimes | None = None,
+    load_settings: LoadSettings = lambda: "there is nothing to read them from",
 ) -> int:
     """The server until it is told to end; the exit code of the process."""
     try:
-        listeners = list(listen_sockets) or open_listeners(settings.host, settings.port)
+        sockets = list(listen_sockets) or open_listeners(settings.host, settings.port, settings.fronts)
     except ListenRefused as error:
         logger.error("%s", error)
         return EXIT_CANNOT_RUN
     if settings.port_file:
         # Of a process that was killed: nobody is to read it before this one has written its own.
         remove_port_file(settings.port_file)
-    if settings.fronts > 1:
-        logger.warning("one process accepts connections; TOPICS_FRONTS above 1 is not followed yet")
     _raise_descriptor_limit()
     times = times or PoolTimes(drain_seconds=settings.drain_seconds)
-    supervisor = _Supervisor(settings, shard_count, instance, listeners, notify, worker_command, times)
+    listeners = Listeners(sockets, are_passed=bool(listen_sockets))
+    supervisor = _Supervisor(
+        settings, shard_count, instance, listeners, notify, worker_command, times, load_settings
+    )
     return uvloop.run(supervisor.run())
 
 
@@ -89,12 +97,14 @@ class _Supervisor:
         settings: Settings,
         shard_count: int,
         instance: str,
-        listeners: list[socket.socket],
+        listeners: Listeners,
         notify: Callable[[str], None],
         worker_command: Sequence[str],
         times: PoolTimes,
+        load_settings: LoadSettings,
     ) -> None:
         self._settings = settings
+        self._load_settings = load_settings
         self._shard_count = shard_count
         self._instance = instance
         self._listeners = listeners
@@ -108,16 +118,23 @@ class _Supervisor:
         self._ending = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._asked_to_end)
+        self._is_on_terminal = os.isatty(STDERR_FD)
+        self._loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         self._board = Board.create(self._shard_count)
         self._build()
         await self._app.start()
         await self._link.start(self._control)
         self._pool.start()
-        self._accept_loop = AcceptLoop(self._listeners, self._front.accepted)
-        port = port_of(self._listeners)
+        if self._acceptors is None:
+            self._accept_loop.open(self._listeners.sockets)
+        else:
+            self._acceptors.start()
+        port = port_of(self._listeners.sockets)
         if self._settings.port_file:
             write_port_file(self._settings.port_file, port)
-        logger.info("listening", extra=fields(port=port, shards=self._shard_count))
+        logger.info(
+            "listening", extra=fields(port=port, shards=self._shard_count, fronts=self._settings.fronts)
+        )
         # What it took to start is here to stay: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
@@ -132,20 +149,22 @@ class _Supervisor:
 
     def _build(self) -> None:
         settings, clock = self._settings, self._clock
+        # Read at each start of a worker, so what is changed in it is for the next one.
+        self._worker_spec: dict[str, object] = {
+            "data_dir": os.path.abspath(settings.data_dir),
+            "instance": self._instance,
+            "settings": msgspec.to_builtins(settings),
+        }
         self._pool = WorkerPool(
             self._board,
             clock,
             self._worker_command,
             os.environ,
-            {
-                "data_dir": os.path.abspath(settings.data_dir),
-                "instance": self._instance,
-                "settings": msgspec.to_builtins(settings),
-            },
+            self._worker_spec,
             lambda shard, handed: self._front.returned(shard, handed),
             self._times,
         )
-        self._link = FrontLink(self._instance)
+        self._link = FrontLink(self._instance, TopicCount(self._board, settings.max_topics))
         self._control = Control(
             self._pool, clock, program_version(), self._link.list_shard, self._front_counters
         )
@@ -155,37 +174,94 @@ class _Supervisor:
             self._shard_count,
             lambda connection, data, placement: self._front.place(connection, data, placement),
         )
-        self._front = Front(self._pool, clock, self._controls.adopt)
+        self._front = Front(self._pool.doors, clock, self._controls.adopt)
+        self._accept_loop = AcceptLoop(self._front.accepted)
+        self._acceptors: AcceptorPool | None = None
+        if settings.fronts > 1:
+            self._acceptors = AcceptorPool(
+                settings.fronts,
+                clock,
+                os.environ,
+                self._listeners,
+                self._board,
+                self._pool.senders,
+                settings.log,
+                self._controls.adopt,
+                self._times,
+            )
+
+        self._key_reload = KeyReload(
+            settings, self._shard_count, self._load_settings, self._link.tell_keys, self._take_keys
+        )
+
+    def _take_keys(self, settings: Settings, keys: Keys) -> None:
+        taken = msgspec.structs.replace(self._settings, api_keys=settings.api_keys)
+        self._worker_spec["settings"] = msgspec.to_builtins(taken)
+        self._app.keys = keys
 
     def _front_counters(self) -> Mapping[str, int]:
+        """Of this process and the acceptors together; theirs may be half a second old."""
+        accepted, handed_over = self._accept_loop.accepted_count, self._front.handed_over_count
+        refused = self._front.refused_count + self._accept_loop.refused_count
+        waiting, restarts = self._front.waiting_count, 0
+        if self._acceptors is not None:
+            counts = self._acceptors.counts()
+            accepted += counts.accepted
+            handed_over += counts.handed_over
+            refused += counts.refused
+            waiting += self._acceptors.waiting_count()
+            restarts = sum(self._acceptors.restart_count(number) for number in range(len(self._acceptors)))
         return {
-            "connections_accepted_total": self._accept_loop.accepted_count,
-            "connections_handed_over_total": self._front.handed_over_count,
-            "connections_refused_total": self._front.refused_count + self._accept_loop.refused_count,
-            "connections_waiting": self._front.waiting_count,
+            "connections_accepted_total": accepted,
+            "connections_handed_over_total": max(handed_over, 0),
+            "connections_refused_total": refused,
+            "connections_waiting": waiting,
             "connections_control": self._controls.count,
+            "restarts_total": restarts,
         }
+
+    def _pools(self) -> list[ProcessPool]:
+        return [self._pool] if self._acceptors is None else [self._acceptors, self._pool]
+
+    def _hung_up(self) -> None:
+        """SIGHUP asks for the keys to be read again, unless it says that the terminal is gone."""
+        if self._is_on_terminal and not os.isatty(STDERR_FD):
+            self._asked_to_end()
+        elif not self._ending.is_set():
+            self._key_reload.reload()
 
     def _asked_to_end(self) -> None:
         if self._ending.is_set():
-            self._pool.hasten()
+            for pool in self._pools():
+                pool.hasten()
         self._ending.set()
 
     async def _end(self) -> int:
+        self._key_reload.close()
         logger.info("stopping: nothing new is accepted, what is in flight is finished")
-        self._notify(systemd.STOPPING)
-        self._accept_loop.close()
+        self._notify(f"{systemd.STOPPING}\n{systemd.extend_timeout(MORE_SECONDS)}")
+        is_orderly = await self._end_acceptors()
+        self._accept_loop.close(is_last=not self._listeners.are_passed)
         self._front.stop()
         await self._controls.close()
-        is_orderly = await self._pool.drain()
+        is_orderly = await self._pool.drain() and is_orderly
         await self._front.said_all()
         await self._app.close()
         self._link.close()
         self._front.close()
+        for pool in self._pools():
+            pool.close()
         if self._settings.port_file:
             remove_port_file(self._settings.port_file)
         logger.info("stopped", extra=fields(orderly=is_orderly))
         return EXIT_STOPPED if is_orderly else EXIT_CANNOT_RUN
+
+    async def _end_acceptors(self) -> bool:
+        """Meanwhile this process accepts in their place, so that nobody waits for their end."""
+        if self._acceptors is None:
+            return True
+        self._accept_loop.open(self._listeners.sockets)
+        return await self._acceptors.drain()
 
     async def _tell_systemd(self) -> None:
         """Ready once it is, a status all along, and the watchdog fed only while all workers beat."""
@@ -196,9 +272,9 @@ class _Supervisor:
             if not is_ready and not isinstance(state, Refusal):
                 is_ready = True
                 lines.append(systemd.READY)
-            if not is_ready and not self._ending.is_set():
-                lines.append(systemd.extend_timeout(MORE_START_SECONDS))
-            if self._pool.all_beat():
+            if not is_ready or self._ending.is_set():
+                lines.append(systemd.extend_timeout(MORE_SECONDS))
+            if all(pool.all_beat() for pool in self._pools()):
                 lines.append(systemd.WATCHDOG)
             self._notify("\n".join(lines))
             await asyncio.sleep(TELL_SECONDS)

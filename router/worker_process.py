@@ -1,7 +1,5 @@
-"""One life of one worker: the process, and the channel on which connections are handed to it.
+"""One life of one worker, or of one acceptor: the process.
 
-W1  The front process keeps both ends of the channel. What a worker had not received when it died, or does not
-    receive because it hangs, is taken back and answered, not reset.
 W2  The end of the process is told by a descriptor of it (pidfd), so no number of a process is ever signalled
     that by now belongs to another, and nobody has to own SIGCHLD.
 W3  A worker has a process group of its own: a Ctrl-C reaches the front process alone, which drains it in
@@ -21,16 +19,6 @@ from typing import Final
 
 import msgspec
 
-from shared.handoff import (
-    ChannelClosed,
-    Handed,
-    channel_pair,
-    receive_connections,
-    send_connection,
-    send_drain,
-)
-
-SPEC_VARIABLE: Final = "TOPICSD_WORKER"
 NOT_FOR_WORKERS: Final = (
     "LISTEN_FDS",
     "LISTEN_FDNAMES",
@@ -42,38 +30,37 @@ NOT_FOR_WORKERS: Final = (
 
 
 class WorkerProcess:
-    """Spawned when it is made; OSError when that cannot be. `on_end` is called once, in a later turn."""
+    """Spawned when it is made; OSError when that cannot be. `on_end` is called once, in a later turn.
+
+    It finds what it is told in the environment, under the name `variable`. It inherits `fds`, of which the
+    `spec` has the numbers, and nothing else.
+    """
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
+        variable: str,
         spec: Mapping[str, object],
-        board_fd: int,
+        fds: Sequence[int],
         on_end: Callable[[WorkerProcess], None],
     ) -> None:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._sender, self._receiver = channel_pair()
+        told = {**spec, "front_pid": os.getpid()}
+        passed = {name: text for name, text in environment.items() if name not in NOT_FOR_WORKERS}
+        self._process = subprocess.Popen(
+            command,
+            env={**passed, variable: msgspec.json.encode(told).decode()},
+            stdin=subprocess.DEVNULL,
+            pass_fds=tuple(fds),
+            process_group=0,
+        )
         try:
-            channel_fd = self._receiver.fileno()
-            told = {**spec, "channel_fd": channel_fd, "board_fd": board_fd, "front_pid": os.getpid()}
-            passed = {name: text for name, text in environment.items() if name not in NOT_FOR_WORKERS}
-            self._process = subprocess.Popen(
-                command,
-                env={**passed, SPEC_VARIABLE: msgspec.json.encode(told).decode()},
-                stdin=subprocess.DEVNULL,
-                pass_fds=(channel_fd, board_fd),
-                process_group=0,
-            )
-            try:
-                self._pidfd = os.pidfd_open(self._process.pid)
-            except OSError:
-                self._process.kill()
-                self._process.wait()
-                raise
+            self._pidfd = os.pidfd_open(self._process.pid)
         except OSError:
-            self._close_channel()
+            self._process.kill()
+            self._process.wait()
             raise
         self._loop.add_reader(self._pidfd, self._ended)
 
@@ -86,25 +73,6 @@ class WorkerProcess:
         """Negative when a signal ended it; None while it lives."""
         return self._process.returncode
 
-    def send(self, fd: int, data: bytes) -> bool:
-        """Hand a connection over; False when the channel has no room now."""
-        return send_connection(self._sender, fd, data)
-
-    def send_drain(self) -> bool:
-        return send_drain(self._sender)
-
-    def take_back(self) -> list[Handed]:
-        """What was handed over and not received; also a word to drain that was not."""
-        taken: list[Handed] = []
-        while True:
-            try:
-                more = receive_connections(self._receiver)
-            except ChannelClosed:
-                raise AssertionError("the sending end is ours and open") from None
-            if not more:
-                return taken
-            taken += more
-
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
@@ -113,11 +81,6 @@ class WorkerProcess:
         os.close(self._pidfd)
         self._process.wait()
         self._on_end(self)
-        self._close_channel()
-
-    def _close_channel(self) -> None:
-        self._sender.close()
-        self._receiver.close()
 
 
 def describe_end(exit_code: int) -> str:

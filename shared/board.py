@@ -9,12 +9,14 @@ B3  The reason has its length written last, and 0 before it is changed; what a r
 B4  The name in /dev/shm is gone before anybody can die: the memory lives as long as a process maps it or has
     its descriptor, which only goes to children to whom it is passed.
 
-A slot, 1024 bytes, numbers in the order of the machine (both sides run on it)::
+A slot, 4096 bytes, numbers in the order of the machine (both sides run on it)::
 
-    0      8       16            24             32       40                512           520
-    +------+-------+-------------+--------------+---------+-----  -  -----+-------------+--------------+---+
-    | pid  | state | replay_done | replay_total | beat_ms | ... as `Slot` | length      | reason,200 B | 0 |
-    +------+-------+-------------+--------------+---------+-----  -  -----+-------------+--------------+---+
+    0      8       16            24             32       40             512            3072     3080
+    +------+-------+-------------+--------------+---------+------  -----+--  ----------+--------+----  -----+
+    | pid  | state | replay_done | replay_total | beat_ms | as `Slot`   | histograms   | length | why       |
+    +------+-------+-------------+--------------+---------+------  -----+--  ----------+--------+----  -----+
+
+A histogram has 256 bytes, and `why`, the reason, at most 200.
 
 A board of all zeroes says that every worker is gone. Front process and workers are always of one release, so
 a new field takes the next free word and needs no version.
@@ -25,17 +27,20 @@ What it must not know: what a number means for a decision.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final
 
 import posix_ipc
 
-SLOT_BYTES: Final = 1024
+from shared.histogram import WORDS as HISTOGRAM_WORDS
+
+SLOT_BYTES: Final = 4096
 REASON_BYTES_MAX: Final = 200
 _WORD_BYTES: Final = 8
 _SLOT_WORDS: Final = SLOT_BYTES // _WORD_BYTES
-_REASON_LENGTH_WORD: Final = 64
+_HISTOGRAMS_AT_WORD: Final = 64
+_REASON_LENGTH_WORD: Final = 384
 _REASON_AT: Final = (_REASON_LENGTH_WORD + 1) * _WORD_BYTES
 _WORD_END: Final = 1 << 64
 
@@ -56,7 +61,7 @@ class _Word:
     """One number of a slot."""
 
     def __init__(self, index: int) -> None:
-        assert 0 <= index < _REASON_LENGTH_WORD
+        assert 0 <= index < _HISTOGRAMS_AT_WORD
         self._index = index
 
     def __get__(self, slot: Slot, owner: type[Slot]) -> int:
@@ -64,6 +69,25 @@ class _Word:
 
     def __set__(self, slot: Slot, value: int) -> None:
         slot.words[self._index] = value
+
+
+class _Histogram:
+    """The words of a `shared.histogram.Histogram`: each is a reading of its own (B2)."""
+
+    def __init__(self, number: int) -> None:
+        self._first = _HISTOGRAMS_AT_WORD + number * HISTOGRAM_WORDS
+        self._end = self._first + HISTOGRAM_WORDS
+        assert self._end <= _REASON_LENGTH_WORD
+
+    def __get__(self, slot: Slot, owner: type[Slot]) -> list[int]:
+        return slot.words[self._first : self._end].tolist()
+
+    def __set__(self, slot: Slot, values: Sequence[int]) -> None:
+        assert len(values) == HISTOGRAM_WORDS
+        words = slot.words
+        # One by one: a copy of memory may be made of bytes.
+        for index, value in enumerate(values, self._first):
+            words[index] = value
 
 
 class Slot:
@@ -94,6 +118,35 @@ class Slot:
     bytes_written_total = _Word(18)
     throttled_total = _Word(19)
     unsynced_bytes = _Word(20)
+    waiting_writes = _Word(21)
+    """Writes that wait for a sync."""
+    waiting_writes_max = _Word(22)
+    """The most that were seen waiting at a beat."""
+    log_files = _Word(23)
+    rotations_total = _Word(24)
+    takes_no_writes = _Word(25)
+    """1 while nothing can be written: the disk is full or has failed."""
+    loop_late_us = _Word(26)
+    """By how much the last beat came late: what a request may have waited for its turn."""
+    loop_late_us_max = _Word(27)
+    adoption_pauses_total = _Word(28)
+    """How often it stopped taking connections because descriptors ran short."""
+    idempotency_keys = _Word(29)
+    evicted_total = _Word(31)
+    tombstones_total = _Word(32)
+    topic_grants_total = _Word(30)
+    """Topics that the front process allowed it to make; stored behind `topics`."""
+
+    accepted_total = _Word(62)
+    """Of an acceptor, as the next."""
+    refused_total = _Word(63)
+
+    append_us = _Histogram(0)
+    read_us = _Histogram(1)
+    waited_read_us = _Histogram(2)
+    other_us = _Histogram(3)
+    sync_us = _Histogram(4)
+    batch_frames = _Histogram(5)
 
     def __init__(self, memory: memoryview) -> None:
         assert memory.nbytes == SLOT_BYTES

@@ -202,7 +202,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_inflight_per_key: Annotated[
         int,
         Setting(
-            help="Requests of one key that may be in flight; 0 is unlimited.",
+            help="Requests of one key that may be in flight at one worker; 0 is unlimited.",
             unit="requests",
             minimum=0,
             maximum=1_000_000,
@@ -315,7 +315,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reader_grace_ms: Annotated[
         int,
         Setting(
-            help="How long files that are no more part of the data stay in `trash/` for readers from outside.",
+            help="How long files that are no more part of the data stay in `trash/` for outside readers.",
             unit="ms",
             minimum=0,
             maximum=30 * DAY_MS,

@@ -18,7 +18,8 @@ _HEAD: Final = struct.Struct("<HH")
 
 
 class Forwarded(msgspec.Struct, array_like=True):
-    """`prefixes` are those of the key, for who answers about many names."""
+    """`prefixes` are those of the key, for who answers about many names. `asked_ms` is how long ago it was
+    asked first, when that may have been done already; 0 the first time."""
 
     operation: str
     name: str
@@ -28,6 +29,7 @@ class Forwarded(msgspec.Struct, array_like=True):
     idempotency_key: str
     body: bytes
     prefixes: tuple[str, ...] = ()
+    asked_ms: int = 0
 
 
 class ForwardedAnswer(NamedTuple):

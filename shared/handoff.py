@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -127,6 +128,18 @@ def receive_connections(
         else:
             received.append(Handed(fd, message[1:]))
     return received
+
+
+def is_told_to_end(channel: socket.socket) -> bool:
+    """Whether the sender is gone, or the next message is the word to end. Nothing is received."""
+    poll = select.poll()
+    poll.register(channel, select.POLLRDHUP)
+    if poll.poll(0):
+        return True
+    try:
+        return channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == DRAIN
+    except OSError:
+        return False
 
 
 def _send(channel: socket.socket, parts: list[bytes], rights: list[tuple[int, int, bytes]]) -> bool:

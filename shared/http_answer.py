@@ -38,6 +38,8 @@ REASONS: Final = {
     507: b"Insufficient Storage",
 }
 
+CLOSE: Final = b"connection: close\r\n"
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -75,4 +77,4 @@ def closing_refusal(refusal: Refusal) -> bytes:
     body = _encode({**refusal_body(refusal), "performance": {}})
     head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n" % (status, REASONS[status])
     length = b"content-length: %d\r\n\r\n" % len(body)
-    return b"".join([head, refusal_fields(refusal), b"connection: close\r\n", length, body])
+    return b"".join([head, refusal_fields(refusal), CLOSE, length, body])

@@ -1,7 +1,7 @@
 """What a JSON body may not be that a decoder lets through: nested too deep, not UTF-8, NUL in a text.
 
 The cheap question is asked of every body, the exact one only of a body that fails it. Each takes time in
-proportion to the bytes and memory in proportion to a piece of them, whatever they are.
+proportion to the bytes, also of a body that is made to be slow, and memory in proportion to a piece of them.
 
 Must not know: what the body is for.
 """
@@ -9,6 +9,10 @@ Must not know: what the body is for.
 from __future__ import annotations
 
 import codecs
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate
+from operator import add
 from typing import Final
 
 CONTROL_DEPTH_MAX: Final = 64
@@ -16,8 +20,6 @@ DATA_DEPTH_MAX: Final = 128
 
 # A long body is looked at in pieces of this size.
 PIECE_BYTES: Final = 64 << 10
-# At most so many times what nests nothing is taken out before the levels are counted one by one.
-_FOLDS: Final = 4
 
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b'"[]{}'))
@@ -45,23 +47,31 @@ def is_too_deep(body: bytes, depth_max: int) -> bool:
     """
     if body.count(b"[") + body.count(b"{") <= depth_max:
         return False
-    depth, in_text, at = 0, 0, 0
-    while at < len(body):
-        piece = body[at : at + PIECE_BYTES]
-        at += len(piece)
-        if b"\\" in piece:
-            if piece.endswith(b"\\") and (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-                piece += body[at : at + 1]
-                at += 1
-            # Behind this every quotation mark begins or ends a text.
-            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-        # Two marks that meet change nothing for what is around them.
-        texts = piece.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"").split(b'"')
-        brackets = b"".join(texts[in_text::2])
-        in_text ^= (len(texts) - 1) & 1
-        if _depth_bound(brackets, depth) > depth_max and _depth(brackets, depth) > depth_max:
-            return True
-        depth += brackets.count(b"[") - brackets.count(b"]")
+    return are_too_deep([memoryview(body)], depth_max)
+
+
+def are_too_deep(parts: Iterable[memoryview], depth_max: int) -> bool:
+    """The same of what is left of a text when values were cut out of it."""
+    depth, in_text = 0, 0
+    for part in parts:
+        at = 0
+        while at < len(part):
+            piece = bytes(part[at : at + PIECE_BYTES])
+            at += len(piece)
+            if b"\\" in piece:
+                if piece.endswith(b"\\") and (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+                    piece += part[at : at + 1]
+                    at += 1
+                # Behind this every quotation mark begins or ends a text.
+                piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+            # Two marks that meet change nothing for what is around them.
+            texts = piece.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"").split(b'"')
+            brackets = b"".join(texts[in_text::2])
+            in_text ^= (len(texts) - 1) & 1
+            opens = brackets.count(b"[")
+            if depth + opens > depth_max and _deepest(brackets, depth) > depth_max:
+                return True
+            depth += 2 * opens - len(brackets)
     return False
 
 
@@ -75,22 +85,24 @@ def may_have_key(body: bytes, quoted_key: bytes) -> bool:
     return quoted_key in body or b"\\u00" in body
 
 
-def _depth_bound(brackets: bytes, depth: int) -> int:
-    """The depth is at most this: each fold takes the innermost level out of every nest."""
-    for _ in range(_FOLDS):
-        size = len(brackets)
-        brackets = brackets.replace(b"[]", b"")
-        depth += 1
-        if 4 * len(brackets) > 3 * size:
-            break
-    return depth + brackets.count(b"[")
+def _deepest(brackets: bytes, depth: int) -> int:
+    """Eight brackets at a time, as the bits of a byte: where they lead, and how deep it is on the way."""
+    missing = -len(brackets) % 8
+    # What closes makes nothing deeper.
+    bits = brackets.translate(_BITS) + b"0" * missing
+    if not bits:
+        return depth
+    packed = int(bits, 2).to_bytes(len(bits) // 8, "big")
+    steps, peaks = array("b", packed.translate(_STEPS)), array("b", packed.translate(_PEAKS))
+    deepest: int = max(map(add, accumulate(steps, initial=depth), peaks))
+    return max(depth, deepest)
 
 
-def _depth(brackets: bytes, depth: int) -> int:
-    """Level by level, from one valley to the next: between two of them it only rises and then only falls."""
-    deepest = depth
-    for rise in brackets.replace(b"][", b"] [").split(b" "):
-        opens = rise.count(b"[")
-        deepest = max(deepest, depth + opens)
-        depth += 2 * opens - len(rise)
-    return deepest
+def _step_and_peak(byte: int) -> tuple[int, int]:
+    depths = list(accumulate(1 if bit == "1" else -1 for bit in f"{byte:08b}"))
+    return depths[-1], max(depths)
+
+
+_BITS = bytes.maketrans(b"[]", b"10")
+_STEPS = bytes(_step_and_peak(byte)[0] & 0xFF for byte in range(256))
+_PEAKS = bytes(_step_and_peak(byte)[1] & 0xFF for byte in range(256))

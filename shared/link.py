@@ -9,8 +9,14 @@ A frame is::
      13    L   payload
 
 Frames of one loop turn leave in one write. Addresses are abstract (no file is left behind by a SIGKILL) and
-named after the instance; only processes of the same user are let in. What was asked of a peer that dies is
-answered with None, once: whether it was done is unknown.
+named after the instance; only processes of the same user are let in.
+
+L1  What was asked is answered once. When the peer dies the answer is None: whether it was done is unknown.
+L2  Who asked may hurry the other end, which then answers with what it has: a `HURRY` has the number of the
+    call and no answer of its own. A link that is lost hurries all that it asked: nobody is there to hear it.
+L3  What waits to be written is bounded. An end that asks takes no more questions while its peer does not
+    read (`NEVER_SENT`); an end that answers reads no more of them. Each link is asked over from one end
+    only, and that end always reads, so two processes never wait for each other.
 
 Must not know: what is asked.
 """
@@ -27,6 +33,8 @@ from typing import cast
 
 HEADER = struct.Struct("<IBQ")
 PAYLOAD_BYTES_MAX = (1 << 30) - 1
+# More than the largest body, which is to pass without refusing what comes beside it.
+WAITING_BYTES_MAX = 96 << 20
 FRONT = "front"
 
 
@@ -35,13 +43,61 @@ class LinkKind(IntEnum):
     REQUEST = 1
     """An HTTP request for the owner of its topic, or for the front process."""
     LIST_TOPICS = 2
+    HURRY = 3
+    """The call of that number is to be answered now, with what there is."""
+    RESERVE_TOPIC = 4
+    """Of the front process: whether there may be one more topic."""
+    KEYS = 5
+    """Of a worker: to go by these API keys from now on."""
 
 
 Done = Callable[[bytes | None], None]
 """Called once, with the answer; None when the peer is gone and may have done it, `NEVER_SENT` if not."""
 
 NEVER_SENT = b""
-Serve = Callable[[int, bytes, Callable[[bytes], None]], None]
+
+
+class Asked:
+    """What a peer asks, in the hands of who answers: called once, with the answer."""
+
+    __slots__ = ("_link", "_number", "hurry")
+
+    def __init__(self, link: Link, number: int) -> None:
+        self._link = link
+        self._number = number
+        self.hurry: Callable[[], None] | None = None
+        """Set while there is something to wait for: called when nobody has time for it."""
+
+    def __call__(self, answer: bytes) -> None:
+        self.hurry = None
+        self._link.answer(self._number, answer)
+
+
+class Question:
+    """What was asked of a peer, in the hands of who asked."""
+
+    __slots__ = ("_link", "_number", "done", "is_hurried")
+
+    def __init__(self, done: Done) -> None:
+        self.done = done
+        self._link: Link | None = None
+        self._number = 0
+        self.is_hurried = False
+
+    def hurry(self) -> None:
+        """Have it answered now, with what there is."""
+        if not self.is_hurried:
+            self.is_hurried = True
+            if self._link is not None:
+                self._link.hurry(self._number)
+
+    def was_sent(self, link: Link, number: int) -> None:
+        self._link, self._number = link, number
+        if self.is_hurried:
+            link.hurry(number)
+
+
+Serve = Callable[[int, bytes, Asked], None]
 """Called with kind and payload of what is asked, and with what takes the answer."""
 
 
@@ -51,17 +107,23 @@ def address_of(instance: str, name: str) -> str:
 
 
 class Link(asyncio.Protocol):
-    """One end of a connection between two processes."""
+    """One end of a connection between two processes; `asks` says which."""
 
-    def __init__(self, serve: Serve, on_lost: Callable[[Link], None] | None = None) -> None:
+    def __init__(
+        self, serve: Serve, on_lost: Callable[[Link], None] | None = None, *, asks: bool = False
+    ) -> None:
         self._serve = serve
         self._on_lost = on_lost
+        self._asks = asks
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._calls: dict[int, Done] = {}
+        self._questions: dict[int, Question] = {}
+        self._asked: dict[int, Asked] = {}
         self._number = 0
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._scheduled = False
+        self._is_clogged = False
         self._pieces: list[bytes] = []
         self._held = 0
         self._wanted = HEADER.size
@@ -70,34 +132,38 @@ class Link(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None
 
+    # -- asyncio's side ------------------------------------------------------------------------------------
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         opened = cast(asyncio.Transport, transport)
         peer = opened.get_extra_info("socket")
         if peer is not None and _uid_of(peer) != os.getuid():
             opened.abort()
             return
+        opened.set_write_buffer_limits(high=WAITING_BYTES_MAX)
         self._transport = opened
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        calls, self._calls = self._calls, {}
-        for done in calls.values():
-            done(None)
+        questions, self._questions = self._questions, {}
+        asked, self._asked = self._asked, {}
+        for question in questions.values():
+            question.done(None)
+        for one in asked.values():
+            if one.hurry is not None:
+                one.hurry()
         if self._on_lost is not None:
             self._on_lost(self)
 
-    def call(self, kind: LinkKind, payload: bytes, done: Done) -> None:
-        """Ask; `done` gets the answer, or None when the peer is gone and it is not known what it did."""
-        if self._transport is None:
-            done(NEVER_SENT)
-            return
-        self._number += 1
-        self._calls[self._number] = done
-        self._send(kind, self._number, payload)
+    def pause_writing(self) -> None:
+        self._is_clogged = True
+        if not self._asks and self._transport is not None:
+            self._transport.pause_reading()
 
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+    def resume_writing(self) -> None:
+        self._is_clogged = False
+        if not self._asks and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         if self._held:
@@ -125,17 +191,56 @@ class Link(asyncio.Protocol):
             self._pieces.append(data[at:])
             self._held = size - at
 
-    def _take(self, kind: int, number: int, payload: bytes) -> None:
-        if kind != LinkKind.ANSWER:
-            self._serve(kind, payload, lambda answer: self._send(LinkKind.ANSWER, number, answer))
+    # -- asking --------------------------------------------------------------------------------------------
+
+    def call(self, kind: LinkKind, payload: bytes, done: Done) -> Question:
+        """Ask; `done` gets the answer, or what stands for one (`Done`)."""
+        question = Question(done)
+        self.ask(kind, payload, question)
+        return question
+
+    def ask(self, kind: LinkKind, payload: bytes, question: Question) -> None:
+        if self._transport is None or self._is_clogged or self._out_bytes > WAITING_BYTES_MAX:
+            question.done(NEVER_SENT)
             return
-        done = self._calls.pop(number, None)
-        if done is not None:
-            done(payload)
+        self._number += 1
+        self._questions[self._number] = question
+        self._send(kind, self._number, payload)
+        question.was_sent(self, self._number)
+
+    def hurry(self, number: int) -> None:
+        if number in self._questions:
+            self._send(LinkKind.HURRY, number, b"")
+
+    # -- answering -----------------------------------------------------------------------------------------
+
+    def answer(self, number: int, answer: bytes) -> None:
+        if self._asked.pop(number, None) is not None:
+            self._send(LinkKind.ANSWER, number, answer)
+
+    def close(self) -> None:
+        """What was sent before still leaves."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _take(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == LinkKind.ANSWER:
+            question = self._questions.pop(number, None)
+            if question is not None:
+                question.done(payload)
+        elif kind == LinkKind.HURRY:
+            hurried = self._asked.get(number)
+            if hurried is not None and hurried.hurry is not None:
+                hurried.hurry()
+        else:
+            asked = self._asked[number] = Asked(self, number)
+            self._serve(kind, payload, asked)
 
     def _send(self, kind: int, number: int, payload: bytes) -> None:
         self._out.append(HEADER.pack(len(payload), kind, number))
         self._out.append(payload)
+        self._out_bytes += len(payload)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -143,34 +248,35 @@ class Link(asyncio.Protocol):
     def _flush(self) -> None:
         self._scheduled = False
         out, self._out = self._out, []
-        if self._transport is not None:
+        self._out_bytes = 0
+        if out and self._transport is not None:
             self._transport.writelines(out)
 
 
 class LinkPool:
     """The links of one process to its peers, opened when they are needed and again when they were lost."""
 
-    def __init__(self, instance: str, serve: Serve) -> None:
+    def __init__(self, instance: str) -> None:
         self._instance = instance
-        self._serve = serve
         self._links: dict[str, Link] = {}
-        self._opening: dict[str, list[tuple[LinkKind, bytes, Done]]] = {}
+        self._opening: dict[str, list[tuple[LinkKind, bytes, Question]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         """Held, because the loop does not."""
 
-    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> None:
+    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> Question:
         link = self._links.get(name)
         if link is not None and link.is_open:
-            link.call(kind, payload, done)
-            return
+            return link.call(kind, payload, done)
+        question = Question(done)
         waiting = self._opening.get(name)
         if waiting is not None:
-            waiting.append((kind, payload, done))
-            return
-        self._opening[name] = [(kind, payload, done)]
+            waiting.append((kind, payload, question))
+            return question
+        self._opening[name] = [(kind, payload, question)]
         task = asyncio.get_running_loop().create_task(self._open(name))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return question
 
     def close(self) -> None:
         for link in self._links.values():
@@ -183,25 +289,51 @@ class LinkPool:
         try:
             peer.setblocking(False)
             peer.connect(address_of(self._instance, name))
-            _, link = await loop.create_unix_connection(lambda: Link(self._serve), sock=peer)
+            _, link = await loop.create_unix_connection(lambda: Link(_serve_nobody, asks=True), sock=peer)
         except OSError:
             peer.close()
-            for _, _, done in self._opening.pop(name):
-                done(NEVER_SENT)
+            for _, _, question in self._opening.pop(name):
+                question.done(NEVER_SENT)
             return
         if not link.is_open:
             # uvloop has closed the descriptor, and of a link that was refused at once it says nothing.
             peer.detach()
         self._links[name] = link
-        for kind, payload, done in self._opening.pop(name):
-            link.call(kind, payload, done)
+        for kind, payload, question in self._opening.pop(name):
+            link.ask(kind, payload, question)
 
 
-async def serve_links(instance: str, name: str, serve: Serve) -> asyncio.AbstractServer:
+class LinkServer:
+    """The links that other processes have opened to this one."""
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+        self._links: set[Link] = set()
+        self.listener: asyncio.AbstractServer
+
+    def make_link(self) -> Link:
+        link = Link(self._serve, self._links.discard)
+        self._links.add(link)
+        return link
+
+    def close(self) -> None:
+        """Take no more links, and end those there are behind what was answered."""
+        self.listener.close()
+        for link in list(self._links):
+            link.close()
+
+
+async def serve_links(instance: str, name: str, serve: Serve) -> LinkServer:
     """Take links from the other processes of this instance."""
-    return await asyncio.get_running_loop().create_unix_server(
-        lambda: Link(serve), address_of(instance, name)
+    server = LinkServer(serve)
+    server.listener = await asyncio.get_running_loop().create_unix_server(
+        server.make_link, address_of(instance, name)
     )
+    return server
+
+
+def _serve_nobody(kind: int, payload: bytes, asked: Asked) -> None:
+    raise AssertionError("a link is asked over from one end only")
 
 
 def _uid_of(peer: socket.socket) -> int:

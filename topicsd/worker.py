@@ -17,55 +17,46 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvloop
 
-from shared.auth import Keys, parse_keys
+from shared.auth import parse_keys
 from shared.board import Board, Slot, WorkerState
 from shared.clock import SystemClock
-from shared.config import Settings
-from shared.handoff import ChannelClosed, Handed, receive_connections
-from shared.link import LinkKind, LinkPool, serve_links
+from shared.connection_mailbox import Mailbox, Postman
+from shared.handoff import is_told_to_end
+from shared.link import Asked, LinkKind, LinkPool, serve_links
 from shared.log_setup import set_up_logging
-from topicsd.disk.dir_lock import DirectoryInUse
-from topicsd.disk.fs import RealFs
-from topicsd.disk.layout import shard_paths
+from topicsd.adoption import Adoption
 from topicsd.engine.shard import Shard
-from topicsd.http.app import App
+from topicsd.http.caps import Caps
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.fast_lane import FastLane
 from topicsd.http.handlers import Handlers
 from topicsd.http.known_heads import KnownHeads
 from topicsd.http.patience import Connection
+from topicsd.http.peers import Peers
 from topicsd.http.topic_list import list_topics
-from topicsd.wal.log_walk import UnreadableLog
-from topicsd.wal.recovery import RecoveryRefused
-from topicsd.wal.sync_thread import start_threads
-from topicsd.wal.writer import Identity
+from topicsd.shard_start import ShardStart, StartEnded, StartRefused
+from topicsd.vital_signs import BEAT_SECONDS, VitalSigns
+from topicsd.worker_spec import SPEC_VARIABLE, Spec
+
+if TYPE_CHECKING:
+    from topicsd.http.app import App
 
 logger = logging.getLogger("topicsd.worker")
 
-SPEC_VARIABLE = "TOPICSD_WORKER"
-BEAT_SECONDS = 0.5
 PATIENCE_CHECK_SECONDS = 1.0
-LOCK_RETRY_SECONDS = 0.1
-LOCK_RETRIES_MAX = 300
+# With a disk that failed there is nothing to wait for but answers that are on their way.
+FAILED_DRAIN_SECONDS = 1.0
+CROSSING_SECONDS = 0.05
 EXIT_REFUSED = 3
 EXIT_STORAGE_FAILED = 4
-
-
-class Spec(msgspec.Struct, frozen=True):
-    """What the front process tells a worker when it starts it."""
-
-    shard: int
-    shards: int
-    data_dir: str
-    instance: str
-    channel_fd: int
-    board_fd: int
-    settings: Settings
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_APP_MODULE = "topicsd.http.app"
 
 
 class Worker:
@@ -73,127 +64,147 @@ class Worker:
         self._spec = spec
         self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
-        self._slot: Slot = Board.attach(spec.board_fd, spec.shards).slot(spec.shard)
+        self._board = Board.attach(spec.board_fd, spec.shards)
+        self._slot: Slot = self._board.slot(spec.shard)
+        self._signs = VitalSigns(self._slot, self._clock)
         self._channel = socket.socket(fileno=spec.channel_fd)
         self._channel.setblocking(False)
+        self._shard: Shard | None = None
+        self._app: App | None = None
         self._lanes: set[Connection] = set()
-        self._is_empty = asyncio.Event()
-        self._is_empty.set()
+        self._changed = asyncio.Event()
+        """Whatever a drain waits for: the last connection went, or somebody is in a hurry."""
+        self._is_hasty = False
         self._ending = asyncio.Event()
         self._exit_code = 0
 
     async def run(self) -> int:
-        self._slot.pid = os.getpid()
-        self._slot.state = WorkerState.REPLAYING
+        spec, slot = self._spec, self._slot
+        slot.pid = os.getpid()
+        slot.state = WorkerState.STARTING
+        # The loop does not turn during a replay, so its own handlers would not be called.
+        for number in _STOP_SIGNALS:
+            signal.signal(number, lambda *_: self._ending.set())
         self._beat()
-        shard = await self._open_shard()
-        if shard is None:
+        try:
+            shard = await ShardStart(spec, self._clock, slot, self._signs.beat, self._is_told_to_end).open(
+                self._storage_failed
+            )
+        except StartEnded:
+            logger.info("shard %d was told to end before it was ready", spec.shard)
+            slot.state = WorkerState.GONE
+            return 0
+        except StartRefused as error:
+            logger.error("shard %d does not start: %s", spec.shard, error)
+            slot.reason = str(error)
+            slot.state = WorkerState.REFUSED
             return EXIT_REFUSED
-        spec = self._spec
-        links = LinkPool(spec.instance, self._answer_link)
-        keys: Keys = parse_keys(spec.settings.api_keys)
-        handlers = Handlers(shard, spec.settings, self._loop)
         self._shard = shard
-        self._dispatch = Dispatch(handlers, keys, links, spec.shard, spec.shards)
+        self._signs.begin(shard)
+        links = LinkPool(spec.instance)
+        self._peers = Peers(self._board, self._clock, spec.shard)
+        caps = Caps(shard.state, spec.shard, self._peers, links)
+        self._handlers = Handlers(shard, spec.settings, self._loop, caps)
+        keys = parse_keys(spec.settings.api_keys)
+        self._dispatch = Dispatch(
+            self._handlers, keys, links, spec.shard, spec.shards, self._peers, Postman(spec.instance)
+        )
         self._heads = KnownHeads(self._dispatch)
-        self._app = App(self._dispatch, self._heads, self)
         server = await serve_links(spec.instance, str(spec.shard), self._answer_link)
         # What recovery left is here to stay: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
-        self._loop.add_reader(self._channel.fileno(), self._take_connections)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._ending.set)
-        self._slot.state = WorkerState.READY
+        mailbox = Mailbox(spec.instance, spec.shard)
+        self._adoption = Adoption(self._channel, self._make_lane, self._ending.set, mailbox=mailbox)
+        self._adoption.start()
+        for number in _STOP_SIGNALS:
+            self._loop.add_signal_handler(number, self._signalled)
+        slot.reason = ""
+        slot.state = WorkerState.READY
+        self._tell()
         self._check_patience()
         logger.info("shard %d is ready with %d topics", spec.shard, len(shard.state.topics))
+        loading = self._loop.create_task(self._load_app())
         await self._ending.wait()
         await self._drain()
+        await loading
         server.close()
         links.close()
-        try:
-            shard.close()
-        except OSError as error:
-            logger.error("the shard could not be closed cleanly: %s", error)
-        self._slot.state = WorkerState.GONE
+        await self._checkpoint(shard)
+        self._close(shard)
+        slot.state = WorkerState.GONE
         return self._exit_code
 
-    async def _open_shard(self) -> Shard | None:
-        """The shard, once its lock is free: a worker of the generation before may still drain."""
-        spec = self._spec
-        fs = RealFs()
-        threads = start_threads(self._loop, spec.shard)
-        for attempt in range(LOCK_RETRIES_MAX):
-            try:
-                return Shard(
-                    fs,
-                    self._clock,
-                    self._loop,
-                    threads,
-                    shard_paths(spec.data_dir, spec.shard),
-                    Identity(bytes.fromhex(spec.instance), spec.shard),
-                    spec.settings,
-                    self._storage_failed,
-                )
-            except DirectoryInUse:
-                if attempt == 0:
-                    logger.info("shard %d is still held by another process; waiting", spec.shard)
-                await asyncio.sleep(LOCK_RETRY_SECONDS)
-            except (RecoveryRefused, UnreadableLog) as error:
-                logger.error("shard %d does not start: %s", spec.shard, error)
-                self._slot.reason = str(error)
-                self._slot.state = WorkerState.REFUSED
-                return None
-        self._slot.reason = "the shard's lock was not released"
-        return None
+    async def _checkpoint(self, shard: Shard) -> None:
+        """Spare the next start a replay, while the beats go on; who is in a hurry goes without."""
+        if self._is_hasty or shard.log.failed is not None:
+            return
+        done: asyncio.Future[Exception | None] = self._loop.create_future()
+        shard.prepare_to_close(done.set_result)
+        self._changed.clear()
+        hurry = self._loop.create_task(self._changed.wait())
+        seconds = self._spec.settings.drain_seconds
+        await asyncio.wait((done, hurry), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+
+    def _close(self, shard: Shard) -> None:
+        try:
+            shard.close(checkpoint=False)
+        except OSError as error:
+            logger.error("the shard could not be closed cleanly: %s", error)
+
+    def _is_told_to_end(self) -> bool:
+        """By a signal or by the front process; asked while the loop does not turn."""
+        return self._ending.is_set() or is_told_to_end(self._channel)
 
     def _storage_failed(self, error: OSError) -> None:
         """Answers that wait are refused by now; a new process recovers from the media."""
+        self._slot.reason = f"the disk failed: {error}"
         self._slot.state = WorkerState.FAILED
         self._exit_code = EXIT_STORAGE_FAILED
         self._loop.call_later(0.05, self._ending.set)
+
+    # -- the second lane -----------------------------------------------------------------------------------
+
+    async def _load_app(self) -> None:
+        """It takes as long to load as all the rest together, and few connections need it: a restart does
+        not wait for it."""
+        try:
+            await asyncio.to_thread(import_module, _APP_MODULE)
+        except Exception:
+            logger.exception("the second lane cannot be loaded")
+        gc.freeze()
+
+    def _upgrade(self, transport: asyncio.Transport, data: bytes) -> None:
+        if self._app is None:
+            # Loaded by now, or waited for.
+            from topicsd.http.app import App
+
+            self._app = App(self._dispatch, self._heads, self)
+        self._app.upgrade(transport, data)
 
     # -- connections ---------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         self._lanes.add(connection)
-        self._is_empty.clear()
 
     def closed(self, connection: Connection) -> None:
         self._lanes.discard(connection)
         if not self._lanes:
-            self._is_empty.set()
-
-    def _take_connections(self) -> None:
-        try:
-            handed = receive_connections(self._channel)
-        except ChannelClosed:
-            logger.info("the front process is gone; shard %d drains", self._spec.shard)
-            self._loop.remove_reader(self._channel.fileno())
-            self._ending.set()
-            return
-        for one in handed:
-            if one.drains:
-                self._ending.set()
-            else:
-                self._loop.create_task(self._adopt(one))
-
-    async def _adopt(self, handed: Handed) -> None:
-        connection = socket.socket(fileno=handed.fd)
-        connection.setblocking(False)
-        try:
-            await self._loop.connect_accepted_socket(lambda: self._make_lane(handed.data), connection)
-        except OSError:
-            connection.close()
+            self._changed.set()
 
     def _make_lane(self, first: bytes) -> FastLane:
-        return FastLane(self._dispatch, self._heads, self, self._app.upgrade, first)
+        return FastLane(self._dispatch, self._heads, self, self._upgrade, first)
 
-    def _answer_link(self, kind: int, payload: bytes, reply: Callable[[bytes], None]) -> None:
+    def _answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
+        assert self._shard is not None
         if kind == LinkKind.REQUEST:
-            self._dispatch.answer_link(payload, reply)
+            self._dispatch.answer_link(payload, asked)
         elif kind == LinkKind.LIST_TOPICS:
-            reply(list_topics(self._shard.state, payload))
+            asked(list_topics(self._shard.state, payload))
+        elif kind == LinkKind.KEYS:
+            self._dispatch.keys = parse_keys(payload.decode())
+            asked(b"taken")
 
     def _check_patience(self) -> None:
         now = self._clock.monotonic()
@@ -201,35 +212,61 @@ class Worker:
             lane.check_patience(now)
         self._loop.call_later(PATIENCE_CHECK_SECONDS, self._check_patience)
 
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _signalled(self) -> None:
+        """The second wish to end, be the first one of the front process, does not wait for clients."""
+        if self._ending.is_set():
+            self._is_hasty = True
+            self._changed.set()
+        self._ending.set()
+
     async def _drain(self) -> None:
         """Take nothing new, answer what was read; bounded by the drain's time."""
-        if self._slot.state == WorkerState.READY:
+        seconds: float = self._spec.settings.drain_seconds
+        if self._slot.state is WorkerState.READY:
             self._slot.state = WorkerState.DRAINING
-        self._dispatch.drains = True
+        else:
+            seconds = min(seconds, FAILED_DRAIN_SECONDS)
+        await self._adoption.finish()
+        self._dispatch.drain()
+        if self._lanes:
+            # What was sent before the stop is read in the next turns, and answered as the last of its
+            # connection. Twice, because a timer that is late fires before the sockets are asked.
+            for _ in range(2):
+                await asyncio.sleep(CROSSING_SECONDS)
         for lane in list(self._lanes):
             lane.drain()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._spec.settings.drain_seconds):
-                await self._is_empty.wait()
-        await self._app.close()
+            async with asyncio.timeout(seconds):
+                while self._lanes and not self._is_hasty:
+                    self._changed.clear()
+                    await self._changed.wait()
+                # What comes over the links is answered as long as another worker may still ask.
+                await self._dispatch.answered_all()
+                self._slot.connections = len(self._lanes)
+                while self._peers.is_anyone_draining() and not self._is_hasty:
+                    self._changed.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._changed.wait(), CROSSING_SECONDS / 2)
+        if self._app is not None:
+            await self._app.close()
 
     # -- the board -----------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        slot = self._slot
-        slot.beat_ms = int(self._clock.monotonic() * 1000)
-        if hasattr(self, "_shard"):
-            state = self._shard.state
-            counters = self._shard.log.counters
-            slot.topics = len(state.topics)
-            slot.connections = len(self._lanes)
-            slot.frames_total = counters.frames
-            slot.batches_total = counters.batches
-            slot.syncs_total = counters.syncs
-            slot.sync_us_total = int(counters.sync_seconds * 1e6)
-            slot.bytes_written_total = counters.bytes_written
-            slot.forwarded_total = self._dispatch.forwarded_count
+        self._signs.beat_in_turn()
+        if self._slot.state in (WorkerState.READY, WorkerState.DRAINING):
+            self._tell()
         self._loop.call_later(BEAT_SECONDS, self._beat)
+
+    def _tell(self) -> None:
+        assert self._shard is not None
+        self._signs.tell(self._shard, self._handlers.counts)
+        self._slot.connections = len(self._lanes)
+        self._slot.forwarded_total = self._dispatch.forwarded_count
+        self._slot.handed_over_total = self._dispatch.moved_count
+        self._slot.adoption_pauses_total = self._adoption.pause_count
 
 
 def main() -> int:

@@ -241,3 +241,14 @@ def test_repeats_that_are_sent_with_the_first_wait_for_its_outcome(api: Api) -> 
     answers = [api.client.read_answer().json for _ in range(5)]
     assert [answer["first_seq"] for answer in answers] == [1] * 5
     assert [answer["deduped"] for answer in answers] == [False, True, True, True, True]
+
+
+def test_a_node_of_the_request_that_is_too_long_is_named_as_such(api: Api) -> None:
+    """Not as that of the first record, which has none."""
+    for node in ("n" * 129, "é" * 65):
+        refused = api.refused(400, "invalid_request", "POST", "", {"records": [{"data": 1}], "node": node})
+        assert refused.json["error"]["detail"] == {"field": "node", "max": 128}
+        assert refused.message.startswith("node: ")
+    body = {"records": [{"data": 1}, {"data": 1, "node": "n" * 129}], "node": "n" * 128}
+    refused = api.refused(400, "invalid_request", "POST", "", body)
+    assert refused.json["error"]["detail"]["field"] == "records[1].node"

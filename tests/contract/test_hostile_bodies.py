@@ -169,6 +169,29 @@ def test_data_and_meta_are_nested_128_deep_and_no_deeper(api: Api, field: bytes,
         assert "nested" in api.refused(400, "invalid_request", "POST", "", body(depth)).message
 
 
+@pytest.mark.parametrize("kind", ["[", "{"])
+def test_beside_data_and_meta_an_append_is_nested_64_deep_and_no_deeper(api: Api, kind: str) -> None:
+    deep = b'{"data":%b,"meta":{"k":%b}}' % (_nested(128, kind), _nested(127, kind))
+    for records in (b'{"data":1}', b",".join([deep, b'{"data":1}', deep])):
+        for depth, status in ((63, 200), (64, 400), (100, 400)):
+            body = b'{"records":[%b],"x":%b}' % (records, _nested(depth, kind))
+            before = b'{"x":%b,"records":[%b]}' % (_nested(depth, kind), records)
+            for sent in (body, before):
+                answer = api.call("POST", "", sent)
+                assert answer.status in (status, status + 1), (depth, answer)
+    for depth, status in ((61, 200), (62, 400)):
+        body = b'{"records":[%b,{"x":%b,"data":%b}]}' % (deep, _nested(depth, kind), _nested(100, kind))
+        answer = api.call("POST", "", body)
+        assert answer.status == status, (depth, answer)
+    assert "beside data and meta" in answer.message
+
+
+def test_what_stands_in_data_too_is_still_too_deep_beside_it(api: Api) -> None:
+    nest = _nested(100)
+    for body in (b'{"x":%b,"records":[{"data":%b}]}', b'{"records":[{"data":%b}],"x":%b}'):
+        api.refused(400, "invalid_request", "POST", "", body % (nest, nest))
+
+
 @pytest.mark.parametrize("rest", ["/diff", "/delete"])
 def test_control_fields_are_nested_64_deep_and_no_deeper(api: Api, rest: str) -> None:
     api.put()
@@ -197,6 +220,8 @@ class Heavy(NamedTuple):
     one: bytes
     end: bytes
     code: str | None
+    method: str = "POST"
+    rest: str = ""
 
     def body(self) -> bytes:
         return (
@@ -205,6 +230,8 @@ class Heavy(NamedTuple):
 
 
 TOO_LARGE = "record_too_large"
+INVALID = "invalid_request"
+EMOJI = "\U0001f600".encode()
 HEAVY = {
     "objects in data": Heavy(b'{"records":[{"data":[{}', b",{}", b"]}]}", TOO_LARGE),
     "lists in data": Heavy(b'{"records":[{"data":[[]', b",[]", b"]}]}", TOO_LARGE),
@@ -220,6 +247,13 @@ HEAVY = {
     "unknown fields of a record": Heavy(b'{"records":[{"data":1', b',"x":1', b"}]}", None),
     "records": Heavy(b'{"records":[{"data":1}', b',{"data":1}', b"]}", "batch_too_large"),
     "records without data": Heavy(b'{"records":[{}', b",{}", b"]}", "invalid_request"),
+    "nests in an unknown field": Heavy(b'{"records":[{"data":1}],"x":[0', b"," + _nested(60), b"]}", None),
+    "a tag": Heavy(b'{"records":[{"data":1,"tag":"' + EMOJI, b"x", b'"}]}', INVALID),
+    "a node": Heavy(b'{"records":[{"data":1}],"node":"' + EMOJI, b"x", b'"}', INVALID),
+    "a key": Heavy(b'{"records":[{"data":1}],"idempotency_key":"' + EMOJI, b"x", b'"}', INVALID),
+    "nodes of a read": Heavy(b'{"node":["a"', b',"a"', b"]}", INVALID, rest="/diff"),
+    "texts of a match": Heavy(b'{"match":["a"', b',"a"', b"]}", INVALID, rest="/delete"),
+    "a word of a configuration": Heavy(b'{"type":"' + EMOJI, b"x", b'"}', INVALID, method="PUT"),
 }
 FORMS = [("fast", name) for name in HEAVY]
 FORMS += [
@@ -242,12 +276,14 @@ def test_a_heavy_body_is_answered_in_bounded_time_and_memory(
     with RawClient(process.ports["fast" if form == "fast" else "app"]) as client:
         assert client.ask("GET", "/v0/topics/none").status == 404
         before, spent = process.reset_peak_bytes(), process.cpu_seconds()
-        head = request_bytes("POST", f"/v0/topics/{form}", b"", is_chunked=form == "chunked")
+        target = f"/v0/topics/{form}{HEAVY[name].rest}"
+        head = request_bytes(HEAVY[name].method, target, b"", is_chunked=form == "chunked")
         head = head.removesuffix(b"0\r\n\r\n")
         client.send(head if form == "chunked" else head + b"%d\r\n\r\n" % len(body))
         client.send(chunks_of(body) if form == "chunked" else body)
         answer = client.read_answer()
         assert (answer.code if answer.status >= 400 else None) == code
+        assert len(answer.body) < 10_000
         assert process.peak_bytes() - before < 2 * len(body)
         # Not a sharp figure: a tenth of it would do but for what else this machine does.
         assert process.cpu_seconds() - spent < 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -143,3 +144,43 @@ def test_who_may_not_send_a_body_is_told_before_the_body(client: RawClient) -> N
     assert (answer.status, answer.closes) == (401, True)
     assert "www-authenticate" in answer.fields
     client.read_end()
+
+
+def test_probes_need_a_key_when_they_are_told_to(tmp_path_factory: pytest.TempPathFactory, lane: str) -> None:
+    """Also on a connection of a worker, which passes them on."""
+    with (
+        HttpServer(tmp_path_factory.mktemp("data"), keys=KEYS, probe_auth=True) as server,
+        RawClient(server.ports[lane]) as client,
+    ):
+        for path in ("/v0/health", "/v0/ready", "/healthz", "/readyz"):
+            assert client.ask("GET", path).code == "unauthorized"
+            # There is no front process here that could answer.
+            assert client.ask("GET", path, None, f"authorization: Bearer {READER}").status == 503
+
+
+def test_requests_of_a_key_that_are_in_flight_are_bounded(
+    tmp_path_factory: pytest.TempPathFactory, lane: str
+) -> None:
+    with HttpServer(tmp_path_factory.mktemp("data"), keys=KEYS, max_inflight_per_key=2) as server:
+        fields = f"authorization: Bearer {ALL}"
+        clients = [RawClient(server.ports[lane]) for _ in range(3)]
+        assert clients[0].ask("POST", "/v0/topics/t", RECORDS, fields).status == 201
+        wait = request_bytes("POST", "/v0/topics/t/diff", b'{"from_seq":1,"wait_ms":30000}', fields)
+        for client in clients[:2]:
+            client.send(wait)
+        deadline = time.monotonic() + 10
+        while (refused := clients[2].ask("GET", "/v0/topics/t", None, fields)).status == 200:
+            assert time.monotonic() < deadline
+        assert (refused.status, refused.code, refused.fields["retry-after"]) == (429, "throttled", "1")
+        detail = refused.json["error"]["detail"]
+        assert (detail["limit"], detail["max"]) == ("max_inflight_per_key", 2)
+        other = f"authorization: Bearer {ADMIN}"
+        assert clients[2].ask("PUT", "/v0/topics/t", b"{}", other).status == 200
+        # One that leaves makes room.
+        clients[1].close()
+        while (answer := clients[2].ask("POST", "/v0/topics/t", RECORDS, fields)).status == 429:
+            assert time.monotonic() < deadline
+        assert answer.status == 200
+        assert clients[0].read_answer().json["next_from_seq"] == 2
+        for client in clients:
+            client.close()

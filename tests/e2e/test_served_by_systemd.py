@@ -70,11 +70,13 @@ def test_it_reports_that_it_is_ready_beats_and_stops(tmp_path: Path, manager: Ma
             manager.wait_for("WATCHDOG=1")
         assert server.stop() == 0
         manager.wait_for("STOPPING=1")
+        manager.wait_for("EXTEND_TIMEOUT_USEC=30000000")
         # Nobody else was told that it is the service.
         assert "systemd was not told" not in server.log.read_text()
 
 
-def test_a_restart_refuses_nobody(tmp_path: Path, manager: Manager) -> None:
+@pytest.mark.parametrize("fronts", [1, 2])
+def test_a_restart_refuses_nobody(tmp_path: Path, manager: Manager, fronts: int) -> None:
     """Clients go on connecting, one connection a request, while one server goes and the next one comes."""
     statuses: list[int] = []
     failures: list[str] = []
@@ -90,7 +92,8 @@ def test_a_restart_refuses_nobody(tmp_path: Path, manager: Manager) -> None:
                     failures.append(repr(error))
 
         clients = [threading.Thread(target=ask) for _ in range(4)]
-        with served(tmp_path, environ=manager.environ, passed=(passed,)) as first:
+        flags = (f"--fronts={fronts}",)
+        with served(tmp_path, *flags, environ=manager.environ, passed=(passed,)) as first:
             assert first.port == port
             manager.wait_for("READY=1")
             for client in clients:
@@ -98,7 +101,7 @@ def test_a_restart_refuses_nobody(tmp_path: Path, manager: Manager) -> None:
             assert first.stop() == 0
         manager.lines.clear()
         before = len(statuses)
-        with served(tmp_path, environ=manager.environ, passed=(passed,)):
+        with served(tmp_path, *flags, environ=manager.environ, passed=(passed,)):
             manager.wait_for("READY=1")
             while len(statuses) < before + 20:
                 enough.wait(0.01)

@@ -47,6 +47,10 @@ def test_systemd_understands_every_line(tmp_path: Path) -> None:
     assert (judged.returncode, judged.stderr.strip()) == (0, "")
 
 
+def test_a_reload_asks_for_the_keys_to_be_read_again() -> None:
+    assert values(SERVICE, "ExecReload") == ["kill -HUP $MAINPID"]
+
+
 def test_systemd_waits_longer_than_the_longest_drain() -> None:
     (seconds,) = values(SERVICE, "TimeoutStopSec")
     assert int(seconds) > DRAIN_MAX

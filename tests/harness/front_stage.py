@@ -28,9 +28,10 @@ from router.control_app import ControlApp
 from router.control_connections import ControlConnections
 from router.front import Front
 from router.listening import open_listeners, port_of
+from router.process_pool import PoolTimes
 from router.supervisor import run
 from router.topic_list import ListShard
-from router.worker_pool import PoolTimes, WorkerPool
+from router.worker_pool import WorkerPool
 from shared.auth import parse_keys
 from shared.board import Board
 from shared.clock import SystemClock
@@ -39,7 +40,7 @@ from shared.log_setup import set_up_logging
 
 PROJECT = Path(__file__).parents[2]
 FAKE_WORKER = (sys.executable, "-m", "tests.harness.fake_worker")
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 TIMES = PoolTimes(
     tick_seconds=0.02,
@@ -105,10 +106,11 @@ class FrontStage:
         self.control = Control(self.pool, clock, "0.0.0", list_shard)
         self.app = ControlApp(self.control, parse_keys(api_keys), probes_need_key=False)
         self.controls = ControlConnections(self.app, shard_count, lambda *given: self.front.place(*given))
-        self.front = Front(self.pool, clock, self.controls.adopt, head_seconds, connections_max)
+        self.front = Front(self.pool.doors, clock, self.controls.adopt, head_seconds, connections_max)
         listeners = open_listeners("127.0.0.1", 0)
         self.port = port_of(listeners)
-        self.accept_loop = AcceptLoop(listeners, self.front.accepted)
+        self.accept_loop = AcceptLoop(self.front.accepted)
+        self.accept_loop.open(listeners)
 
     async def __aenter__(self) -> FrontStage:
         await self.app.start()
@@ -122,7 +124,7 @@ class FrontStage:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.accept_loop.close()
+        self.accept_loop.close(is_last=True)
         self.front.stop()
         await self.controls.close()
         if kind is not None:
@@ -131,6 +133,7 @@ class FrontStage:
         await self.pool.drain()
         await self.app.close()
         self.front.close()
+        self.pool.close()
         self.board.close()
         os.close(self.board.fd)
 
@@ -239,12 +242,16 @@ class FrontProcess:
         self.process.wait()
 
     def port(self) -> int:
-        wait_until(self._port_file.exists)
+        wait_until(lambda: self._port_file.exists() or self.process.poll() is not None)
+        assert self._port_file.exists(), f"the front process has ended:\n{self.log.read_text()}"
         return int(self._port_file.read_text())
 
     def worker_pids(self) -> list[int]:
         path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         return [int(pid) for pid in path.read_text().split()]
+
+    def acceptor_pids(self) -> list[int]:
+        return [pid for pid in self.worker_pids() if b"router.acceptor" in _command(pid)]
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -286,6 +293,13 @@ def is_alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def main(told: dict[str, Any]) -> int:

@@ -161,7 +161,7 @@ class HttpServer:
             self.settings,
             lambda error: self.complaints.append(str(error)),
         )
-        links = LinkPool("nobody", lambda kind, payload, reply: None)
+        links = LinkPool("nobody")
         self.dispatch = Dispatch(Handlers(self.shard, self.settings, loop), self._keys, links, 0, 1)
         heads = KnownHeads(self.dispatch)
         app = App(self.dispatch, heads, self)

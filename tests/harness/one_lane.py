@@ -13,7 +13,8 @@ from itertools import count
 from typing import Any
 
 from shared.auth import parse_keys
-from shared.link import Done, LinkKind, LinkPool
+from shared.connection_mailbox import Postman
+from shared.link import Done, LinkKind, LinkPool, Question
 from shared.names import topic_id
 from shared.placement import shard_of
 from tests.harness.one_shard import OneShard
@@ -40,19 +41,23 @@ class SilentLinks(LinkPool):
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, LinkKind, bytes, Done]] = []
+        self.questions: list[Question] = []
 
-    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> None:
+    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> Question:
         self.asked.append((name, kind, payload, done))
+        question = Question(done)
+        self.questions.append(question)
+        return question
 
 
 class OneLane:
-    def __init__(self, *, keys: str = "", **settings: Any) -> None:
+    def __init__(self, *, keys: str = "", postman: Postman | None = None, **settings: Any) -> None:
         self.one = OneShard(**settings)
         self.links = SilentLinks()
         self.connections: set[Connection] = set()
         self.moved: list[bytes] = []
         handlers = Handlers(self.one.shard, self.one.settings, self.one.loop)
-        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS)
+        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, None, postman)
         self.heads = KnownHeads(self.dispatch)
         self.wire = RecordingTransport()
         self.lane = FastLane(self.dispatch, self.heads, self, self._upgrade)
@@ -82,18 +87,18 @@ class OneLane:
 
 
 def append(topic: str, data: int = 1, *fields: str) -> bytes:
-    return _request("POST", f"/v0/topics/{topic}", b'{"records":[{"data":%d}]}' % data, *fields)
+    return request("POST", f"/v0/topics/{topic}", b'{"records":[{"data":%d}]}' % data, *fields)
 
 
-def diff(topic: str, body: bytes = b"{}") -> bytes:
-    return _request("POST", f"/v0/topics/{topic}/diff", body)
+def diff(topic: str, body: bytes = b"{}", *fields: str) -> bytes:
+    return request("POST", f"/v0/topics/{topic}/diff", body, *fields)
 
 
 def look(topic: str) -> bytes:
-    return _request("GET", f"/v0/topics/{topic}", b"")
+    return request("GET", f"/v0/topics/{topic}", b"")
 
 
-def _request(method: str, path: str, body: bytes, *fields: str) -> bytes:
+def request(method: str, path: str, body: bytes, *fields: str) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", "host: a", *fields]
     if body:
         lines += ["content-type: application/json", f"content-length: {len(body)}"]

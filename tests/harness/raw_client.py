@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 ANSWER_SECONDS: Final = 20.0
 READ_BYTES: Final = 1 << 20
@@ -67,11 +67,15 @@ class RawClient:
         self.socket.settimeout(ANSWER_SECONDS)
         if buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
-        self.socket.connect(("127.0.0.1", port))
+        try:
+            self.socket.connect(("127.0.0.1", port))
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._held = b""
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

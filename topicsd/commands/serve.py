@@ -18,6 +18,7 @@ import ipaddress
 import logging
 import os
 import socket
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from shared.auth import parse_keys
@@ -40,6 +41,7 @@ logger = logging.getLogger("topicsd.serve")
 def run(given: argparse.Namespace) -> int:
     resolved = resolved_settings(given, os.environ)
     settings = resolved.settings
+    load_again = loader(given, os.environ)
     # No child gets to see what only this process needed: the settings have the digests.
     for field in DECLARED:
         if field.setting.is_secret:
@@ -61,9 +63,30 @@ def run(given: argparse.Namespace) -> int:
         from router import supervisor
 
         notify = systemd.open_notify(os.environ)
-        return supervisor.run(settings, layout.shards, layout.instance, listen_sockets, notify)
+        return supervisor.run(
+            settings, layout.shards, layout.instance, listen_sockets, notify, load_settings=load_again
+        )
     finally:
         lock.release()
+
+
+def loader(given: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[], Resolved | str]:
+    """Reads the same sources again, which only a file can have changed; a sentence when that cannot be.
+
+    Of the environment a copy is kept in which keys are sealed.
+    """
+    kept = dict(environ)
+    for field in DECLARED:
+        if field.setting.is_secret and field.setting.normalise and field.variable in kept:
+            kept[field.variable] = field.setting.normalise(kept[field.variable])
+
+    def load() -> Resolved | str:
+        try:
+            return resolved_settings(given, kept)
+        except (CommandError, OSError) as error:
+            return str(error)
+
+    return load
 
 
 def refuse_open_door(settings: Settings, listen_sockets: list[socket.socket]) -> None:

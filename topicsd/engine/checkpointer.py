@@ -193,8 +193,8 @@ class Checkpointer:
 
 
 def drop_log_files(fs: Fs, paths: ShardPaths, oldest: int, now_ms: int) -> None:
-    """The files in front of the one that the older snapshot goes on in. On a full disk CURRENT may lag behind,
-    and what it names has to be there."""
+    """The files in front of the one that the older snapshot goes on in. On a full disk CURRENT may lag
+    behind, and what it names has to be there."""
     current = read_current(fs, paths.current)
     if current is not None:
         oldest = min(oldest, current.file)

@@ -44,8 +44,10 @@ def enforce_caps(topic: Topic) -> None:
 
 def evict(topic: Topic, last: int, reason: str) -> None:
     """Lose every live record up to `last`."""
+    before = topic.live_count
     lost = _drop_front(topic, last)
     if lost:
+        topic.totals.evicted_count += before - topic.live_count
         note_evicted(topic, lost, reason)
 
 

@@ -51,7 +51,7 @@ from topicsd.wal.file_header import UnknownVersion
 from topicsd.wal.group_commit import BATCH_BYTES_MAX, Bounds, GroupCommit
 from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import BatchRefused, Known, UnreadableLog
-from topicsd.wal.recovery import Recovered, Recovery, RecoveryRefused
+from topicsd.wal.recovery import OnProgress, Recovered, Recovery, RecoveryRefused, tell_nobody
 from topicsd.wal.sync_thread import Loop, Threads
 from topicsd.wal.writer import Identity, LogWriter
 
@@ -69,8 +69,11 @@ class Shard:
         identity: Identity,
         settings: Settings,
         on_failure: Callable[[OSError], None],
+        on_progress: OnProgress = tell_nobody,
     ) -> None:
         """Open the shard: recover its log, and be ready for the first request.
+
+        `on_progress` is called while the log is read, and what it raises ends the start.
 
         Raises `DirectoryInUse`, `RecoveryRefused` or `UnreadableLog`; each says why in a sentence.
         """
@@ -89,7 +92,7 @@ class Shard:
             make_segment_dirs(fs, paths)
             snapshot = self._load(fs, paths, identity, hot)
             known = None if snapshot is None else _known(snapshot)
-            recovery = Recovery(fs, paths, identity, self._files, known)
+            recovery = Recovery(fs, paths, identity, self._files, known, on_progress)
             replay = Replay(state, 0 if snapshot is None else snapshot.head.end_ordinal)
             recovered = recovery.run(replay.batch)
             end, size = recovered.end, settings.wal_file_bytes
@@ -110,16 +113,8 @@ class Shard:
             writer.vouch()
             if not recovered.is_settled and not writer.has_file:
                 recovery.settle()
-            self._background = Background(loop, threads.copy, self.log)
             files = Files(fs, paths, identity, self._files)
-            self._checkpointer = Checkpointer(
-                state, loop, self._background, files, hot, cold, snapshot, replay.frames > 0
-            )
-            self._keeping = Background(loop, threads.keep, self.log)
-            self.upkeep = Upkeep(state, loop, self._keeping, self._checkpointer, hot, cold)
-            if any(topic.has_files for topic in state.topics.values()):
-                self.upkeep.wake()
-            self._checkpointer.on_end = self.upkeep.wake
+            self._keep_segments(loop, files, hot, cold, snapshot, has_more=replay.frames > 0)
         except BatchRefused as error:
             self._give_up()
             raise RecoveryRefused(f"{paths.wal}/{error.place}: {error}") from error
@@ -129,7 +124,7 @@ class Shard:
         except (SnapshotDamage, SegmentDamage, DeadDamage, UnknownVersion) as error:
             self._give_up()
             raise RecoveryRefused(f"{paths.root}: {error}") from error
-        except (RecoveryRefused, UnreadableLog):
+        except Exception:
             self._give_up()
             raise
 
@@ -162,6 +157,11 @@ class Shard:
         self._checkpointer.start(done)
 
     # -- the end -----------------------------------------------------------------------------------------
+
+    def prepare_to_close(self, done: Callable[[Exception | None], object]) -> None:
+        """Make the checkpoint that `close` would hold the loop for; `done` is told when it is over."""
+        lower_all_ceilings(self.state)
+        self._checkpointer.start(done)
 
     def close(self, checkpoint: bool = True) -> None:
         """End the run: all that joined is synced and answered, and CURRENT says that this was the end.
@@ -204,6 +204,25 @@ class Shard:
         self.state.segments.close()
         self._files.close()
         self._lock.release()
+
+    def _keep_segments(
+        self,
+        loop: Loop,
+        files: Files,
+        hot: SegmentStore,
+        cold: SegmentStore | None,
+        snapshot: Snapshot | None,
+        has_more: bool,
+    ) -> None:
+        """What goes on beside the requests: checkpoints, and the upkeep of what they made."""
+        state = self.state
+        self._background = Background(loop, self._threads.copy, self.log)
+        self._checkpointer = Checkpointer(state, loop, self._background, files, hot, cold, snapshot, has_more)
+        self._keeping = Background(loop, self._threads.keep, self.log)
+        self.upkeep = Upkeep(state, loop, self._keeping, self._checkpointer, hot, cold)
+        self._checkpointer.on_end = self.upkeep.wake
+        if any(topic.has_files for topic in state.topics.values()):
+            self.upkeep.wake()
 
     def _load(self, fs: Fs, paths: ShardPaths, identity: Identity, hot: SegmentStore) -> Snapshot | None:
         drop_leftovers(fs, paths)

@@ -34,11 +34,13 @@ def _next_seq(run: Run) -> int:
 class Totals:
     """What is alive in all topics of a shard."""
 
-    __slots__ = ("live_bytes", "live_count")
+    __slots__ = ("evicted_count", "live_bytes", "live_count")
 
     def __init__(self) -> None:
         self.live_count = 0
         self.live_bytes = 0
+        self.evicted_count = 0
+        """Records that a cap or their age took out, also in a replay."""
 
 
 class Topic:

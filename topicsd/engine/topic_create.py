@@ -29,7 +29,8 @@ def new_topic(
         return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "id_collision"})
     bound = shard.settings.max_topics
     if bound and len(shard.topics) >= bound:
-        return Refusal(THROTTLED, f"there are {bound} topics already", {"limit": "max_topics", "max": bound})
+        detail: dict[str, object] = {"limit": "max_topics", "max": bound}
+        return Refusal(THROTTLED, f"there are {bound} topics already", detail, retry_after_ms=1000)
     config = merge_config(None, patch if patch is not None else TopicConfigPatch(), name)
     if isinstance(config, Refusal):
         return config

@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web_protocol import RequestHandler
 
-from shared.errors import REQUEST_TIMEOUT, Refusal
+from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http_answer import closing_refusal
 from shared.http_head import Fields, keeps_alive
 from topicsd.http.call import HttpCall
@@ -232,7 +232,11 @@ class AppLane(RequestHandler):
 
     def drain(self) -> None:
         """The process ends: an idle connection is closed now, another with its last answer."""
-        if self._asked is None:
+        if self._is_over:
+            return
+        if self._asked is None and not self._reader.is_empty:
+            self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
+        elif self._asked is None:
             self._end()
         elif self._call is not None:
             self._call.closes = True

@@ -5,7 +5,7 @@ Must not know: what is done with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -13,11 +13,12 @@ import msgspec
 
 from shared.config import Settings
 from shared.contract import NUMBER_MAX, TopicConfigPatch
-from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
+from shared.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
 from shared.http_head import Fields
 from shared.json_bounds import (
     CONTROL_DEPTH_MAX,
     DATA_DEPTH_MAX,
+    are_too_deep,
     is_too_deep,
     is_utf8,
     may_have_key,
@@ -25,13 +26,15 @@ from shared.json_bounds import (
 )
 from topicsd.engine.encode_records import refuse_lengths
 from topicsd.engine.requests import NO_META, AppendRequest, NewRecord
-from topicsd.http.record_count import TooManyRecords, decode_counted, may_hold_more
+from topicsd.http.large_bodies import control_look, look_at_append, needs_look
 
 T = TypeVar("T")
 
 META_KEYS_MAX = 64
+TOLD_MAX = 240
 # `data` and `meta` stand in a record, in the list of records, in the body.
-APPEND_DEPTH_MAX = DATA_DEPTH_MAX + 3
+RECORD_DEPTH = 3
+APPEND_DEPTH_MAX = DATA_DEPTH_MAX + RECORD_DEPTH
 
 
 class DiffBody(msgspec.Struct, gc=False):
@@ -53,6 +56,9 @@ _append = msgspec.json.Decoder(AppendRequest)
 _diff = msgspec.json.Decoder(DiffBody)
 _delete = msgspec.json.Decoder(DeleteBody)
 _patch = msgspec.json.Decoder(TopicConfigPatch)
+_look_at_diff = control_look(DiffBody)
+_look_at_delete = control_look(DeleteBody)
+_look_at_patch = control_look(TopicConfigPatch)
 _meta = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -67,17 +73,19 @@ def refuse_media_type(fields: Fields, body: bytes) -> Refusal | None:
 
 
 def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
-    records_max = limits.max_batch_records
-    try:
-        if may_hold_more(body, records_max):
-            request = _decode(partial(decode_counted, records_max=records_max), body, APPEND_DEPTH_MAX)
-        else:
-            request = _decode(_append.decode, body, APPEND_DEPTH_MAX)
-    except TooManyRecords:
-        message = f"records: has more than {records_max}, which is what is allowed in one write"
-        return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": records_max})
+    is_deep = is_too_deep(body, CONTROL_DEPTH_MAX)
+    if is_deep and is_too_deep(body, APPEND_DEPTH_MAX):
+        return _too_deep(f"{DATA_DEPTH_MAX} levels in data or meta")
+    refusal = look_at_append(body, limits) if needs_look(body, limits.max_batch_records) else None
+    request = _decode(_append.decode, body) if refusal is None else refusal
     if isinstance(request, Refusal):
         return request
+    if is_deep and are_too_deep(_control_parts(body, request), CONTROL_DEPTH_MAX):
+        return _too_deep(f"{CONTROL_DEPTH_MAX} levels beside data and meta")
+    if request.node is not None:
+        refusal = _refuse_node(request.node, limits.max_node_bytes)
+        if refusal is not None:
+            return refusal
     if len(body) > limits.max_record_bytes:
         # Before the engine has a copy of it.
         refusal = _refuse_records(request, limits)
@@ -96,7 +104,7 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
 
 
 def decode_diff(body: bytes) -> DiffBody | Refusal:
-    request = _decode(_diff.decode, body or b"{}", CONTROL_DEPTH_MAX)
+    request = _decode_control(_diff.decode, body, _look_at_diff)
     if isinstance(request, Refusal):
         return request
     refusal = _refuse_number("from_seq", request.from_seq)
@@ -110,7 +118,7 @@ def decode_diff(body: bytes) -> DiffBody | Refusal:
 
 
 def decode_delete(body: bytes) -> DeleteBody | Refusal:
-    request = _decode(_delete.decode, body or b"{}", CONTROL_DEPTH_MAX)
+    request = _decode_control(_delete.decode, body, _look_at_delete)
     if isinstance(request, Refusal):
         return request
     refusal = _refuse_number("before_seq", request.before_seq)
@@ -121,22 +129,76 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
 
 
 def decode_patch(body: bytes) -> TopicConfigPatch | Refusal:
-    return _decode(_patch.decode, body or b"{}", CONTROL_DEPTH_MAX)
+    return _decode_control(_patch.decode, body, _look_at_patch)
 
 
-def _decode(decode: Callable[[bytes], T], body: bytes, depth_max: int) -> T | Refusal:
+def _decode_control(
+    decode: Callable[[bytes], T], body: bytes, look: Callable[[bytes], Refusal | None]
+) -> T | Refusal:
+    """A body without data: none is an empty object."""
+    if is_too_deep(body, CONTROL_DEPTH_MAX):
+        return _too_deep(f"{CONTROL_DEPTH_MAX} levels")
+    refusal = look(body)
+    return _decode(decode, body or b"{}") if refusal is None else refusal
+
+
+def _too_deep(told: str) -> Refusal:
+    return Refusal(INVALID_REQUEST, f"the body is nested deeper than {told}")
+
+
+def _control_parts(body: bytes, request: AppendRequest) -> Iterator[memoryview]:
+    """The body without what is deep in data and meta, in pieces; for a body that is deep somewhere.
+
+    A value is found by its bytes, in the order of the records. Where the same bytes stand in front of it,
+    they are cut out in its place, and what is as deep is still there and refused.
+    """
+    whole, at = memoryview(body), 0
+    depth_max = CONTROL_DEPTH_MAX - RECORD_DEPTH
+    for record in request.records:
+        if len(record.data) <= 2 * depth_max and len(record.meta) <= 2 * depth_max:
+            continue
+        values = [memoryview(value) for value in (record.data, record.meta)]
+        deep = [value for value in values if are_too_deep([value], depth_max)]
+        # Which of the two stands first nobody has said; they may be the same.
+        deep.sort(key=partial(_place, body, at))
+        for value in deep:
+            start = body.find(value, at)
+            if start >= 0:
+                yield whole[at:start]
+                at = start + len(value)
+    yield whole[at:]
+
+
+def _place(body: bytes, at: int, value: memoryview) -> int:
+    return body.find(value, at)
+
+
+def _decode(decode: Callable[[bytes], T], body: bytes) -> T | Refusal:
     if not is_utf8(body):
         return Refusal(INVALID_REQUEST, "the body is not UTF-8")
-    if is_too_deep(body, depth_max):
-        return Refusal(INVALID_REQUEST, f"the body is nested deeper than {depth_max} levels")
     try:
         return decode(body)
     except RecursionError:
         return Refusal(INVALID_REQUEST, "the body is nested too deep")
     except msgspec.ValidationError as error:
-        return Refusal(INVALID_REQUEST, f"the body: {error}")
+        return Refusal(INVALID_REQUEST, f"the body: {_told(error)}")
     except msgspec.DecodeError as error:
-        return Refusal(INVALID_REQUEST, f"the body is not JSON: {error}")
+        return Refusal(INVALID_REQUEST, f"the body is not JSON: {_told(error)}")
+
+
+def _told(error: msgspec.DecodeError) -> str:
+    """What the decoder says, but for the middle of a text that it repeats. Where it stands is at the end."""
+    text = str(error)
+    return text if len(text) <= TOLD_MAX else f"{text[: TOLD_MAX // 2]}...{text[-TOLD_MAX // 2 :]}"
+
+
+def _refuse_node(node: str, bytes_max: int) -> Refusal | None:
+    """That of the whole request; the engine knows it only as that of each record."""
+    size = len(node) if node.isascii() else len(node.encode())
+    if size <= bytes_max:
+        return None
+    message = f"node: has {size} bytes, at most {bytes_max} are allowed"
+    return Refusal(INVALID_REQUEST, message, {"field": "node", "max": bytes_max})
 
 
 def _refuse_records(request: AppendRequest, limits: Settings) -> Refusal | None:
@@ -152,11 +214,13 @@ def _refuse_nul(request: AppendRequest) -> Refusal | None:
         "idempotency_key", [request.idempotency_key]
     )
     for index, record in enumerate(request.records):
-        refusal = (
-            refusal
-            or _refuse_nul_in(f"records[{index}].tag", [record.tag])
-            or _refuse_nul_in(f"records[{index}].node", [record.node])
-        )
+        # Most have neither, and there may be many.
+        if record.tag or record.node:
+            refusal = (
+                refusal
+                or _refuse_nul_in(f"records[{index}].tag", [record.tag])
+                or _refuse_nul_in(f"records[{index}].node", [record.node])
+            )
     return refusal
 
 

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from shared.errors import INTERNAL, Refusal
-from shared.http_answer import REASONS
+from shared.http_answer import CLOSE, REASONS
 from shared.http_head import Fields
 from topicsd.http.render import render_refusal
 
 logger = logging.getLogger("topicsd.http")
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
-CLOSE = b"connection: close\r\n"
+JSON_FIELD = b"content-type: application/json\r\n"
 KEEP_ALIVE = b"connection: keep-alive\r\n"
 GZIP = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
 # Below it the answer does not get shorter by as much as it costs.
@@ -53,7 +53,7 @@ class Lane(Protocol):
 class Call:
     """What a handler sees. `name` is the topic, `started` the monotonic time when it was read."""
 
-    __slots__ = ("body", "fields", "hurry", "name", "query", "started")
+    __slots__ = ("body", "closes", "fields", "hurry", "name", "on_answer", "query", "started")
 
     def __init__(self, name: str, query: str, fields: Fields, body: bytes, started: float) -> None:
         self.name = name
@@ -64,6 +64,10 @@ class Call:
         self.hurry: Callable[[], None] | None = None
         """Set while a handler waits for a better answer than it has: called when there is no time for it,
         or nobody to hear it."""
+        self.on_answer: Callable[[], None] | None = None
+        """Called when it is answered."""
+        self.closes = False
+        """Whether the connection ends with the answer."""
 
     def send(self, body: bytes, status: int = 200) -> None:
         self.send_parts([body], len(body), status)
@@ -79,6 +83,7 @@ class Call:
 
     def fail(self, what: str, error: BaseException | None) -> None:
         """An exception that nobody foresaw: the client is told where in the log it is, and nothing else."""
+        self.closes = True
         error_id = secrets.token_hex(4)
         logger.error("error %s in %s", error_id, what, exc_info=error)
         self.refuse(Refusal(INTERNAL, f"an error that was not foreseen, {error_id} in the log"))
@@ -87,7 +92,7 @@ class Call:
 class HttpCall(Call):
     """A call on a connection. Answers leave in the order of the requests: it waits for those before it."""
 
-    __slots__ = ("answer", "closes", "is_head", "is_old", "lane")
+    __slots__ = ("answer", "is_head", "is_old", "lane")
 
     def __init__(
         self, lane: Lane, name: str, query: str, fields: Fields, body: bytes, started: float
@@ -98,8 +103,9 @@ class HttpCall(Call):
         self.body = body
         self.started = started
         self.hurry = None
-        self.lane = lane
+        self.on_answer = None
         self.closes = False
+        self.lane = lane
         self.is_head = False
         self.is_old = False
         """Of HTTP/1.0, whose clients expect to be told that the connection goes on."""
@@ -107,7 +113,7 @@ class HttpCall(Call):
 
     def send(self, body: bytes, status: int = 200) -> None:
         """A small answer, in one piece."""
-        if status != 200 or self.closes or self.is_head or self.is_old:
+        if status != 200 or self.closes or self.is_head or self.is_old or self.on_answer is not None:
             self.send_parts([body], len(body), status)
             return
         self.answer = [b"%b%d\r\n\r\n%b" % (_OK, len(body), body)]
@@ -123,15 +129,11 @@ class HttpCall(Call):
             fields += CLOSE
         elif self.is_old:
             fields += KEEP_ALIVE
-        head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n" % (
-            status,
-            REASONS[status],
-            fields,
-            length,
-        )
+        if b"content-type: " not in fields:
+            fields = JSON_FIELD + fields
+        head = b"HTTP/1.1 %d %b\r\n%bcontent-length: %d\r\n\r\n" % (status, REASONS[status], fields, length)
         self.answer = [head] if self.is_head else [head, *parts]
+        if self.on_answer is not None:
+            on_answer, self.on_answer = self.on_answer, None
+            on_answer()
         self.lane.answered()
-
-    def fail(self, what: str, error: BaseException | None) -> None:
-        self.closes = True
-        super().fail(what, error)

@@ -15,6 +15,7 @@ import msgspec
 
 from shared.config import Settings
 from shared.errors import Refusal
+from shared.histogram import Histogram
 from topicsd.engine.fetch import WaitingRead, read_through
 from topicsd.engine.fill_page import Unfetched
 from topicsd.engine.read import read
@@ -24,6 +25,7 @@ from topicsd.engine.topic import Topic
 from topicsd.http.bodies import DiffBody, decode_diff
 from topicsd.http.call import Call
 from topicsd.http.render import render_read
+from topicsd.http.request_counts import RequestCounts
 from topicsd.wal.sync_thread import Loop
 
 LIMIT_DEFAULT = 256
@@ -31,7 +33,8 @@ WAIT_MS_MAX = 30_000
 
 
 class Diff:
-    def __init__(self, shard: ShardState, settings: Settings, loop: Loop) -> None:
+    def __init__(self, shard: ShardState, settings: Settings, loop: Loop, counts: RequestCounts) -> None:
+        self.counts = counts
         self._shard = shard
         self._settings = settings
         self._loop = loop
@@ -58,10 +61,14 @@ class Diff:
         if body.wait_ms and not answer.count and answer.tombstone is None:
             WaitingDiff(self, call, topic, body, request, answer).wait(min(body.wait_ms, WAIT_MS_MAX))
         else:
-            self.send(call, body, answer)
+            self.send(call, body, answer, self.counts.reads)
 
-    def send(self, call: Call, body: DiffBody, answer: ReadAnswer) -> None:
+    def send(self, call: Call, body: DiffBody, answer: ReadAnswer, counted: Histogram) -> None:
         elapsed_us = int((self._shard.clock.monotonic() - call.started) * 1e6)
+        counted.counts[elapsed_us.bit_length()] += 1
+        counted.total += elapsed_us
+        if answer.tombstone is not None:
+            self.counts.tombstones += 1
         parts = render_read(answer, elapsed_us)
         call.send_parts(parts, sum(map(len, parts)))
 
@@ -147,4 +154,4 @@ class WaitingDiff:
         self._diff.shard.watch.remove(self._topic, self._look)
         self._call.hurry = None
         if answers:
-            self._diff.send(self._call, self._body, self._answer)
+            self._diff.send(self._call, self._body, self._answer, self._diff.counts.waited_reads)

@@ -7,31 +7,64 @@ Must not know: sockets, lanes, how a link works.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 
 from shared.auth import Key, Keys
-from shared.errors import IN_DOUBT, NOT_IMPLEMENTED, NOT_READY, Refusal
-from shared.forwarded import Forwarded, decode_answer, decode_forwarded, encode_answer, encode_forwarded
+from shared.connection_mailbox import Postman
+from shared.errors import NOT_IMPLEMENTED, Refusal
+from shared.forwarded import decode_forwarded, encode_answer
+from shared.handoff import DATA_BYTES_MAX
+from shared.http_answer import CLOSE
 from shared.http_head import Fields
-from shared.link import FRONT, NEVER_SENT, LinkKind, LinkPool
+from shared.link import Asked, LinkPool
 from shared.names import topic_id
 from shared.placement import shard_of
 from shared.routes import Match
 from topicsd.http.call import Call
+from topicsd.http.forwarding import Forwarder, in_doubt
 from topicsd.http.handlers import Handlers
+from topicsd.http.in_flight import InFlight
+from topicsd.http.peers import Peers
 
+# When the whole server ends, who asked ends too, hurries what it waits for, and closes with the answer. Only
+# when it does not, this worker ends alone.
+LINK_GRACE_SECONDS = 0.3
 NO_FIELDS = Fields(None, None, False, "", "", "", "", None, "", "", frozenset(), "", "")
 
 
 class Dispatch:
-    def __init__(self, handlers: Handlers, keys: Keys, links: LinkPool, shard: int, shard_count: int) -> None:
+    """`peers` and `postman` are those of a server of several shards."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        keys: Keys,
+        links: LinkPool,
+        shard: int,
+        shard_count: int,
+        peers: Peers | None = None,
+        postman: Postman | None = None,
+    ) -> None:
         self.handlers = handlers
-        self._keys = keys
-        self._links = links
-        self._shard = shard
+        self.keys = keys
+        self.shard = shard
         self._shard_count = shard_count
-        self.forwarded_count = 0
+        self._peers = peers
+        self._postman = postman
+        settings = handlers.settings
+        self._in_flight = InFlight(settings.max_inflight_per_key)
+        self._probes_need_key = settings.probe_auth
+        self._forwarder = Forwarder(links, peers, handlers.loop, handlers.monotonic, lambda: self.drains)
+        self._link_calls: set[LinkCall] = set()
+        self._is_idle: asyncio.Future[None] | None = None
+        self.moved_count = 0
         self.drains = False
+        self._is_in_haste = False
+
+    @property
+    def forwarded_count(self) -> int:
+        return self._forwarder.count
 
     def owner_of(self, match: Match) -> int | None:
         """The shard that a request is for; None is the front process."""
@@ -44,69 +77,112 @@ class Dispatch:
             return
         route = match.route
         call.name = match.name
+        prefixes: tuple[str, ...] = ()
         try:
-            if self._keys:
-                refusal = self.refuse_key(match, call.fields)
-                if refusal is not None:
-                    call.refuse(refusal)
+            if self.keys:
+                key = self._check_key(match, call.fields)
+                if isinstance(key, Key):
+                    prefixes = key.prefixes
+                    key = self._enter(key, call)
+                if key is not None:
+                    call.refuse(key)
                     return
             if not route.is_built:
                 call.refuse(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not built yet"))
-            elif owner == self._shard:
+            elif owner == self.shard:
                 self.handlers.start(route.operation, call)
             else:
-                self._forward(route.operation, FRONT if owner is None else str(owner), call)
+                self._forwarder.start(route.operation, owner, call, prefixes)
         except Exception as error:
             call.fail(route.operation, error)
 
-    def answer_link(self, payload: bytes, reply: Callable[[bytes], None]) -> None:
+    def refuse_key(self, match: Match, fields: Fields) -> Refusal | None:
+        """Why the key that was sent, or none, does not do for this."""
+        found = self._check_key(match, fields)
+        return found if isinstance(found, Refusal) else None
+
+    def _check_key(self, match: Match, fields: Fields) -> Key | Refusal | None:
+        if match.route.is_open and not self._probes_need_key:
+            return None
+        return self.keys.check(fields.authorization, match.route.scopes, match.name)
+
+    def _enter(self, key: Key, call: Call) -> Refusal | None:
+        """Count the request among those of its key, until it is answered."""
+        if not self._in_flight.bound:
+            return None
+        leave = self._in_flight.enter(key.id)
+        if isinstance(leave, Refusal):
+            return leave
+        call.on_answer = leave
+        return None
+
+    # -- over the link -------------------------------------------------------------------------------------
+
+    def answer_link(self, payload: bytes, reply: Asked) -> None:
         """A request that another process took for a topic of this shard."""
         asked = decode_forwarded(payload)
         fields = NO_FIELDS._replace(
             content_type=asked.content_type, accept=asked.accept, idempotency_key=asked.idempotency_key
         )
-        call = LinkCall(asked.name, asked.query, fields, asked.body, self.handlers.monotonic(), reply)
+        call = LinkCall(asked.name, asked.query, fields, asked.body, self.handlers.monotonic(), reply, self)
+        self._link_calls.add(call)
+        reply.hurry = call.hurry_now
         try:
-            self.handlers.start(asked.operation, call)
+            if asked.asked_ms and not self.handlers.is_key_kept(asked.name, asked.asked_ms):
+                call.refuse(in_doubt(asked.operation, self.shard, is_keyed=False))
+            else:
+                self.handlers.start(asked.operation, call)
         except Exception as error:
             call.fail(asked.operation, error)
+        if self._is_in_haste:
+            call.hurry_now()
 
-    def refuse_key(self, match: Match, fields: Fields) -> Refusal | None:
-        """Why the key that was sent, or none, does not do for this."""
-        if match.route.is_open:
-            return None
-        found = self._keys.check(fields.authorization, match.route.scopes, match.name)
-        return found if isinstance(found, Refusal) else None
+    def answered_link(self, call: LinkCall) -> None:
+        self._link_calls.discard(call)
+        if self._is_idle is not None and not self._link_calls and not self._is_idle.done():
+            self._is_idle.set_result(None)
 
-    def _forward(self, operation: str, peer: str, call: Call) -> None:
-        self.forwarded_count += 1
-        fields = call.fields
-        key = self._keys.check(fields.authorization, frozenset(), call.name)
-        asked = Forwarded(
-            operation,
-            call.name,
-            call.query,
-            fields.content_type,
-            fields.accept,
-            fields.idempotency_key,
-            call.body,
-            key.prefixes if isinstance(key, Key) else (),
-        )
+    def drain(self) -> None:
+        """The process ends: nothing is waited for any more but what is under way."""
+        self.drains = True
+        self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._hurry_links)
 
-        def answered(answer: bytes | None) -> None:
-            if not answer:
-                call.refuse(_lost(operation, peer, was_sent=answer != NEVER_SENT))
-                return
-            status, fields, body = decode_answer(answer)
-            call.send_parts([body], len(body), status, fields)
+    def _hurry_links(self) -> None:
+        self._is_in_haste = True
+        for call in list(self._link_calls):
+            call.hurry_now()
 
-        self._links.call(peer, LinkKind.REQUEST, encode_forwarded(asked), answered)
+    async def answered_all(self) -> None:
+        """Until what other processes asked is answered."""
+        if self._link_calls:
+            self._is_idle = asyncio.get_running_loop().create_future()
+            await self._is_idle
+
+    # -- moving a connection -------------------------------------------------------------------------------
+
+    def move(self, transport: asyncio.Transport, data: bytes, shard: int) -> bool:
+        """Give a connection, with what was read of it, to another shard; False when it stays.
+
+        Nothing may be outstanding. What is not written yet would be lost, so then it stays.
+        """
+        if self._postman is None or self.drains or len(data) > DATA_BYTES_MAX:
+            return False
+        if transport.get_write_buffer_size() or transport.is_closing():
+            return False
+        if self._peers is not None and self._peers.refusal(shard) is not None:
+            return False
+        connection = transport.get_extra_info("socket")
+        if connection is None or not self._postman.send_connection_to(shard, connection.fileno(), data):
+            return False
+        self.moved_count += 1
+        transport.abort()
+        return True
 
 
 class LinkCall(Call):
     """A call that another process asked for over the link."""
 
-    __slots__ = ("_reply",)
+    __slots__ = ("_dispatch", "_reply")
 
     def __init__(
         self,
@@ -115,20 +191,20 @@ class LinkCall(Call):
         fields: Fields,
         body: bytes,
         started: float,
-        reply: Callable[[bytes], None],
+        reply: Asked,
+        dispatch: Dispatch,
     ) -> None:
         super().__init__(name, query, fields, body, started)
         self._reply = reply
+        self._dispatch = dispatch
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
-        self._reply(encode_answer(status, fields, parts))
+        # Who asked ends its connection, as it would with an answer of its own.
+        self._reply(encode_answer(status, fields + CLOSE if self.closes else fields, parts))
+        self._dispatch.answered_link(self)
 
-
-def _lost(operation: str, peer: str, was_sent: bool) -> Refusal:
-    """The peer is gone. What it never got, or only looks, can be asked again; of an append nobody knows."""
-    if operation == "append" and was_sent:
-        message = "the shard went away before it answered; ask again with the same idempotency key"
-        return Refusal(IN_DOUBT, message, retry_after_ms=1000)
-    return Refusal(NOT_READY, f"shard {peer} is restarting", retry_after_ms=1000)
+    def hurry_now(self) -> None:
+        if self.hurry is not None:
+            self.hurry()

@@ -5,7 +5,9 @@ L1  Strict where it accepts: a head is read by `shared/http_head.py` and means o
 L2  Answers leave in the order of the requests. Appends in a row may be on their way together, at most
     `AHEAD_MAX` of them; any other request starts when those before it are answered, so that it sees
     what they did.
-L3  What a connection can make the process hold is bounded: a head, one body up to its limit, the calls
+L3  A connection whose requests are for another shard moves there, when nothing is outstanding and nothing
+    unsent (`drift.py`). The client notices nothing.
+L4  What a connection can make the process hold is bounded: a head, one body up to its limit, the calls
     ahead. A client that sends more than that waits in its socket; one that is too slow is closed.
 
 Must not know: what a handler does.
@@ -19,10 +21,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from shared.errors import PAYLOAD_TOO_LARGE, REQUEST_TIMEOUT, Refusal
+from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http_head import keeps_alive, refuse_together, refuse_unfinished
+from topicsd.http.body_reader import too_large
 from topicsd.http.call import HttpCall
 from topicsd.http.dispatch import NO_FIELDS, Dispatch
+from topicsd.http.drift import Drift
 from topicsd.http.known_heads import KnownFields, KnownHeads, KnownLine
 from topicsd.http.patience import IDLE_SECONDS, Connections, Lingering, Outflow, is_too_slow
 
@@ -76,6 +80,10 @@ class FastLane(asyncio.Protocol):
         """When it began to wait for what it waits for: a request, or the rest of one."""
         self._is_clogged = False
         self._outflow = Outflow()
+        self._shard = dispatch.shard
+        self._opened = self._since
+        self._drift: Drift | None = None
+        """Of a connection that ever asked for what is elsewhere."""
 
     # -- asyncio's side ------------------------------------------------------------------------------------
 
@@ -115,7 +123,8 @@ class FastLane(asyncio.Protocol):
         elif not data:
             return
         if not self._held:
-            self._take(data, is_new=True)
+            if self._drift is None or not self._drift.is_due or not self._move_over(data, self._drift):
+                self._take(data, is_new=True)
         elif self._large is not None:
             self._take_large(self._large, data)
         else:
@@ -198,8 +207,7 @@ class FastLane(asyncio.Protocol):
         body_at = head_end + 4
         length = fields.content_length or 0
         if length > self._body_bytes_max:
-            message = f"the body has {length} bytes, at most {self._body_bytes_max} are allowed"
-            return self._refuse(Refusal(PAYLOAD_TOO_LARGE, message, {"max": self._body_bytes_max}))
+            return self._refuse(too_large(self._body_bytes_max))
         end = body_at + length
         if end > size:
             self._wanted = end - at
@@ -218,6 +226,11 @@ class FastLane(asyncio.Protocol):
             call.is_head = known.line.method == "HEAD"
             call.is_old = known.line.minor_version == 0
             call.closes = not keeps_alive(known.line, about.fields)
+        if self._drift is not None:
+            self._drift.note(known.owner)
+        elif known.owner != self._shard:
+            self._drift = Drift(self._shard, self._opened)
+            self._drift.note(known.owner)
         drains = self._dispatch.drains
         if drains:
             call.closes = True
@@ -233,6 +246,23 @@ class FastLane(asyncio.Protocol):
         self._is_closing = True
         self._connections.closed(self)
         self._upgrade(self._transport, data)
+
+    def _move_over(self, data: bytes, drift: Drift) -> bool:
+        """Whether the connection went to the shard that it came to belong to, with the request that begins.
+
+        It moves when a request comes and not behind an answer: then the client has read all that was written.
+        """
+        shard = drift.target
+        if self._calls or self._is_closing or self._is_clogged or self._is_at_eof or shard is None:
+            return False
+        if not drift.may_move(self._monotonic()):
+            return False
+        if not self._dispatch.move(self._transport, data, shard):
+            return False
+        self._is_closing = True
+        self._connections.closed(self)
+        self._forget()
+        return True
 
     # -- answering -----------------------------------------------------------------------------------------
 
@@ -315,10 +345,17 @@ class FastLane(asyncio.Protocol):
 
     def drain(self) -> None:
         """The process ends: an idle connection is closed now, another with its last answer."""
+        # What came along from the front process was sent before the end.
+        self.data_received(b"")
+        if self._is_closing:
+            return
         if self._calls:
             self._calls[-1].closes = True
             self._takes_appends = False
             self._hurry()
+        elif self._held:
+            # The rest of it may be long in coming; nobody is left without an answer.
+            self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
         else:
             self._close()
 

@@ -13,27 +13,45 @@ from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
 from shared.names import refuse_topic_name
 from topicsd.engine.append import append
 from topicsd.engine.delete import delete_records
-from topicsd.engine.requests import Appended, Deleted, DeleteRequest, TopicDeleted, TopicPut
+from topicsd.engine.requests import (
+    Appended,
+    AppendRequest,
+    Deleted,
+    DeleteRequest,
+    Reply,
+    TopicDeleted,
+    TopicPut,
+)
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
 from topicsd.http.bodies import decode_append, decode_delete, decode_patch, refuse_media_type
 from topicsd.http.call import Call
+from topicsd.http.caps import Caps
 from topicsd.http.diff import Diff
 from topicsd.http.query import query_boolean
 from topicsd.http.render import encode, render_appended, render_config
+from topicsd.http.request_counts import RequestCounts
 from topicsd.wal.sync_thread import Loop
 
 # A body that comes with one of these is read and means nothing.
 WITHOUT_BODY = frozenset({"topic_state", "delete_topic"})
 
 
+# What a record of the log has beside its data, about.
+FRAME_BYTES = 64
+
+
 class Handlers:
-    def __init__(self, shard: Shard, settings: Settings, loop: Loop) -> None:
+    def __init__(self, shard: Shard, settings: Settings, loop: Loop, caps: Caps | None = None) -> None:
+        """`caps` are those of a server of several shards."""
         self._shard = shard
-        self._settings = settings
+        self.settings = settings
+        self.loop = loop
+        self._caps = caps or Caps(shard.state)
         self.monotonic = shard.state.clock.monotonic
         self.body_bytes_max = settings.max_body_bytes
-        diff = Diff(shard.state, settings, loop)
+        self.counts = RequestCounts()
+        diff = Diff(shard.state, settings, loop, self.counts)
         self._table = {
             "append": self._append,
             "diff": diff.start,
@@ -62,11 +80,15 @@ class Handlers:
         return int((self.monotonic() - call.started) * 1e6)
 
     def _performance(self, call: Call) -> dict[str, float]:
-        return {"server_total_ms": round(self.elapsed_us(call) / 1000, 3)}
+        elapsed_us = self.elapsed_us(call)
+        others = self.counts.others
+        others.counts[elapsed_us.bit_length()] += 1
+        others.total += elapsed_us
+        return {"server_total_ms": round(elapsed_us / 1000, 3)}
 
     def _append(self, call: Call) -> None:
         with_seqs = query_boolean(call.query, "return_seqs", True) if call.query else True
-        request = decode_append(call.body, self._settings)
+        request = decode_append(call.body, self.settings)
         if isinstance(with_seqs, Refusal) or isinstance(request, Refusal):
             call.refuse(with_seqs if isinstance(with_seqs, Refusal) else request)  # type: ignore[arg-type]
             return
@@ -85,11 +107,46 @@ class Handlers:
                 return
             try:
                 elapsed_us = int((self.monotonic() - call.started) * 1e6)
+                appends = self.counts.appends
+                appends.counts[elapsed_us.bit_length()] += 1
+                appends.total += elapsed_us
+                if answer.last_seq != answer.first_seq:
+                    self.counts.records_beyond_first += answer.last_seq - answer.first_seq
                 call.send(render_appended(answer, with_seqs, elapsed_us), 201 if answer.created else 200)
             except Exception as error:
                 call.fail("append", error)
 
-        append(self._shard.state, call.name, request, reply)
+        caps, state = self._caps, self._shard.state
+        counts_topic = caps.counts_topics and call.name not in state.topics and request.create is not False
+        if counts_topic or caps.bytes_max:
+            self._append_capped(call, request, reply, counts_topic)
+        else:
+            append(state, call.name, request, reply)
+
+    def _append_capped(self, call: Call, request: AppendRequest, reply: Reply, counts_topic: bool) -> None:
+        """An append that may have to be refused for what all shards hold together."""
+        caps, told = self._caps, reply
+        if caps.bytes_max:
+            size = len(call.body) + FRAME_BYTES * len(request.records)
+            refusal = caps.begin_bytes(call.name, request, size)
+            if refusal is not None:
+                call.refuse(refusal)
+                return
+
+            def told(answer: Appended | Refusal) -> None:
+                caps.end_bytes(size)
+                reply(answer)
+
+        make = _guarded(call, "append", lambda: append(self._shard.state, call.name, request, told))
+        if counts_topic:
+            caps.with_topic(call.name, make, told)
+        else:
+            make()
+
+    def is_key_kept(self, name: str, asked_ms: int) -> bool:
+        """Whether an idempotency key that was used so long ago is still known, if its write was done."""
+        topic = self._shard.state.topics.get(name)
+        return topic is None or topic.config.idempotency_window_ms > asked_ms
 
     def _put_topic(self, call: Call) -> None:
         patch = decode_patch(call.body)
@@ -109,7 +166,13 @@ class Handlers:
             }
             call.send(encode(body), 201 if answer.created else 200)
 
-        put_topic(self._shard.state, call.name, patch, _reply(call, told))
+        reply = _reply(call, told)
+        state, caps = self._shard.state, self._caps
+        if caps.counts_topics and call.name not in state.topics:
+            make = _guarded(call, "put_topic", lambda: put_topic(state, call.name, patch, reply))
+            caps.with_topic(call.name, make, reply)
+        else:
+            put_topic(state, call.name, patch, reply)
 
     def _topic_state(self, call: Call) -> None:
         touch = query_boolean(call.query, "touch", True)
@@ -148,6 +211,8 @@ class Handlers:
                 "routers_removed": [],
                 "performance": self._performance(call),
             }
+            # In the next turn: what waited for the name may make it anew in this one.
+            self.loop.call_soon(self._caps.publish)
             call.send(encode(body))
 
         delete_topic(self._shard.state, call.name, if_empty, _reply(call, told))
@@ -172,6 +237,18 @@ class Handlers:
             call.send(encode(body))
 
         delete_records(self._shard.state, call.name, request, _reply(call, told))
+
+
+def _guarded(call: Call, what: str, make: Callable[[], None]) -> Callable[[], None]:
+    """For what may be done in a later turn, where nobody else catches what is not foreseen."""
+
+    def guarded() -> None:
+        try:
+            make()
+        except Exception as error:
+            call.fail(what, error)
+
+    return guarded
 
 
 def _reply(call: Call, told: Callable[[Any], None]) -> Callable[[Any], None]:

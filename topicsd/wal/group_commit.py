@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from shared.clock import Clock
 from shared.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
+from shared.histogram import Histogram
 from topicsd.wal.batch import Batch, Entry
 from topicsd.wal.log_place import LogPlace
 from topicsd.wal.next_file import NextFile
@@ -52,11 +53,24 @@ class Bounds(NamedTuple):
 class Counters:
     """What the log has done since it was opened."""
 
-    __slots__ = ("batches", "bytes_written", "frames", "sync_seconds", "syncs")
+    __slots__ = (
+        "batch_frames",
+        "batches",
+        "bytes_written",
+        "frames",
+        "refused",
+        "sync_seconds",
+        "sync_us",
+        "syncs",
+    )
 
     def __init__(self) -> None:
         self.batches = self.bytes_written = self.frames = self.syncs = 0
         self.sync_seconds = 0.0
+        self.refused = 0
+        """Requests that `admit` and `admit_control` throttled."""
+        self.sync_us = Histogram()
+        self.batch_frames = Histogram()
 
 
 class GroupCommit:
@@ -115,13 +129,9 @@ class GroupCommit:
         if self._gate is not None:
             return self._gate
         if batch.next_position - self.synced_position > self._bounds.unsynced_bytes_max:
-            return Refusal(
-                THROTTLED, "the disk does not keep up: too much is waiting for it", retry_after_ms=1000
-            )
+            return self._throttle("the disk does not keep up: too much is waiting for it")
         if self._is_crowded():
-            return Refusal(
-                THROTTLED, "the disk does not keep up: too many writes wait for it", retry_after_ms=1000
-            )
+            return self._throttle("the disk does not keep up: too many writes wait for it")
         if batch.next_position + size_bytes > self._next_file.limit:
             return self._next_file.refusal(size_bytes)
         return None
@@ -134,11 +144,28 @@ class GroupCommit:
     def admit_control(self) -> Refusal | None:
         """Whether a control frame that somebody waits for may join; also where records have no room."""
         if self._gate is None and self._is_crowded():
-            return Refusal(THROTTLED, "too many requests wait for the disk", retry_after_ms=1000)
+            return self._throttle("too many requests wait for the disk")
         return self._gate
 
+    def _throttle(self, message: str) -> Refusal:
+        self.counters.refused += 1
+        return Refusal(THROTTLED, message, retry_after_ms=1000)
+
+    @property
+    def waiting_count(self) -> int:
+        """Entries that wait for a sync."""
+        return len(self._waiting) + len(self._in_flight)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        return self._data_end - self.synced_position
+
+    @property
+    def rotations(self) -> int:
+        return self._writer.rotations
+
     def _is_crowded(self) -> bool:
-        return len(self._waiting) + len(self._in_flight) >= self._bounds.waiting_entries_max
+        return self.waiting_count >= self._bounds.waiting_entries_max
 
     def _measure_room(self) -> None:
         if self._gate is not None or self._is_crowded():
@@ -245,6 +272,8 @@ class GroupCommit:
         self.batch = Batch(end.position, end.ordinal)
         self.counters.batches += 1
         self.counters.frames += batch.frame_count + 1
+        # With its end a batch has one more, and a bucket holds what is at most its bound.
+        self.counters.batch_frames.counts[batch.frame_count.bit_length()] += 1
         self.counters.bytes_written += end.position - batch.first_position
         self._next_file.look_ahead()
         return True
@@ -306,6 +335,7 @@ class GroupCommit:
             return
         self.counters.syncs += 1
         self.counters.sync_seconds += outcome
+        self.counters.sync_us.counts[int(outcome * 1e6).bit_length()] += 1
         self._sync_seconds += (outcome - self._sync_seconds) * 0.2
         self._writer.synced(sync)
         self.synced_position = sync.position

@@ -43,6 +43,10 @@ class LogFiles:
         self._starts.append(start)
         return file
 
+    @property
+    def count(self) -> int:
+        return len(self._files)
+
     def drop_last(self) -> None:
         """Take back the file that was added last; nothing was written to it."""
         self._starts.pop()

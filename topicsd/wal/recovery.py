@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import xxhash
@@ -44,11 +45,21 @@ from topicsd.wal.log_walk import (
     open_wal_files,
     walk_log,
 )
+from topicsd.wal.reader import FoundBatch
 from topicsd.wal.writer import NO_SPACE, Identity, LogEnd
 
 logger = logging.getLogger("topicsd.wal")
 
 COPY_BYTES = 1 << 20
+PROGRESS_BYTES = 1 << 20
+
+OnProgress = Callable[[int, int], None]
+"""Called again and again while files are read, with the bytes that were replayed and those that there are at
+most; nothing is held that an exception from it would not let go of, so it may end the start."""
+
+
+def tell_nobody(done: int, total: int) -> None:
+    del done, total
 
 
 class RecoveryRefused(Exception):
@@ -69,8 +80,15 @@ class Recovery:
     """One start of one shard: `run` reads and mends, `settle` says in CURRENT that all is well."""
 
     def __init__(
-        self, fs: Fs, paths: ShardPaths, identity: Identity, files: LogFiles, known: Known | None = None
+        self,
+        fs: Fs,
+        paths: ShardPaths,
+        identity: Identity,
+        files: LogFiles,
+        known: Known | None = None,
+        on_progress: OnProgress = tell_nobody,
     ) -> None:
+        self._on_progress = on_progress
         self._fs = fs
         self._known = known
         self._paths = paths
@@ -165,7 +183,8 @@ class Recovery:
     def _walk_log(self, on_batch: OnBatch) -> Walk:
         """R2."""
         try:
-            walk = self._walk = walk_log(self._fs, self._found, self._current, on_batch, self._known)
+            counted = self._counted(on_batch)
+            walk = self._walk = walk_log(self._fs, self._found, self._current, counted, self._known)
         except UnreadableLog as error:
             raise UnreadableLog(f"{self._paths.wal}: {error}") from None
         if walk.verdict is Verdict.REFUSE:
@@ -174,6 +193,20 @@ class Recovery:
                 f"was synced: {walk.reason}"
             )
         return walk
+
+    def _counted(self, on_batch: OnBatch) -> OnBatch:
+        """The same, and now and then a word about how far it is."""
+        total = sum(file.size_bytes for file in self._found)
+        told_at = 0
+
+        def take(batch: FoundBatch, position: int) -> None:
+            nonlocal told_at
+            on_batch(batch, position)
+            if position >= told_at:
+                told_at = position + PROGRESS_BYTES
+                self._on_progress(position, total)
+
+        return take
 
     def _media_is_behind(self) -> bool:
         """R1, when no sync is known to have failed. One that fails now is noted for the next start."""
@@ -184,16 +217,25 @@ class Recovery:
                 continue
             fd = fs.open_read(os.path.join(wal, name))
             try:
-                cached = _digest(fs, fd)
+                cached = self._digest(fd)
                 self._sync(fd, name)
                 fs.drop_cache(fd)
-                if _digest(fs, fd) != cached:
+                if self._digest(fd) != cached:
                     logger.error("%s/%s: the media has not what the page cache had", wal, name)
                     note_sync_failure(fs, self._paths.current)
                     return True
             finally:
                 fs.close(fd)
         return False
+
+    def _digest(self, fd: int) -> int:
+        digest = xxhash.xxh3_64()
+        at = 0
+        while piece := self._fs.pread(fd, COPY_BYTES, at):
+            digest.update(piece)
+            at += len(piece)
+            self._on_progress(0, 0)
+        return digest.intdigest()
 
     def _sync(self, fd: int, name: str) -> None:
         try:
@@ -325,15 +367,6 @@ def ends_as_current_says(current: Current | None, walk: Walk) -> bool:
         for file in walk.files
         if file.found.first_ordinal >= current.file
     )
-
-
-def _digest(fs: Fs, fd: int) -> int:
-    digest = xxhash.xxh3_64()
-    at = 0
-    while piece := fs.pread(fd, COPY_BYTES, at):
-        digest.update(piece)
-        at += len(piece)
-    return digest.intdigest()
 
 
 def heads_are_exact(current: Current | None, has_files: bool, is_same_place: bool) -> bool:

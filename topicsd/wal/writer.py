@@ -103,6 +103,8 @@ class LogWriter:
         self._unsynced_files: list[LogFile] = []
         self._spare: Spare | None = None
         self._spare_number = 0
+        self.rotations = 0
+        """How often a file was followed by the next one."""
 
     @property
     def end(self) -> LogEnd:
@@ -238,6 +240,7 @@ class LogWriter:
                 raise
         else:
             self._unsynced_files.append(self._file)
+            self.rotations += 1
         self._file = file
         self._offset = header_bytes
         self._synced_offset = 0 if self._unsynced_files else header_bytes

@@ -237,7 +237,7 @@ def test_a_move_to_a_shard_that_is_down_is_503() -> None:
             await client.ask("GET", "/v0/health")
             for pid in stage.pool.pids():
                 os.kill(pid, signal.SIGSTOP)
-            await until(lambda: stage.pool.any_ready() is None)
+            await until(lambda: stage.pool.doors.any_ready() is None)
             answer = await client.ask("GET", "/v0/topics/a")
             assert (answer.status, answer.json["error"]["code"]) == (503, "not_ready")
 

@@ -292,7 +292,7 @@ def test_stopping_places_what_is_there_and_turns_away_the_rest() -> None:
                 late.send(request("GET", f"/v0/topics/{topic_of(0)}"))
                 # Not accepted yet: the loop gets no turn between here and the end of the listener.
                 await late.writer.drain()
-                stage.accept_loop.close()
+                stage.accept_loop.close(is_last=True)
                 stage.front.stop()
                 assert (await late.answer()).status == 200
             answer = await begun.answer()

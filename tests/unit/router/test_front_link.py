@@ -16,6 +16,8 @@ import uvloop
 from router import front_link
 from router.control import METRICS_TYPE, Answer
 from router.front_link import FrontLink
+from router.topic_count import TopicCount
+from shared.board import Board
 from shared.link import FRONT, LinkKind, LinkPool, serve_links
 
 TOPICS = [{"topic": "a", "count": 1}]
@@ -35,23 +37,22 @@ class Control:
 def run(play: Callable[[FrontLink, str], Coroutine[Any, Any, None]]) -> None:
     async def whole() -> None:
         instance = os.urandom(8).hex()
-        link = FrontLink(instance)
+        board = Board.create(2)
+        link = FrontLink(instance, TopicCount(board, 0))
         await link.start(Control())  # type: ignore[arg-type]
         try:
             await play(link, instance)
         finally:
             link.close()
             await asyncio.sleep(0.02)
+            board.close()
+            os.close(board.fd)
 
     uvloop.run(whole())
 
 
-def serve_nothing(kind: int, payload: bytes, reply: Callable[[bytes], None]) -> None:
-    raise AssertionError("nobody asks")
-
-
 async def forward(instance: str, operation: str) -> tuple[int, bytes, bytes]:
-    links = LinkPool(instance, serve_nothing)
+    links = LinkPool(instance)
     answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
     request = msgspec.msgpack.encode([operation, "", "a=b", "application/json", "*/*", "", b""])
     links.call(FRONT, LinkKind.REQUEST, request, answered.set_result)

@@ -12,7 +12,7 @@ from router.front import Front
 from shared.clock import SystemClock
 from shared.errors import NOT_READY, Refusal
 from shared.handoff import Handed
-from tests.harness.front_stage import request
+from tests.harness.front_stage import request, until
 
 
 class _FullShards:
@@ -37,7 +37,7 @@ class _FullShards:
 def test_who_waits_for_room_in_vain_is_told(goes_down: bool) -> None:
     async def run() -> bytes:
         shards = _FullShards()
-        front = Front(shards, SystemClock(), lambda connection, data: None, head_seconds=0.2)
+        front = Front(shards, SystemClock(), lambda connection, data: True, head_seconds=0.2)
         client, accepted = socket.socketpair()
         client.setblocking(False)
         accepted.setblocking(False)
@@ -59,7 +59,7 @@ def test_who_waits_for_room_in_vain_is_told(goes_down: bool) -> None:
 
 def test_a_returned_connection_is_answered_though_its_shard_is_up_again() -> None:
     async def run() -> bytes:
-        front = Front(_FullShards(), SystemClock(), lambda connection, data: None)
+        front = Front(_FullShards(), SystemClock(), lambda connection, data: True)
         client, accepted = socket.socketpair()
         front.returned(0, [Handed(accepted.detach(), b"")])
         answer = client.recv(4096)
@@ -68,3 +68,50 @@ def test_a_returned_connection_is_answered_though_its_shard_is_up_again() -> Non
         return answer
 
     assert b'"not_ready"' in uvloop.run(run())
+
+
+@pytest.mark.parametrize("bound", [{"queued_bytes_max": 10}, {"descriptors_max": 0}, {"connections_max": 0}])
+def test_more_than_may_wait_is_told_at_once(bound: dict[str, int]) -> None:
+    async def run() -> bytes:
+        front = Front(_FullShards(), SystemClock(), lambda connection, data: True, **bound)  # type: ignore[arg-type]
+        client, accepted = socket.socketpair()
+        accepted.setblocking(False)
+        client.send(request("GET", "/v0/topics/a"))
+        front.accepted(accepted)
+        assert (front.waiting_count, front.refused_count) == (0, 1)
+        answer = client.recv(4096)
+        client.close()
+        front.close()
+        return answer
+
+    assert uvloop.run(run()).startswith(b"HTTP/1.1 503 ")
+
+
+def test_what_the_supervisor_has_no_room_for_waits_its_turn() -> None:
+    async def run() -> list[bytes]:
+        taken: list[bytes] = []
+        has_room = False
+
+        def on_control(connection: socket.socket, data: bytes) -> bool:
+            if has_room:
+                taken.append(data)
+                connection.close()
+            return has_room
+
+        front = Front(_FullShards(), SystemClock(), on_control)
+        clients = []
+        for number in range(3):
+            client, accepted = socket.socketpair()
+            accepted.setblocking(False)
+            client.send(request("GET", "/v0/health", f"n: {number}"))
+            front.accepted(accepted)
+            clients.append(client)
+        assert front.waiting_count == 3
+        has_room = True
+        await until(lambda: front.waiting_count == 0)
+        for client in clients:
+            client.close()
+        front.close()
+        return taken
+
+    assert [data[-5:-4] for data in uvloop.run(run())] == [b"0", b"1", b"2"]

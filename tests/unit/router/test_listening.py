@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 
 import pytest
 
-from router.listening import ListenRefused, open_listeners, port_of, remove_port_file, write_port_file
+from router.listening import (
+    ListenRefused,
+    open_listeners,
+    port_of,
+    refuse_new,
+    remove_port_file,
+    write_port_file,
+)
 
 
 def connects(port: int, host: str = "127.0.0.1") -> bool:
@@ -72,3 +80,24 @@ def test_the_port_file_is_whole_and_can_be_removed_twice(tmp_path: Path) -> None
     remove_port_file(str(path))
     remove_port_file(str(path))
     assert not path.exists()
+
+
+def test_at_the_end_who_waits_is_accepted_and_nobody_new_comes() -> None:
+    [listener] = open_listeners("127.0.0.1", 0)
+    address = ("127.0.0.1", port_of([listener]))
+    with socket.create_connection(address) as early, socket.socket() as late:
+        early.sendall(b"sent before the end")
+        refuse_new(listener)
+        late.setblocking(False)
+        assert late.connect_ex(address) == errno.EINPROGRESS
+        listener.setblocking(False)
+        with listener.accept()[0] as accepted:
+            assert accepted.recv(100) == b"sent before the end"
+            early.sendall(b"and after it")
+            assert accepted.recv(100) == b"and after it"
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        # It has no connection of which a close would throw away what it sent.
+        with pytest.raises(OSError, match="not connected"):
+            late.getpeername()
+        listener.close()

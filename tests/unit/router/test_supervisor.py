@@ -77,9 +77,7 @@ def test_requests_during_a_stop_are_answered_or_refused(tmp_path: Path) -> None:
         stopped.set()
         for thread in threads:
             thread.join()
-    # Between the last accept and the end of the listener the kernel may take a connection and reset it.
-    assert set(outcomes) <= {200, 503, "refused", "ConnectionResetError"}
-    assert outcomes.count("ConnectionResetError") <= len(threads)
+    assert set(outcomes) <= {200, 503, "refused"}
 
 
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:

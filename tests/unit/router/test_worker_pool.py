@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,9 +15,10 @@ import uvloop
 
 from router import worker_process
 from router.backoff import Backoff
-from router.worker_process import SPEC_VARIABLE, WorkerProcess
+from router.worker_process import WorkerProcess
 from shared.board import Board, WorkerState
 from shared.errors import NOT_READY, SHUTTING_DOWN, STORAGE_FAILED
+from shared.handoff import send_connection
 from tests.harness.front_stage import FAKE_WORKER, TIMES, FrontStage, environment, is_alive, until
 
 pytestmark = pytest.mark.slow
@@ -99,6 +101,36 @@ def test_a_worker_that_crashes_on_its_way_up_is_tried_again_ever_more_slowly() -
     on_stage(play, shard_count=1, worker={"exit_code": 7, "reason": "no luck"})
 
 
+def test_why_a_worker_ended_is_told_until_it_is_ready_again() -> None:
+    async def play(stage: FrontStage) -> None:
+        for count in (1, 2):
+            await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
+            os.kill(stage.pid(0), signal.SIGKILL)
+            await until(lambda: stage.pool.restart_count(0) == count)  # noqa: B023
+            await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
+            assert stage.board.slot(0).reason == "was ended by SIGKILL"
+        assert b"was ended by SIGKILL" in (await stage.ask("GET", "/v0/ready")).body
+
+    on_stage(play, shard_count=1, worker={"ready_after": 60}, times=TIMES._replace(drain_seconds=0.1))
+
+
+def test_what_comes_into_the_channel_of_a_dead_worker_is_given_back() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        os.kill(stage.pid(0), signal.SIGKILL)
+        await until(lambda: stage.pool.restart_count(0) == 1)
+        client, accepted = socket.socketpair()
+        # As from an acceptor that has not looked at the board since.
+        assert send_connection(stage.pool.senders[0], accepted.fileno(), b"GET / HTTP/1.1\r\n")
+        accepted.close()
+        client.setblocking(False)
+        answer = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 4096), 10)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        client.close()
+
+    on_stage(play, shard_count=1, times=TIMES._replace(backoff_first_seconds=60, backoff_max_seconds=60))
+
+
 def test_a_worker_that_cannot_be_spawned_is_tried_again() -> None:
     async def play(stage: FrontStage) -> None:
         stage.pool._command = ("/does/not/exist",)
@@ -129,6 +161,7 @@ def test_a_drain_ends_all_workers_in_order() -> None:
         assert await stage.pool.drain()
         assert stage.pool.pids() == []
         assert not any(is_alive(pid) for pid in pids)
+        assert stage.pool.all_beat()
         assert code_of(stage, 0) == SHUTTING_DOWN
         await asyncio.sleep(0.1)
         assert stage.pool.pids() == []
@@ -211,13 +244,13 @@ def test_what_systemd_told_the_front_process_is_not_for_workers(monkeypatch: pyt
         board = Board.create(1)
         given = {**environment(), "NOTIFY_SOCKET": "/x", "LISTEN_FDS": "1", "WATCHDOG_USEC": "1"}
         with pytest.raises(FileNotFoundError):
-            WorkerProcess(FAKE_WORKER, given, {"shard": 0}, board.fd, lambda process: None)
+            WorkerProcess(FAKE_WORKER, given, "TOLD", {"shard": 0}, (board.fd,), lambda process: None)
         board.close()
         os.close(board.fd)
 
     uvloop.run(run())
     assert not {"NOTIFY_SOCKET", "LISTEN_FDS", "WATCHDOG_USEC"} & set(seen[0])
-    assert '"channel_fd":' in seen[0][SPEC_VARIABLE]
+    assert '"shard":0' in seen[0]["TOLD"]
 
 
 def test_a_worker_inherits_its_channel_and_the_board_and_nothing_else() -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from shared.board import REASON_BYTES_MAX, SLOT_BYTES, Board, Slot, WorkerState
+from shared.histogram import WORDS as HISTOGRAM_WORDS
 
 PROJECT = Path(__file__).parents[3]
 WORDS = [name for name, value in vars(Slot).items() if type(value).__name__ == "_Word"]
+HISTOGRAMS = [name for name, value in vars(Slot).items() if type(value).__name__ == "_Histogram"]
 
 
 @pytest.fixture
@@ -51,6 +53,18 @@ def test_each_number_has_a_place_of_its_own(board: Board) -> None:
     assert slot.reason == "why"
 
 
+def test_each_histogram_has_a_place_of_its_own(board: Board) -> None:
+    slot = board.slot(1)
+    slot.reason = "why"
+    for number, name in enumerate(HISTOGRAMS, 1):
+        setattr(slot, name, [number << 32 | word for word in range(HISTOGRAM_WORDS)])
+    for number, name in enumerate(HISTOGRAMS, 1):
+        assert getattr(slot, name) == [number << 32 | word for word in range(HISTOGRAM_WORDS)]
+    assert slot.reason == "why"
+    assert not any(getattr(slot, name) for name in WORDS)
+    assert not any(board.slot(2).words)
+
+
 def test_slots_do_not_reach_into_each_other(board: Board) -> None:
     slot = board.slot(1)
     for index in range(SLOT_BYTES // 8):
@@ -77,9 +91,9 @@ def test_a_reason_is_cut_to_whole_characters(board: Board, told: str, kept: str)
 def test_a_reason_that_is_being_changed_can_be_read(board: Board) -> None:
     slot = board.slot(0)
     slot.reason = "äöü"
-    slot.words[64] = 3
+    slot.words[384] = 3
     assert slot.reason == "ä\ufffd"
-    slot.words[64] = 1 << 60
+    slot.words[384] = 1 << 60
     assert slot.reason.startswith("äöü")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -16,6 +17,7 @@ from shared.link import (
     HEADER,
     NEVER_SENT,
     PAYLOAD_BYTES_MAX,
+    Asked,
     Link,
     LinkKind,
     LinkPool,
@@ -38,7 +40,7 @@ def _run(scene: Callable[[], Awaitable[T]]) -> T:
 
 
 def _link(serve: Serve = lambda kind, payload, reply: None) -> tuple[Link, RecordingTransport]:
-    link, wire = Link(serve), RecordingTransport()
+    link, wire = Link(serve, asks=True), RecordingTransport()
     link.connection_made(wire)
     return link, wire
 
@@ -139,6 +141,123 @@ def test_a_length_that_nobody_sends_closes_the_link() -> None:
     _run(scene)
 
 
+def test_frames_that_stand_before_a_close_still_leave() -> None:
+    async def scene() -> None:
+        link, wire = _link(lambda kind, payload, reply: reply(b"answer"))
+        link.data_received(_frame(LinkKind.REQUEST, 1, b"x"))
+        link.close()
+        assert wire.written == _frame(LinkKind.ANSWER, 1, b"answer")
+        assert wire.is_closed
+
+    _run(scene)
+
+
+# -- haste -------------------------------------------------------------------------------------------------
+
+
+def test_who_asked_may_hurry_the_other_end_which_answers_once() -> None:
+    async def scene() -> None:
+        waiting: list[Asked] = []
+
+        def serve(kind: int, payload: bytes, asked: Asked) -> None:
+            waiting.append(asked)
+            asked.hurry = lambda: asked(b"what there is")
+
+        link, wire = _link(serve)
+        link.data_received(_frame(LinkKind.REQUEST, 7, b"x"))
+        assert len(waiting) == 1
+        for _ in range(2):
+            link.data_received(_frame(LinkKind.HURRY, 7, b""))
+        waiting[0](b"too late")
+        link.data_received(_frame(LinkKind.HURRY, 8, b""))
+        await asyncio.sleep(0)
+        assert wire.take() == _frame(LinkKind.ANSWER, 7, b"what there is")
+
+    _run(scene)
+
+
+def test_a_question_is_hurried_once_and_not_when_it_is_answered() -> None:
+    async def scene() -> None:
+        link, wire = _link()
+        told: Answers = []
+        first, second = (link.call(LinkKind.REQUEST, b"", told.append) for _ in range(2))
+        await asyncio.sleep(0)
+        wire.take()
+        first.hurry()
+        first.hurry()
+        link.data_received(_frame(LinkKind.ANSWER, 2, b"answer"))
+        second.hurry()
+        await asyncio.sleep(0)
+        assert wire.take() == _frame(LinkKind.HURRY, 1, b"")
+        assert told == [b"answer"]
+
+    _run(scene)
+
+
+def test_what_waits_for_a_peer_that_is_gone_is_hurried() -> None:
+    async def scene() -> None:
+        hurried: list[int] = []
+
+        def serve(kind: int, payload: bytes, asked: Asked) -> None:
+            asked.hurry = lambda: hurried.append(1)
+
+        link, _ = _link(serve)
+        link.data_received(_frame(LinkKind.REQUEST, 1, b""))
+        link.connection_lost(None)
+        assert hurried == [1]
+
+    _run(scene)
+
+
+# -- what waits to be written ------------------------------------------------------------------------------
+
+
+def test_nothing_more_is_asked_of_a_peer_that_does_not_read() -> None:
+    async def scene() -> None:
+        link, wire = _link()
+        told: Answers = []
+        link.call(LinkKind.REQUEST, b"1", told.append)
+        link.pause_writing()
+        link.call(LinkKind.REQUEST, b"2", told.append)
+        assert told == [NEVER_SENT]
+        # Its answers are read on, or two processes might wait for each other.
+        assert not wire.is_reading_paused
+        link.data_received(_frame(LinkKind.ANSWER, 1, b"one"))
+        link.resume_writing()
+        link.call(LinkKind.REQUEST, b"3", told.append)
+        assert told == [NEVER_SENT, b"one"]
+
+    _run(scene)
+
+
+def test_one_turn_does_not_take_more_than_the_bound_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.link.WAITING_BYTES_MAX", 100)
+
+    async def scene() -> None:
+        link, wire = _link()
+        told: Answers = []
+        for _ in range(5):
+            link.call(LinkKind.REQUEST, b"x" * 60, told.append)
+        assert told == [NEVER_SENT] * 3
+        await asyncio.sleep(0)
+        assert len(wire.written) == 2 * (60 + HEADER.size)
+
+    _run(scene)
+
+
+def test_an_end_that_answers_reads_no_more_while_its_answers_are_not_read() -> None:
+    async def scene() -> None:
+        link = Link(lambda kind, payload, reply: reply(b"answer"))
+        wire = RecordingTransport()
+        link.connection_made(wire)
+        link.pause_writing()
+        assert wire.is_reading_paused
+        link.resume_writing()
+        assert not wire.is_reading_paused
+
+    _run(scene)
+
+
 # -- over a socket -----------------------------------------------------------------------------------------
 
 
@@ -156,7 +275,7 @@ def test_two_processes_ask_each_other_over_the_links_that_they_opened() -> None:
     async def scene() -> None:
         instance = secrets.token_hex(8)
         servers = [await serve_links(instance, name, _echo) for name in ("0", "1")]
-        pools = [LinkPool(instance, _echo) for _ in range(2)]
+        pools = [LinkPool(instance) for _ in range(2)]
         large = secrets.token_bytes(3 << 20)
         answers = await asyncio.gather(
             *(_ask(pools[n % 2], str(1 - n % 2), b"%d" % n) for n in range(200)), _ask(pools[0], "1", large)
@@ -173,7 +292,7 @@ def test_two_processes_ask_each_other_over_the_links_that_they_opened() -> None:
 def test_a_peer_that_is_not_there_is_told_at_once_and_found_when_it_comes() -> None:
     async def scene() -> None:
         instance = secrets.token_hex(8)
-        pool = LinkPool(instance, _echo)
+        pool = LinkPool(instance)
         assert await asyncio.gather(*(_ask(pool, "0", b"x") for _ in range(3))) == [NEVER_SENT] * 3
         server = await serve_links(instance, "0", _echo)
         assert await _ask(pool, "0", b"x") == b"1:x"
@@ -198,7 +317,7 @@ def test_a_peer_that_dies_is_found_again_when_it_is_back() -> None:
             return peers[-1]
 
         server = await loop.create_unix_server(make, address_of(instance, "0"))
-        pool = LinkPool(instance, _echo)
+        pool = LinkPool(instance)
         assert await _ask(pool, "0", b"x") is None
         server.close()
         again = await serve_links(instance, "0", _echo)
@@ -217,7 +336,7 @@ def test_a_process_of_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch
         asked: list[bytes] = []
         server = await serve_links(instance, "0", lambda kind, payload, reply: asked.append(payload))
         monkeypatch.setattr("shared.link.os.getuid", lambda: uid + 1)
-        pool = LinkPool(instance, _echo)
+        pool = LinkPool(instance)
         assert not await _ask(pool, "0", b"x")
         # So is one that asks without looking whom it talks to.
         with socket.socket(socket.AF_UNIX) as peer:
@@ -236,3 +355,37 @@ def _rest(peer: socket.socket) -> bytes:
         return peer.recv(100)
     except ConnectionError:
         return b""
+
+
+def test_a_peer_that_stops_reading_costs_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.link.WAITING_BYTES_MAX", 1 << 20)
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(address_of(instance, "0"))
+        listener.listen()
+        pool = LinkPool(instance)
+        told: Answers = []
+        piece = secrets.token_bytes(64 << 10)
+        for _ in range(200):
+            pool.call("0", LinkKind.REQUEST, piece, told.append)
+            await asyncio.sleep(0.001)
+        refused = told.count(NEVER_SENT)
+        assert 200 - refused < (1 << 20) * 2 // len(piece) + 16
+        # It reads on, and is asked again.
+        peer, _ = listener.accept()
+        peer.setblocking(False)
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                while True:
+                    await loop.sock_recv(peer, 1 << 20)
+        before = len(told)
+        pool.call("0", LinkKind.REQUEST, b"x", told.append)
+        assert len(told) == before
+        pool.close()
+        peer.close()
+        listener.close()
+
+    _run(scene)

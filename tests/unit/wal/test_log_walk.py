@@ -300,9 +300,7 @@ def test_a_header_that_names_another_ordinal_than_the_file_is_no_header() -> Non
 
 def test_a_log_that_does_not_reach_back_to_its_start_is_refused() -> None:
     first = two_batches()
-    with pytest.raises(
-        UnreadableLog, match="no snapshot to go on from: its first file is " + wal_name(6)
-    ):
+    with pytest.raises(UnreadableLog, match="no snapshot to go on from: its first file is " + wal_name(6)):
         walked(log_of(first.next_file()))
 
 

@@ -1,0 +1,157 @@
+"""The numbers of the server as Prometheus text and as JSON.
+
+The series are bounded: by the shards, and by as many topics as were asked for.
+
+Must not know: HTTP, where a number comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from router.metrics_table import SHARD_HISTOGRAMS, SHARD_METRICS, Kind, ShardHistogram
+from shared.board import Slot
+from shared.histogram import BUCKETS, bounds
+
+# Of a topic: the series, and what it is called in a list of topics.
+TOPIC_SERIES: Final = (
+    ("topics_topic_head_seq", "head_seq", "The highest sequence number."),
+    ("topics_topic_earliest_seq", "earliest_seq", "The first live one."),
+    ("topics_topic_records", "count", "Live records."),
+    ("topics_topic_bytes", "bytes", "Bytes of live records."),
+)
+# A mean of shares and flags would be no share: of those one shard stands for all.
+_LEAST: Final = ("topics_recovery_progress", "topics_shard_ready")
+_MOST: Final = (
+    "topics_wal_read_only",
+    "topics_shard_draining",
+    "topics_loop_late_us",
+    "topics_loop_late_us_peak",
+)
+
+
+class Sample(NamedTuple):
+    """One number of the whole server."""
+
+    name: str
+    kind: Kind
+    help: str
+    value: float
+
+
+class Measured(NamedTuple):
+    slots: Sequence[Slot]
+    samples: Sequence[Sample]
+    more: Mapping[str, list[float]]
+    """Counters by shard that are not on the board."""
+    topics: Sequence[Mapping[str, Any]]
+    """As a list of topics has them."""
+
+
+def as_prometheus(measured: Measured) -> str:
+    lines: list[str] = []
+    for sample in measured.samples:
+        lines += _header(sample.name, sample.kind, sample.help)
+        lines.append(f"{sample.name} {_number(sample.value)}")
+    for metric in SHARD_METRICS:
+        lines += _header(metric.name, metric.kind, metric.help)
+        lines += _series(metric.name, [metric.read(slot) for slot in measured.slots])
+    for name, values in measured.more.items():
+        lines += _header(name, "counter", "")
+        lines += _series(name, values)
+    for histogram in SHARD_HISTOGRAMS:
+        lines += _header(histogram.name, "histogram", histogram.help)
+        for shard, slot in enumerate(measured.slots):
+            lines += _histogram(histogram, shard, slot)
+    if measured.topics:
+        for name, field, text in TOPIC_SERIES:
+            lines += _header(name, "gauge", text)
+            # A name has no character that would have to be escaped.
+            lines += [f'{name}{{topic="{one["topic"]}"}} {one[field]}' for one in measured.topics]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(measured: Measured) -> dict[str, object]:
+    """The sums of all shards and, under `shards` and `topics`, each one's own."""
+    by_shard: list[dict[str, object]] = [{"shard": shard} for shard in range(len(measured.slots))]
+    found: dict[str, object] = {sample.name: _plain(sample.value) for sample in measured.samples}
+    table = {metric.name: [metric.read(slot) for slot in measured.slots] for metric in SHARD_METRICS}
+    for name, values in {**table, **measured.more}.items():
+        for one, value in zip(by_shard, values, strict=True):
+            one[name] = _plain(value)
+        whole = min(values) if name in _LEAST else max(values) if name in _MOST else sum(values)
+        found[name] = _plain(whole)
+    for histogram in SHARD_HISTOGRAMS:
+        for one, slot in zip(by_shard, measured.slots, strict=True):
+            told = {_label_value(label): _summary(read(slot)) for label, read in histogram.series}
+            one[histogram.name] = told.get("", told)
+    topics = [{field: one[field] for field in ("topic", *_TOPIC_FIELDS)} for one in measured.topics]
+    return {**found, "shards": by_shard, "topics": topics}
+
+
+_TOPIC_FIELDS: Final = tuple(field for _, field, _ in TOPIC_SERIES)
+
+
+def _histogram(histogram: ShardHistogram, shard: int, slot: Slot) -> Iterable[str]:
+    for label, read in histogram.series:
+        words = read(slot)
+        labels = f'shard="{shard}"' + (f",{label}" if label else "")
+        below = list(accumulate(words[: BUCKETS + 1]))
+        for bucket in range(histogram.first, histogram.last + 1):
+            yield f'{histogram.name}_bucket{{{labels},le="{1 << bucket}"}} {below[bucket]}'
+        yield f'{histogram.name}_bucket{{{labels},le="+Inf"}} {below[-1]}'
+        yield f"{histogram.name}_sum{{{labels}}} {words[-1]}"
+        yield f"{histogram.name}_count{{{labels}}} {below[-1]}"
+
+
+def _summary(words: list[int]) -> dict[str, object]:
+    """For a person: how many, what they add up to, and the bounds below which shares of them are."""
+    counts = words[: BUCKETS + 1]
+    count = sum(counts)
+    shares = {"below_p50": 0.5, "below_p99": 0.99, "below_p999": 0.999}
+    return {
+        "count": count,
+        "sum": words[-1],
+        **{name: _bound_of(counts, count * share) for name, share in shares.items() if count},
+    }
+
+
+def _bound_of(counts: list[int], wanted: float) -> int | None:
+    """The least bound below which so many are; None when that has no bound.
+
+    >>> _bound_of([0, 90, 0, 10] + [0] * 27, 50), _bound_of([0, 90, 0, 10] + [0] * 27, 99)
+    (2, 8)
+    """
+    seen = 0
+    for count, bound in zip(counts, bounds(), strict=False):
+        seen += count
+        if seen >= wanted:
+            return bound
+    return None
+
+
+def _label_value(label: str) -> str:
+    """
+    >>> _label_value('operation="read"'), _label_value("")
+    ('read', '')
+    """
+    return label.partition("=")[2].strip('"')
+
+
+def _header(name: str, kind: str, text: str) -> list[str]:
+    return [*([f"# HELP {name} {text}"] if text else []), f"# TYPE {name} {kind}"]
+
+
+def _series(name: str, values: list[float]) -> list[str]:
+    return [f'{name}{{shard="{shard}"}} {_number(value)}' for shard, value in enumerate(values)]
+
+
+def _number(value: float) -> str:
+    plain = _plain(value)
+    return str(plain) if isinstance(plain, int) else repr(plain)
+
+
+def _plain(value: float) -> int | float:
+    return int(value) if value == int(value) else value

@@ -1,0 +1,76 @@
+"""The doors of the shards: whether a connection can be handed to a shard now, and the handing over.
+
+All of it comes from the board and from the sending ends of the channels, so every process that accepts
+connections has doors of its own and asks nobody.
+
+Must not know: who starts workers, what a connection is about, HTTP.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from shared.board import Board, Slot, WorkerState
+from shared.clock import Clock
+from shared.errors import NOT_READY, SHUTTING_DOWN, STORAGE_FAILED, Refusal
+from shared.handoff import send_connection
+
+RETRY_AFTER_MS: Final = 1000
+
+
+class ShardDoors:
+    """`senders` are the sending ends of the workers' channels, in the order of the shards."""
+
+    def __init__(
+        self, board: Board, clock: Clock, fresh_seconds: float, senders: Sequence[socket.socket]
+    ) -> None:
+        assert len(board) == len(senders)
+        self._board = board
+        self._clock = clock
+        self._fresh_ms = int(fresh_seconds * 1000)
+        self._senders = senders
+        self._next_any = 0
+        self.is_draining = False
+
+    def __len__(self) -> int:
+        return len(self._senders)
+
+    def refusal(self, shard: int) -> Refusal | None:
+        """Why no connection can be handed to the shard now; None when one can."""
+        slot = self._board.slot(shard)
+        state = slot.state
+        if state is WorkerState.READY and silence_ms(slot, self._clock) <= self._fresh_ms:
+            return None
+        detail: dict[str, object] = {"shard": shard}
+        if state is WorkerState.REFUSED or state is WorkerState.FAILED:
+            message = f"shard {shard} cannot serve what is on its disk: {slot.reason or state.name.lower()}"
+            return Refusal(STORAGE_FAILED, message, detail, RETRY_AFTER_MS)
+        if self.is_draining:
+            return Refusal(SHUTTING_DOWN, "the server is shutting down", None, RETRY_AFTER_MS)
+        told = "does not answer" if state is WorkerState.READY else f"is {state.name.lower()}"
+        return Refusal(NOT_READY, f"shard {shard} {told}", detail, RETRY_AFTER_MS)
+
+    def any_ready(self) -> int | None:
+        """A shard that takes connections, each in its turn; None when there is none."""
+        count = len(self._senders)
+        for offset in range(count):
+            shard = (self._next_any + offset) % count
+            if self.refusal(shard) is None:
+                self._next_any = shard + 1
+                return shard
+        return None
+
+    def send(self, shard: int, fd: int, data: bytes) -> bool:
+        """Hand a connection to a shard that `refusal` allows; False when there is no room now."""
+        try:
+            return send_connection(self._senders[shard], fd, data)
+        except ConnectionError:
+            # Nobody holds the other end any more: the supervisor has died and the worker too, so there is
+            # never room again, and the end of this process is near.
+            return False
+
+
+def silence_ms(slot: Slot, clock: Clock) -> int:
+    return int(clock.monotonic() * 1000) - slot.beat_ms

@@ -1,0 +1,309 @@
+"""What crosses from one worker to another in a whole server: connections, writes in doubt, caps, waits."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.names import topic_id
+from shared.placement import shard_of
+from tests.harness.raw_client import RawClient
+from tests.harness.served import Served, served
+
+pytestmark = pytest.mark.slow
+
+SHARDS = 2
+PATIENCE_SECONDS = 30.0
+
+
+def _names(shard: int, prefix: str) -> Iterator[str]:
+    return (name for n in count() if shard_of(topic_id(name := f"{prefix}{n}"), SHARDS) == shard)
+
+
+HOME, AWAY = next(_names(0, "t")), next(_names(1, "t"))
+ONE = b'{"records":[{"data":1}]}'
+
+
+def _metrics(port: int, key: str = "") -> dict[str, Any]:
+    fields = ["accept: application/json", *([f"authorization: Bearer {key}"] if key else [])]
+    with RawClient(port) as client:
+        return dict(client.ask("GET", "/v0/metrics", None, *fields).json)
+
+
+def _wait_until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        time.sleep(0.02)
+
+
+def _worker_of(server: Served, shard: int) -> int:
+    """The pid of a shard's worker."""
+    pid = server.process.pid
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if f'"shard":{shard},'.encode() in Path(f"/proc/{child}/environ").read_bytes():
+            return int(child)
+    raise AssertionError(f"shard {shard} has no worker")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("workers")) as running:
+        yield running
+
+
+# -- connections -------------------------------------------------------------------------------------------
+
+
+def _moved(port: int) -> int:
+    return sum(one["value"] for one in _values(_metrics(port), "topics_connections_moved_total"))
+
+
+def _forwarded(port: int) -> int:
+    return sum(one["value"] for one in _values(_metrics(port), "topics_requests_forwarded_total"))
+
+
+def _values(metrics: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = metrics[name]
+    if isinstance(found, list):
+        return found
+    return [{"value": found}]
+
+
+def test_a_connection_goes_to_the_shard_that_it_asks_for_and_the_client_notices_nothing(
+    server: Served,
+) -> None:
+    moved = _moved(server.port)
+    with RawClient(server.port) as client:
+        assert client.ask("PUT", f"/v0/topics/{HOME}", b"{}").status in (200, 201)
+        heads = []
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            answer = client.ask("POST", f"/v0/topics/{AWAY}", ONE)
+            assert answer.status in (200, 201), answer
+            heads.append(answer.json["first_seq"])
+        # It came once, and is at home there.
+        _wait_until(lambda: _moved(server.port) == moved + 1)
+        before = _forwarded(server.port)
+        for _ in range(200):
+            heads.append(client.ask("POST", f"/v0/topics/{AWAY}", ONE).json["first_seq"])
+        time.sleep(0.6)
+        assert _forwarded(server.port) - before < 10
+    assert heads == list(range(heads[0], heads[0] + len(heads)))
+
+
+def test_a_connection_that_goes_round_stays(server: Served) -> None:
+    moved = _moved(server.port)
+    with RawClient(server.port) as client:
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            for topic in (HOME, AWAY):
+                assert client.ask("POST", f"/v0/topics/{topic}", ONE).status in (200, 201)
+    time.sleep(0.6)
+    assert _moved(server.port) == moved
+
+
+def test_a_burst_that_moves_with_its_connection_is_answered_whole(server: Served) -> None:
+    """Many requests in one segment, some of them cut: all that was read goes along."""
+    moved = _moved(server.port)
+    body = b'{"records":[{"data":"%b"}]}' % (b"x" * 400)
+    head = b"POST /v0/topics/%b HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" % AWAY.encode()
+    one = head + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    with RawClient(server.port) as client:
+        assert client.ask("GET", f"/v0/topics/{HOME}").status in (200, 404)
+        seqs: list[int] = []
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            client.send(one * 100)
+            seqs += [client.read_answer().json["first_seq"] for _ in range(100)]
+    assert seqs == list(range(seqs[0], seqs[0] + len(seqs)))
+    _wait_until(lambda: _moved(server.port) == moved + 1)
+
+
+# -- in doubt ----------------------------------------------------------------------------------------------
+
+
+def _write(server: Served, keyed: bool, number: int, stop: threading.Event, told: list[Any]) -> None:
+    with RawClient(server.port) as client:
+        client.socket.settimeout(60)
+        assert client.ask("GET", f"/v0/topics/{HOME}").status in (200, 404)
+        for n in count():
+            if stop.is_set():
+                return
+            # Now and then something of the other shard, so that the connection stays where it is.
+            if n % 4 == 0:
+                client.ask("GET", f"/v0/topics/{HOME}")
+            data = f"{number}-{n}"
+            fields = [f"idempotency-key: {data}"] if keyed else []
+            body = b'{"records":[{"data":"%b"}]}' % data.encode()
+            answer = client.ask("POST", f"/v0/topics/{AWAY}-kill", body, *fields)
+            told.append((data, answer.status, answer.json))
+            if answer.status >= 300:
+                assert answer.fields["retry-after"] == "1"
+                time.sleep(0.05)
+
+
+def test_keyed_writes_over_a_link_that_dies_are_answered_once_their_shard_is_back(tmp_path: Path) -> None:
+    topic = f"{AWAY}-kill"
+    keyed: list[Any] = []
+    plain: list[Any] = []
+    if shard_of(topic_id(topic), SHARDS) != 1:
+        pytest.fail("the topic has to be elsewhere")
+    with served(tmp_path) as server:
+        with RawClient(server.port) as client:
+            assert client.ask("PUT", f"/v0/topics/{topic}", b'{"durability":"fsync"}').status == 201
+        stop = threading.Event()
+        crew = [
+            threading.Thread(target=_write, args=(server, n % 2 == 0, n, stop, plain if n % 2 else keyed))
+            for n in range(6)
+        ]
+        for one in crew:
+            one.start()
+        time.sleep(0.7)
+        os.kill(_worker_of(server, 1), signal.SIGKILL)
+        acked = len(keyed)
+        _wait_until(lambda: len(keyed) > acked + 50)
+        stop.set()
+        for one in crew:
+            one.join()
+        records: list[tuple[str, int]] = []
+        with RawClient(server.port) as client:
+            at = 0
+            while True:
+                body = json.dumps({"from_seq": at, "limit": 1000}).encode()
+                page = client.ask("POST", f"/v0/topics/{topic}/diff", body).json
+                records += [(record["data"], record["$seq"]) for record in page["records"]]
+                at = page["next_from_seq"]
+                if page["caught_up"]:
+                    break
+    assert {status for _, status, _ in keyed} <= {200, 503}
+    assert any(answer["deduped"] for _, status, answer in keyed if status == 200) or keyed
+    assert {status for _, status, _ in plain} <= {200, 503, 504}
+    assert max(Counter(data for data, _ in records).values()) == 1
+    found = dict(records)
+    for data, status, answer in keyed + plain:
+        if status == 200:
+            assert found[data] == answer["first_seq"]
+
+
+# -- caps over all shards ----------------------------------------------------------------------------------
+
+
+def test_the_cap_on_topics_is_exact_over_all_shards(tmp_path: Path) -> None:
+    bound, told = 20, []
+    with served(tmp_path, "--max-topics", str(bound)) as server:
+
+        def create(number: int) -> None:
+            names = zip(_names(number % 2, f"c{number}-"), range(10), strict=False)
+            with RawClient(server.port) as client:
+                for name, n in names:
+                    if n % 2:
+                        answer = client.ask("PUT", f"/v0/topics/{name}", b"{}")
+                    else:
+                        answer = client.ask("POST", f"/v0/topics/{name}", ONE)
+                    told.append((name, answer))
+
+        crew = [threading.Thread(target=create, args=(n,)) for n in range(6)]
+        for one in crew:
+            one.start()
+        for one in crew:
+            one.join()
+        made = [name for name, answer in told if answer.status == 201]
+        assert len(made) == bound
+        refused = next(answer for _, answer in told if answer.status != 201)
+        assert {answer.status for _, answer in told} == {201, 429}
+        assert (refused.code, refused.fields["retry-after"]) == ("throttled", "1")
+        assert refused.json["error"]["detail"]["limit"] == "max_topics"
+        assert refused.json["error"]["detail"]["max"] == bound
+        with RawClient(server.port) as client:
+            listed = client.ask("GET", "/v0/topics?page_size=1000").json["topics"]
+            assert sorted(one["topic"] for one in listed) == sorted(made)
+            # What exists is written to, and one that goes makes room for one more, on any shard.
+            assert client.ask("POST", f"/v0/topics/{made[0]}", ONE).status == 200
+            for n, gone in enumerate(made[:6]):
+                assert client.ask("DELETE", f"/v0/topics/{gone}").json["deleted"]
+                assert client.ask("PUT", f"/v0/topics/{next(_names(n % 2, f'd{n}-'))}", b"{}").status == 201
+                assert client.ask("PUT", f"/v0/topics/{next(_names(n % 2, f'e{n}-'))}", b"{}").status == 429
+        with RawClient(server.port) as client:
+            # A shard that is down keeps its place.
+            assert client.ask("GET", f"/v0/topics/{next(_names(0, 'f'))}").status == 404
+            os.kill(_worker_of(server, 1), signal.SIGKILL)
+            for n in range(20):
+                answer = client.ask("PUT", f"/v0/topics/{next(_names(0, f'f{n}-'))}", b"{}")
+                assert answer.status in (429, 503), answer
+                time.sleep(0.05)
+
+
+def test_a_new_topic_takes_all_that_comes_for_it_in_order(tmp_path: Path) -> None:
+    """Also while the front process is asked whether there is room."""
+    with served(tmp_path, "--max-topics", "3") as server, RawClient(server.port) as client:
+        path = f"/v0/topics/{next(_names(0, 'n'))}"
+        head = (
+            f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 24\r\n\r\n"
+        )
+        client.send(b"".join(head.encode() + b'{"records":[{"data":%d}]}' % n for n in range(9)))
+        answers = [client.read_answer() for _ in range(9)]
+        assert [answer.json["first_seq"] for answer in answers] == list(range(1, 10))
+        assert [answer.status for answer in answers] == [201] + [200] * 8
+        records = client.ask("POST", path + "/diff", b"{}").json["records"]
+        assert [record["data"] for record in records] == list(range(9))
+
+
+def test_the_cap_on_bytes_is_over_all_shards(tmp_path: Path) -> None:
+    bound, size = 100_000, 9_000
+    body = b'{"records":[{"data":"%b"}]}' % (b"x" * size)
+    with served(tmp_path, "--max-total-bytes", str(bound)) as server, RawClient(server.port) as client:
+        taken, refused = 0, None
+        for n in range(40):
+            answer = client.ask("POST", f"/v0/topics/{(HOME, AWAY)[n % 2]}", body)
+            if answer.status == 429:
+                refused = answer
+                break
+            taken += 1
+        assert refused is not None
+        assert bound <= taken * (size + 100)
+        assert taken * size <= bound + SHARDS * (size + 100)
+        assert refused.json["error"]["detail"]["limit"] == "max_total_bytes"
+        assert "retry-after" in refused.fields
+        # Reads and deletes go on, and make room.
+        assert client.ask("POST", f"/v0/topics/{HOME}/diff", b"{}").status == 200
+        assert client.ask("POST", f"/v0/topics/{HOME}/delete", b'{"before_seq":1000}').status == 200
+        _wait_until(lambda: client.ask("POST", f"/v0/topics/{HOME}", body).status == 200, 5)
+
+
+# -- waits -------------------------------------------------------------------------------------------------
+
+
+def test_a_wait_at_another_shard_ends_early_with_the_server(tmp_path: Path) -> None:
+    with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
+        fields = {"content-type": "application/json"}
+        for topic in (AWAY, HOME):
+            client.request("POST", f"/v0/topics/{topic}", ONE, fields)
+            client.getresponse().read()
+        with RawClient(server.port) as other:
+            # Placed at home by its first request.
+            assert other.ask("GET", f"/v0/topics/{HOME}").status == 200
+            wait = b'{"from_seq":1,"wait_ms":30000}'
+            other.send(
+                b"POST /v0/topics/%b/diff HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\n\r\n%b" % (AWAY.encode(), len(wait), wait)
+            )
+            time.sleep(0.3)
+            began = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            answer = other.read_answer()
+            assert (answer.status, answer.json["records"], answer.closes) == (200, [], True)
+            assert time.monotonic() - began < 5
+        assert server.process.wait(PATIENCE_SECONDS) == 0

@@ -1,0 +1,99 @@
+"""More connections than there are descriptors: the log goes on, and who waits is served later."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness.served import Served, served
+
+pytestmark = pytest.mark.slow
+
+DESCRIPTORS = 200
+CONNECTIONS = 160
+RECORD = "x" * 16_000
+FILE_BYTES = 64 << 10
+
+
+def limit_descriptors(server: Served) -> None:
+    """Of the front process, and of a worker that it starts from now on."""
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    (first,) = worker_pids(server)
+    os.kill(first, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while ready_count(server) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def worker_pids(server: Served) -> list[int]:
+    return [int(pid) for pid in re.findall(r'"worker_pid":(\d+)', server.log.read_text())]
+
+
+def ready_count(server: Served) -> int:
+    return server.log.read_text().count("shard 0 is ready")
+
+
+def connect(port: int) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(b"GET /v0/topics/t HTTP/1.1\r\nhost: here\r\n\r\n")
+    return client
+
+
+def status(client: socket.socket, seconds: float) -> int | None:
+    """Of the answer that comes in this time."""
+    client.settimeout(seconds)
+    try:
+        answer = client.recv(1 << 16)
+    except TimeoutError:
+        return None
+    assert answer.startswith(b"HTTP/1.1 ")
+    return int(answer[9:12])
+
+
+def append(client: socket.socket) -> int | None:
+    body = json.dumps({"records": [{"data": RECORD}]}).encode()
+    head = b"POST /v0/topics/t HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+    client.sendall(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+    return status(client, 20)
+
+
+def test_a_flood_of_connections_does_not_break_the_log(tmp_path: Path) -> None:
+    with served(tmp_path, "--shards=1", f"--wal-file-bytes={FILE_BYTES}") as server:
+        limit_descriptors(server)
+        clients = [connect(server.port)]
+        assert status(clients[0], 20) == 404
+        assert append(clients[0]) == 201
+        while len(clients) < CONNECTIONS:
+            clients.append(connect(server.port))
+        answers = [status(client, 0.2) for client in clients[1:]]
+        assert 20 < answers.count(200) < DESCRIPTORS // 2
+        assert set(answers) == {200, None}
+        # Each file of the log is a descriptor more.
+        for _ in range(100):
+            assert append(clients[0]) == 200
+        files = list((tmp_path / "data" / "shards" / "00" / "wal").glob("wal-*"))
+        assert len(files) > 100 * len(RECORD) // FILE_BYTES
+
+        waiting = [client for client, answer in zip(clients[1:], answers, strict=True) if answer is None]
+        for client, answer in zip(clients[1:], answers, strict=True):
+            if answer is not None:
+                client.close()
+        assert {status(client, 20) for client in waiting} <= {200, 503}
+        assert append(clients[0]) == 200
+        told = server.log.read_text()
+        assert "no connections are taken over" in told
+        assert "Traceback" not in told
+        assert "was lost" not in told
+        assert len(worker_pids(server)) == 2
+        for client in (*waiting, clients[0]):
+            client.close()
+        assert server.stop() == 0

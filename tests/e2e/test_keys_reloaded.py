@@ -1,0 +1,100 @@
+"""Keys that change while the server runs: read again on SIGHUP, here and in the workers, of now and later."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.harness.served import Served, served
+
+pytestmark = pytest.mark.slow
+
+OLD, NEW = "old-" + "k" * 32, "new-" + "k" * 32
+# One of each shard, and one that the front process answers.
+PATHS = [*(f"/v0/topics/t{number}" for number in range(8)), "/v0/topics"]
+
+
+def status(port: int, path: str, key: str) -> int:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", path, headers={"authorization": f"Bearer {key}"})
+        return connection.getresponse().status
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def knows(server: Served, key: str) -> bool:
+    return all(status(server.port, path, key) in (200, 404) for path in PATHS)
+
+
+def knows_not(server: Served, key: str) -> bool:
+    return all(status(server.port, path, key) == 401 for path in PATHS)
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def hang_up(server: Served, told: str) -> None:
+    """SIGHUP, until the log says so."""
+    count = server.log.read_text().count(told)
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: server.log.read_text().count(told) > count)
+
+
+def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    config = tmp_path / "topicsd.toml"
+    write(config, f'api_keys = "{OLD}"\n')
+    with served(tmp_path, "--config", str(config)) as server:
+        assert knows(server, OLD)
+        assert knows_not(server, NEW)
+
+        write(config, f'api_keys = "{NEW}"\nport = 4999\n')
+        hang_up(server, "the keys were read again")
+        until(lambda: knows_not(server, OLD))
+        assert knows(server, NEW)
+        # A flag overrules what the file says of the port.
+        assert "takes a restart" not in server.log.read_text()
+
+        for broken, told in (
+            (f'api_keys = "{OLD}:raed"', "there is no such scope"),
+            ("api_keys = ", "is no TOML"),
+            ('api_keys = ""', "without any everybody could do everything"),
+            (f'api_keys = "{OLD}"\nmax_limit = 0', "max_limit"),
+        ):
+            write(config, broken)
+            hang_up(server, told)
+            assert knows(server, NEW)
+            assert status(server.port, PATHS[0], OLD) == 401
+        config.unlink()
+        hang_up(server, "No such file")
+        assert knows(server, NEW)
+
+        workers = set(re.findall(r'"worker_pid":(\d+)', server.log.read_text()))
+        assert len(workers) == 2
+        for pid in workers:
+            os.kill(int(pid), signal.SIGKILL)
+        until(lambda: knows(server, NEW))
+        assert knows_not(server, OLD)
+        assert OLD not in server.log.read_text()
+        assert NEW not in server.log.read_text()
+        assert server.stop() == 0
+
+
+def test_keys_of_the_environment_stay(tmp_path: Path) -> None:
+    with served(tmp_path, environ={"TOPICS_API_KEYS": f"{OLD}:read"}) as server:
+        hang_up(server, "the keys were read again")
+        assert knows(server, OLD)
+        assert server.stop() == 0

@@ -1,0 +1,61 @@
+"""The metrics of a server that has something to tell."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.harness.served import served
+
+pytestmark = pytest.mark.slow
+
+APPENDS, RECORDS, READS = 40, 3, 10
+
+
+def test_every_number_is_there_after_requests(tmp_path: Path) -> None:
+    with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
+
+        def ask(method: str, path: str, body: object = None) -> bytes:
+            sent = None if body is None else json.dumps(body)
+            client.request(method, path, sent, {"content-type": "application/json"})
+            answer = client.getresponse()
+            assert answer.status in (200, 201)
+            return answer.read()
+
+        for number in range(APPENDS):
+            ask("POST", f"/v0/topics/t{number % 4}", {"records": [{"data": number}] * RECORDS})
+        for _ in range(READS):
+            ask("POST", "/v0/topics/t1/diff", {"from_seq": 0})
+        ask("GET", "/v0/topics/t1")
+
+        def numbers(path: str = "/v0/metrics") -> dict[str, float]:
+            """By their names, the shards and kinds together."""
+            found: dict[str, float] = {}
+            text = ask("GET", path).decode()
+            for name, value in re.findall(r"^(\w+)(?:\{(?![^}]*le=).*\})? (\S+)$", text, re.MULTILINE):
+                found[name] = found.get(name, 0) + float(value)
+            return found
+
+        deadline = time.monotonic() + 20
+        while (told := numbers())["topics_reads_total"] < READS or told["topics_wal_unsynced_bytes"]:
+            assert time.monotonic() < deadline, told
+            time.sleep(0.05)
+        assert told["topics_appends_total"] == APPENDS
+        assert told["topics_records_total"] == told["topics_records_live"] == APPENDS * RECORDS
+        assert told["topics_reads_total"] == READS
+        assert told["topics_bytes_live"] > APPENDS * RECORDS * 46
+        assert told["topics_request_latency_us_count"] == APPENDS + READS + 1
+        assert told["topics_request_latency_us_sum"] > 0
+        assert told["topics_wal_batch_frames_count"] == told["topics_wal_batches_total"] > 0
+        assert told["topics_wal_batch_frames_sum"] == told["topics_wal_frames_total"]
+        assert told["topics_wal_fsync_latency_us_count"] == told["topics_wal_fsyncs_total"] > 0
+        assert told["topics_topic_head_seq"] == APPENDS * RECORDS
+        assert told["topics_topic_metrics_truncated"] == 0
+        assert numbers("/v0/metrics?topics=1")["topics_topic_metrics_truncated"] == 1
+        assert server.stop() == 0

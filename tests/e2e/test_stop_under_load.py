@@ -1,0 +1,155 @@
+"""A stop of the real server while clients go on: who sent a request gets a whole answer, or no connection.
+
+The only exception is HTTP's own: on a connection that was kept open, a request that is sent after the stop
+began may cross the end of the connection.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.harness.served import served
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_SECONDS = 30.0
+BODY = b'{"records":[{"data":1}]}'
+
+
+def append(number: int) -> bytes:
+    head = f"POST /v0/topics/t{number % 7} HTTP/1.1\r\nhost: here\r\ncontent-length: {len(BODY)}\r\n"
+    return head.encode() + b"content-type: application/json\r\n\r\n" + BODY
+
+
+def health(number: int) -> bytes:
+    del number
+    return b"GET /v0/health HTTP/1.1\r\nhost: here\r\n\r\n"
+
+
+def slow_read(number: int) -> bytes:
+    """One that waits for what does not come, and is answered early by a stop."""
+    body = b'{"from_seq":1000000,"wait_ms":20000}'
+    head = f"POST /v0/topics/t{number % 7}/diff HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n"
+    return head.encode() + b"content-type: application/json\r\n\r\n" + body
+
+
+class Clients:
+    """Threads that ask; what they were not answered, and when they had asked it."""
+
+    def __init__(self, port: int) -> None:
+        self.statuses: set[int] = set()
+        self.answer_count = 0
+        self.unanswered: list[tuple[str, float]] = []
+        self._port = port
+        self._is_over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, ask: Callable[[int], bytes], keeps: bool, count: int) -> None:
+        for number in range(count):
+            thread = threading.Thread(target=self._run, args=(ask, keeps, number))
+            self._threads.append(thread)
+            thread.start()
+
+    def join(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, ask: Callable[[int], bytes], keeps: bool, number: int) -> None:
+        while not self._is_over.is_set():
+            try:
+                connection = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE_SECONDS)
+            except ConnectionRefusedError:
+                return
+            with closing(connection):
+                while self._ask_once(connection, ask(number), keeps):
+                    number += 1
+
+    def _ask_once(self, connection: socket.socket, request: bytes, keeps: bool) -> bool:
+        """Whether the connection may be asked again."""
+        sent = time.monotonic()
+        data = b""
+        with suppress(OSError):
+            connection.sendall(request)
+            sent = time.monotonic()
+            while not is_whole(data) and (more := connection.recv(1 << 16)):
+                data += more
+        if not is_whole(data):
+            kind = "kept" if keeps else "new"
+            self.unanswered.append((f"{kind}: {request[:30]!r} got {data!r}", sent))
+            return False
+        self.answer_count += 1
+        self.statuses.add(int(data.split()[1]))
+        return keeps and b"connection: close" not in data.lower() and not self._is_over.is_set()
+
+
+def is_whole(data: bytes) -> bool:
+    head, end, body = data.partition(b"\r\n\r\n")
+    lengths = [int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    return bool(end) and len(body) >= sum(lengths)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("all_at_once", [False, True])
+@pytest.mark.parametrize("fronts", [1, 2])
+def test_a_stop_answers_what_was_sent(tmp_path: Path, fronts: int, all_at_once: bool) -> None:
+    """`all_at_once` is how systemd stops a service: every process of it is told."""
+    with served(tmp_path, f"--fronts={fronts}") as server:
+        clients = Clients(server.port)
+        for ask in (append, health):
+            clients.start(ask, keeps=False, count=3)
+            clients.start(ask, keeps=True, count=3)
+        clients.start(slow_read, keeps=True, count=2)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while clients.answer_count < 500 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        stopped_at = time.monotonic()
+        for pid in children(server.process.pid) if all_at_once else []:
+            os.kill(pid, signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE_SECONDS) == 0
+        clients.join()
+    lost = [told for told, sent in clients.unanswered if sent < stopped_at or told.startswith("new")]
+    assert lost == []
+    # The first append makes the topic, and a read may come before it.
+    assert clients.statuses <= {200, 201, 404, 503}
+
+
+def test_a_request_that_is_half_there_is_told_that_the_server_stops(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        halves = (
+            append(0)[:-5],
+            append(0)[:40],
+            b"POST /v0/topics/a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab",
+            b"GET /v0/health HTTP/1.1\r\nho",
+            b"GET /v0",
+            b"",
+        )
+        connections = [
+            socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) for _ in halves
+        ]
+        for connection, half in zip(connections, halves, strict=True):
+            connection.sendall(half)
+        time.sleep(0.3)
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        for connection in connections:
+            with closing(connection):
+                data = connection.recv(1 << 16)
+                assert data.startswith(b"HTTP/1.1 503 ")
+                assert b"shutting_down" in data
+        assert server.process.wait(PATIENCE_SECONDS) == 0
+        # Nobody waits for the rest.
+        assert time.monotonic() - began < 8

@@ -1,0 +1,270 @@
+"""The ledger as the clients of a running server keep it: many threads write into it, the API shows what is.
+
+Promises: the rules are `judge`'s. What a client had for sure is told from what it does not know: an answer is
+an ack, a refusal after which nothing was written, or leaves it open, and so does a connection that ends. What
+a reader was shown counts like an ack. `check` reads every topic through the API, with nobody writing.
+
+What it must not know: processes, how the load is made.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from random import Random
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tests.harness.ledger import Ledger
+from tests.harness.ledger_entries import Durability, Found, Request
+from tests.harness.raw_client import Answer, RawClient, request_bytes
+from tests.harness.whole_server import name_on
+
+PAGE_RECORDS: Final = 997
+PATIENCE_SECONDS: Final = 10.0
+# Answers that say that nothing was written, and those that leave it open.
+REFUSED: Final = {
+    (503, "not_ready"),
+    (503, "shutting_down"),
+    (507, "storage_full"),
+    (429, "throttled"),
+}
+IN_DOUBT: Final = {(504, "in_doubt"), (503, "storage_failed")}
+_SIZES: Final = (1, 10, 100, 100, 1000, 10_000)
+
+
+class Sent(NamedTuple):
+    """A request with all that it takes to send it again."""
+
+    request: Request
+    wire: bytes
+    is_again: bool = False
+    # What a repetition has to be answered with; None when that depends on what the crash left.
+    was_there: bool | None = None
+
+
+class Seen(NamedTuple):
+    """An answer that was no ack, and who got it."""
+
+    topic: str
+    status: int
+    code: str
+
+
+class _Record(msgspec.Struct):
+    seq: int = msgspec.field(name="$seq")
+    data: msgspec.Raw
+    tag: str | None = msgspec.field(name="$tag", default=None)
+
+
+class _Gap(msgspec.Struct):
+    gap_from: int
+    gap_to: int
+    reason: str
+
+
+class _Page(msgspec.Struct):
+    records: list[_Record]
+    next_from_seq: int
+    head_seq: int
+    caught_up: bool
+    tombstone: _Gap | None
+
+
+class _State(msgspec.Struct):
+    head_seq: int
+    earliest_seq: int
+    count: int
+
+
+def seed_of_this_run() -> int:
+    seed = int(os.environ.get("TOPICS_TEST_SEED", time.time_ns()))
+    print(f"replay with TOPICS_TEST_SEED={seed} (the kernel chooses its moments anew)")
+    return seed
+
+
+def book_of(shard_count: int) -> ProcessLedger:
+    """Of each shard a topic of class disk, `d…`, and one of class fsync, `f…`."""
+    book: dict[str, Durability] = {}
+    for shard in range(shard_count):
+        book[name_on(shard, shard_count, "d")] = "disk"
+        book[name_on(shard, shard_count, "f")] = "fsync"
+    return ProcessLedger(book)
+
+
+class ProcessLedger:
+    def __init__(self, topics: dict[str, Durability]) -> None:
+        self.topics = topics
+        self.ledger = Ledger()
+        self.answers: Counter[Seen] = Counter()
+        self.complaints: list[str] = []
+        self.acked_count = 0
+        self.deduped_count = 0
+        self._lock = threading.Lock()
+        self._number = 0
+        self._keyed: list[Sent] = []
+        self._seen: dict[str, dict[int, bytes]] = {name: {} for name in topics}
+        for name, durability in topics.items():
+            self.ledger.topic(name, durability)
+
+    # -- what writers tell ---------------------------------------------------------------------------------
+
+    def make_topics(self, port: int) -> None:
+        for name, durability in self.topics.items():
+            made = _ask(port, "PUT", f"/v0/topics/{name}", b'{"durability":"%b"}' % durability.encode())
+            assert made.status == 201, made
+
+    def send(self, topic: str, rng: Random, *, size: int | None = None) -> Sent:
+        """A request is about to be sent: some records, some with a key, some with tags."""
+        with self._lock:
+            self._number += 1
+            number = self._number
+        filler = b"x" * (rng.choice(_SIZES) if size is None else size)
+        payloads = [
+            b'{"at":[%d,%d],"x":"%b"}' % (number, index, filler) for index in range(rng.choice((1, 1, 2, 7)))
+        ]
+        tag = f"t{number}" if rng.random() < 0.3 else None
+        key = f"key-{number}" if rng.random() < 0.5 else None
+        told = b',"tag":"%b"' % tag.encode() if tag else b""
+        body = b'{"records":[%b]' % b",".join([b'{"data":%b%b}' % (payload, told) for payload in payloads])
+        body += b',"idempotency_key":"%b"}' % key.encode() if key else b"}"
+        with self._lock:
+            request = self.ledger.sent(topic, payloads, tags=[tag] * len(payloads), key=key)
+        sent = Sent(request, request_bytes("POST", f"/v0/topics/{topic}", body))
+        if key:
+            with self._lock:
+                self._keyed.append(sent)
+        return sent
+
+    def send_again(self, sent: Sent) -> None:
+        with self._lock:
+            self.ledger.retried(sent.request)
+
+    def answered(self, sent: Sent, answer: Answer) -> bool:
+        """Note what came; whether it was an ack."""
+        with self._lock:
+            if answer.status in (200, 201):
+                self._acked(sent, answer)
+                return True
+            told = Seen(sent.request.topic, answer.status, answer.code)
+            self.answers[told] += 1
+            if (told.status, told.code) in REFUSED:
+                # Of one that is sent again it says nothing about the first time.
+                if sent.is_again:
+                    self._leave_open(sent)
+                else:
+                    self.ledger.refused(sent.request)
+                if "retry-after" not in answer.fields:
+                    self.complaints.append(f"no Retry-After: {answer}")
+            elif (told.status, told.code) in IN_DOUBT:
+                self._leave_open(sent)
+            else:
+                self._leave_open(sent)
+                self.complaints.append(f"an answer that nobody expected: {answer}")
+        return False
+
+    def lost(self, sent: Sent) -> None:
+        """The connection ended before the answer."""
+        with self._lock:
+            self._leave_open(sent)
+
+    def _leave_open(self, sent: Sent) -> None:
+        # What is known to be there stays known, whatever becomes of a repetition.
+        if sent.request.fate != "acked":
+            self.ledger.errored(sent.request)
+
+    def _acked(self, sent: Sent, answer: Answer) -> None:
+        told = answer.json
+        request = sent.request
+        try:
+            self.ledger.acked(request, told["first_seq"])
+            assert told["count"] == len(request.payloads), told
+            assert told["last_seq"] == told["first_seq"] + told["count"] - 1, told
+            assert told["durability"] == request.durability, told
+            assert request.key is not None or not told["deduped"], told
+            assert sent.was_there is None or told["deduped"] == sent.was_there, f"{sent}: {told}"
+        except AssertionError as error:
+            self.complaints.append(str(error))
+        self.acked_count += 1
+        self.deduped_count += told["deduped"]
+
+    # -- what readers tell ---------------------------------------------------------------------------------
+
+    def read_on(self, client: RawClient, name: str, cursor: int) -> int:
+        """Read one page behind the cursor while others write; where the next one begins."""
+        answer = client.ask("POST", f"/v0/topics/{name}/diff", b'{"from_seq":%d,"limit":1000}' % cursor)
+        if answer.status != 200:
+            assert (answer.status, answer.code) in REFUSED | IN_DOUBT, answer
+            return cursor
+        page = msgspec.json.decode(answer.body, type=_Page)
+        with self._lock:
+            for record in page.records:
+                cursor += 1
+                if record.seq != cursor:
+                    self.complaints.append(f"{name}: seq {record.seq} is read where {cursor} is due")
+                self._seen[name][record.seq] = bytes(record.data)
+        return page.next_from_seq
+
+    # -- a crash, and what it left -------------------------------------------------------------------------
+
+    def crashed(self) -> list[Sent]:
+        """Processes are gone, and nobody writes: the keyed requests of which nothing is known."""
+        doubtful = [
+            sent._replace(is_again=True)
+            for sent in self._keyed
+            if sent.request.fate in ("in_flight", "errored")
+        ]
+        self._keyed.clear()
+        self.ledger.new_generation(machine_failed=False)
+        return doubtful
+
+    def check(self, port: int) -> None:
+        """Everything that is there, against everything that is known. A crash of processes loses nothing, so
+        no loss may be reported either."""
+        assert not self.complaints, self.complaints[:3]
+        found = {name: self._found(port, name) for name in self.topics}
+        for name, seen in self._seen.items():
+            there = {seq: payload for seq, payload, _ in found[name].records}
+            for seq, payload in seen.items():
+                assert there.get(seq) == payload, f"{name}: a reader saw {payload!r:.60} at seq {seq}"
+        self.ledger.check(found, exact=True)
+
+    def settled(self, doubtful: list[Sent]) -> list[Sent]:
+        """After a check it is known how each has to be answered when it is sent again."""
+        return [sent._replace(was_there=sent.request.fate == "acked") for sent in doubtful]
+
+    def _found(self, port: int, name: str) -> Found:
+        answer = _ask(port, "GET", f"/v0/topics/{name}")
+        assert answer.status == 200, answer
+        state = msgspec.json.decode(answer.body, type=_State)
+        found = Found(state.head_seq, 0, state.earliest_seq)
+        cursor = 0
+        while True:
+            body = b'{"from_seq":%d,"limit":%d,"include_tags":true}' % (cursor, PAGE_RECORDS)
+            answer = _ask(port, "POST", f"/v0/topics/{name}/diff", body)
+            assert answer.status == 200, answer
+            page = msgspec.json.decode(answer.body, type=_Page)
+            if page.tombstone is not None:
+                gap = page.tombstone
+                found.lost.append((gap.gap_from, gap.gap_to, gap.reason))
+            found.records += [(one.seq, bytes(one.data), one.tag) for one in page.records]
+            if page.caught_up:
+                break
+            assert page.next_from_seq > cursor, page
+            cursor = page.next_from_seq
+        assert len(found.records) == state.count, f"{name}: {len(found.records)} records, {state}"
+        return found
+
+
+def _ask(port: int, method: str, target: str, body: bytes | None = None) -> Answer:
+    """Ask, and again while a worker has no turn on a machine that is busy with other things."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        with RawClient(port) as client:
+            answer = client.ask(method, target, body)
+        if answer.status != 503 or answer.code != "not_ready" or time.monotonic() > deadline:
+            return answer
+        time.sleep(0.1)

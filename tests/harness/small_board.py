@@ -1,0 +1,43 @@
+"""A board of some shards that all serve, for tests of what is counted over them.
+
+Promises: every slot is as its worker would have it: ready, with a beat of the clock's now.
+
+What it must not know: who reads it.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+from shared.board import Board, WorkerState
+from shared.clock import Clock
+
+
+class SmallBoard:
+    def __init__(self, shards: int, clock: Clock) -> None:
+        self.board = Board.create(shards)
+        self._clock = clock
+
+    def __enter__(self) -> SmallBoard:
+        for shard in range(len(self.board)):
+            self.begin(shard, pid=100 + shard)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.board.close()
+        os.close(self.board.fd)
+
+    def begin(self, shard: int, pid: int, topics: int = 0) -> None:
+        """A worker that is ready."""
+        slot = self.board.slot(shard)
+        slot.clear()
+        slot.pid = pid
+        slot.topics = topics
+        slot.beat_ms = int(self._clock.monotonic() * 1000)
+        slot.state = WorkerState.READY
+
+    def end(self, shard: int) -> None:
+        self.board.slot(shard).clear()

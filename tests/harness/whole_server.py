@@ -1,0 +1,267 @@
+"""A server with all its processes, over one directory, to be killed and stopped in parts.
+
+Promises: `start` makes it ready; a process that it names is signalled through a descriptor of it, so never
+another one that came by its number. `kill` ends all processes at once and comes back when none is left. What
+is still there behind the block is ended.
+
+What it must not know: what the answers should be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+from shared.names import topic_id
+from shared.placement import shard_of
+from tests.harness.command_run import environment
+from tests.harness.raw_client import RawClient
+from tests.harness.served import Served, served
+
+END_SECONDS = 30.0
+WORKER_SPEC = b"TOPICSD_WORKER="
+
+
+class Process:
+    """One that somebody else has started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._fd = os.pidfd_open(pid)
+
+    def signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, number)
+
+    def wait(self, seconds: float = END_SECONDS) -> bool:
+        """Whether it has ended by then."""
+        ended = select.poll()
+        ended.register(self._fd, select.POLLIN)
+        return bool(ended.poll(seconds * 1000))
+
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class WholeServer:
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        shards: int = 2,
+        environ: dict[str, str] | None = None,
+        data_dir: Path | None = None,
+    ) -> None:
+        """The data is in `folder`/data unless told; everything else that it needs is in `folder`."""
+        self.folder = folder
+        self.shards = shards
+        self._flags = (f"--shards={shards}", *flags)
+        if data_dir is not None:
+            self._flags = (*self._flags, f"--data-dir={data_dir}")
+        self._environ = environ
+        self._stack = ExitStack()
+        self._served: Served | None = None
+
+    def __enter__(self) -> WholeServer:
+        self.start()
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        try:
+            if self._served is not None:
+                # Nothing stays behind, also not a worker that was stopped and cannot hear of the end.
+                self.kill()
+        finally:
+            self._stack.close()
+
+    # -- its life ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        assert self._served is None
+        self._served = self._stack.enter_context(served(self.folder, *self._flags, environ=self._environ))
+
+    def start_and_kill(self, seconds: float) -> None:
+        """It has so long to come up, which may be too short for it."""
+        assert self._served is None
+        flags = ["--port=0", f"--data-dir={self.folder / 'data'}", *self._flags]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "topicsd", "serve", *flags], env=environment(), stderr=log
+            )
+        time.sleep(seconds)
+        _kill([Process(process.pid), *_processes(_descendants(process.pid))])
+        process.wait()
+
+    def stop(self) -> int:
+        """In order, by SIGTERM; the exit code."""
+        children = self.children()
+        code = self.served.stop()
+        for child in children:
+            assert child.wait(0), f"process {child.pid} outlived its server"
+            child.close()
+        self._end()
+        return code
+
+    def kill(self, rng: Random | None = None) -> None:
+        """All of it, in an order of `rng`; none of them has the time to do anything about the others. Where
+        the front process is gone already, whoever ended it has to see to its children."""
+        is_whole = self.served.process.poll() is None
+        processes = [self.front, *self.children()] if is_whole else []
+        if rng is not None:
+            rng.shuffle(processes)
+        _kill(processes)
+        self.served.process.wait()
+        self._end()
+
+    def _end(self) -> None:
+        self._served = None
+        self._stack.close()
+
+    # -- its parts -----------------------------------------------------------------------------------------
+
+    @property
+    def served(self) -> Served:
+        assert self._served is not None, "it does not run"
+        return self._served
+
+    @property
+    def port(self) -> int:
+        return self.served.port
+
+    @property
+    def front(self) -> Process:
+        return Process(self.served.process.pid)
+
+    def worker(self, shard: int) -> Process | None:
+        """Of this shard, when there is one now."""
+        found = self.worker_pids().get(shard)
+        if found is not None:
+            with suppress(ProcessLookupError):
+                return Process(found)
+        return None
+
+    def a_worker(self, shard: int) -> Process:
+        found = self.worker(shard)
+        assert found is not None, f"shard {shard} has no worker"
+        return found
+
+    def worker_pids(self) -> dict[int, int]:
+        """By shard."""
+        return _worker_pids(self.served.process.pid)
+
+    def children(self) -> list[Process]:
+        """Whatever the front process has started."""
+        return _processes(_descendants(self.served.process.pid))
+
+    def topic_of(self, shard: int, prefix: str) -> str:
+        return name_on(shard, self.shards, prefix)
+
+    def wait_for(self, is_so: Callable[[], bool], what: str, seconds: float = END_SECONDS) -> float:
+        """How long it took."""
+        started = time.monotonic()
+        while not is_so():
+            waited = time.monotonic() - started
+            assert waited < seconds, f"not within {seconds} s: {what}\n{self.served.log.read_text()[-2000:]}"
+            time.sleep(0.01)
+        return time.monotonic() - started
+
+    def wait_for_shard(self, shard: int) -> float:
+        """Until new connections to it are served; how long it took."""
+        return self.wait_for(lambda: self._is_served(shard), f"shard {shard} serves")
+
+    def _is_served(self, shard: int) -> bool:
+        try:
+            with RawClient(self.port) as client:
+                target = f"/v0/topics/{self.topic_of(shard, 'served')}"
+                return client.ask("GET", target).status in (200, 404)
+        except (OSError, AssertionError):
+            return False
+
+
+def name_on(shard: int, shard_count: int, prefix: str) -> str:
+    """A topic that the shard owns."""
+    names = (f"{prefix}{number}" for number in range(10_000))
+    return next(name for name in names if shard_of(topic_id(name), shard_count) == shard)
+
+
+@contextmanager
+def nothing_left_behind(folder: Path) -> Iterator[None]:
+    """Behind it there is no shared memory and no socket that was not there before, in files or without."""
+    before = _left_behind(folder)
+    yield
+    deadline = time.monotonic() + 5
+    # Other programs of this machine have memory with a name for a moment, too.
+    while (left := _left_behind(folder) - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def _left_behind(folder: Path) -> set[str]:
+    found = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
+    found |= {str(path) for path in folder.rglob("*") if path.is_socket() or path.is_fifo()}
+    layout = folder / "data" / "LAYOUT.json"
+    if layout.exists():
+        instance = json.loads(layout.read_text())["instance"]
+        table = Path("/proc/net/unix").read_text(errors="replace")
+        found |= set(re.findall(rf"@topicsd/{instance}\S*", table))
+    return found
+
+
+def _processes(pids: list[int]) -> list[Process]:
+    """Those that are still there."""
+    found = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            found.append(Process(pid))
+    return found
+
+
+def _kill(processes: list[Process]) -> None:
+    """All at once: stopped first, none of them has a turn between the first end and the last."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            process.signal(number)
+    for process in processes:
+        assert process.wait(), f"process {process.pid} does not end"
+        process.close()
+
+
+def _worker_pids(front_pid: int) -> dict[int, int]:
+    found = {}
+    for pid in _descendants(front_pid):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if line.startswith(WORKER_SPEC):
+                    found[int(json.loads(line.removeprefix(WORKER_SPEC))["shard"])] = pid
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with contextlib.suppress(OSError, IndexError):
+                status = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                if status[0] != "Z":
+                    parents[int(entry)] = int(status[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]

@@ -1,0 +1,138 @@
+"""Clients that write without end, each a thread with a connection of its own, and one that reads.
+
+Promises: what they send and are told is in the `ProcessLedger` before and after. Some stay with one topic,
+some go round all of them, so that their requests cross the shards; some send several at once. A connection
+that ends is opened again, and whoever is refused waits a moment. Behind the block no request is on its way.
+
+What it must not know: what becomes of the server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from types import TracebackType
+
+from tests.harness.process_ledger import ProcessLedger, Sent
+from tests.harness.raw_client import READ_BYTES, RawClient
+
+PAUSE_SECONDS = 0.02
+JOIN_SECONDS = 60.0
+
+
+class ConnectionEnded(Exception):
+    """The server closed it, in order or not."""
+
+
+class Client(RawClient):
+    """It takes the end of its connection for what it is; a malformed answer stays an error."""
+
+    def _recv(self) -> bytes:
+        try:
+            data = self.socket.recv(READ_BYTES)
+        except ConnectionError as error:
+            raise ConnectionEnded(repr(error)) from None
+        if not data:
+            raise ConnectionEnded(f"behind {self._held!r}")
+        return data
+
+    def send(self, data: bytes) -> None:
+        try:
+            super().send(data)
+        except ConnectionError as error:
+            raise ConnectionEnded(repr(error)) from None
+
+
+class Crew:
+    def __init__(
+        self,
+        port: int,
+        book: ProcessLedger,
+        seed: object,
+        *,
+        writers: int = 4,
+        retries: list[Sent] | None = None,
+        topics: list[str] | None = None,
+        pause_seconds: float = 0.0,
+        size: int | None = None,
+    ) -> None:
+        self._port = port
+        self._book = book
+        self._topics = topics or list(book.topics)
+        self._pause_seconds = pause_seconds
+        self._size = size
+        self._retries = deque(retries or ())
+        self._ending = threading.Event()
+        self.ended_count = 0
+        """Connections that ended before an answer."""
+        self._threads = [
+            threading.Thread(target=self._live, args=(self._write, Random(f"{seed} {number}")))
+            for number in range(writers)
+        ]
+        self._threads.append(threading.Thread(target=self._live, args=(self._read, Random(f"{seed} r"))))
+
+    def __enter__(self) -> Crew:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
+            assert not thread.is_alive(), "a client does not come to its end"
+
+    def _live(self, work: Callable[[Client, Random], None], rng: Random) -> None:
+        while not self._ending.is_set():
+            try:
+                with Client(self._port) as client:
+                    work(client, rng)
+            except (ConnectionEnded, ConnectionError):
+                self.ended_count += 1
+                self._ending.wait(PAUSE_SECONDS)
+            except Exception as problem:
+                self._book.complaints.append(f"{type(problem).__name__}: {problem}")
+                return
+
+    def _write(self, client: Client, rng: Random) -> None:
+        own = rng.choice(self._topics) if rng.random() < 0.4 else None
+        depth = rng.choice((1, 1, 3, 10))
+        for _ in range(200):
+            if self._ending.wait(self._pause_seconds) or not self._exchange(client, rng, own, depth):
+                return
+
+    def _exchange(self, client: Client, rng: Random, own: str | None, depth: int) -> bool:
+        """Send so many at once and read what comes; whether the connection goes on."""
+        sent = deque(self._next(rng, own) for _ in range(depth))
+        is_refused = False
+        try:
+            client.send(b"".join([one.wire for one in sent]))
+            while sent:
+                answer = client.read_answer("POST")
+                is_refused = not self._book.answered(sent.popleft(), answer) or is_refused
+                if answer.closes:
+                    break
+        finally:
+            for one in sent:
+                self._book.lost(one)
+        if is_refused:
+            self._ending.wait(PAUSE_SECONDS)
+        return not answer.closes
+
+    def _next(self, rng: Random, own: str | None) -> Sent:
+        try:
+            again = self._retries.popleft()
+        except IndexError:
+            return self._book.send(own or rng.choice(self._topics), rng, size=self._size)
+        self._book.send_again(again)
+        return again
+
+    def _read(self, client: Client, rng: Random) -> None:
+        cursors = dict.fromkeys(self._topics, 0)
+        while not self._ending.wait(0.01):
+            name = rng.choice(self._topics)
+            cursors[name] = self._book.read_on(client, name, cursors[name])

@@ -1,0 +1,135 @@
+"""The ledger of a running server finds what it is there for: each test breaks a promise behind its back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.harness.http_server import FAST, HttpServer
+from tests.harness.process_ledger import ProcessLedger, Sent
+from tests.harness.raw_client import Answer, RawClient
+
+pytestmark = pytest.mark.slow
+
+
+class Stage:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.book = ProcessLedger({"d": "disk"})
+        self.book.make_topics(port)
+        self._rng = Random(1)
+
+    def sent(self) -> Sent:
+        return self.book.send("d", self._rng)
+
+    def sent_with_key(self) -> Sent:
+        while (sent := self.sent()).request.key is None:
+            self.book.answered(sent, refusal(503, "not_ready"))
+        return sent
+
+    def ask(self, sent: Sent) -> Answer:
+        with RawClient(self.port) as client:
+            client.send(sent.wire)
+            return client.read_answer("POST")
+
+    def write(self) -> Sent:
+        sent = self.sent()
+        assert self.book.answered(sent, self.ask(sent))
+        return sent
+
+    def delete(self, before_seq: int) -> None:
+        with RawClient(self.port) as client:
+            body = b'{"before_seq":%d}' % before_seq
+            assert client.ask("POST", "/v0/topics/d/delete", body).status == 200
+
+    def check(self) -> None:
+        self.book.crashed()
+        self.book.check(self.port)
+
+
+def refusal(status: int, code: str, **fields: str) -> Answer:
+    told = {"content-type": "application/json", "retry-after": "1", **fields}
+    return Answer(status, "", told, b'{"error":{"code":"%b","message":""}}' % code.encode())
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with HttpServer(tmp_path / "data") as server:
+        yield Stage(server.ports[FAST])
+
+
+def test_a_run_in_which_nothing_went_wrong_is_accepted(stage: Stage) -> None:
+    for _ in range(20):
+        stage.write()
+    stage.check()
+    stage.check()
+
+
+def test_an_acked_record_that_is_gone_is_found(stage: Stage) -> None:
+    stage.write()
+    stage.write()
+    stage.delete(2)
+    with pytest.raises(AssertionError):
+        stage.check()
+
+
+def test_a_record_that_was_refused_and_is_there_is_found(stage: Stage) -> None:
+    sent = stage.sent()
+    stage.ask(sent)
+    stage.book.answered(sent, refusal(503, "not_ready"))
+    with pytest.raises(AssertionError, match="came back"):
+        stage.check()
+
+
+def test_a_request_in_doubt_may_be_there_or_not_and_is_not_there_twice(stage: Stage) -> None:
+    there, lost = stage.sent(), stage.sent()
+    stage.ask(there)
+    stage.book.answered(there, refusal(504, "in_doubt"))
+    stage.book.lost(lost)
+    stage.check()
+    twice = stage.sent()
+    stage.book.lost(twice)
+    stage.ask(twice._replace(wire=twice.wire.replace(b"idempotency_key", b"idempotency_xxx")))
+    stage.ask(twice._replace(wire=twice.wire.replace(b"idempotency_key", b"idempotency_yyy")))
+    with pytest.raises(AssertionError):
+        stage.check()
+
+
+def test_a_repetition_has_to_be_told_what_became_of_the_first(stage: Stage) -> None:
+    first = stage.sent_with_key()
+    stage.ask(first)
+    stage.book.lost(first)
+    doubtful = stage.book.crashed()
+    stage.book.check(stage.port)
+    (again,) = stage.book.settled(doubtful)
+    assert again.was_there
+    stage.book.send_again(again)
+    answer = stage.ask(again)
+    assert stage.book.answered(again, answer)
+    assert not stage.book.complaints
+    stage.book.answered(again._replace(was_there=False), answer)
+    assert stage.book.complaints
+
+
+def test_what_a_reader_saw_has_to_stay(stage: Stage) -> None:
+    sent = stage.sent()
+    stage.ask(sent)
+    with RawClient(stage.port) as client:
+        assert stage.book.read_on(client, "d", 0) > 0
+        client.ask("DELETE", "/v0/topics/d")
+    stage.book.lost(sent)
+    stage.book.crashed()
+    stage.book.ledger.forget("d")
+    with RawClient(stage.port) as client:
+        assert client.ask("PUT", "/v0/topics/d", b"{}").status == 201
+    with pytest.raises(AssertionError, match="a reader saw"):
+        stage.book.check(stage.port)
+
+
+def test_an_answer_that_nobody_expected_is_found(stage: Stage) -> None:
+    stage.book.answered(stage.sent(), refusal(500, "internal"))
+    with pytest.raises(AssertionError, match="nobody expected"):
+        stage.check()

@@ -1,0 +1,178 @@
+"""A request whose topic another shard owns: it is asked there, and answered as if it had been asked here.
+
+F1  What the owner never got is 503, at once: the client asks again.
+F2  What it got and did not answer is in doubt when it changes something. An append with an idempotency key
+    is asked again until the owner is back, and the key finds out what became of it; so it has one answer,
+    and no 504 unless the owner stays away. The owner is told how long ago it was asked first: where its
+    window has gone by, or is off, the key protects nothing and the answer is 504.
+F3  Other writes are 504 then. To ask them again is not the same: another client's write may lie between,
+    and they say how much they did. Reads are 503.
+F4  A client that leaves, or a process that ends, hurries what waits at the owner.
+
+Must not know: what an operation does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from shared.errors import IN_DOUBT, NOT_READY, Refusal
+from shared.forwarded import Forwarded, decode_answer, encode_forwarded
+from shared.http_answer import CLOSE
+from shared.link import FRONT, NEVER_SENT, LinkKind, LinkPool
+from topicsd.http.call import Call
+from topicsd.http.peers import Peers
+from topicsd.wal.sync_thread import Loop
+
+AGAIN_SECONDS: Final = 0.1
+# Longer than a worker that hangs is waited for, and its restart.
+AGAIN_SECONDS_MAX: Final = 20.0
+RETRY_AFTER_MS: Final = 1000
+
+WRITES: Final = frozenset({"append", "put_topic", "delete_topic", "delete_records"})
+WAITS: Final = frozenset({"diff"})
+
+
+class _Keyed(msgspec.Struct, gc=False):
+    idempotency_key: str | None = None
+
+
+_decode_key = msgspec.json.Decoder(_Keyed).decode
+
+
+class Forwarder:
+    def __init__(
+        self,
+        links: LinkPool,
+        peers: Peers | None,
+        loop: Loop,
+        monotonic: Callable[[], float],
+        is_ending: Callable[[], bool],
+    ) -> None:
+        self.links = links
+        self.peers = peers
+        self.loop = loop
+        self.monotonic = monotonic
+        self.is_ending = is_ending
+        self.count = 0
+
+    def start(self, operation: str, owner: int | None, call: Call, prefixes: tuple[str, ...]) -> None:
+        """Have it answered by the shard, or by the front process (None)."""
+        if owner is not None and self.peers is not None:
+            refusal = self.peers.refusal(owner)
+            if refusal is not None:
+                call.refuse(refusal)
+                return
+        self.count += 1
+        fields = call.fields
+        asked = Forwarded(
+            operation,
+            call.name,
+            call.query,
+            fields.content_type,
+            fields.accept,
+            fields.idempotency_key,
+            call.body,
+            prefixes,
+        )
+        Foreign(self, owner, call, asked).ask()
+
+
+class Foreign:
+    """One request on its way to its owner and back."""
+
+    __slots__ = ("_asked", "_call", "_forwarder", "_owner", "_since", "_timer")
+
+    def __init__(self, forwarder: Forwarder, owner: int | None, call: Call, asked: Forwarded) -> None:
+        self._forwarder = forwarder
+        self._owner = owner
+        self._call = call
+        self._asked = asked
+        self._since = -1.0
+        """When it was sent first, once that is in doubt."""
+
+    def ask(self) -> None:
+        asked, call = self._asked, self._call
+        peer = FRONT if self._owner is None else str(self._owner)
+        question = self._forwarder.links.call(peer, LinkKind.REQUEST, encode_forwarded(asked), self._answered)
+        if asked.operation in WAITS:
+            call.hurry = question.hurry
+
+    def _answered(self, answer: bytes | None) -> None:
+        call = self._call
+        call.hurry = None
+        if answer:
+            status, fields, body = decode_answer(answer)
+            if fields.endswith(CLOSE):
+                call.closes, fields = True, fields.removesuffix(CLOSE)
+            call.send_parts([body], len(body), status, fields)
+        elif (answer == NEVER_SENT and self._since < 0) or self._asked.operation not in WRITES:
+            call.refuse(self._not_reached())
+        elif self._is_keyed():
+            self._ask_later()
+        else:
+            call.refuse(self._in_doubt())
+
+    # -- asking again --------------------------------------------------------------------------------------
+
+    def _is_keyed(self) -> bool:
+        asked = self._asked
+        if asked.operation != "append":
+            return False
+        if asked.idempotency_key:
+            return True
+        try:
+            return bool(_decode_key(asked.body).idempotency_key)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+
+    def _ask_later(self) -> None:
+        forwarder, call = self._forwarder, self._call
+        now = forwarder.monotonic()
+        if self._since < 0:
+            self._since = call.started
+        if now - self._since > AGAIN_SECONDS_MAX or forwarder.is_ending():
+            call.refuse(self._in_doubt())
+            return
+        self._timer = forwarder.loop.call_later(AGAIN_SECONDS, self._ask_again)
+        call.hurry = self._give_up
+
+    def _ask_again(self) -> None:
+        forwarder = self._forwarder
+        peers = forwarder.peers
+        if peers is not None and self._owner is not None and peers.refusal(self._owner) is not None:
+            self._ask_later()
+            return
+        self._call.hurry = None
+        self._asked.asked_ms = int((forwarder.monotonic() - self._since) * 1000) + 1
+        self.ask()
+
+    def _give_up(self) -> None:
+        self._timer.cancel()
+        self._call.hurry = None
+        self._call.refuse(self._in_doubt())
+
+    # -- what the client is told ---------------------------------------------------------------------------
+
+    def _not_reached(self) -> Refusal:
+        told = "the front process" if self._owner is None else f"shard {self._owner}"
+        return Refusal(NOT_READY, f"{told} does not answer", _shard(self._owner), RETRY_AFTER_MS)
+
+    def _in_doubt(self) -> Refusal:
+        return in_doubt(self._asked.operation, self._owner, self._is_keyed())
+
+
+def in_doubt(operation: str, owner: int | None, is_keyed: bool) -> Refusal:
+    message = f"shard {owner} went away before it answered: this may have been done, or not"
+    if is_keyed:
+        message += "; send it again with the same idempotency key"
+    elif operation == "append":
+        message += "; with an idempotency key it could be sent again without harm"
+    return Refusal(IN_DOUBT, message, _shard(owner), RETRY_AFTER_MS)
+
+
+def _shard(owner: int | None) -> dict[str, object] | None:
+    return None if owner is None else {"shard": owner}

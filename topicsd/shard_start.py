@@ -1,0 +1,105 @@
+"""The start of the worker's shard: wait for its lock, replay its log, and say all the while that it goes on.
+
+N1  A replay holds the loop for as long as the log is long. So whoever reads the log calls back every MiB, and
+    there the worker beats, says how far it is, and looks whether it is to end.
+N2  A worker of the generation before may still drain and hold the lock. It is waited for without end: a
+    start that gave up would have a shard refused for ever that only came a moment too early.
+
+Must not know: connections, what a shard is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from shared.board import Slot, WorkerState
+from shared.clock import Clock
+from topicsd.disk.dir_lock import DirectoryInUse
+from topicsd.disk.fs import RealFs
+from topicsd.disk.layout import shard_paths
+from topicsd.engine.shard import Shard
+from topicsd.wal.log_walk import UnreadableLog
+from topicsd.wal.recovery import RecoveryRefused
+from topicsd.wal.sync_thread import start_threads
+from topicsd.wal.writer import Identity
+from topicsd.worker_spec import Spec
+
+logger = logging.getLogger("topicsd.worker")
+
+LOCK_RETRY_SECONDS = 0.1
+
+
+class StartEnded(Exception):
+    """The worker was told to end before it was ready."""
+
+
+class StartRefused(Exception):
+    """The shard does not start from what is on the disk, and no other start will. Says why."""
+
+
+class ShardStart:
+    def __init__(
+        self,
+        spec: Spec,
+        clock: Clock,
+        slot: Slot,
+        beat: Callable[[], None],
+        is_told_to_end: Callable[[], bool],
+    ) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._slot = slot
+        self._beat = beat
+        self._is_told_to_end = is_told_to_end
+
+    async def open(self, on_failure: Callable[[OSError], None]) -> Shard:
+        """Raises `StartEnded` and `StartRefused`."""
+        loop = asyncio.get_running_loop()
+        spec = self._spec
+        threads = start_threads(loop, spec.shard)
+        identity = Identity(bytes.fromhex(spec.instance), spec.shard)
+        paths = shard_paths(spec.data_dir, spec.shard)
+        fs = RealFs()
+        try:
+            while True:
+                try:
+                    return Shard(
+                        fs,
+                        self._clock,
+                        loop,
+                        threads,
+                        paths,
+                        identity,
+                        spec.settings,
+                        on_failure,
+                        self.progress,
+                    )
+                except DirectoryInUse:
+                    self._say_waiting(fs.lock_owner(paths.lock))
+                await asyncio.sleep(LOCK_RETRY_SECONDS)
+                self._go_on()
+        except (RecoveryRefused, UnreadableLog) as error:
+            raise StartRefused(str(error)) from error
+
+    def progress(self, done: int, total: int) -> None:
+        """Called while the log is read (N1)."""
+        slot = self._slot
+        if slot.state is not WorkerState.REPLAYING:
+            slot.reason = ""
+            slot.state = WorkerState.REPLAYING
+        slot.replay_done, slot.replay_total = done, total
+        self._beat()
+        self._go_on()
+
+    def _say_waiting(self, owner: int | None) -> None:
+        told = "another process" if owner is None else f"process {owner}"
+        reason = f"waits for {told}, which still holds the shard"
+        if self._slot.reason != reason:
+            logger.info("shard %d %s", self._spec.shard, reason)
+            self._slot.reason = reason
+
+    def _go_on(self) -> None:
+        if self._is_told_to_end():
+            raise StartEnded

@@ -1,0 +1,22 @@
+"""What the front process tells a worker when it starts it, in one variable of its environment.
+
+Must not know: what is done with it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.config import Settings
+
+SPEC_VARIABLE = "TOPICSD_WORKER"
+
+
+class Spec(msgspec.Struct, frozen=True):
+    shard: int
+    shards: int
+    data_dir: str
+    instance: str
+    channel_fd: int
+    board_fd: int
+    settings: Settings
