@@ -10,7 +10,7 @@ TYPED := $(wildcard topicsd shared router tests/harness)
 FORMATTED := $(PACKAGES) tests
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-deep check format clean
+.PHONY: help install run test test-deep bench check format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ test: $(STAMP) ## run the tests but for the long runs
 
 test-deep: $(STAMP) ## run the tests, the long runs too and at full length
 	TOPICS_TEST_DEEP=1 $(BIN)/python -m pytest -m ""
+
+bench: $(STAMP) ## measure the server beside its ceilings, save the result and draw it
+	$(BIN)/python -m loadtest bench --save --plot loadtest/results/latest.png
 
 check: $(STAMP) ## format, lint, types and house rules
 	$(BIN)/ruff format --check $(FORMATTED)
