@@ -21,6 +21,7 @@ from topicsd.wal.frame import LEN_BYTES
 from topicsd.wal.log_place import LogPlace
 
 WINDOW_BYTES = 4 << 20
+_ZEROS = bytes(64 << 10)
 
 
 class FoundBatch(NamedTuple):
@@ -121,12 +122,26 @@ def survey(fs: Fs, fd: int, epoch: bytes, offset: int) -> Survey:
     data_end = offset
     at = offset
     while piece := fs.pread(fd, WINDOW_BYTES, at):
-        used = len(piece.rstrip(b"\0"))
+        used = used_bytes(piece)
         if used:
             data_end = at + used
         at += len(piece)
     synced = max((closing.synced for _, closing in batch_ends(fs, fd, epoch, offset)), default=0)
     return Survey(data_end, synced)
+
+
+def used_bytes(piece: bytes) -> int:
+    """How far it is up to the last byte that is not zero.
+
+    Most of a preallocated file is zeros, and comparing them is a hundred times faster than stripping them.
+    """
+    end = len(piece)
+    while end > 0:
+        start = max(0, end - len(_ZEROS))
+        if piece[start:end] != _ZEROS[: end - start]:
+            return start + len(piece[start:end].rstrip(b"\0"))
+        end = start
+    return 0
 
 
 def batch_ends(fs: Fs, fd: int, epoch: bytes, offset: int) -> Iterator[tuple[int, BatchEnd]]:

@@ -45,7 +45,7 @@ from topicsd.wal.log_walk import (
     open_wal_files,
     walk_log,
 )
-from topicsd.wal.reader import FoundBatch
+from topicsd.wal.reader import FoundBatch, used_bytes
 from topicsd.wal.writer import NO_SPACE, Identity, LogEnd
 
 logger = logging.getLogger("topicsd.wal")
@@ -106,10 +106,12 @@ class Recovery:
         distrusted = current is None or current.state == "sync_failed" or self._media_is_behind()
         self._distrusted = distrusted
         found = open_wal_files(fs, paths, self._unsafe if distrusted else None)
-        self._found = found = self._leave_out_the_past(found)
         try:
+            # A full disk may have kept CURRENT at a file that the snapshot does not need.
+            is_there = is_same_place(fs, paths, current, found)
+            self._found = found = self._leave_out_the_past(found)
             check_identity(paths, found, self._identity)
-            exact = heads_are_exact(current, bool(found), is_same_place(fs, paths, current, found))
+            exact = heads_are_exact(current, bool(found), is_there)
             exact = exact and not distrusted
             walk = self._walk_log(on_batch)
         except Exception:
@@ -217,10 +219,10 @@ class Recovery:
                 continue
             fd = fs.open_read(os.path.join(wal, name))
             try:
-                cached = self._digest(fd)
+                cached, size = self._digest(fd)
                 self._sync(fd, name)
                 fs.drop_cache(fd)
-                if self._digest(fd) != cached:
+                if self._digest(fd, size) != (cached, size):
                     logger.error("%s/%s: the media has not what the page cache had", wal, name)
                     note_sync_failure(fs, self._paths.current)
                     return True
@@ -228,14 +230,18 @@ class Recovery:
                 fs.close(fd)
         return False
 
-    def _digest(self, fd: int) -> int:
+    def _digest(self, fd: int, size: int | None = None) -> tuple[int, int]:
+        """Of so many bytes, and how many there were. Unless told it ends with the first piece of nothing but
+        zeros: the log has no hole, and most of a preallocated file was never written to."""
         digest = xxhash.xxh3_64()
         at = 0
-        while piece := self._fs.pread(fd, COPY_BYTES, at):
+        while piece := self._fs.pread(fd, COPY_BYTES if size is None else min(COPY_BYTES, size - at), at):
             digest.update(piece)
             at += len(piece)
             self._on_progress(0, 0)
-        return digest.intdigest()
+            if size is None and not used_bytes(piece):
+                break
+        return digest.intdigest(), at
 
     def _sync(self, fd: int, name: str) -> None:
         try:
