@@ -12,6 +12,7 @@ from tests.contract.api import Api
 from tests.harness.http_server import LANES, HttpServer
 from tests.harness.raw_client import Answer, RawClient, request_bytes
 from tests.harness.server_process import ServerProcess
+from topicsd.http.patience import Lingering
 
 RECORDS = b'{"records":[{"data":1}]}'
 MIB = 1 << 20
@@ -176,7 +177,8 @@ def _ask_for_more_than_fits(server: HttpServer, client: RawClient, *fields: str)
     client.send(request_bytes("POST", "/v0/topics/large/diff", b"{}", *fields))
 
     def is_clogged() -> bool:
-        return any(getattr(one, "_is_clogged", False) for one in server.connections)
+        # One that ends with its answer waits for its client to read it.
+        return any(getattr(one, "_is_clogged", isinstance(one, Lingering)) for one in server.connections)
 
     _wait_for(lambda: server.run(is_clogged))
 
@@ -269,7 +271,7 @@ def test_so_it_is_for_a_reader_that_waits_and_the_others_are_answered(
     api.put()
     api.client.send(request_bytes("POST", api.path + "/diff", b'{"wait_ms":30000}'))
     _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[api.topic].waiters)))
-    monkeypatch.setattr("topicsd.http.diff.read", _broken)
+    monkeypatch.setattr("topicsd.engine.fetch.read", _broken)
     with RawClient(api.client.socket.getpeername()[1]) as writer:
         assert Api(writer, api.topic).append(1)["first_seq"] == 1
     _is_500_and_logged(api.client.read_answer(), caplog)
@@ -326,3 +328,13 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 def _send_for_ever(client: RawClient, data: bytes) -> None:
     for _ in range(2000):
         client.send(data)
+
+
+def test_what_stands_behind_the_last_request_does_not_reset_its_answer(
+    server: HttpServer, client: RawClient
+) -> None:
+    last = request_bytes("GET", "/v0/topics/none", b"", "connection: close")
+    client.send(last + request_bytes("POST", "/v0/topics/none", b"x" * (300 << 10)))
+    assert client.read_answer().status == 404
+    client.read_end()
+    _wait_for(lambda: server.run(lambda: len(server.connections)) <= 1)

@@ -190,7 +190,9 @@ class PendingAppend(TopicEntry):
         reply: Reply,
         created: bool,
     ) -> None:
-        super().__init__(topic)
+        # As `TopicEntry` does; asking it would be a good part of a write.
+        self.topic = topic
+        self._waits = False
         self.shard = shard
         self.encoded = encoded
         self.ts = ts

@@ -62,8 +62,10 @@ def encode_records(
     tags: list[bytes] | None = None
     total = 0
     seq = first_seq
+    class_flag = FLAG_DURABLE if is_durable else 0
+    max_bytes = limits.max_record_bytes
     for record in records:
-        flags = FLAG_DURABLE if is_durable else 0
+        flags = class_flag
         payload = bytes(record.data)
         tag = node = b""
         if record.tag:
@@ -85,7 +87,7 @@ def encode_records(
             meta_bytes = len(meta)
         payload_bytes = len(payload)
         if (
-            payload_bytes > limits.max_record_bytes
+            payload_bytes > max_bytes
             or flags & _NODE_OR_META
             or len(tag) > limits.max_tag_bytes
         ):
@@ -93,12 +95,10 @@ def encode_records(
             if refusal is not None:
                 return refusal
         head = pack_body_head(_APPEND, flags, topic_id, seq, ts, len(node), len(tag), payload_bytes)
-        body = head + node + tag + payload
+        body = b"%b%b%b%b" % (head, node, tag, payload) if tag or node else head + payload
         # In three parts, so that the checksum is taken over one byte string and the batch is joined once.
         length = len(body) + CHECKSUM_BYTES
-        parts.append(pack_u32(length))
-        parts.append(body)
-        parts.append(pack_u64(xxh3(body)))
+        parts += (pack_u32(length), body, pack_u64(xxh3(body)))
         length += LEN_BYTES
         lengths.append(length)
         total += length

@@ -177,6 +177,11 @@ class AppLane(RequestHandler):
             self._go_on()
         else:
             self._give_up()
+            task = self._task_handler
+            if not self._is_at_eof and self.transport is not None and task is not None:
+                # What the client sent behind the last request must not make a reset of the end.
+                self._linger()
+                task.add_done_callback(self._answered_all)
         return outcome
 
     def handle_error(
@@ -201,11 +206,17 @@ class AppLane(RequestHandler):
         if self._is_at_eof:
             self._end()
             return
+        self._linger()
+        super().connection_lost(None)
+
+    def _answered_all(self, task: asyncio.Task[None]) -> None:
+        super().connection_lost(None)
+
+    def _linger(self) -> None:
         Lingering(self._wire, self._app.connections, self._monotonic)
         self._app.connections.closed(self)
         # aiohttp is done with it, and has no transport any more that it could close.
         self.transport = None
-        super().connection_lost(None)
 
     def _end(self) -> None:
         self._give_up()

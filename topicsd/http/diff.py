@@ -47,10 +47,21 @@ class Diff:
         request = self._request(body)
         answer = read(self._shard, call.name, request)
         if isinstance(answer, Unfetched):
-            waiting = WaitingRead(self._shard, call.name, request, partial(self._answer, call, body, request))
+            waiting = WaitingRead(
+                self._shard, call.name, request, partial(self._read_later, call, body, request)
+            )
             waiting.wait_for(answer)
         else:
             self._answer(call, body, request, answer)
+
+    def _read_later(
+        self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal
+    ) -> None:
+        """In a turn of its own, where nobody else catches what is not foreseen."""
+        try:
+            self._answer(call, body, request, answer)
+        except Exception as error:
+            call.fail("diff", error)
 
     def _answer(self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal) -> None:
         if isinstance(answer, Refusal):
@@ -130,6 +141,13 @@ class WaitingDiff:
     def _came(self, is_last: bool, answer: ReadAnswer | Refusal) -> None:
         if self._is_over:
             return
+        try:
+            self._take(is_last, answer)
+        except Exception as error:
+            self._finish(answers=False)
+            self._call.fail("diff", error)
+
+    def _take(self, is_last: bool, answer: ReadAnswer | Refusal) -> None:
         if isinstance(answer, Refusal):
             self._finish(answers=False)
             self._call.refuse(answer)

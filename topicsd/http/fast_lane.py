@@ -76,6 +76,8 @@ class FastLane(asyncio.Protocol):
         self._is_starting = False
         self._is_refused = False
         self._is_at_eof = False
+        self._has_behind = False
+        """More came with the request that was started last."""
         self._since = self._monotonic()
         """When it began to wait for what it waits for: a request, or the rest of one."""
         self._is_clogged = False
@@ -217,6 +219,7 @@ class FastLane(asyncio.Protocol):
             self._large.body.seek(0, io.SEEK_END)
             self._held = size - at
             return size
+        self._has_behind = end < size
         self._start_call(known, about, data[body_at:end], started)
         return end
 
@@ -307,7 +310,7 @@ class FastLane(asyncio.Protocol):
         return 0
 
     def _close(self) -> None:
-        has_more = self._is_refused or self._held > 0
+        has_more = self._is_refused or self._held > 0 or self._has_behind
         self._end()
         if has_more and not self._is_at_eof:
             Lingering(self._transport, self._connections, self._monotonic)

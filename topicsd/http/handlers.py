@@ -45,6 +45,7 @@ class Handlers:
     def __init__(self, shard: Shard, settings: Settings, loop: Loop, caps: Caps | None = None) -> None:
         """`caps` are those of a server of several shards."""
         self._shard = shard
+        self._topics = shard.state.topics
         self.settings = settings
         self.loop = loop
         self._caps = caps or Caps(shard.state)
@@ -67,10 +68,11 @@ class Handlers:
         if handler is None:
             call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not built yet"))
             return
-        body = call.body
-        refusal = refuse_topic_name(call.name)
-        if body and refusal is None and operation not in WITHOUT_BODY:
-            refusal = refuse_media_type(call.fields, body)
+        # The name of a topic that is there was looked at when it was made.
+        refusal = None if call.name in self._topics else refuse_topic_name(call.name)
+        fields = call.fields
+        if fields.content_type != "application/json" and call.body and operation not in WITHOUT_BODY:
+            refusal = refusal or refuse_media_type(fields, call.body)
         if refusal is not None:
             call.refuse(refusal)
         else:
