@@ -98,7 +98,7 @@ def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one = record(1)
     for _ in range(RECORDS // 10_000):
         shard.append("t", *[one] * 10_000)
-    shard.close()
+    shard.close(checkpoint=False)
     return folder
 
 

@@ -140,8 +140,8 @@ class OneShard:
             self.settle()
         self.clock.advance_ns(end - self.clock.monotonic_ns())
 
-    def close(self) -> None:
-        self.shard.close()
+    def close(self, checkpoint: bool = True) -> None:
+        self.shard.close(checkpoint)
 
     def restart(self) -> None:
         """A clean stop and a start."""
