@@ -80,10 +80,13 @@ class Checkpointer:
         self._told: list[Callable[[Exception | None], object]] = []
         self._timer_is_set = False
         self._short_of_space = False
+        self._room_at = 0.0
 
     def tick(self) -> None:
         """Asked at each background sync of the log."""
         place = self._shard.log.place
+        if self._shard.log.lacks_room:
+            self._make_room()
         if self.is_running or place is None or not self._has_work:
             return
         if self._file and place.file != self._file:
@@ -92,6 +95,15 @@ class Checkpointer:
             self._timer_is_set = True
             self._loop.call_later(self._interval_seconds, self._interval_is_over)
         self._file = self._file or place.file
+
+    def _make_room(self) -> None:
+        """Writes are refused for want of space: what stays for readers only gives way, and the log of what has
+        a segment."""
+        now = self._shard.clock.monotonic()
+        if not self.is_running and now >= self._room_at:
+            self._room_at = now + RETRY_SECONDS
+            self._short_of_space = True
+            self.start()
 
     @property
     def _has_work(self) -> bool:

@@ -92,3 +92,15 @@ def test_half_dead_segments_give_their_space_back() -> None:
     after = used_bytes(one, f"{DATA_DIR}/shards/00/topics")
     assert after < before * 0.4
     assert one.state("t").count == 253
+
+
+def test_what_stays_for_readers_gives_way_to_writes_when_space_runs_short() -> None:
+    one = written_for_long(1, grace_ms=86_400_000)
+    trash = f"{DATA_DIR}/shards/00/trash"
+    assert used_bytes(one, trash) > 2 * WAL_FILE_BYTES
+    one.disk.space_bytes = one.disk.used_bytes + 1000
+    for _ in range(200):
+        one.send_append("t0", "x" * 1000)
+        one.pass_time(100)
+    assert used_bytes(one, trash) < 2 * WAL_FILE_BYTES
+    assert not one.append("t0", "there is room again").deduped
