@@ -97,8 +97,7 @@ class Checkpointer:
         self._file = self._file or place.file
 
     def _make_room(self) -> None:
-        """Writes are refused for want of space: what stays for readers only gives way, and the log of what has
-        a segment."""
+        """Writes are refused for want of space: what stays for readers only gives way, and then the log."""
         now = self._shard.clock.monotonic()
         if not self.is_running and now >= self._room_at:
             self._room_at = now + RETRY_SECONDS
