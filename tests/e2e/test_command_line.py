@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_run import PROJECT, command_line, environment, run_command, run_here
-from tests.harness.data_dirs import DIRECTORIES
+from tests.harness.data_dirs import DIRECTORIES, stop
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from topicsd.disk.fs import RealFs
@@ -151,7 +151,7 @@ def large(path: Path) -> None:
     shard = RealShard(path, wal_file_bytes=1 << 20)
     for _ in range(20):
         shard.append("orders", *(record(number) for number in range(200)))
-    shard.close()
+    stop(shard)
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_an_interrupt_is_130_and_no_traceback(tmp_path: Path) -> None:
 def test_output_is_utf8_whatever_the_terminal_is_set_to(tmp_path: Path) -> None:
     shard = RealShard(tmp_path)
     shard.append("orders", record(1, tag="café"))
-    shard.close()
+    stop(shard)
     line = command_line("inspect", tmp_path, "--frames")
     ran = subprocess.run(line, capture_output=True, env={**environment(), "PYTHONIOENCODING": "ascii"})
     assert 'tag="café"'.encode() in ran.stdout

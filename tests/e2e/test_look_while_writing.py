@@ -27,21 +27,31 @@ import msgspec
 from random import Random
 from shared.config import Settings
 from topicsd.engine.open_shard import open_shard
-from topicsd.engine.requests import AppendRequest, NewRecord
+from topicsd.engine.requests import AppendRequest, DeleteRequest, NewRecord
 
 async def main():
     loop = asyncio.get_running_loop()
     rng = Random(int(sys.argv[2]))
-    settings = Settings(shards=1, wal_file_bytes=1 << 18)
+    settings = Settings(
+        shards=1, wal_file_bytes=1 << 18, checkpoint_interval_ms=300, segment_max_events=200,
+        reader_grace_ms=0
+    )
     shard = open_shard(sys.argv[1], settings=settings)
     while True:
         topic = rng.choice(["orders", "bills"])
         size, count = rng.choice([(10, 1), (100, 10), (300, 50)]) if rng.random() < 0.98 else (100_000, 3)
         data = msgspec.Raw(msgspec.json.encode("x" * size))
+        records = [NewRecord(data, "odd" if number % 7 == 3 else None) for number in range(count)]
         done = loop.create_future()
-        shard.append(topic, AppendRequest([NewRecord(data) for _ in range(count)]), done.set_result)
+        shard.append(topic, AppendRequest(records), done.set_result)
         answer = await done
         print(answer.topic, answer.last_seq, flush=True)
+        if rng.random() < 0.1:
+            below = rng.randrange(answer.last_seq) if rng.random() < 0.5 else None
+            delete = DeleteRequest(before_seq=below, tag=None if below else "odd")
+            done = loop.create_future()
+            shard.delete_records(topic, delete, done.set_result)
+            await done
         await asyncio.sleep(0.01)
 
 asyncio.run(main())

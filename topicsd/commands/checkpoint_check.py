@@ -27,9 +27,15 @@ from topicsd.commands.loaded_shard import LoadedShard, segment_files
 from topicsd.commands.segment_check import SegmentCheck, SegmentFacts
 from topicsd.commands.snapshot_check import check_snapshot
 from topicsd.commands.text_table import plural, readable
-from topicsd.disk.layout import parse_segment_name, parse_snapshot_name, parse_topic_dir_name, snapshot_name
+from topicsd.disk.layout import (
+    parse_segment_name,
+    parse_snapshot_name,
+    parse_topic_dir_name,
+    snapshot_name,
+    wal_name,
+)
 from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentName
-from topicsd.wal.file_header import UnknownVersion
+from topicsd.wal.file_header import FILE_HEADER_BYTES, UnknownVersion
 from topicsd.wal.log_place import LogPlace
 from topicsd.wal.reader import BatchReader
 
@@ -93,16 +99,30 @@ class CheckpointCheck:
         if not older:
             return
         start, end = older[0].head.start, newest.head.start
-        told = f"snapshot {older[0].head.number} needs the log from {start.ordinal} to {end.ordinal}"
+        if start.ordinal >= end.ordinal:
+            return  # A repair went back.
+        place = self._read_between(start, end)
+        if (place.ordinal, place.chain) == (end.ordinal, end.chain) or self._is_outdated():
+            return
+        number = older[0].head.number
+        told = (
+            f"snapshot {number} needs the log from ordinal {start.ordinal} to {end.ordinal}, and it can be "
+            f"read to {place.ordinal}: until two more are written, a start has the newest one only"
+        )
+        if end.offset == FILE_HEADER_BYTES:
+            # A repair begins a log that the one before does not lead to.
+            self._note(told)
+        else:
+            self._find(Finding(what=told, level=Level.MENDS, file=wal_name(place.file), offset=place.offset))
+
+    def _read_between(self, start: LogPlace, end: LogPlace) -> LogPlace:
+        """How far the log can be read."""
         place = start
         for file in [*self._loaded.log.past, *self._loaded.log.files[:1]]:
             if file.first_ordinal < start.file or place.ordinal >= end.ordinal:
                 continue
             if file.header is None:
-                self._find(
-                    Finding(what=f"{file.damage}; {told}", level=Level.MENDS, file=file.name, offset=0)
-                )
-                return
+                return LogPlace(file.first_ordinal, 0, place.ordinal, place.chain)
             is_first = file.first_ordinal == start.file
             reader = BatchReader(self._fs, file.fd, file.header, start if is_first else None)
             if (reader.ordinal, reader.chain) != (place.ordinal, place.chain):
@@ -111,21 +131,10 @@ class CheckpointCheck:
             while reader.ordinal < end.ordinal and (batch := reader.next()) is not None:
                 self.bytes += reader.offset - batch.offset
                 for complaint in check.batch(batch):
-                    found = Finding(
-                        what=complaint.what, level=Level.MENDS, file=file.name, offset=complaint.offset
-                    )
-                    self._find(found)
+                    what, offset = complaint.what, complaint.offset
+                    self._find(Finding(what=what, level=Level.MENDS, file=file.name, offset=offset))
             place = LogPlace(file.first_ordinal, reader.offset, reader.ordinal, reader.chain)
-        if (place.ordinal, place.chain) != (end.ordinal, end.chain) and not self._is_outdated():
-            where = f"it can be read to ordinal {place.ordinal} only"
-            self._find(
-                Finding(
-                    what=f"{told}, and {where}. A start with the newest snapshot does not read it",
-                    level=Level.MENDS,
-                    file=f"wal-{place.file:016d}.log",
-                    offset=place.offset,
-                )
-            )
+        return place
 
     # -- segments ----------------------------------------------------------------------------------------
 

@@ -11,20 +11,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import logging
 import os
 import sys
 
 from shared.program_version import program_version
 from shared.setting_sources import nearest_name
-from topicsd.commands import inspect_dir, serve, show_config, verify_dir
+from topicsd.commands import doctor_dir, inspect_dir, serve, show_config, verify_dir
 from topicsd.commands.command import FINE, NOT_DONE, CommandError
 from topicsd.disk.layout import LAYOUT_FORMAT
 from topicsd.wal import file_header
 
-COMMANDS = (serve.COMMAND, show_config.COMMAND, inspect_dir.COMMAND, verify_dir.COMMAND)
+COMMANDS = (serve.COMMAND, show_config.COMMAND, inspect_dir.COMMAND, verify_dir.COMMAND, doctor_dir.COMMAND)
 
 DESCRIPTION = (
-    "An append-only event log and job queue: its server, and what looks at the directory with its data."
+    "An append-only event log and job queue: its server, and what looks after the directory with its data."
 )
 
 
@@ -34,6 +35,9 @@ def run(arguments: list[str] | None) -> int:
         # JSON is UTF-8 whatever the terminal is set to, and text that has no encoding gets an escape.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    # What the engine has to say while a command looks is said by the command; a server sets up its own log.
+    if not (log := logging.getLogger("topicsd")).handlers:
+        log.addHandler(logging.NullHandler())
     parser = make_parser()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:

@@ -28,6 +28,8 @@ class DataDir(NamedTuple):
     """Those that are meant, in the order in which to look at them."""
     cold_dir: str = ""
     """Where segments of the cold tier are; empty is where the last run says."""
+    is_held: bool = False
+    """This process holds the locks of the shards that it looks at, and writes to none of them meanwhile."""
 
     def paths(self, shard: int) -> ShardPaths:
         return shard_paths(self.path, shard)

@@ -81,11 +81,13 @@ def diagnose(data_dir: DataDir, shard: int, clock: Clock) -> Diagnosis:
         basis, owner = loaded.basis, loaded.log.owner
         found = _candidate(loaded, check, basis.snapshot)
         why_not = loaded.problem or found.log_problem
-    stopping = [finding.what for finding in verdict.problems if finding.level is Level.STOPS]
+    stopping = [finding for finding in verdict.problems if finding.level is Level.STOPS]
+    if stopping:
+        why_not = f"{stopping[0].file}: {stopping[0].what}" if stopping[0].file else stopping[0].what
     diagnosis = Diagnosis(
         verdict=verdict,
         in_use_by=owner,
-        why_not=why_not or (stopping[0] if stopping else ""),
+        why_not=why_not,
         starts_from=None if basis.snapshot is None else basis.snapshot.head.number,
         damaged_snapshots=_damaged(data_dir, shard),
         basis=found,

@@ -15,8 +15,9 @@ from topicsd.commands.shard_log import ShardLog
 from topicsd.wal.control_frame import TopicCreate, decode_control
 from topicsd.wal.file_header import FILE_HEADER_BYTES, parse_file_header
 from topicsd.wal.frame import HEADER, LEN_BYTES, Frame, FrameDamage, FrameType, parse_frame
+from topicsd.wal.log_place import LogPlace
 from topicsd.wal.log_walk import BatchRefused
-from topicsd.wal.reader import FoundBatch
+from topicsd.wal.reader import BatchReader, FoundBatch
 from topicsd.wal.writer import Identity
 
 _CREATE = FrameType.TOPIC_CREATE
@@ -43,7 +44,22 @@ class FrameListing:
         self._file = ""
 
     def run(self, identity: Identity) -> None:
-        self._log.walk(identity, self._batch)
+        """First what is still there of the log in front of the snapshot, then the log as a start reads it."""
+        log = self._log
+        if log.known is not None:
+            self._list_past(log, log.known.start)
+        log.walk(identity, self._batch)
+
+    def _list_past(self, log: ShardLog, upto: LogPlace) -> None:
+        """Each file from its own beginning, as far as it goes: no start depends on it."""
+        files = [*log.past, *log.files[:1]]
+        for file, after in zip(files, [*files[1:], None], strict=True):
+            if file.header is None:
+                continue
+            reader = BatchReader(log.fs, file.fd, file.header)
+            limit = upto.ordinal if after is None else min(upto.ordinal, after.first_ordinal)
+            while reader.ordinal < limit and (batch := reader.next()) is not None:
+                self._batch(batch, 0)
 
     def _batch(self, batch: FoundBatch, position: int) -> None:
         file = self._log.name_of(batch)

@@ -214,7 +214,7 @@ def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
             for problem in problems(log, basis):
                 code = WRONG
                 print(f"topicsd: shard {shard:02d}: {problem}", file=sys.stderr)
-            for note in notes(log, basis):
+            for note in notes(log):
                 print(f"topicsd: shard {shard:02d}: {note}", file=sys.stderr)
         if topic is not None and found:
             break

@@ -62,6 +62,11 @@ class Basis(NamedTuple):
         topics = [] if self.snapshot is None else self.snapshot.topics
         return {topic.topic_id: topic.name for topic in topics}
 
+    @property
+    def heads(self) -> dict[int, int]:
+        topics = [] if self.snapshot is None else self.snapshot.topics
+        return {topic.topic_id: topic.head for topic in topics}
+
 
 def known_of(snapshot: Snapshot) -> Known:
     return Known(snapshot.head.start, snapshot.head.end_file, snapshot.head.end_offset)
@@ -147,7 +152,7 @@ class LoadedShard:
         self._newest = snapshot_numbers(fs, paths)[:1]
         self.basis = basis = self._given or choose_basis(fs, paths, self.identity)
         self.problem = basis.problem
-        self.log = ShardLog(fs, paths, basis.known)
+        self.log = ShardLog(fs, paths, basis.known, self.data_dir.is_held)
         hot, cold = segment_files(self.data_dir, self.shard)
         self.segments = SegmentReader(hot, cold)
         self.state = state = ShardState(self._clock, Settings(), LogFiles(fs))

@@ -1,19 +1,19 @@
 """Carry out the plan of a repair, so that a crash anywhere in it is followed by the same repair again.
 
-Why a new snapshot: it is what a start believes. Lost ranges, segments that were written anew and the place in
-the log where all is good again are three fields of it, and it comes into force by one rename. So nothing is
-mended in place. All that comes in front of that rename only adds files, of which no start takes notice:
+Why a new snapshot: it is what a start believes. Lost ranges, segments that were written anew and the place
+in the log where all is good again are three fields of it, and it comes into force by one rename. So nothing
+is mended in place. All that comes in front of that rename only adds files, of which no start takes notice:
 
-R1  Damaged bytes are copied to quarantine/, whole files of index, tags and deletes too. A copy has a name from
-    what is in it, so that a second try finds it there.
-R2  The good records of damaged segments are written as files of the next generation, and read back. What can
-    be made from `.data` is put in the place of what was there, in one step.
-R3  Of a damaged log, what is good is captured as a checkpoint does it, into segments (`repair_log.py`). Active
-    ones grow behind the length that the snapshot before names, to which a start cuts them.
-R4  Behind a damaged log goes a file with nothing in it. Its ordinal is above all that may have been used and
-    its chain is a random number, so that it never looks as if the damaged log went on in it. CURRENT then says
-    that the log ended cleanly in it. To the snapshot before, that is one proof more that the damage is real:
-    until the last step the shard goes on refusing to start.
+R1  Damaged bytes are copied to quarantine/, whole files of index, tags and deletes too. A copy has a name
+    from what is in it, so that a second try finds it there.
+R2  The good records of damaged segments are written as files of the next generation, and read back. What
+    can be made from `.data` is put in the place of what was there, in one step.
+R3  Of a damaged log, what is good is captured as a checkpoint does it, into segments (`repair_log.py`).
+    Active ones grow behind the length that the snapshot before names, to which a start cuts them.
+R4  Behind a damaged log goes a file with nothing in it. Its ordinal is above all that may have been used
+    and its chain is a random number, so that it never looks as if the damaged log went on in it. CURRENT
+    then says that the log ended cleanly in it. To the snapshot before, that is one proof more that the
+    damage is real: until the last step the shard goes on refusing to start.
 R5  The snapshot. Behind it come the manifest, and the damaged snapshots go to quarantine/.
 
 A log that is good is not touched: the new snapshot begins it where the one before did.

@@ -1,7 +1,7 @@
 """The good part of a damaged log as topics in segments, and an empty log behind it.
 
-It is the half of a repair that a checkpoint does too: load, replay, capture. Instead of a shard's loop there is
-nothing, since nobody writes meanwhile.
+It is the half of a repair that a checkpoint does too: load, replay, capture. Instead of a shard's loop
+there is nothing, since nobody writes meanwhile.
 
 Must not know: segments that are damaged, snapshots' names.
 """
@@ -19,7 +19,7 @@ import msgspec
 from shared.clock import Clock
 from shared.config import Settings
 from topicsd.checkpoint.snapshot_format import KeyGeneration, Snapshot, TopicEntry
-from topicsd.commands.salvage_log import Salvage, heads_are_known
+from topicsd.commands.salvage_log import Salvage, file_bytes_max, heads_are_known
 from topicsd.commands.segment_check import SegmentFiles
 from topicsd.disk.atomic_replace import replace_file
 from topicsd.disk.fs import Fs
@@ -67,7 +67,7 @@ class LogRepair:
         self._segments = segments
 
     def run(self, snapshot: Snapshot | None, keep: Keep) -> Content:
-        """From the snapshot, and what is good of the log behind it. When this returns it is all on the disk."""
+        """From the snapshot and the good part of the log behind it; when this returns all is on the disk."""
         fs = self._fs
         current = read_current(fs, self._paths.current)
         is_distrusted = current is None or current.state == "sync_failed"
@@ -85,16 +85,15 @@ class LogRepair:
             if snapshot is not None:
                 load_snapshot(state, snapshot, self._segments.hot)
             salvage = Salvage(fs, state, 0 if snapshot is None else snapshot.head.end_ordinal, start)
-            salvage.run(files, current)
+            salvage.run(files, current, file_bytes_max(found))
             salvage.finish(heads_are_known(fs, self._paths, files, current))
             fds = {file.name: file.fd for file in files}
             for gap in salvage.gaps:
                 if gap.end > gap.offset:
                     keep(gap.file, partial(_pread, fs, fds[gap.file]), gap.offset, gap.end)
             ordinal = max([salvage.ordinal, *(file.first_ordinal + 1 for file in found)])
-            topics = [
-                self._captured(state, log, state.topics[name], ordinal) for name in sorted(state.topics)
-            ]
+            found_topics = [state.topics[name] for name in sorted(state.topics)]
+            topics = [self._captured(state, log, topic, ordinal) for topic in found_topics]
         keys = [KeyGeneration(*columns) for columns in state.dedupe.columns()]
         place = self._begin_log(ordinal)
         return Content(topics, keys, place, ordinal, ordinal, FILE_HEADER_BYTES)

@@ -16,7 +16,7 @@ from topicsd.commands.diagnosis import Candidate, Diagnosis
 from topicsd.commands.finding import Level
 from topicsd.commands.loaded_shard import Basis, LoadedShard, segment_files
 from topicsd.commands.mend_topic import Action, SegmentMend, TopicMend, mend_topic
-from topicsd.commands.salvage_log import Gap, Lost, Salvage, heads_are_known
+from topicsd.commands.salvage_log import Gap, Lost, Salvage, file_bytes_max, heads_are_known
 from topicsd.commands.segment_check import SegmentCheck, SegmentFacts
 from topicsd.commands.text_table import plural
 from topicsd.disk.layout import snapshot_name
@@ -154,8 +154,8 @@ def _plan_log(plan: Plan, data_dir: DataDir, shard: int, clock: Clock, basis: Ca
     with closing(LoadedShard(data_dir, shard, clock, Basis(basis.snapshot, [], ""))) as loaded:
         start = None if basis.snapshot is None else basis.snapshot.head.start
         salvage = Salvage(data_dir.fs, loaded.state, loaded.basis.captured_to, start)
-        salvage.run(loaded.log.files, loaded.log.current)
         log = loaded.log
+        salvage.run(log.files, log.current, file_bytes_max(log.past + log.files))
         salvage.finish(heads_are_known(data_dir.fs, log.paths, log.files, log.current))
     for gap in salvage.gaps:
         plan.add("quarantine", _gap_words(gap))

@@ -33,10 +33,12 @@ from topicsd.wal import control_frame
 from topicsd.wal.batch_end import BATCH_END_BYTES
 from topicsd.wal.control_frame import decode_control
 from topicsd.wal.current_file import Current
-from topicsd.wal.file_header import FILE_HEADER_BYTES, FileHeader
+from topicsd.wal.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader
 from topicsd.wal.frame import (
+    FRAME_LEN_MAX,
     FRAME_LEN_MIN,
     HEADER,
+    HEADER_BYTES,
     LEN_BYTES,
     FrameDamage,
     FrameType,
@@ -53,6 +55,8 @@ REASON = "crash"
 # What is added to the ceiling of an ephemeral topic when a higher one may be missing.
 CEILING_MARGIN = 1_000_000
 _FRAME_BYTES_MIN = LEN_BYTES + FRAME_LEN_MIN
+# The largest that can be configured, for a log of which no file is left.
+WAL_FILE_BYTES_MAX = 4 << 30
 NO_LIMIT = 1 << 62
 NO_CHAIN = -1
 """Nothing goes on here."""
@@ -94,7 +98,8 @@ class Salvage:
         self.unnamed_records = 0
         """Records of topics that nothing names."""
 
-    def run(self, files: list[LogFileFound], current: Current | None) -> None:
+    def run(self, files: list[LogFileFound], current: Current | None, file_bytes_max: int) -> None:
+        """`file_bytes_max` bounds what a file that is missing may have held."""
         position = 0
         files = [file for file in files if not is_empty_by_repair(file)]
         if self._start is not None and files and files[0].first_ordinal > self._start.file:
@@ -102,21 +107,30 @@ class Salvage:
         for number, file in enumerate(files):
             later = [one for one in files[number + 1 :] if one.header is not None]
             limit = later[0].first_ordinal if later else NO_LIMIT
-            if file.header is None:
+            header = file.header or self._header_again(file)
+            if header is None:
                 # Of no epoch at all: only how far the bytes reach is asked.
                 end = survey(self._fs, file.fd, bytes(FILE_HEADER_BYTES), 0).data_end
                 self._add_tail(file.name, 0, end, file.damage, limit)
             else:
-                if number and (file.header.first_ordinal, file.header.chain_seed) != (
-                    self.ordinal,
-                    self.chain,
-                ):
+                if number and (header.first_ordinal, header.chain_seed) != (self.ordinal, self.chain):
                     self._skip_to(file)
-                self._read_file(file, file.header, position, limit, _clean_end(file, current))
+                self._read_file(file, header, position, limit, _clean_end(file, current))
             position += max(0, file.size_bytes - FILE_HEADER_BYTES)
-        if current is not None and files and current.file > files[-1].first_ordinal:
-            self._add_gap(wal_name(current.file), 0, 0, "the file is missing", 0)
-            self._raise_ordinal(current.file + files[-1].size_bytes // _FRAME_BYTES_MIN)
+        self._add_missing_end(files, current, file_bytes_max)
+
+    def _add_missing_end(
+        self, files: list[LogFileFound], current: Current | None, file_bytes_max: int
+    ) -> None:
+        """The last file is not there: as much may be missing as a file holds."""
+        named = 0 if current is None else current.file
+        if not files and self._start is not None:
+            named = max(named, self._start.file)
+        if named > (files[-1].first_ordinal if files else 0):
+            count = max(named, self.ordinal) - self.ordinal + file_bytes_max // _FRAME_BYTES_MIN
+            self._add_gap(wal_name(named), 0, 0, "the file is missing", count)
+            self.ordinal += count
+            self.chain = NO_CHAIN
 
     def finish(self, heads_exact: bool) -> None:
         """Settle all heads, as a start does."""
@@ -136,6 +150,27 @@ class Salvage:
         if count:
             what = f"the frames of ordinals {self.ordinal} to {file.first_ordinal - 1} are missing"
             self._add_gap(file.name, 0, 0, what, count)
+
+    def _header_again(self, file: LogFileFound) -> FileHeader | None:
+        """What a damaged header said: the epoch is in each BatchEnd too, and whether the file belongs here is
+        proved by the chain."""
+        start = self._start
+        if start is not None and start.file == file.first_ordinal:
+            at = start.offset
+        elif self.ordinal == file.first_ordinal:
+            at = FILE_HEADER_BYTES
+        else:
+            return None
+        while len(head := self._fs.pread(file.fd, HEADER_BYTES, at)) == HEADER_BYTES:
+            frame_len, frame_type = HEADER.unpack(head)[:2]
+            if frame_type == FrameType.BATCH_END:
+                epoch = self._fs.pread(file.fd, EPOCH_BYTES, at + HEADER_BYTES)
+                self._add_gap(file.name, 0, FILE_HEADER_BYTES, file.damage, 0)
+                return FileHeader(0, b"", epoch, file.first_ordinal, self.chain, file.size_bytes, 0)
+            if not FRAME_LEN_MIN <= frame_len <= FRAME_LEN_MAX:
+                return None
+            at += LEN_BYTES + frame_len
+        return None
 
     def _read_file(
         self, file: LogFileFound, header: FileHeader, position: int, limit: int, ends_at: int
@@ -186,13 +221,6 @@ class Salvage:
             self._add_gap(file, offset, end, what, max(0, limit - self.ordinal))
             self.ordinal = limit
         self.chain = NO_CHAIN
-
-    def _raise_ordinal(self, to: int) -> None:
-        """Frames up to this ordinal may have been written, in a file that nobody has."""
-        count = max(0, to - self.ordinal)
-        self.ordinal += count
-        for topic_id in self._state.topics_by_id:
-            self._missing[topic_id] = self._missing.get(topic_id, 0) + count
 
     def _add_gap(self, file: str, offset: int, end: int, what: str, count: int) -> None:
         """At most `count` records are missing."""
@@ -256,6 +284,11 @@ class Salvage:
         if last > topic.head:
             self.lost.append(Lost(topic.name, topic.head + 1, last))
             lose_range(topic, LostRange(topic.head + 1, last, REASON))
+
+
+def file_bytes_max(files: list[LogFileFound]) -> int:
+    """How large a file of this log may be, by those that are there."""
+    return max((file.size_bytes for file in files), default=WAL_FILE_BYTES_MAX)
 
 
 def _clean_end(file: LogFileFound, current: Current | None) -> int:

@@ -125,7 +125,7 @@ class SegmentCheck:
             [*self._ends, *[entry.data_bytes] * (len(self._damage) - len(self._ends))],
             self._check_data(read),
             self._check_index(index if is_whole else None),
-            self._check_tags(tags if is_whole else None),
+            self._check_tags(tags if is_whole else None, marks, earliest_seq),
             dead,
             totals,
             marks,
@@ -187,7 +187,10 @@ class SegmentCheck:
                 return f"its {column} are not those of .data"
         return ""
 
-    def _check_tags(self, made: dict[bytes, list[int]] | None) -> str:
+    def _check_tags(
+        self, made: dict[bytes, list[int]] | None, marks: bytearray | None, earliest_seq: int
+    ) -> str:
+        """Those of records that are dead may be missing."""
         entry = self._entry
         if not entry.has_tags:
             return "records have tags, and there is no such file" if entry.is_sealed and made else ""
@@ -201,7 +204,16 @@ class SegmentCheck:
             return str(damage)
         if reader.first_seq != entry.first_seq:
             return f"it is of records from {reader.first_seq} on"
-        return "" if made is None or found == made else "its tags are not those of .data"
+        if made is None or found == made:
+            return ""
+        pairs = {(seq, tag) for tag, seqs in found.items() for seq in seqs}
+        all_pairs = {(seq, tag) for tag, seqs in made.items() for seq in seqs}
+        for seq, _ in sorted(pairs - all_pairs):
+            return f"it gives seq {seq} a tag that .data does not"
+        for seq, _ in sorted(all_pairs - pairs):
+            if seq >= earliest_seq and (marks is None or not marks[seq - entry.first_seq]):
+                return f"the tag of seq {seq} is missing"
+        return ""
 
     def _check_dead(self) -> tuple[str, bytearray | None]:
         entry = self._entry

@@ -73,6 +73,7 @@ class ShardCheck:
         self.refused = ""
         """What of a whole batch a start does not take."""
         self._check = FrameCheck(loaded.basis.names)
+        self._check.heads |= loaded.basis.heads
         self.checkpoint = CheckpointCheck(loaded, self._find, verdict.notes.append)
         self._missed_nothing = True
         """Every frame so far was whole, so the next seq of each topic is known."""
@@ -93,7 +94,7 @@ class ShardCheck:
             self._each_by_itself(log.files)
         for sentence in problems_around(log):
             self._find(Finding(what=sentence, level=Level.MENDS))
-        verdict.notes += notes(log, self._loaded.basis)
+        verdict.notes += notes(log)
         if log.end is End.TORN:
             self._behind_tear()
         self._note_cut_remains()

@@ -79,17 +79,18 @@ class FileTally(NamedTuple):
 class ShardLog:
     """The files of one shard, open for reading; close it when done."""
 
-    def __init__(self, fs: Fs, paths: ShardPaths, known: Known | None = None) -> None:
-        """`known` is what the snapshot says from which a start goes on."""
+    def __init__(self, fs: Fs, paths: ShardPaths, known: Known | None = None, is_held: bool = False) -> None:
+        """`known` is what the snapshot says from which a start goes on. `is_held`: the lock is ours."""
         self.fs = fs
         self.paths = paths
         self.known = known
-        self.owner = fs.lock_owner(paths.lock)
+        self.owner = None if is_held else fs.lock_owner(paths.lock)
         # Before the files are listed: what it names is then among them.
         self.current, self._current_place = _read_current(fs, paths.current)
         self.has_current_file = self._current_place is not None
         self.files: list[LogFileFound] = []
         self.past: list[LogFileFound] = []
+        self._is_of_newer_program = False
         self.tallies: dict[str, FileTally] = {}
         self.walked: Walk | None = None
         self.end = End.UNREADABLE
@@ -104,6 +105,7 @@ class ShardLog:
             self.files = found[len(self.past) :]
         except UnreadableLog as error:
             self.problem = str(error)
+            self._is_of_newer_program = True
         self._names = {
             file.header.epoch: file.name for file in self.past + self.files if file.header is not None
         }
@@ -170,7 +172,9 @@ class ShardLog:
         return self.end is End.BEING_WRITTEN or ends_as_current_says(self.current, walk)
 
     def is_foreign(self, identity: Identity) -> bool:
-        """A file is of another shard or directory."""
+        """A file is of another shard or directory, or of a newer program."""
+        if self._is_of_newer_program:
+            return True
         try:
             check_identity(self.paths, self.past + self.files, identity)
         except UnreadableLog:

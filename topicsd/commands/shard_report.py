@@ -111,7 +111,10 @@ def _fill(report: ShardReport, loaded: LoadedShard) -> None:
     report.files += [_file_report(log, file) for file in log.files]
     report.quarantine = [NamedSize(*found) for found in log.quarantined()]
     report.leftovers = log.leftovers()
-    report.problems, report.notes = problems(log, loaded.basis, loaded.problem), notes(log, loaded.basis)
+    report.problems, report.notes = (
+        problems(log, loaded.basis, loaded.problem),
+        snapshot_note(loaded.basis) + notes(log),
+    )
     report.starts = not (log.problem or loaded.problem)
 
 
@@ -187,14 +190,18 @@ def problems_around(log: ShardLog) -> list[str]:
     return found
 
 
-def notes(log: ShardLog, basis: Basis) -> list[str]:
+def snapshot_note(basis: Basis) -> list[str]:
+    """From where a start goes on."""
+    if basis.snapshot is None:
+        return []
+    head = basis.snapshot.head
+    place = f"{wal_name(head.start.file)} from offset {head.start.offset}"
+    return [f"a start goes on from snapshot {head.number} of {utc(head.created_ms)}, and reads {place}"]
+
+
+def notes(log: ShardLog) -> list[str]:
     """What is worth knowing and not wrong."""
     found = []
-    if basis.snapshot is not None:
-        head = basis.snapshot.head
-        place = f"{wal_name(head.start.file)} from offset {head.start.offset}"
-        made = utc(head.created_ms)
-        found.append(f"a start goes on from snapshot {head.number} of {made}, and reads {place}")
     walk = log.walked
     if walk is not None and log.end is not End.HERE and log.end is not End.DAMAGED:
         where, count = f"offset {walk.offset} of {walk.place}", walk.remains_end - walk.offset

@@ -21,6 +21,7 @@ from topicsd.commands.json_document import write_json
 from topicsd.commands.progress import Progress
 from topicsd.commands.shard_check import ShardVerdict, check_shard
 from topicsd.commands.text_table import facts, harmless, plural, readable, size
+from topicsd.disk.layout import parse_wal_name
 
 DESCRIPTION = """\
 Read everything in a data directory and check it: snapshots, segments with their indexes, tags and deletes,
@@ -83,8 +84,10 @@ def stored_bytes(data_dir: DataDir, shard: int) -> int:
     fs, paths = data_dir.fs, data_dir.paths(shard)
     found = 0
     try:
-        folders = [paths.wal, *(os.path.join(paths.topics, name) for name in fs.list_dir(paths.topics))]
-        for folder in folders:
+        names = [name for name in fs.list_dir(paths.wal) if parse_wal_name(name) is not None]
+        found += sum(fs.stat(os.path.join(paths.wal, name)).size for name in names)
+        for topic in fs.list_dir(paths.topics):
+            folder = os.path.join(paths.topics, topic)
             found += sum(fs.stat(os.path.join(folder, name)).size for name in fs.list_dir(folder))
     except OSError:
         pass

@@ -229,7 +229,10 @@ class SegmentCopy:
             yield self._open(piece)
         writer = self._writer
         assert writer is not None
-        yield partial(_seal, writer, None if piece.tags.is_unknown else piece.tags.seqs_by_tag(), piece)
+        # The tags of an active segment are those of the running topic, from which deletes take away what a
+        # replay of their frames has to find here.
+        is_running = piece.tags.is_unknown or piece.old is not None
+        yield partial(_seal, writer, None if is_running else piece.tags.seqs_by_tag(), piece)
         piece.is_sealed = True
         yield from self._end_piece()
 

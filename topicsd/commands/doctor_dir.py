@@ -1,0 +1,213 @@
+"""`topicsd doctor DIR`: what is wrong, how bad it is, and what a repair would do; with --apply, the repair.
+
+Without --apply nothing is written and no lock is taken. With it the locks of the server and of the shard
+are held, so that it never works beside a server.
+
+Must not know: how a shard is checked, or repaired.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from shared.clock import Clock, SystemClock
+from topicsd.commands.command import FINE, NOT_DONE, WRONG, Command, CommandError
+from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir
+from topicsd.commands.diagnosis import Diagnosis, diagnose
+from topicsd.commands.finding import MEANS, Finding, Level
+from topicsd.commands.json_document import write_json
+from topicsd.commands.progress import Progress
+from topicsd.commands.repair import Repair, RepairFailed
+from topicsd.commands.repair_plan import REVIVE_FLAG, Plan, Step, plan_repair
+from topicsd.commands.text_table import facts, harmless, plural, readable
+from topicsd.commands.verify_dir import finding_text, stored_bytes
+from topicsd.disk.dir_lock import DirectoryInUse, DirLock
+from topicsd.disk.fs import Fs, RealFs
+from topicsd.disk.layout import lock_path
+
+DESCRIPTION = f"""\
+Check everything in a data directory, as `verify` does, and say how bad it is and whether a server would
+start.
+
+--repair shows what a repair would do, and what is lost by it. --repair --apply does it: damaged bytes are
+copied to quarantine/, what is good is kept, and readers are told which seqs are lost. It refuses while a
+server runs. Nothing is deleted, and it may be run again after it was interrupted. Copy the directory first if
+you can.
+
+When it is not known any more what was deleted from a segment, a repair leaves the shard alone, unless
+{REVIVE_FLAG} says that deleted records may come back.
+"""
+
+NAME_WIDTH = 10
+
+
+class ShardAnswer(msgspec.Struct, kw_only=True):
+    shard: int
+    path: str
+    in_use_by: int | None
+    starts: bool
+    why_not: str
+    """Why a server does not start the shard."""
+    snapshot: int | None
+    findings: list[Finding]
+    notes: list[str]
+    plan: list[Step]
+    loses: list[str]
+    """What is given up by a repair."""
+    refused: list[str]
+    """What a repair cannot do."""
+    repaired: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    directory: str
+    is_fine: bool
+    shards: list[ShardAnswer]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_directory(parser)
+    parser.add_argument("--repair", action="store_true", help="show what a repair would do; writes nothing")
+    parser.add_argument("--apply", action="store_true", help="with --repair: do it")
+    parser.add_argument(
+        REVIVE_FLAG,
+        action="store_true",
+        help="take a segment whose deletes are unknown, with the deleted records alive again",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def run(given: argparse.Namespace) -> int:
+    if given.apply and not given.repair:
+        raise CommandError("--apply goes with --repair; look at what --repair alone says first")
+    progress, clock = Progress(), SystemClock()
+    data_dir = open_data_dir(given, progress.read)
+    progress.begin(sum(stored_bytes(data_dir, shard) for shard in data_dir.shards))
+    shards = []
+    for shard in data_dir.shards:
+        progress.label = f"shard {shard:02d}"
+        if given.apply:
+            with _locked(RealFs(), data_dir, shard):
+                shards.append(_repaired(data_dir, shard, clock, given.revive_deleted))
+        else:
+            found, plan = _planned(data_dir, shard, clock, given.revive_deleted)
+            shards.append(_answer(found, plan))
+    progress.clear()
+    is_fine = all(one.starts and not one.findings for one in shards)
+    answer = Answer(directory=readable(data_dir.path), is_fine=is_fine, shards=shards)
+    if given.json:
+        write_json(answer)
+    else:
+        print(*_text(answer, given), sep="\n")
+    return FINE if is_fine else WRONG
+
+
+def _planned(data_dir: DataDir, shard: int, clock: Clock, revives: bool) -> tuple[Diagnosis, Plan]:
+    try:
+        found = diagnose(data_dir, shard, clock)
+        return found, plan_repair(data_dir, shard, clock, found, revives)
+    except OSError as error:
+        where = readable(str(error.filename or data_dir.paths(shard).root))
+        raise CommandError(f"{where} cannot be read: {error.strerror}") from error
+
+
+def _repaired(data_dir: DataDir, shard: int, clock: Clock, revives: bool) -> ShardAnswer:
+    data_dir = data_dir._replace(is_held=True)
+    before, plan = _planned(data_dir, shard, clock, revives)
+    if not plan.steps:
+        return _answer(before, plan)
+    try:
+        Repair(RealFs(), data_dir, shard, clock, plan).run()
+    except (RepairFailed, OSError) as error:
+        told = f"shard {shard:02d} could not be repaired; run it again when the cause is gone: {error}"
+        raise CommandError(told, NOT_DONE) from error
+    after, left = _planned(data_dir, shard, clock, revives)
+    answer = _answer(after, left)
+    answer.plan, answer.loses, answer.repaired = plan.steps, plan.loses, True
+    return answer
+
+
+@contextmanager
+def _locked(fs: Fs, data_dir: DataDir, shard: int) -> Iterator[None]:
+    """Held as a server holds them, so that none can start meanwhile."""
+    held: list[DirLock] = []
+    try:
+        for path in (lock_path(data_dir.path), data_dir.paths(shard).lock):
+            try:
+                held.append(DirLock(fs, path))
+            except DirectoryInUse:
+                owner = fs.lock_owner(path)
+                who = "another process" if owner is None else f"process {owner}"
+                raise CommandError(f"{path} is held by {who}: stop the server first") from None
+        yield
+    finally:
+        for lock in reversed(held):
+            lock.release()
+
+
+def _answer(found: Diagnosis, plan: Plan) -> ShardAnswer:
+    return ShardAnswer(
+        shard=found.verdict.shard,
+        path=readable(found.verdict.path),
+        in_use_by=found.in_use_by,
+        starts=not found.why_not,
+        why_not=found.why_not,
+        snapshot=found.starts_from,
+        findings=found.findings,
+        notes=found.verdict.notes,
+        plan=plan.steps,
+        loses=plan.loses,
+        refused=plan.refused,
+    )
+
+
+def _text(answer: Answer, given: argparse.Namespace) -> list[str]:
+    lines = []
+    for shard in answer.shards:
+        lines += _shard_text(shard, given)
+    if answer.is_fine:
+        return [*lines, "all is well: nothing to repair" if not given.apply else "all is well"]
+    wrong = sum(len(shard.findings) for shard in answer.shards)
+    lines.append(f"{plural(wrong, 'thing is', 'things are')} WRONG")
+    if all(one.level is Level.MENDS for shard in answer.shards for one in shard.findings):
+        lines.append("nothing is lost: what is not repaired here, a server puts right by itself")
+    can = any(shard.plan and not shard.repaired for shard in answer.shards)
+    if can and not given.apply:
+        more = "--repair --apply" if given.repair else "--repair"
+        lines.append(
+            f"nothing was written. What a repair would do is above; topicsd doctor DIR {more} goes on"
+        )
+    return lines
+
+
+def _shard_text(shard: ShardAnswer, given: argparse.Namespace) -> list[str]:
+    origin = "" if shard.snapshot is None else f", from snapshot {shard.snapshot} and the log behind it"
+    start = f"a server starts it{origin}" if shard.starts else f"NO SERVER STARTS IT: {shard.why_not}"
+    rows = [("start", harmless(start))]
+    if shard.in_use_by is not None:
+        rows.append(("in use", f"process {shard.in_use_by} holds it; what is said is of a moment ago"))
+    for level in reversed(Level):
+        found = [one for one in shard.findings if one.level is level]
+        if found:
+            rows.append((level.value.upper(), MEANS[level]))
+            rows += [("", finding_text(one)) for one in found]
+    rows += [("note", harmless(note)) for note in shard.notes]
+    done = "done" if shard.repaired else "repair"
+    rows += [(done, harmless(f"{number}. {step.what}")) for number, step in enumerate(shard.plan, 1)]
+    rows += [("lost", harmless(lost)) for lost in shard.loses]
+    rows += [("CANNOT", harmless(refused)) for refused in shard.refused]
+    return [f"shard {shard.shard:02d}  {shard.path}", *facts(rows, name_width=NAME_WIDTH), ""]
+
+
+COMMAND = Command(
+    name="doctor",
+    summary="say what is wrong and how bad it is, and repair it when told to",
+    description=DESCRIPTION,
+    example="  topicsd doctor ./topics-data\n  topicsd doctor ./topics-data --shard 1 --repair --apply",
+    add_arguments=add_arguments,
+    run=run,
+)
