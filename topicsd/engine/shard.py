@@ -18,11 +18,11 @@ from shared.clock import Clock
 from shared.config import Settings
 from shared.contract import TopicConfigPatch
 from shared.errors import Refusal
-from topicsd.checkpoint.snapshot_files import choose_snapshot, drop_leftovers
+from topicsd.checkpoint.snapshot_files import choose_snapshot, drop_leftovers, snapshot_numbers
 from topicsd.checkpoint.snapshot_format import Snapshot, SnapshotDamage
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths, make_segment_dirs, shard_paths
+from topicsd.disk.layout import ShardPaths, make_segment_dirs, parse_wal_name, shard_paths
 from topicsd.engine import append, delete, fetch, topic_admin
 from topicsd.engine.background import Background
 from topicsd.engine.ceilings import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
@@ -230,6 +230,7 @@ class Shard:
         for complaint in complaints:
             logger.error("%s", complaint)
         if snapshot is None:
+            _refuse_loss(fs, paths)
             return None
         whose = Identity(snapshot.head.instance, snapshot.head.shard)
         if whose != identity:
@@ -274,6 +275,14 @@ def _stores(
 ) -> tuple[SegmentStore, SegmentStore | None]:
     cold = LocalStore(fs, shard_paths(settings.cold_dir, shard).root) if settings.cold_dir else None
     return LocalStore(fs, paths.root), cold
+
+
+def _refuse_loss(fs: Fs, paths: ShardPaths) -> None:
+    """Without a snapshot the log has to be there from its start; with neither, what else is there says that
+    both were lost, and an empty shard must not take its place."""
+    has_log = any(parse_wal_name(name) is not None for name in fs.list_dir(paths.wal))
+    if not has_log and (snapshot_numbers(fs, paths) or fs.list_dir(paths.topics)):
+        raise UnreadableLog(f"{paths.root}: there are segments, but no good snapshot and no log")
 
 
 def _known(snapshot: Snapshot) -> Known:
