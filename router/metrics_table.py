@@ -65,6 +65,21 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         "topics_evictions_total", "Records that a cap or their age took out.", lambda slot: slot.evicted_total
     ),
     _counter(
+        "topics_checkpoints_total",
+        "Times that the log was moved into segments.",
+        lambda slot: slot.checkpoints_total,
+    ),
+    _gauge(
+        "topics_checkpoint_failed",
+        "1 when the last checkpoint failed; the log keeps what it would have moved.",
+        lambda slot: slot.checkpoint_has_failed,
+    ),
+    _gauge(
+        "topics_damaged_segments",
+        "Segments that were found to be damaged.",
+        lambda slot: slot.damaged_segments,
+    ),
+    _counter(
         "topics_tombstones_total",
         "Answers to reads that said that something was lost.",
         lambda slot: slot.tombstones_total,

@@ -134,6 +134,11 @@ class Slot:
     idempotency_keys = _Word(29)
     evicted_total = _Word(31)
     tombstones_total = _Word(32)
+    checkpoints_total = _Word(33)
+    checkpoint_has_failed = _Word(34)
+    """The last one did; the log keeps what it would have moved."""
+    damaged_segments = _Word(35)
+    """What was found when nobody asked for it."""
     topic_grants_total = _Word(30)
     """Topics that the front process allowed it to make; stored behind `topics`."""
 

@@ -56,6 +56,9 @@ class VitalSigns:
         slot.reads_total = requests.reads.count + requests.waited_reads.count
         slot.evicted_total = state.totals.evicted_count - self._evicted_before
         slot.tombstones_total = requests.tombstones
+        slot.checkpoints_total = shard.checkpoints.count
+        slot.checkpoint_has_failed = int(shard.checkpoints.failure is not None)
+        slot.damaged_segments = len(state.damaged_segments)
         slot.append_us = requests.appends.words()
         slot.read_us = requests.reads.words()
         slot.waited_read_us = requests.waited_reads.words()

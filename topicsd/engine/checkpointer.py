@@ -77,6 +77,8 @@ class Checkpointer:
         self.is_running = False
         self.failure: Exception | None = None
         """Of the last one."""
+        self.count = 0
+        """How many came to their end."""
         self._told: list[Callable[[Exception | None], object]] = []
         self._timer_is_set = False
         self._short_of_space = False
@@ -151,6 +153,7 @@ class Checkpointer:
         self._next_number += 1
         yield from job.run(lambda: self._shard.log.place, self._written)
         self._frames_done = frames
+        self.count += 1
         self._short_of_space = False
         if self._starts:
             yield from self._drop()

@@ -154,14 +154,14 @@ class Shard:
     def start_checkpoint(self, done: Callable[[Exception | None], object] = lambda outcome: None) -> None:
         """Move what the log holds into segments now; `done` is told when that came to its end, also when one
         was at it already."""
-        self._checkpointer.start(done)
+        self.checkpoints.start(done)
 
     # -- the end -----------------------------------------------------------------------------------------
 
     def prepare_to_close(self, done: Callable[[Exception | None], object]) -> None:
         """Make the checkpoint that `close` would hold the loop for; `done` is told when it is over."""
         lower_all_ceilings(self.state)
-        self._checkpointer.start(done)
+        self.checkpoints.start(done)
 
     def close(self, checkpoint: bool = True) -> None:
         """End the run: all that joined is synced and answered, and CURRENT says that this was the end.
@@ -183,7 +183,7 @@ class Shard:
 
     def _checkpoint_now(self) -> None:
         try:
-            self._checkpointer.run_now()
+            self.checkpoints.run_now()
         except OSError as error:
             # All is in the log, which is what counts; the next start reads it from there.
             logger.error("the last checkpoint failed: %s", error)
@@ -217,10 +217,10 @@ class Shard:
         """What goes on beside the requests: checkpoints, and the upkeep of what they made."""
         state = self.state
         self._background = Background(loop, self._threads.copy, self.log)
-        self._checkpointer = Checkpointer(state, loop, self._background, files, hot, cold, snapshot, has_more)
+        self.checkpoints = Checkpointer(state, loop, self._background, files, hot, cold, snapshot, has_more)
         self._keeping = Background(loop, self._threads.keep, self.log)
-        self.upkeep = Upkeep(state, loop, self._keeping, self._checkpointer, hot, cold)
-        self._checkpointer.on_end = self.upkeep.wake
+        self.upkeep = Upkeep(state, loop, self._keeping, self.checkpoints, hot, cold)
+        self.checkpoints.on_end = self.upkeep.wake
         if any(topic.has_files for topic in state.topics.values()):
             self.upkeep.wake()
 
@@ -243,7 +243,7 @@ class Shard:
 
     def _in_background(self) -> bool:
         clock = self.state.clock
-        self._checkpointer.tick()
+        self.checkpoints.tick()
         has_unlogged = log_floors_again(self.state, clock.now_ms())
         return lower_quiet_ceilings(self.state, clock.monotonic()) or has_unlogged
 
