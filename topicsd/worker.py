@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("topicsd.worker")
 
+SWITCH_SECONDS = 0.0005
 PATIENCE_CHECK_SECONDS = 1.0
 # With a disk that failed there is nothing to wait for but answers that are on their way.
 FAILED_DRAIN_SECONDS = 1.0
@@ -271,6 +272,8 @@ class Worker:
 
 def main() -> int:
     spec = msgspec.json.decode(os.environ[SPEC_VARIABLE], type=Spec)
+    # Threads wait for the disk, but what they do between two calls must not hold the loop for milliseconds.
+    sys.setswitchinterval(SWITCH_SECONDS)
     set_up_logging(spec.settings.log, f"worker-{spec.shard:02d}")
 
     async def run() -> int:

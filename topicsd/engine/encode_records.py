@@ -86,11 +86,7 @@ def encode_records(
             flags |= FLAG_META
             meta_bytes = len(meta)
         payload_bytes = len(payload)
-        if (
-            payload_bytes > max_bytes
-            or flags & _NODE_OR_META
-            or len(tag) > limits.max_tag_bytes
-        ):
+        if payload_bytes > max_bytes or flags & _NODE_OR_META or len(tag) > limits.max_tag_bytes:
             refusal = refuse_lengths(seq - first_seq, len(record.data), meta_bytes, tag, node, limits)
             if refusal is not None:
                 return refusal
