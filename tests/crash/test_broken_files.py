@@ -23,6 +23,7 @@ from topicsd.wal.frame import FRAME_LEN_MAX, FRAME_LEN_MIN, LEN_BYTES, U32
 from topicsd.wal.log_walk import UnreadableLog
 from topicsd.wal.reader import WINDOW_BYTES
 from topicsd.wal.recovery import RecoveryRefused
+from topicsd.wal.sync_thread import Threads
 from topicsd.wal.writer import Identity
 
 LENGTHS = (0xFFFFFFFF, 0x7FFFFFFF, FRAME_LEN_MAX + 1, FRAME_LEN_MAX, FRAME_LEN_MIN - 1, 1, 0)
@@ -222,20 +223,23 @@ def test_a_file_from_the_middle_under_another_name_is_refused() -> None:
     assert isinstance(_start(store, _replace(second, store.disk.read_file(first))), str)
 
 
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["of the log", "of a snapshot"])
 @pytest.mark.parametrize("which", ["instance", "shard"])
-def test_a_file_of_another_shard_or_instance_is_refused(which: str) -> None:
+def test_a_file_of_another_shard_or_instance_is_refused(which: str, checkpoint: bool) -> None:
     store = SmallStore("clean stop")
     (path,) = store.wal_files
     header = parse_file_header(store.disk.read_file(path)[:FILE_HEADER_BYTES])
     other = {"instance": Identity(b"another instance", 0), "shard": Identity(header.instance, 1)}[which]
     run = ShardRun(store.disk.after_process_kill(), store.book, store.clock)
-    run.close()
+    run.append("d", 1)
+    run.settle()
+    run.close(checkpoint=checkpoint)
     with pytest.raises(UnreadableLog, match="belongs to shard"):
         Shard(
             run.disk,
             run.clock,
             run.loop,
-            run.thread,
+            Threads(*[run.thread] * len(Threads._fields)),
             PATHS,
             other,
             run.shard.state.settings,

@@ -26,6 +26,7 @@ from tests.harness.tally import attempt
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths
 from topicsd.engine.shard import Shard
+from topicsd.wal.sync_thread import Threads
 from topicsd.wal.writer import Identity
 
 ROUNDS = 2000 if DEEP else 100
@@ -138,7 +139,7 @@ class Rounds:
             fs,
             ManualClock(time.time_ns() // 1_000_000),
             loop,
-            StepThread(loop),
+            Threads(*[StepThread(loop)] * len(Threads._fields)),
             shard_paths(self.data_dir, 0),
             Identity(layout.instance_bytes, 0),
             SETTINGS,

@@ -9,11 +9,11 @@ import errno
 
 import pytest
 
-from tests.harness.checkpoint_scripts import SCRIPTS
+from tests.harness.checkpoint_scripts import LONG, SCRIPTS
 from tests.harness.crash_sweep import DEEP
 from tests.harness.fault_sweep import Way, sweep_faults
 from tests.harness.faults import READING_CALLS
-from tests.harness.shard_driver import MANNERS, Manner
+from tests.harness.shard_driver import EVERY_MANNER, MANNERS, Manner
 from tests.harness.start_sweep import Before, fail_each_start
 
 # Calls that take room, and so may find none.
@@ -42,6 +42,9 @@ START_WAYS = [
 ]
 # Of the ends of a script, those whose start is swept through.
 START_STRIDE = 1 if DEEP else 30
+# Of scripts with many calls: the ways to fail share them out among themselves.
+LONG_STRIDE = 1 if DEEP else 16
+LONG_START_STRIDE = 1 if DEEP else 300
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quiet_log")]
 
@@ -52,18 +55,18 @@ def _named(way: Way) -> str:
     return f"{way.call or 'any'} {failure}{seed}{' for ever' if way.forever else ''}"
 
 
-@pytest.mark.parametrize("manner", MANNERS if DEEP else MANNERS[1:2])
+@pytest.mark.parametrize("manner", EVERY_MANNER if DEEP else MANNERS[1:2])
 @pytest.mark.parametrize("way", WAYS, ids=_named)
 def test_every_request_is_answered_and_every_answer_holds_when_a_call_fails(way: Way, manner: Manner) -> None:
     for name in SCRIPTS:
-        sweep_faults(name, manner, way)
+        sweep_faults(name, manner, way, LONG_STRIDE if name in LONG else 1)
 
 
 @pytest.mark.parametrize("way", WAYS[:2], ids=_named)
-@pytest.mark.parametrize("manner", ["prompt", "by hand"])
+@pytest.mark.parametrize("manner", ["prompt/late", "by hand"])
 def test_the_same_holds_when_syncs_come_at_other_times(way: Way, manner: Manner) -> None:
     for name in SCRIPTS:
-        sweep_faults(name, manner, way)
+        sweep_faults(name, manner, way, LONG_STRIDE if name in LONG else 1)
 
 
 @pytest.mark.parametrize("before", ["power cut", "kill", "failed sync", "clean"])
@@ -74,4 +77,4 @@ def test_a_start_in_which_a_call_fails_is_refused_or_right_and_the_next_one_is_r
     for name in SCRIPTS:
         calls = 0
         while fail_each_start(name, "late", before, calls, way):
-            calls += START_STRIDE
+            calls += LONG_START_STRIDE if name in LONG else START_STRIDE

@@ -17,12 +17,22 @@ def _fill(one: OneShard) -> None:
 def test_a_record_that_the_disk_cannot_read_is_told_and_what_is_around_it_is_read() -> None:
     one = OneShard()
     one.append("t", *[b'"%s"' % (b"x" * 9000)] * 3)
-    one.disk.fail("pread", 2, forever=True)
-    assert one.seqs("t", limit=1) == [1]
-    refusal = one.refused_read("t", 1, limit=1)
+
+    def the_second_is_unreadable() -> None:
+        one.disk.clear_faults()
+        # They are read together, then each by itself.
+        one.disk.fail("pread", 1)
+        one.disk.fail("pread", 3)
+
+    the_second_is_unreadable()
+    assert one.seqs("t") == [1]
+    the_second_is_unreadable()
+    refusal = one.refused_read("t", 1)
     assert refusal.code == "corrupt_segment"
     assert refusal.detail is not None
-    assert refusal.detail["first_seq"] == 2
+    assert (refusal.detail["first_seq"], refusal.detail["last_seq"]) == (2, 2)
+    the_second_is_unreadable()
+    assert one.seqs("t", 2) == [3]
     one.disk.clear_faults()
     assert one.seqs("t") == [1, 2, 3]
 

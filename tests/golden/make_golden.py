@@ -25,6 +25,7 @@ from unittest.mock import patch
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import DATA_DIR, OneShard, record
+from topicsd.engine.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
 from topicsd.wal.file_header import VERSION
@@ -88,7 +89,7 @@ def describe(shard: Shard) -> dict[str, Any]:
         assert isinstance(state, TopicState)
         answers, cursor = [], 0
         while not answers or not answers[-1]["caught_up"]:
-            answer = shard.read(name, ReadRequest(cursor, limit=100))
+            answer = read_now(shard.state, name, ReadRequest(cursor, limit=100))
             assert isinstance(answer, ReadAnswer)
             answers.append(described(answer))
             cursor = answer.next_from_seq

@@ -1,8 +1,8 @@
-"""The scripts that are about checkpoints, beside those of `shard_scripts.py`; here is the table of all of them.
+"""The scripts that are about checkpoints, beside those of `shard_scripts.py`; here is the table of them all.
 
-Segments of four records and snapshots of which two are kept make every step of a checkpoint happen within a few
-requests. `copy` does some of a checkpoint's jobs, so that what comes behind it finds it half way; in a prompt
-manner it is through already, which is another case.
+Segments of four records and snapshots of which two are kept make every step of a checkpoint happen within a
+few requests. `copy` does some of a checkpoint's jobs, so that what comes behind it finds it half way; in a
+prompt manner it is through already, which is another case.
 
 What it must not know: how it will end.
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 from tests.harness.shard_driver import ShardRun
 from tests.harness.shard_scripts import SCRIPTS, script
 
-__all__ = ["SCRIPTS"]
+__all__ = ["LONG", "SCRIPTS"]
+
+_SHORT = frozenset(SCRIPTS) - {"rotation", "quiet_times"}
 
 
 @script
@@ -50,7 +52,7 @@ def checkpoints_of_all_classes(run: ShardRun) -> None:
 
 @script
 def deletes_in_segments(run: ShardRun) -> None:
-    """By seq, tag and prefix, of what is sealed, active and in the tail, in front of and during a checkpoint."""
+    """By seq, tag and prefix, of what is sealed, active and in the tail, before and during a checkpoint."""
     run.put("f", durability="fsync")
     for name in ("f", "d"):
         run.append(name, *[10] * 7, tags=("a", "ab", None, "b", "a", "b", "ab"))
@@ -120,7 +122,7 @@ def segments_that_leave(run: ShardRun) -> None:
 
 @script
 def incarnations_of_segments(run: ShardRun) -> None:
-    """Topics with segments are deleted and made again, also while they are copied; keys go over a checkpoint."""
+    """Topics with segments are deleted and made again, also while copied; keys go over a checkpoint."""
     run.append("t", 10, 10, key="k")
     run.append("u", *[10] * 5, durability="fsync")
     run.turn()
@@ -155,7 +157,7 @@ def incarnations_of_segments(run: ShardRun) -> None:
 
 @script
 def snapshots_in_a_row(run: ShardRun) -> None:
-    """The log goes on from file to file and is dropped behind the older snapshot, which is dropped in turn."""
+    """The log goes on from file to file and is dropped behind the older snapshot, as that is in turn."""
     run.put("f", durability="fsync")
     for size in (900, 1500, 1200):
         run.append("f", size, 10)
@@ -175,7 +177,7 @@ def snapshots_in_a_row(run: ShardRun) -> None:
 
 @script
 def notes_on_their_way(run: ShardRun) -> None:
-    """Floors and ceilings are noted in the log and not synced when a topic is captured, with records behind."""
+    """Floors and ceilings are in the log and not synced when a topic is captured, with records behind."""
     run.put("f", durability="fsync", ttl_ms=1000)
     run.put("d", ttl_ms=1000)
     run.append("d", 10, 10)
@@ -237,3 +239,7 @@ def marks_and_caps(run: ShardRun) -> None:
     run.settle()
     run.append("d", 10)
     run.turn()
+
+
+LONG = frozenset(SCRIPTS) - _SHORT
+"""Those that make a few hundred calls of the disk, or leave as many to the next checkpoint."""

@@ -21,7 +21,7 @@ from tests.harness.faults import Fault
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
-from tests.harness.shard_driver import Manner, ShardRun, empty_disk
+from tests.harness.shard_driver import PATHS, Manner, ShardRun, empty_disk
 from tests.harness.tally import attempt
 from topicsd.wal.log_walk import UnreadableLog
 from topicsd.wal.recovery import RecoveryRefused
@@ -83,6 +83,9 @@ class FaultCase:
         run.end_answered()
         self.failed = run.has_failed
         assert len(run.failures) == self.failed, run.failures
+        if self.failed:
+            # What a checkpoint reads and writes elsewhere is its own trouble.
+            assert any(PATHS.wal in on or not on for on in self.fault.on), self.fault.on
         self._reads_go_on(run)
         if self.failed:
             assert self.fault.fired
@@ -128,6 +131,9 @@ class FaultCase:
         assert not run.has_failed
         answers = [call.answer for call in run.calls[-len(names) - 1 :]]
         assert not [one for one in answers if getattr(one, "code", None) == STORAGE_FULL], answers
+        run.checkpoint()
+        run.settle()
+        assert run.checkpoint_failure is None
 
     def start_again(self) -> None:
         self.book.ledger.new_generation(machine_failed=self.failed)
@@ -149,9 +155,8 @@ def fault_once(name: str, manner: Manner, way: Way, nth: int) -> bool:
     return case.fault.fired > 0
 
 
-def sweep_faults(name: str, manner: Manner, way: Way) -> int:
-    """Fail every call of this way, one run each; how many were tried."""
-    nth = 1
+def sweep_faults(name: str, manner: Manner, way: Way, stride: int = 1) -> None:
+    """Fail every call of this way, or every so-manieth from one on that depends on the way, one run each."""
+    nth = 1 + Random(repr(way)).randrange(stride)
     while fault_once(name, manner, way, nth):
-        nth += 1
-    return nth - 1
+        nth += stride

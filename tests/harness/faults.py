@@ -10,7 +10,7 @@ What it must not know: files and names; what a failed call leaves behind is the 
 from __future__ import annotations
 
 import errno as errors
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 MUTATING_CALLS = (
@@ -51,7 +51,8 @@ class ProcessKilled(MachineGoneError):
 
 @dataclass
 class Fault:
-    """One way to fail. `seen` counts the calls that it is about, `fired` those that it failed."""
+    """One way to fail. `seen` counts the calls that it is about, `fired` those that it failed; `on` says of
+    what file each of them was, with its other arguments."""
 
     call: str | None = None
     nth: int = 1
@@ -62,6 +63,7 @@ class Fault:
     seed: int | None = None
     seen: int = 0
     fired: int = 0
+    on: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         assert self.nth >= 1, "the first call is number 1"

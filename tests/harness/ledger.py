@@ -85,10 +85,13 @@ class Ledger:
     def delete_acked(self, deletion: Deletion) -> None:
         deletion.acked = True
 
-    def live(self, topic: str) -> list[tuple[int, str | None]]:
-        """(seq, tag) of what is acked and not being deleted, in order: what a delete can match."""
+    def live(self, topic: str, *, with_leaving: bool = False) -> list[tuple[int, str | None]]:
+        """(seq, tag) of what is acked and not being deleted, in order; `with_leaving`: of what is not known
+        to be deleted, which is what a delete can match that another one has not come to yet."""
         page = self._pages[topic]
-        deleted = {seq for deletion in page.deletions for seq in deletion.seqs}
+        deleted = {
+            seq for deletion in page.deletions if deletion.acked or not with_leaving for seq in deletion.seqs
+        }
         found = {
             seq: tag
             for request in page.requests

@@ -50,6 +50,7 @@ def mutating(method: Method[M, P, R]) -> Method[M, P, R]:
         if self._faults:
             fault = self._fault(name, True)
             if fault is not None:
+                fault.on.append(self._summary(args))
                 return self._suffer(fault, name, plain, args)
         return plain(self, *args, **kwargs)
 
@@ -69,6 +70,7 @@ def looking(method: Method[M, P, R]) -> Method[M, P, R]:
         if self._faults:
             fault = self._fault(name, False)
             if fault is not None:
+                fault.on.append(self._summary(args))
                 raise posix_error(fault.error)
         return plain(self, *args, **kwargs)
 

@@ -3,7 +3,8 @@
 Promises: a run is a number of generations on one disk with one book, all of it decided by its seed. Each
 generation does some dozens of random things in a random manner of the disk thread and ends in a power cut, a
 SIGKILL, a failed sync, a write error, a full disk or a clean stop, at a random call; then the next one judges
-what it finds.
+what it finds. Checkpoints begin at any time, and now and then the newest snapshot is damaged
+between two runs.
 
 What it must not know: formats.
 """
@@ -14,20 +15,20 @@ import errno
 from random import Random
 
 from shared.config import Settings
-from tests.harness.crash_sweep import finish
+from tests.harness.crash_sweep import finish, without_newest_snapshot
 from tests.harness.fault_sweep import SPACE_RETRY_MS
 from tests.harness.faults import MachineGoneError
 from tests.harness.ledger_entries import Request
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import Incarnation, ShardBook
-from tests.harness.shard_driver import MANNERS, ShardRun, empty_disk
+from tests.harness.shard_driver import EVERY_MANNER, ShardRun, empty_disk
 from topicsd.wal.recovery import RecoveryRefused
 
 ENDS = ("power cut", "power cut", "kill", "clean", "failed sync", "failed write", "full")
 NAMES = ("a", "b", "c", "e")
 TAGS = (None, None, "x", "xy", "z")
-_CALLS_A_GENERATION = 60
+_CALLS_A_GENERATION = (60, 200)
 
 
 class RandomRun:
@@ -50,9 +51,13 @@ class RandomRun:
         self._start(self.disk).check(exact=self.exact, clean=self.clean)
 
     def _generation(self) -> None:
-        rng, disk = self.rng, self.disk
+        rng = self.rng
+        if rng.random() < 0.15 and (older := without_newest_snapshot(self.disk)) is not None:
+            self.disk = older
+            self.history.append("-- the newest snapshot is damaged")
+        disk = self.disk
         end = rng.choice(ENDS)
-        calls = rng.randrange(_CALLS_A_GENERATION)
+        calls = rng.randrange(rng.choice(_CALLS_A_GENERATION))
         if end == "power cut":
             disk.cut_power_after(calls)
         elif end == "kill":
@@ -68,7 +73,7 @@ class RandomRun:
             if end == "full":
                 self._make_space(run)
             if end == "clean":
-                run.close()
+                run.close(checkpoint=rng.random() < 0.6)
             finish(run)
         except MachineGoneError:
             pass
@@ -78,8 +83,14 @@ class RandomRun:
         self._end(run, end)
 
     def _start(self, disk: MemoryDisk) -> ShardRun:
-        settings = Settings(wal_file_bytes=self.rng.choice((1500, 4096, 20_000)))
-        manner = self.rng.choice(MANNERS)
+        settings = Settings(
+            wal_file_bytes=self.rng.choice((1500, 4096, 20_000)),
+            segment_max_events=self.rng.choice((3, 10, 50)),
+            segment_max_bytes=self.rng.choice((900, 20_000)),
+            segment_max_age_ms=self.rng.choice((1000, 1_000_000)),
+            checkpoint_interval_ms=self.rng.choice((200, 60_000)),
+        )
+        manner = self.rng.choice(EVERY_MANNER)
         self.history.append(f"-- {manner}, files of {settings.wal_file_bytes}")
         run = ShardRun(disk, self.book, self.clock, manner=manner, settings=settings)
         run.steps = self.history
@@ -148,6 +159,10 @@ class RandomRun:
             run.advance(rng.choice((10, 60, 300, 1300)))
         elif kind < 0.90 and self._keyed:
             self._retry(run)
+        elif kind < 0.94:
+            run.checkpoint()
+        elif kind < 0.97:
+            run.copy(rng.randrange(1, 12))
         else:
             run.all_found()
 

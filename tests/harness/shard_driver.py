@@ -7,8 +7,8 @@ once, at once judged, and `end_answered` says whether each was. What readers see
 acked (`audit`), so nothing may be visible before its class is satisfied. A checkpoint fails by the disk only.
 
 The manner says when the two threads do their jobs, "sync/copy" or one word for both: `prompt` at the end of
-every turn, `late` one job every third turn (one a turn of copying, which has many), so that batches gather and
-rotations, syncs and checkpoints overlap, `by hand` only when the script says so.
+every turn, `late` one job every third turn (one a turn of copying, which has many), so that batches gather
+and rotations, syncs and checkpoints overlap, `by hand` only when the script says so.
 
 What it must not know: formats, how a crash is made.
 """
@@ -154,7 +154,7 @@ class ShardRun:
             for thread, pace in ((self.thread, self._pace), (self.copy_thread, self._copy_pace))
             if pace in paces
         ]
-        while any([thread.run_one() for thread in threads]):
+        while sum(thread.run_one() for thread in threads):
             self.loop.run_until_idle()
 
     def sync(self) -> None:
@@ -194,7 +194,7 @@ class ShardRun:
     def settle(self) -> None:
         """Go on until everything is answered; no time passes."""
         self.loop.run_until_idle()
-        while any([self.thread.run_one(), self.copy_thread.run_one()]):
+        while self.thread.run_one() + self.copy_thread.run_one():
             self.loop.run_until_idle()
         self.look()
 
@@ -205,7 +205,7 @@ class ShardRun:
     @property
     def checkpoint_failure(self) -> Exception | None:
         """Of the last one that came to its end."""
-        return self.shard._checkpointer.failure
+        return self.shard.checkpoints.failure
 
     @property
     def has_failed(self) -> bool:
@@ -254,7 +254,7 @@ class ShardRun:
         assert topic is not None
         matched = [
             seq
-            for seq, its_tag in self.book.ledger.live(topic.page)
+            for seq, its_tag in self.book.ledger.live(topic.page, with_leaving=True)
             if (before_seq is None or seq < before_seq) and _matches(its_tag, tag, is_prefix)
         ]
         deletion = self.book.ledger.deleting(topic.page, matched)

@@ -2,6 +2,7 @@
 
 Promises: a store has topics of class disk and fsync, a delete, a key, tags, a deleted topic. It ended by a
 clean stop, by SIGKILL after the log had said that all of it is synced, or that way with several WAL files.
+All of it is in the log: no checkpoint came to its end.
 
 What it must not know: what is damaged, and what should come of it.
 """
@@ -27,10 +28,10 @@ class SmallStore:
         self.clock = ManualClock()
         has_several = end == "kill with several files"
         settings = Settings(wal_file_bytes=1200) if has_several else SMALL
-        run = ShardRun(self.disk, self.book, self.clock, settings=settings)
+        run = ShardRun(self.disk, self.book, self.clock, manner="prompt/by hand", settings=settings)
         _write(run, 400 if has_several else 8)
         if end == "clean stop":
-            run.close()
+            run.close(checkpoint=False)
         run.end_answered()
         self.book.ledger.new_generation(machine_failed=False)
         self.disk = self.disk.after_process_kill()

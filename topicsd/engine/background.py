@@ -39,6 +39,8 @@ Job = Generator[Step, Any, T]
 class Log(Protocol):
     """What a job may wait for, as `wal/group_commit.py` has it."""
 
+    failed: Refusal | None
+
     def when_synced(self, entry: Entry) -> None: ...
 
     def settle(self) -> None: ...
@@ -67,6 +69,8 @@ class Background:
                 answer, failure = None, None
                 if step is SYNCED:
                     self._log.settle()
+                    if self._log.failed is not None:
+                        failure = _log_failed(self._log.failed)
                 elif callable(step):
                     try:
                         answer = step()
@@ -136,5 +140,8 @@ class _Running:
         pass
 
     def refuse(self, refusal: Refusal) -> None:
-        error = OSError(errno.EIO, f"the log takes nothing: {refusal.message}")
-        self._background._loop.call_soon(self.go_on, error)
+        self._background._loop.call_soon(self.go_on, _log_failed(refusal))
+
+
+def _log_failed(refusal: Refusal) -> OSError:
+    return OSError(errno.EIO, f"the log takes nothing: {refusal.message}")

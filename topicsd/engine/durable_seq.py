@@ -21,16 +21,17 @@ def durable_seq_at(topic: Topic, synced: int) -> int:
     """With everything before this position of the log on the disk."""
     if topic.is_ephemeral:
         return 0
+    end = topic.head
     for run in reversed(topic.runs):
         if not isinstance(run, TailRun) or run.source is not None:
-            return run.next_seq - 1  # A checkpoint copies what is on the disk, and syncs its copy.
+            return end  # A checkpoint copies what is on the disk, and syncs its copy.
         # The frames of a topic do not overlap: those that begin before the synced end are durable, but
         # for the last of them when it reaches over it.
         count = bisect_right(run.positions, synced)
         if count and run.positions[count - 1] + run.lengths[count - 1] > synced:
             count -= 1
-        if count == len(run.lengths) and run is topic.run:
-            return topic.head
+        if count < len(run.lengths):
+            end = run.first_seq + count - 1
         if count:
-            return run.first_seq + count - 1
-    return topic.runs[0].first_seq - 1
+            return end
+    return end

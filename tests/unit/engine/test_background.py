@@ -21,6 +21,7 @@ class ManualLog:
     def __init__(self) -> None:
         self.waiting: list[Entry] = []
         self.settled = 0
+        self.failed: Refusal | None = None
 
     def when_synced(self, entry: Entry) -> None:
         self.waiting.append(entry)
@@ -162,3 +163,17 @@ def test_a_job_that_is_stopped_while_it_waits_is_not_woken_again(wait: Any) -> N
         entry.publish()
     stage.settle()
     assert not stage.outcomes
+
+
+def test_a_job_that_holds_the_loop_does_not_go_on_behind_a_sync_that_failed() -> None:
+    went_on = []
+
+    def job() -> Job[None]:
+        yield SYNCED
+        went_on.append(True)
+
+    stage = Stage()
+    stage.log.failed = Refusal(STORAGE_FAILED, "it is over")
+    with pytest.raises(OSError, match="it is over"):
+        stage.background.run_now(job())
+    assert not went_on

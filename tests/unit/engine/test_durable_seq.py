@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from array import array
+
 from tests.harness.one_shard import OneShard, record
 
 
@@ -91,3 +93,20 @@ def test_it_is_never_more_than_what_a_power_cut_leaves() -> None:
                 other.disk = one.disk
                 other.cut_power(seed)
                 assert other.seqs("t")[:promised] == list(range(1, promised + 1))
+
+
+def test_a_record_whose_run_was_ended_by_a_checkpoint_is_durable_no_sooner_than_before() -> None:
+    one = OneShard()
+    one.append("t", 1)
+    one.settle()
+    one.shard.start_checkpoint()
+    one.loop.run_until_idle()
+    one.send_append("t", 2)
+    one.loop.run_until_idle()
+    one.thread.run_one()
+    one.loop.run_until_idle()
+    assert one.topic("t").run.lengths == array("I")
+    assert (one.state("t").head_seq, one.state("t").durable_seq) == (2, 1)
+    one.settle()
+    one.pass_time(60)
+    assert one.state("t").durable_seq == 2

@@ -1,0 +1,62 @@
+"""A sealed segment as part of a topic: numbers that are right without a look at its records."""
+
+from __future__ import annotations
+
+from tests.harness.one_shard import OneShard, record
+from topicsd.engine.sealed_run import SealedRun
+
+NEVER_MS = 1 << 40
+
+
+def sealed() -> tuple[OneShard, SealedRun]:
+    """Records 1 to 4 in a segment, a second apart; one of them is dead."""
+    one = OneShard(checkpoint_interval_ms=NEVER_MS, segment_max_events=4)
+    for number in range(6):
+        one.append("t", record(number, tag=f"tag{number % 2}"))
+        one.clock.advance(1000)
+    one.delete("t", tag="tag1", before_seq=3)
+    one.checkpoint()
+    run = one.topic("t").runs[0]
+    assert isinstance(run, SealedRun)
+    return one, run
+
+
+def test_its_counts_are_those_of_what_is_alive() -> None:
+    _, run = sealed()
+    size = run.lengths[0]
+    assert (run.live_count, run.live_bytes, run.dead_count) == (3, 3 * size, 1)
+    assert not run.is_changed
+
+
+def test_a_record_that_dies_is_a_change() -> None:
+    _, run = sealed()
+    size = run.mark_dead(3)
+    assert (run.live_count, run.live_bytes, run.dead_count) == (2, 2 * size, 2)
+    assert run.is_changed
+
+
+def test_the_front_that_goes_is_counted_and_so_is_all_of_it() -> None:
+    _, run = sealed()
+    size = run.lengths[0]
+    assert run.take_front(1, 2) == (1, size)
+    assert run.take_front(3, 4) == (2, 2 * size)
+    assert (run.live_count, run.live_bytes) == (0, 0)
+
+
+def test_age_ends_where_the_stamps_say_and_finds_nothing_more_until_the_next_record_is_too_old() -> None:
+    one, run = sealed()
+    first_ts = one.read("t").records[0].ts
+    found = [run.first_not_older(first_ts + ms) for ms in (-1, 0, 1, 1001, 2500, 3001)]
+    assert found == [1, 1, 2, 3, 4, 5]
+    assert run.first_not_older(first_ts + 3000) == 1
+
+
+def test_tags_are_found_below_a_seq_and_not_in_a_segment_without_them() -> None:
+    one, run = sealed()
+    assert run.find_tag(b"tag1", False, 9) == [2, 4]
+    assert run.find_tag(b"tag", True, 4) == [1, 2, 3]
+    assert run.find_tag(b"tag1", False, 2) == []
+    one.append("plain", *range(4))
+    one.checkpoint()
+    plain = one.topic("plain").runs[0]
+    assert plain.find_tag(b"tag", True, 9) == []
