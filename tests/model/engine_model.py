@@ -224,6 +224,10 @@ class Episode:
         ms = self.rng.choice((1, 20, 60, 299, 300, 301, 1500, 6000, 130_000))
         self.tell(f"{ms} ms pass")
         self.one.pass_time(ms)
+        # Upkeep may have looked at any topic; so that both sides know the same, all of them are touched.
+        for name, topic in self.topics.items():
+            self.one.state(name)
+            topic.expire(self.now_ms)
 
     def checkpoint(self) -> None:
         """One begins; how far it comes before the next operation is up to chance."""
