@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from loadtest.ceilings.read_ceiling import COUNT, DATA
-from loadtest.one_shard import DATA as ORDER
 from loadtest.generator import Load, run
+from loadtest.one_shard import DATA as ORDER
 from shared.names import topic_id
 from shared.placement import shard_of
 

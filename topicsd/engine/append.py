@@ -25,12 +25,11 @@ from topicsd.engine.dedupe import KeyedWrite
 from topicsd.engine.encode_records import Encoded, encode_records, whole_frames
 from topicsd.engine.keyed_write import Key, key_of, settled_by_key
 from topicsd.engine.requests import Appended, AppendRequest, Reply
-from topicsd.engine.retention import enforce_caps
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.topic_entry import TopicEntry, tell
-from topicsd.engine.trim_report import log_expired
+from topicsd.engine.trim_report import keep_to_caps, log_expired
 from topicsd.wal.control_frame import Idempotency, encode_control
 
 
@@ -223,7 +222,7 @@ class PendingAppend(TopicEntry):
                 if tag:
                     run.tags.add(tag, seq)
         if topic.evicts:
-            enforce_caps(topic)
+            keep_to_caps(self.shard, topic)
         head = topic.head
         # In the order of its fields: by name they would cost more than the rest of the answer.
         answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)

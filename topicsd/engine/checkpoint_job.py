@@ -103,6 +103,8 @@ class CheckpointJob:
         self._begun: Capture | None = None
         self._entries: list[bytes] = []
         self._lines: list[bytes] = []
+        self.frame_count = 0
+        """What it logged itself, which is no work for the next one."""
 
     def run(self, place: Callable[[], LogPlace | None], written: Callable[[Written], object]) -> Job[None]:
         """`written` is told once the snapshot has its name: never when there was nothing to write down."""
@@ -169,7 +171,7 @@ class CheckpointJob:
                     self._captures.append((captured, copy.pieces))
                 self._begun = None
                 self._note(msgspec.structs.replace(captured.entry, segments=copy.entries()))
-                if copy.pieces or captured.changed:
+                if copy.pieces or captured.changed or captured.dead:
                     on_way = unpublished(shard)  # Time has passed.
             yield None
 
@@ -178,6 +180,7 @@ class CheckpointJob:
         may find the marks that come now, of deletes behind an eviction: then too little was alive."""
         floor = EvictWatermark({"cap": topic.evicted_to["cap"]})
         self._shard.log.join_in_passing(encode_control(floor, topic_id=topic.topic_id, ts=topic.last_ts))
+        self.frame_count += 1
         yield SYNCED
 
     def _save_marks(self, captured: Capture) -> Job[None]:

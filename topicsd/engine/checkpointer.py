@@ -19,7 +19,7 @@ from topicsd.checkpoint.snapshot_files import drop_old_snapshots, snapshot_numbe
 from topicsd.checkpoint.snapshot_format import Snapshot
 from topicsd.checkpoint.trash import empty_deleted, mark_deleted, move_to_trash, purge
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths, parse_wal_name
+from topicsd.disk.layout import ShardPaths, parse_wal_name, topic_dir_name
 from topicsd.engine.background import Background, Job
 from topicsd.engine.checkpoint_job import MOVED, CheckpointJob, Leaving, Written, leaving_of
 from topicsd.engine.segment_copy import Files, SegmentBounds
@@ -152,7 +152,7 @@ class Checkpointer:
         )
         self._next_number += 1
         yield from job.run(lambda: self._shard.log.place, self._written)
-        self._frames_done = frames
+        self._frames_done = frames + job.frame_count
         self.count += 1
         self._short_of_space = False
         if self._starts:
@@ -188,6 +188,8 @@ class Checkpointer:
             yield partial(self._trash, name, suffixes)
         for topic_id, epoch in leaving.topics:
             yield partial(mark_deleted, fs, paths, topic_id, epoch)
+            if self._cold is not None:
+                yield partial(delete_topic_files, self._cold, topic_id, epoch)
         while leaving.topics and (yield partial(empty_deleted, fs, paths, self._shard.clock.now_ms())):
             pass
 
@@ -227,6 +229,12 @@ def drop_log_files(fs: Fs, paths: ShardPaths, oldest: int, now_ms: int) -> None:
 def delete_files(store: SegmentStore, name: SegmentName) -> None:
     for suffix in existing(store, name):
         store.delete(name.key(suffix))
+
+
+def delete_topic_files(store: SegmentStore, topic_id: int, epoch: int) -> None:
+    """What has moved to the cold directory of a topic that is gone. It has no trash."""
+    for key in store.list(f"topics/{topic_dir_name(topic_id, epoch)}/"):
+        store.delete(key)
 
 
 def existing(store: SegmentStore, name: SegmentName) -> Iterable[str]:

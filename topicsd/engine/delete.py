@@ -133,7 +133,12 @@ class PendingDelete(TopicEntry):
     def publish(self) -> None:
         self.end_wait()
         topic = self.topic
-        deleted = apply_delete(topic, self.control, self.found)
+        try:
+            deleted = apply_delete(topic, self.control, self.found)
+        except (SegmentDamage, OSError) as error:
+            # The frame is in the log: a start that can read the segment finds what it matches.
+            tell(self.reply, Refusal(CORRUPT_SEGMENT, f"what is to be deleted cannot be told: {error}"))
+            return
         tell(
             self.reply,
             Deleted(topic.name, deleted, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes),

@@ -14,6 +14,7 @@ from topicsd.checkpoint.snapshot_format import Snapshot, TopicEntry
 from topicsd.engine.active_file import ActiveFile
 from topicsd.engine.dedupe import KeyColumns
 from topicsd.engine.lost_range import LostRange
+from topicsd.engine.retention import move_earliest
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
@@ -64,6 +65,8 @@ def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore) -> Topic:
     topic.runs = [*runs, topic.run]
     for segment, run in zip(entry.segments, runs, strict=True):
         topic.add_live(*_live(segment, run, topic.earliest_seq))
+    # The marks may know more than the entry, and the replay of what they stand for finds nothing to take out.
+    move_earliest(topic, topic.earliest_seq)
     return topic
 
 

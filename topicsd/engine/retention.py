@@ -79,7 +79,7 @@ def delete_one(topic: Topic, seq: int) -> bool:
         return False
     topic.add_live(-1, -run.mark_dead(seq))
     if seq == topic.earliest_seq:
-        _move_earliest(topic, seq + 1)
+        move_earliest(topic, seq + 1)
     return True
 
 
@@ -126,6 +126,9 @@ def _last_over_bytes(topic: Topic, over: int) -> int:
 def _drop_front(topic: Topic, last: int) -> int:
     """Take out every live record up to `last`; the highest of them, 0 when there was none."""
     last = min(last, topic.head)
+    end = topic.run_of(last)
+    if end is not None and max(topic.earliest_seq, end.first_seq) <= last < end.next_seq - 1:
+        end.lengths  # noqa: B018  Its index may be damaged: that is to be known before anything is changed.
     highest = 0
     for run in topic.runs:
         if run.first_seq > last:
@@ -137,7 +140,7 @@ def _drop_front(topic: Topic, last: int) -> int:
         topic.add_live(-count, -size)
         highest = run.last_live(low, high) or highest
     if last >= topic.earliest_seq:
-        _move_earliest(topic, last + 1)
+        move_earliest(topic, last + 1)
     return highest
 
 
@@ -149,7 +152,7 @@ def drop_run(topic: Topic, run: Run) -> None:
         topic.dropped.append((run.source.name, run.source.entry.tier))
 
 
-def _move_earliest(topic: Topic, seq: int) -> None:
+def move_earliest(topic: Topic, seq: int) -> None:
     """The first live seq is at or behind `seq`; forget what is far enough before it."""
     topic.earliest_seq = seq
     topic.earliest_seq = earliest = topic.next_live(seq)

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from topicsd.engine.run import Run, Source
-from topicsd.segment.entry import SegmentEntry, SegmentName
+from topicsd.segment.entry import DATA, SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.index_file import SegmentIndex
 
 if TYPE_CHECKING:
@@ -85,8 +85,11 @@ class SealedRun(Run):
         seq, stamp = self._front
         if ts <= stamp:
             return self.first_seq
-        found = bisect_left(self.stamps, ts, seq - self.first_seq)
-        self._front = (self.first_seq + found, self.stamps[found])
+        stamps = self.stamps
+        found = bisect_left(stamps, ts, seq - self.first_seq)
+        # Where the last ones are dead and were left out by a rewrite, their stamps are those of live ones.
+        if found < len(stamps):
+            self._front = (self.first_seq + found, stamps[found])
         return self.first_seq + found
 
     def take_front(self, first: int, last: int) -> tuple[int, int]:
@@ -106,7 +109,10 @@ class SealedRun(Run):
         return size
 
     def place_of(self, seq: int, log: Source) -> tuple[str, int]:
-        return self.name.key(".data"), self.index.offsets[seq - self.first_seq]
+        try:
+            return self.name.key(DATA), self.index.offsets[seq - self.first_seq]
+        except (SegmentDamage, OSError):
+            return self.name.key(DATA), 0  # With the index gone as well nobody can tell more.
 
     def find_tag(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
         if not self.entry.has_tags or not self.live_count:

@@ -90,7 +90,10 @@ class Piece:
             active.lengths[:],
             active.stamps[:],
         )
-        piece.tags = active.tags
+        # Tags that are not known are read from the file when somebody asks, which gives those of the records
+        # that it has: not of those that are copied now. So what the copy leaves has to be read again.
+        piece.tags = TagIndex() if active.tags.is_unknown else active.tags
+        piece.tags.is_unknown = active.tags.is_unknown
         piece.data_bytes = entry.data_bytes
         piece.old = entry
         return piece

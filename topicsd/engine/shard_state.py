@@ -49,6 +49,8 @@ class ShardState:
         """Id and epoch of those that were deleted and have files."""
         self.damaged_segments: set[SegmentName] = set()
         """What upkeep found to be damaged."""
+        self.overfull: set[int] = set()
+        """Epochs of topics of which it was said that what is to leave them cannot be told."""
         self.watch: Watch
         self.log: GroupCommit
         self._configs: dict[TopicConfig, TopicConfig] = {}

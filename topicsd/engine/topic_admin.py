@@ -18,12 +18,11 @@ from topicsd.engine.ceilings import first_ceiling, needs_ceiling
 from topicsd.engine.durable_seq import durable_seq
 from topicsd.engine.head_ceiling import Ceiling
 from topicsd.engine.requests import Reply, TopicDeleted, TopicPut, TopicState
-from topicsd.engine.retention import enforce_caps
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.topic_entry import TopicEntry, tell
-from topicsd.engine.trim_report import log_expired
+from topicsd.engine.trim_report import keep_to_caps, log_expired
 from topicsd.wal.control_frame import ConfigUpdate, TopicDelete, encode_control
 
 
@@ -79,7 +78,9 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> 
         log_expired(shard, topic, shard.clock.now_ms())
         if topic.live_count or topic.pending_count:
             held = topic.live_count + topic.pending_count
-            reply(Refusal(TOPIC_NOT_EMPTY, f'topic "{name}" holds {held} records', {"count": held}))
+            reply(
+                Refusal(TOPIC_NOT_EMPTY, f'topic "{name}" is not empty, its count is {held}', {"count": held})
+            )
             return
     topic.leaving = []
     frame = encode_control(TopicDelete(topic.epoch), topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
@@ -146,7 +147,7 @@ class PendingPut(TopicEntry):
                     self.shard.watch_ceiling(topic)
             topic.set_config(self.shard.one_config(config))
             if topic.evicts:
-                enforce_caps(topic)
+                keep_to_caps(self.shard, topic)
         tell(self.reply, TopicPut(topic.name, created=config is None, config=topic.config))
 
     def undo(self) -> None:

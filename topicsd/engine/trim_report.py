@@ -10,11 +10,16 @@ Must not know: which answer it is.
 
 from __future__ import annotations
 
+import logging
+
 from shared.errors import Refusal
-from topicsd.engine.retention import expire
+from topicsd.engine.retention import enforce_caps, expire
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
+from topicsd.segment.entry import SegmentDamage
 from topicsd.wal.control_frame import EvictWatermark, encode_control
+
+logger = logging.getLogger("topicsd.engine")
 
 
 class PendingFloor:
@@ -38,9 +43,26 @@ class PendingFloor:
         pass  # The background logs it again, once there is room.
 
 
+def keep_to_caps(shard: ShardState, topic: Topic) -> None:
+    """`enforce_caps`, but for a segment that cannot be counted: then the topic stays over its caps."""
+    try:
+        enforce_caps(topic)
+    except (SegmentDamage, OSError) as error:
+        _say_once(shard, topic, error)
+
+
+def _say_once(shard: ShardState, topic: Topic, error: Exception) -> None:
+    if topic.epoch not in shard.overfull:
+        shard.overfull.add(topic.epoch)
+        logger.error('what is to leave topic "%s" cannot be told, and stays: %s', topic.name, error)
+
+
 def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
     """Evict what is too old now, and log how far that went."""
-    expire(topic, now_ms)
+    try:
+        expire(topic, now_ms)
+    except (SegmentDamage, OSError) as error:
+        _say_once(shard, topic, error)
     by_age = topic.evicted_to.get("ttl", 0)
     if by_age > topic.ttl_logged and not topic.is_ephemeral and topic.leaving is None:
         pending = PendingFloor(shard, topic)

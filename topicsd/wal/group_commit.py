@@ -293,7 +293,11 @@ class GroupCommit:
         self._publishing = True
         try:
             for entry in entries:
-                entry.publish()
+                try:
+                    entry.publish()
+                except Exception:
+                    # A mistake of ours in one of them must not leave those behind it without an answer.
+                    logger.exception("a request could not be published")
         finally:
             self._publishing = False
 

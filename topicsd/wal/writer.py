@@ -180,7 +180,10 @@ class LogWriter:
     def synced(self, sync: Sync) -> None:
         """The job of `sync` went well."""
         if sync.file is not self._file:
-            return  # The file was closed meanwhile; it is in the list for the next sync.
+            # The file was closed meanwhile; it is in the list for the next sync. Those in front of it are
+            # done with: a checkpoint may drop them, and a descriptor that is closed must not be synced.
+            del self._unsynced_files[: self._unsynced_files.index(sync.file)]
+            return
         self._synced_offset = sync.offset
         self._unsynced_files.clear()
 

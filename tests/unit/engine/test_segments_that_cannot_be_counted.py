@@ -1,0 +1,84 @@
+"""A segment whose files are gone is said to be damaged to whoever asks for it, and holds up nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.one_shard import PATHS, OneShard, Told, record
+from topicsd.engine.requests import ReadRequest
+from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.upkeep import ROUND_SECONDS
+
+
+def with_lost_segment(**config: object) -> OneShard:
+    """Of ten records the first five are in a segment that is not there any more."""
+    one = OneShard(segment_max_events=5)
+    one.put("t", **config)
+    one.append("t", *range(5))
+    one.append("t", *range(5))
+    one.checkpoint()
+    run = one.topic("t").runs[0]
+    assert isinstance(run, SealedRun)
+    for suffix in (".data", ".idx"):
+        one.disk.unlink(f"{PATHS.root}/{run.name.key(suffix)}")
+    one.shard.state.segments.forget(run.name)
+    return one
+
+
+def test_a_reader_is_told_also_when_the_index_is_gone_as_well() -> None:
+    one = with_lost_segment()
+    told = Told()
+    one.shard.read("t", ReadRequest(from_seq=0), told)
+    one.settle()
+    assert told.code == "corrupt_segment"
+    assert told.answer.detail["next_from_seq"] == 5
+    assert one.seqs("t", 5) == [6, 7, 8, 9, 10]
+
+
+def test_a_cap_that_ends_in_it_holds_up_no_write() -> None:
+    one = with_lost_segment(cap_records=10)
+    told = [one.send_append("t", 1, 2), one.send_append("other", 1)]
+    one.settle()
+    assert [one.code for one in told] == [None, None]
+    assert one.state("t").count == 12
+    one.append("t", *range(3))
+    assert one.state("t").count == 10, "what is whole in it goes without being counted"
+
+
+def test_a_delete_that_ends_in_it_is_answered_and_takes_nothing_out() -> None:
+    one = with_lost_segment()
+    told = [one.send_delete("t", before_seq=3), one.send_append("other", 1)]
+    one.settle()
+    assert [one.code for one in told] == ["corrupt_segment", None]
+    assert (one.state("t").earliest_seq, one.state("t").count) == (1, 10)
+
+
+def test_upkeep_goes_on_with_the_other_topics(caplog: pytest.LogCaptureFixture) -> None:
+    one = with_lost_segment(ttl_ms=1000)
+    one.topic("t").runs[0]._front = (1, 0)  # type: ignore[attr-defined]
+    one.put("other", ttl_ms=1000)
+    one.append("other", 1)
+    one.shard.upkeep.wake()
+    one.clock.advance_ns(500_000_000)
+    one.pass_time(ROUND_SECONDS * 1000 + 1)
+    assert one.topic("other").live_count == 0
+    assert "the upkeep of segments failed" not in caplog.text
+
+
+def test_age_goes_by_what_is_alive_of_a_rewritten_segment() -> None:
+    one = OneShard(segment_max_events=10)
+    one.put("t", ttl_ms=100_000)
+    for number in range(10):
+        one.append("t", record("x" * 100, tag="live" if number < 3 else "dead"))
+        one.pass_time(1000)
+    one.append("t", 1)
+    one.checkpoint()
+    one.delete("t", tag="dead")
+    one.checkpoint()
+    one.shard.upkeep.start_round()
+    one.settle()
+    run = one.topic("t").runs[0]
+    assert isinstance(run, SealedRun)
+    assert run.entry.generation == 1
+    one.pass_time(run.stamps[-1] + 102_000 - one.clock.now_ms())
+    assert one.seqs("t") == [11]
