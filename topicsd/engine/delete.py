@@ -9,6 +9,7 @@ Must not know: HTTP, files.
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 from shared.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
 from topicsd.engine.requests import Deleted, DeleteRequest, Reply
@@ -16,6 +17,7 @@ from topicsd.engine.retention import delete_front, delete_one
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
+from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.engine.topic_entry import TopicEntry, tell
@@ -43,29 +45,36 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     below = topic.head + 1 if request.before_seq is None else min(request.before_seq, topic.head + 1)
     control = Delete(below, request.tag, request.is_prefix)
     sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
-    if control.tag is None or not sealed:
+    unknown = [run for run in topic.runs if isinstance(run, TailRun) and run.tags.is_unknown]
+    if control.tag is None or not (sealed or unknown):
         _join(shard, topic, control, {}, reply)
         return
     go_on = partial(_looked_up, shard, topic, control, reply)
-    shard.threads.read.submit(lambda: look_up(sealed, control), go_on)
+    shard.threads.read.submit(lambda: look_up(sealed, unknown, control), go_on)
 
 
-def look_up(runs: list[SealedRun], control: Delete) -> Found | SegmentDamage:
-    """On a thread: what the frame matches in sealed segments, with all that taking it out will need."""
+class LookedUp(NamedTuple):
+    found: Found
+    tags: dict[TailRun, dict[bytes, list[int]]]
+    """Of active segments whose tags were not known since the start."""
+
+
+def look_up(sealed: list[SealedRun], unknown: list[TailRun], control: Delete) -> LookedUp | SegmentDamage:
+    """On a thread: what the frame matches in segments, with all that taking it out will need."""
     assert control.tag is not None
     found: Found = {}
     try:
-        for run in runs:
+        for run in sealed:
             found[run] = run.find_tag(control.tag.encode(), control.is_prefix, control.below)
             if found[run]:
                 run.load_index()
+        return LookedUp(found, {run: run.source.tags() for run in unknown if run.source is not None})
     except SegmentDamage as damage:
         return damage
-    return found
 
 
 def _looked_up(
-    shard: ShardState, topic: Topic, control: Delete, reply: Reply, found: Found | SegmentDamage | OSError
+    shard: ShardState, topic: Topic, control: Delete, reply: Reply, found: LookedUp | SegmentDamage | OSError
 ) -> None:
     if isinstance(found, SegmentDamage):
         detail: dict[str, object] = {
@@ -81,7 +90,10 @@ def _looked_up(
     elif (refusal := shard.log.admit_control()) is not None:
         tell(reply, refusal)
     else:
-        _join(shard, topic, control, found, reply)
+        for run, tags in found.tags.items():
+            if run.tags.is_unknown:
+                run.tags.fill(tags)
+        _join(shard, topic, control, found.found, reply)
 
 
 def _join(shard: ShardState, topic: Topic, control: Delete, found: Found, reply: Reply) -> None:
