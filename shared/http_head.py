@@ -113,7 +113,8 @@ def parse_fields(block: bytes) -> Fields | Refusal:
         # No match: a line that begins with a blank, has one before its colon, or holds a bare CR, LF or NUL.
         match = _FIELD.fullmatch(line)
         if match is None:
-            return Refusal(INVALID_REQUEST, f"a header field is malformed: {line[:64]!r}")
+            told = ascii(line[:64].decode("latin-1"))
+            return Refusal(INVALID_REQUEST, f"a header field is malformed: {told}")
         name, value = match[1].lower(), match[2].rstrip(b" \t")
         if name in found:
             if name in _NOT_REPEATED:

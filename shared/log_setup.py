@@ -32,7 +32,7 @@ _FIELDS: Final = "topics_fields"
 _SECRETS: Final = (
     re.compile(r"(?i)(\bbearer(?:\s|%20|\+)+)[^\s'\"&]+"),
     re.compile(r"(?i)(\btoken=)[^\s'\"&]+"),
-    re.compile(r"(?i)(\b(?:topics_)?api[-_]keys['\"]?\s*[=:]\s*['\"]?)[^\s'\"]+"),
+    re.compile(r"(?i)(\b(?:topics_)?api[-_]keys['\"]?\s*[=:]\s*['\"]?)(?!entry \d+: )[^\s'\"]+"),
 )
 _modules_set: list[str] = []
 _encode = msgspec.json.Encoder(enc_hook=repr).encode

@@ -102,7 +102,9 @@ def resolve(method: str, path: str) -> Match | Refusal:
     route = methods.get("GET" if method == "HEAD" else method)
     if route is None:
         allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
-        return Refusal(METHOD_NOT_ALLOWED, f"{method} is not allowed here, {allowed} is", {"allow": allowed})
+        return Refusal(
+            METHOD_NOT_ALLOWED, f"{method} is not allowed here, only {allowed}", {"allow": allowed}
+        )
     return Match(route, name)
 
 

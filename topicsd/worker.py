@@ -124,7 +124,7 @@ class Worker:
         slot.state = WorkerState.READY
         self._tell()
         self._check_patience()
-        logger.info("shard %d is ready with %d topics", spec.shard, len(shard.state.topics))
+        logger.info("shard %d is ready, topics: %d", spec.shard, len(shard.state.topics))
         loading = self._loop.create_task(self._load_app())
         await self._ending.wait()
         await self._drain()

@@ -145,6 +145,46 @@ def test_a_body_of_json_may_say_more_about_itself(api: Api, content_type: str) -
     assert api.client.ask("POST", api.path, RECORDS, content_type=content_type).status == 201
 
 
+@pytest.mark.parametrize(
+    ("method", "rest", "body", "field"),
+    [
+        ("POST", "", b'{"records":[{"data":1},{"data":1,"tag":5}]}', "records[1].tag"),
+        ("POST", "", b'{"records":[{"tag":"x"}]}', "records[0]"),
+        ("POST", "", b'{"records":{}}', "records"),
+        ("POST", "/diff", b'{"from_seq":"1"}', "from_seq"),
+        ("POST", "/delete", b'{"before_seq":1.5}', "before_seq"),
+        ("PUT", "", b'{"priority":"high"}', "priority"),
+    ],
+)
+def test_a_field_of_another_type_is_named(api: Api, method: str, rest: str, body: bytes, field: str) -> None:
+    answer = api.refused(400, "invalid_request", method, rest, body)
+    assert answer.message.startswith(f"{field}: ")
+    assert answer.json["error"]["detail"] == {"field": field}
+
+
+def test_a_word_that_is_none_of_a_field_is_refused_with_those_that_are(api: Api) -> None:
+    answer = api.refused(400, "invalid_request", "PUT", "", {"durability": "none"})
+    assert answer.message.endswith("must be one of ephemeral, memory, disk, fsync")
+    config = {"discard": "new"}
+    answer = api.refused(400, "invalid_request", "POST", "", {"records": [{"data": 1}], "config": config})
+    assert answer.message.startswith("config.discard: ")
+    assert answer.message.endswith("must be one of old, reject")
+
+
+def test_a_body_that_is_empty_is_told(api: Api) -> None:
+    assert "is empty" in api.refused(400, "invalid_request", "POST", "", b"").message
+
+
+def test_a_request_is_no_line_in_the_log(
+    server: HttpServer, lane: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with RawClient(server.ports[lane]) as client:
+        assert client.ask("GET", f"/v0/topics/{topic}").status == 404
+        assert client.ask("POST", f"/v0/topics/{topic}", RECORDS).status == 201
+    assert "/v0/topics" not in caplog.text
+
+
 def test_every_answer_is_json_with_performance(api: Api) -> None:
     answers = [
         api.call("PUT", "", {}),

@@ -223,7 +223,7 @@ def notes(log: ShardLog) -> list[str]:
     if log.quarantined():
         count = sum(bytes_kept for _, bytes_kept in log.quarantined())
         found.append(
-            f"quarantine holds {size(count)} that earlier starts cut off; no server reads or deletes it"
+            f"quarantine holds {size(count)} from a start or a repair; no server reads or deletes it"
         )
     for name in log.leftovers():
         found.append(

@@ -57,7 +57,12 @@ class AppLane(RequestHandler):
     """One connection within aiohttp, and its gate: bytes come in here, requests go on to aiohttp."""
 
     def __init__(self, app: App, transport: asyncio.Transport) -> None:
-        super().__init__(app.server, loop=asyncio.get_running_loop(), keepalive_timeout=_NEVER_SECONDS)
+        super().__init__(
+            app.server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            keepalive_timeout=_NEVER_SECONDS,
+        )
         self._app = app
         self._dispatch = app.dispatch
         self._wire = transport
@@ -264,7 +269,7 @@ class App:
         self.dispatch = dispatch
         self.heads = heads
         self.connections = connections
-        self.server = web.Server(_answer, access_log=None, handler_cancellation=True)
+        self.server = web.Server(_answer, handler_cancellation=True)
 
     def upgrade(self, transport: asyncio.Transport, data: bytes) -> None:
         """Take over a connection, with the bytes that were read of its next request."""

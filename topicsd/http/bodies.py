@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar, get_args
 
 import msgspec
 
 from shared.config import Settings
-from shared.contract import NUMBER_MAX, TopicConfigPatch
+from shared.contract import NUMBER_MAX, Discard, Durability, TopicConfigPatch, TopicType
 from shared.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
 from shared.http_head import Fields
 from shared.json_bounds import (
@@ -36,6 +36,11 @@ TOLD_MAX = 240
 # `data` and `meta` stand in a record, in the list of records, in the body.
 RECORD_DEPTH = 3
 APPEND_DEPTH_MAX = DATA_DEPTH_MAX + RECORD_DEPTH
+CHOICES: Final = {
+    "type": get_args(TopicType),
+    "discard": get_args(Discard),
+    "durability": get_args(Durability),
+}
 
 
 class DiffBody(msgspec.Struct, gc=False):
@@ -181,6 +186,8 @@ def _place(body: bytes, at: int, value: memoryview) -> int:
 
 
 def _decode(decode: Callable[[bytes], T], body: bytes) -> T | Refusal:
+    if not body:
+        return Refusal(INVALID_REQUEST, "the body is empty, a JSON object is needed")
     if not body.isascii() and not is_utf8(body):
         return Refusal(INVALID_REQUEST, "the body is not UTF-8")
     try:
@@ -188,9 +195,22 @@ def _decode(decode: Callable[[bytes], T], body: bytes) -> T | Refusal:
     except RecursionError:
         return Refusal(INVALID_REQUEST, "the body is nested too deep")
     except msgspec.ValidationError as error:
-        return Refusal(INVALID_REQUEST, f"the body: {_told(error)}")
+        return _wrong(error)
     except msgspec.DecodeError as error:
         return Refusal(INVALID_REQUEST, f"the body is not JSON: {_told(error)}")
+
+
+def _wrong(error: msgspec.ValidationError) -> Refusal:
+    """The decoder says at its end where that is, as "- at `$.records[0].tag`"; nothing is all of the body."""
+    text = _told(error)
+    told, _, place = text.rpartition(" - at `$.")
+    if not told:
+        return Refusal(INVALID_REQUEST, f"the body: {text}")
+    field = place.removesuffix("`")
+    choices = CHOICES.get(field.rpartition(".")[2])
+    if choices is not None:
+        told += f", must be one of {', '.join(choices)}"
+    return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
 
 
 def _told(error: msgspec.DecodeError) -> str:
