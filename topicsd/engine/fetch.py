@@ -100,7 +100,7 @@ def fetch(reader: SegmentReader, run: SealedRun, first: int, bytes_wanted: int) 
     except SegmentDamage as damage:
         return Fetched(run, first, max(first, damage.last_seq), b"", [], damage.what)
     except OSError as error:
-        return Fetched(run, first, last, b"", [], str(error))
+        return Fetched(run, first, last, b"", [], f"it cannot be read: {error.strerror}")
     low, high = first - index.first_seq, last + 1 - index.first_seq
     places = [
         (seq, offset - start, length)

@@ -179,4 +179,4 @@ def _read_alone(source: Source, seq: int, position: int, length: int) -> tuple[b
     try:
         return source.read(position, position + length), [(seq, 0, length)], ""
     except OSError as error:
-        return b"", [(seq, 0, length)], str(error)
+        return b"", [(seq, 0, length)], f"it cannot be read: {error.strerror}"

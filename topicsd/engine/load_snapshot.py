@@ -21,7 +21,7 @@ from topicsd.engine.shard_state import ShardState
 from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.segment.dead_file import DeadDamage, unpack_marks
-from topicsd.segment.entry import SegmentEntry, SegmentName
+from topicsd.segment.entry import COLD, DATA, SegmentEntry, SegmentName
 from topicsd.segment.store import SegmentStore
 
 logger = logging.getLogger("topicsd.engine")
@@ -42,6 +42,23 @@ def load_snapshot(shard: ShardState, snapshot: Snapshot, hot: SegmentStore) -> N
             generation.used_ms,
         )
         shard.dedupe.add_columns(KeyColumns(*columns), now_ms)
+
+
+def say_what_is_out_of_reach(shard: ShardState, cold: SegmentStore | None) -> None:
+    """A cold directory that is not mounted is no reason not to serve the rest, but a person has to know."""
+    names = [
+        run.name
+        for topic in shard.topics.values()
+        for run in topic.runs
+        if isinstance(run, SealedRun) and run.entry.tier == COLD
+    ]
+    if names and (cold is None or not cold.exists(names[0].key(DATA))):
+        where = shard.settings.cold_dir or "no directory: TOPICS_COLD_DIR is not set"
+        logger.error(
+            "%d segments are in the cold directory, and cannot be read from %s: is it mounted?",
+            len(names),
+            where,
+        )
 
 
 def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore) -> Topic:

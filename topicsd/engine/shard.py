@@ -27,7 +27,7 @@ from topicsd.engine import append, delete, fetch, topic_admin
 from topicsd.engine.background import Background
 from topicsd.engine.ceilings import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
 from topicsd.engine.checkpointer import Checkpointer
-from topicsd.engine.load_snapshot import load_snapshot
+from topicsd.engine.load_snapshot import load_snapshot, say_what_is_out_of_reach
 from topicsd.engine.replay import Replay, lose_range
 from topicsd.engine.requests import (
     AppendRequest,
@@ -90,7 +90,7 @@ class Shard:
         )
         try:
             make_segment_dirs(fs, paths)
-            snapshot = self._load(fs, paths, identity, hot)
+            snapshot = self._load(fs, paths, identity, hot, cold)
             known = None if snapshot is None else _known(snapshot)
             recovery = Recovery(fs, paths, identity, self._files, known, on_progress)
             replay = Replay(state, 0 if snapshot is None else snapshot.head.end_ordinal)
@@ -224,7 +224,14 @@ class Shard:
         if any(topic.has_files for topic in state.topics.values()):
             self.upkeep.wake()
 
-    def _load(self, fs: Fs, paths: ShardPaths, identity: Identity, hot: SegmentStore) -> Snapshot | None:
+    def _load(
+        self,
+        fs: Fs,
+        paths: ShardPaths,
+        identity: Identity,
+        hot: SegmentStore,
+        cold: SegmentStore | None,
+    ) -> Snapshot | None:
         drop_leftovers(fs, paths)
         snapshot, complaints = choose_snapshot(fs, paths)
         for complaint in complaints:
@@ -239,6 +246,7 @@ class Shard:
                 f"{whose.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
             )
         load_snapshot(self.state, snapshot, hot)
+        say_what_is_out_of_reach(self.state, cold)
         return snapshot
 
     def _in_background(self) -> bool:

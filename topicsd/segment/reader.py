@@ -114,7 +114,7 @@ class SegmentReader:
         except OSError as error:
             if not _is_loss(error):
                 raise
-            data, what = b"", str(error)
+            data, what = b"", f"it cannot be read: {error.strerror}"
         if len(data) != size:
             data = self._one_by_one(name, entry, index, range(first_seq, last_seq + 1), what)
         return data, start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.harness.one_shard import OneShard, record
@@ -127,3 +128,18 @@ def test_damage_is_found_before_a_reader_finds_it(caplog: pytest.LogCaptureFixtu
     assert refusal.detail is not None
     assert (refusal.detail["first_seq"], refusal.detail["next_from_seq"]) == (14, 14)
     assert one.seqs("t", 14)[0] == 15
+
+
+@pytest.mark.parametrize("cold_dir", ["", "/elsewhere"])
+def test_a_start_without_the_cold_directory_says_so_and_serves_the_rest(
+    cold_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = filled(95, cold_dir=COLD_DIR, hot_retain_segments=2)
+    a_round(one)
+    one.close()
+    one.settings = msgspec.structs.replace(one.settings, cold_dir=cold_dir)
+    one.open(one.disk)
+    assert "7 segments are in the cold directory" in caplog.text
+    assert one.refused_read("t").code == "corrupt_segment"
+    assert one.seqs("t", 70)[0] == 71
+    assert one.append("t", 1).first_seq == 96
