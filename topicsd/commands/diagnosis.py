@@ -29,6 +29,7 @@ from topicsd.commands.loaded_shard import Basis, LoadedShard
 from topicsd.commands.segment_check import SegmentFacts
 from topicsd.commands.shard_check import ShardCheck, ShardVerdict
 from topicsd.commands.shard_log import End
+from topicsd.disk.layout import parse_snapshot_name
 from topicsd.segment.entry import SegmentEntry
 from topicsd.wal.file_header import UnknownVersion
 from topicsd.wal.log_place import LogPlace
@@ -84,6 +85,8 @@ def diagnose(data_dir: DataDir, shard: int, clock: Clock) -> Diagnosis:
     stopping = [finding for finding in verdict.problems if finding.level is Level.STOPS]
     if stopping:
         why_not = f"{stopping[0].file}: {stopping[0].what}" if stopping[0].file else stopping[0].what
+    if why_not and basis.snapshot is None:
+        verdict.problems[:] = map(_stops, verdict.problems)
     diagnosis = Diagnosis(
         verdict=verdict,
         in_use_by=owner,
@@ -106,6 +109,12 @@ def diagnose(data_dir: DataDir, shard: int, clock: Clock) -> Diagnosis:
                 "used: nothing says which topics there were. Restore the shard from a backup"
             )
     return diagnosis
+
+
+def _stops(finding: Finding) -> Finding:
+    """A bad snapshot mends when there is another one, or the log alone will do; now there is neither."""
+    is_snapshot = finding.file is not None and parse_snapshot_name(finding.file) is not None
+    return msgspec.structs.replace(finding, level=Level.STOPS) if is_snapshot else finding
 
 
 def _candidate(loaded: LoadedShard, check: ShardCheck, snapshot: Snapshot | None) -> Candidate:

@@ -9,20 +9,22 @@ Must not know: how a shard is checked, or repaired.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
 
 from shared.clock import Clock, SystemClock
+from topicsd.commands.cold_segments import GIVE_UP_FLAG
 from topicsd.commands.command import FINE, NOT_DONE, WRONG, Command, CommandError
 from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir
 from topicsd.commands.diagnosis import Diagnosis, diagnose
-from topicsd.commands.finding import MEANS, Finding, Level
+from topicsd.commands.finding import MEANS, MEANS_STOPPED, Finding, Level
 from topicsd.commands.json_document import write_json
 from topicsd.commands.progress import Progress
 from topicsd.commands.repair import Repair, RepairFailed
-from topicsd.commands.repair_plan import REVIVE_FLAG, Plan, Step, plan_repair
+from topicsd.commands.repair_plan import REVIVE_FLAG, Consent, Plan, Step, plan_repair
 from topicsd.commands.text_table import facts, harmless, plural, readable
 from topicsd.commands.verify_dir import finding_text, stored_bytes
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
@@ -39,7 +41,8 @@ server runs. Nothing is deleted, and it may be run again after it was interrupte
 you can.
 
 When it is not known any more what was deleted from a segment, a repair leaves the shard alone, unless
-{REVIVE_FLAG} says that deleted records may come back.
+{REVIVE_FLAG} says that deleted records may come back. Cold segments that are not there stay as they are,
+since their directory may not be mounted, unless {GIVE_UP_FLAG} says that they are lost.
 """
 
 NAME_WIDTH = 10
@@ -78,6 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take a segment whose deletes are unknown, with the deleted records alive again",
     )
+    parser.add_argument(
+        GIVE_UP_FLAG,
+        action="store_true",
+        help="take cold segments that are not there as lost; first see that the cold directory is mounted",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
@@ -85,6 +93,7 @@ def run(given: argparse.Namespace) -> int:
     if given.apply and not given.repair:
         raise CommandError("--apply goes with --repair; look at what --repair alone says first")
     progress, clock = Progress(), SystemClock()
+    consent = Consent(given.revive_deleted, given.give_up_cold)
     data_dir = open_data_dir(given, progress.read)
     progress.begin(sum(stored_bytes(data_dir, shard) for shard in data_dir.shards))
     shards = []
@@ -92,9 +101,9 @@ def run(given: argparse.Namespace) -> int:
         progress.label = f"shard {shard:02d}"
         if given.apply:
             with _locked(RealFs(), data_dir, shard):
-                shards.append(_repaired(data_dir, shard, clock, given.revive_deleted))
+                shards.append(_repaired(data_dir, shard, clock, consent))
         else:
-            found, plan = _planned(data_dir, shard, clock, given.revive_deleted)
+            found, plan = _planned(data_dir, shard, clock, consent)
             shards.append(_answer(found, plan))
     progress.clear()
     is_fine = all(one.starts and not one.findings for one in shards)
@@ -106,18 +115,18 @@ def run(given: argparse.Namespace) -> int:
     return FINE if is_fine else WRONG
 
 
-def _planned(data_dir: DataDir, shard: int, clock: Clock, revives: bool) -> tuple[Diagnosis, Plan]:
+def _planned(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> tuple[Diagnosis, Plan]:
     try:
         found = diagnose(data_dir, shard, clock)
-        return found, plan_repair(data_dir, shard, clock, found, revives)
+        return found, plan_repair(data_dir, shard, clock, found, consent)
     except OSError as error:
         where = readable(str(error.filename or data_dir.paths(shard).root))
         raise CommandError(f"{where} cannot be read: {error.strerror}") from error
 
 
-def _repaired(data_dir: DataDir, shard: int, clock: Clock, revives: bool) -> ShardAnswer:
+def _repaired(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> ShardAnswer:
     data_dir = data_dir._replace(is_held=True)
-    before, plan = _planned(data_dir, shard, clock, revives)
+    before, plan = _planned(data_dir, shard, clock, consent)
     if not plan.steps:
         return _answer(before, plan)
     try:
@@ -125,7 +134,7 @@ def _repaired(data_dir: DataDir, shard: int, clock: Clock, revives: bool) -> Sha
     except (RepairFailed, OSError) as error:
         told = f"shard {shard:02d} could not be repaired; run it again when the cause is gone: {error}"
         raise CommandError(told, NOT_DONE) from error
-    after, left = _planned(data_dir, shard, clock, revives)
+    after, left = _planned(data_dir, shard, clock, consent)
     answer = _answer(after, left)
     answer.plan, answer.loses, answer.repaired = plan.steps, plan.loses, True
     return answer
@@ -173,14 +182,14 @@ def _text(answer: Answer, given: argparse.Namespace) -> list[str]:
         return [*lines, "all is well: nothing to repair" if not given.apply else "all is well"]
     wrong = sum(len(shard.findings) for shard in answer.shards)
     lines.append(f"{plural(wrong, 'thing is', 'things are')} WRONG")
-    if all(one.level is Level.MENDS for shard in answer.shards for one in shard.findings):
+    starts = all(shard.starts for shard in answer.shards)
+    if starts and all(one.level is Level.MENDS for shard in answer.shards for one in shard.findings):
         lines.append("nothing is lost: what is not repaired here, a server puts right by itself")
     can = any(shard.plan and not shard.repaired for shard in answer.shards)
     if can and not given.apply:
         more = "--repair --apply" if given.repair else "--repair"
-        lines.append(
-            f"nothing was written. What a repair would do is above; topicsd doctor DIR {more} goes on"
-        )
+        command = f"topicsd doctor {shlex.quote(answer.directory)} {more}"
+        lines.append(f"nothing was written. What a repair would do is above; {command} goes on")
     return lines
 
 
@@ -193,7 +202,7 @@ def _shard_text(shard: ShardAnswer, given: argparse.Namespace) -> list[str]:
     for level in reversed(Level):
         found = [one for one in shard.findings if one.level is level]
         if found:
-            rows.append((level.value.upper(), MEANS[level]))
+            rows.append((level.value.upper(), MEANS[level] if shard.starts else MEANS_STOPPED[level]))
             rows += [("", finding_text(one)) for one in found]
     rows += [("note", harmless(note)) for note in shard.notes]
     done = "done" if shard.repaired else "repair"

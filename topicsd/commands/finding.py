@@ -27,6 +27,13 @@ MEANS = {
     Level.STOPS: "a server does not start this shard",
 }
 
+MEANS_STOPPED = {
+    **MEANS,
+    Level.MENDS: "by itself nothing is lost by it",
+    Level.LOSS: "data is damaged; the rest can be served once the shard starts",
+}
+"""Of a shard that does not start for another reason."""
+
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The place is as exact as it can be known."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import closing
+from typing import NamedTuple
 
 import msgspec
 
 from shared.clock import Clock
+from topicsd.commands.cold_segments import out_of_reach
 from topicsd.commands.data_dir import DataDir
 from topicsd.commands.diagnosis import Candidate, Diagnosis
 from topicsd.commands.finding import Level
@@ -20,10 +22,19 @@ from topicsd.commands.salvage_log import Gap, Lost, Salvage, file_bytes_max, hea
 from topicsd.commands.segment_check import SegmentCheck, SegmentFacts
 from topicsd.commands.text_table import plural
 from topicsd.disk.layout import snapshot_name
-from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentEntry, SegmentName
+from topicsd.segment.entry import COLD, DATA, DEAD, INDEX, TAGS, SegmentEntry, SegmentName
 
 REVIVE_FLAG = "--revive-deleted"
 _SHOWN_MAX = 20
+
+
+class Consent(NamedTuple):
+    """What a person said may be given up."""
+
+    revives: bool
+    """Deletes that nobody knows any more."""
+    gives_up_cold: bool
+    """Cold segments that are not there."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -50,7 +61,7 @@ class Plan(msgspec.Struct, kw_only=True):
         self.steps.append(Step(action, what))
 
 
-def plan_repair(data_dir: DataDir, shard: int, clock: Clock, found: Diagnosis, revives: bool) -> Plan:
+def plan_repair(data_dir: DataDir, shard: int, clock: Clock, found: Diagnosis, consent: Consent) -> Plan:
     plan = Plan(basis=found.basis)
     if found.basis is None:
         plan.refused.append(found.why_no_basis)
@@ -58,12 +69,23 @@ def plan_repair(data_dir: DataDir, shard: int, clock: Clock, found: Diagnosis, r
     plan.salvages = bool(found.basis.log_problem)
     plan.damaged_snapshots = found.damaged_snapshots
     _plan_basis(plan, found, found.basis)
-    _plan_segments(plan, data_dir, shard, found.basis, revives)
-    unknown = [] if revives else found.basis.unknown_deletes
-    for facts in unknown:
+    away, why_away = out_of_reach(data_dir, shard, found.basis)
+    if away and not consent.gives_up_cold:
+        plan.refused.append(why_away)
+        if plan.salvages or any(facts.in_dead or facts.entry.tier != COLD for facts in away):
+            # A salvage holds deletes against their tags, and what is dead in them has to be known. And what
+            # the basis calls hot would be called so by the new snapshot: nothing would say where it is.
+            return Plan(basis=plan.basis, refused=plan.refused)
+        left = {facts.name for facts in away}
+        wrong = [facts for facts in found.basis.facts if facts.name not in left]
+    else:
+        wrong = found.basis.facts
+    _plan_segments(plan, data_dir, shard, found.basis, wrong, consent.revives)
+    unknown = [] if consent.revives else found.basis.unknown_deletes
+    for one in unknown:
         plan.refused.append(
-            f"{facts.name.key(DEAD)}: {facts.in_dead}. What was deleted of seqs {facts.entry.first_seq} to "
-            f"{facts.entry.last_seq} cannot be known any more. Restore that file from a backup, or take the "
+            f"{one.name.key(DEAD)}: {one.in_dead}. What was deleted of seqs {one.entry.first_seq} to "
+            f"{one.entry.last_seq} cannot be known any more. Restore that file from a backup, or take the "
             f"segment with everything in it alive again: {REVIVE_FLAG}"
         )
     if unknown:
@@ -99,9 +121,12 @@ def _plan_basis(plan: Plan, found: Diagnosis, basis: Candidate) -> None:
         plan.add("basis", f"go on from snapshot {number}: the log behind it says what the newer one does not")
 
 
-def _plan_segments(plan: Plan, data_dir: DataDir, shard: int, basis: Candidate, revives: bool) -> None:
+def _plan_segments(
+    plan: Plan, data_dir: DataDir, shard: int, basis: Candidate, wrong: list[SegmentFacts], revives: bool
+) -> None:
+    """`wrong` are the segments to mend; all others stay as they are."""
     by_topic: dict[tuple[int, int], list[SegmentFacts]] = defaultdict(list)
-    for facts in basis.facts:
+    for facts in wrong:
         by_topic[facts.name.topic_id, facts.name.epoch].append(facts)
     files = segment_files(data_dir, shard)
     with closing(files):

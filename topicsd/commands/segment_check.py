@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from topicsd.commands.text_table import readable
 from topicsd.engine.segment_copy import live_totals
 from topicsd.segment.data_file import (
     SEGMENT_HEADER_BYTES,
@@ -55,6 +56,20 @@ class SegmentFiles(NamedTuple):
         store = self.store_with(name, entry, suffix)
         return 0 if store is None else store.size(name.key(suffix))
 
+    def missing(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> str:
+        """Where it was looked for, in words. One that is called hot may have moved since."""
+        paths = [
+            readable(store.path_of(name.key(suffix))) for store in (self.hot, self.cold) if store is not None
+        ]
+        if entry.tier == COLD and self.cold is None:
+            return "the file is missing: it is in the cold directory, and nothing says where that is"
+        if self.cold is None:
+            return f"the file is missing: there is no {paths[0]}"
+        if entry.tier == COLD:
+            return f"the file is missing: there is no {paths[1]}; the cold directory may not be mounted"
+        told = f"the file is missing: there is no {paths[0]}, and no {paths[1]}"
+        return f"{told}; if it has moved, the cold directory may not be mounted"
+
     def close(self) -> None:
         self.hot.close()
         if self.cold is not None:
@@ -80,6 +95,8 @@ class SegmentFacts(NamedTuple):
     """How the entry in the snapshot is other than the files."""
     marks: bytearray | None
     """A byte a record; None when nothing is dead, or when that is not known."""
+    is_missing: bool = False
+    """No tier has its `.data`."""
 
     @property
     def is_fine(self) -> bool:
@@ -111,8 +128,9 @@ class SegmentCheck:
         dead, marks = self._check_dead()
         read = self._files.read(name, entry, DATA)
         if read is None:
-            self._damage = [FoundDamage(entry.first_seq, entry.last_seq, 0, "the file is missing")]
-            return SegmentFacts(name, entry, self._damage, [0], "", "", "", dead, "", marks)
+            what = self._files.missing(name, entry, DATA)
+            self._damage = [FoundDamage(entry.first_seq, entry.last_seq, 0, what)]
+            return SegmentFacts(name, entry, self._damage, [0], "", "", "", dead, "", marks, is_missing=True)
         index, tags = self._scan(read)
         is_whole = not self._damage
         totals = ""
@@ -174,7 +192,7 @@ class SegmentCheck:
         entry = self._entry
         read = self._files.read(self._name, entry, INDEX)
         if read is None:
-            return "the file is missing"
+            return self._files.missing(self._name, entry, INDEX)
         size = entry.count * ENTRY_BYTES + FOOTER_BYTES * entry.is_sealed
         try:
             found = decode_index(read(0, size + 1), entry.first_seq, entry.count, entry.is_sealed)
@@ -196,7 +214,7 @@ class SegmentCheck:
             return "records have tags, and there is no such file" if entry.is_sealed and made else ""
         read = self._files.read(self._name, entry, TAGS)
         if read is None:
-            return "the file is missing"
+            return self._files.missing(self._name, entry, TAGS)
         try:
             reader = TagsReader(read, self._files.size(self._name, entry, TAGS))
             found = dict(reader.all_seqs())
@@ -221,7 +239,7 @@ class SegmentCheck:
             return "", None
         read = self._files.read(self._name, entry, DEAD)
         if read is None:
-            return "the file is missing", None
+            return self._files.missing(self._name, entry, DEAD), None
         try:
             # It may be of a longer segment, when a later checkpoint did not come to its end.
             size = max(self._files.size(self._name, entry, DEAD), dead_bytes(entry.count))

@@ -34,6 +34,37 @@ class PageCache:
             self._pages.move_to_end(key)
         return page
 
+    def stretch(
+        self, epoch: int, first: int, last: int, variant: Variant, room: int
+    ) -> list[bytes | memoryview] | None:
+        """The records from `first` to `last` as slices, when all of them are in pages that are here and fit
+        into `room`: the plain case of reading, so it does not ask twice. None says to look closely."""
+        pages = self._pages
+        number, last_number = first // PAGE_RECORDS, last // PAGE_RECORDS
+        parts: list[bytes | memoryview] = []
+        while True:
+            key = (epoch, number * _VARIANTS + variant.number)
+            page = pages.get(key)
+            if page is None or page.damage is not None:
+                return None
+            ends = page.ends
+            at = first - page.first_seq
+            upto = PAGE_RECORDS - 1 if number < last_number else last - page.first_seq
+            if upto >= len(ends):
+                return None
+            start = ends[at - 1] if at else 0
+            size = ends[upto] - start
+            room -= size
+            if room < 0:
+                return None
+            pages.move_to_end(key)
+            text = page.text
+            parts.append(text if size == len(text) else memoryview(text)[start : start + size])
+            if number == last_number:
+                return parts
+            number += 1
+            first = number * PAGE_RECORDS
+
     def forget(self, epoch: int, seq: int, variant: Variant) -> None:
         page = self._pages.pop((epoch, seq // PAGE_RECORDS * _VARIANTS + variant.number))
         self._bytes -= PAGE_COST_BYTES + len(page.text)

@@ -54,6 +54,10 @@ def read(
             cursor = lost.last
             lost = topic.lost.next_after(cursor)
         stop = topic.head if lost is None else max(cursor, lost.first - 1)
+    if tombstone is None and cursor < stop:
+        plain = _plain_case(shard, topic, request, cursor, stop)
+        if plain is not None:
+            return plain
     reading = _Stretches(shard, topic, request, fetched, cursor)
     if cursor < stop:
         reading.collect(stop)
@@ -70,6 +74,35 @@ def read(
         head_seq=topic.head,
         earliest_seq=topic.earliest_seq,
         tombstone=tombstone,
+    )
+
+
+def _plain_case(
+    shard: ShardState, topic: Topic, request: ReadRequest, cursor: int, stop: int
+) -> ReadAnswer | None:
+    """All that is wanted is alive, in one run, and in pages that are there."""
+    index = topic.run_index(cursor + 1)
+    if index == len(topic.runs) or (request.nodes and topic.config.dedupe_node):
+        return None
+    run = topic.runs[index]
+    first, last = cursor + 1, min(stop, cursor + request.limit)
+    if run.dead is not None or not run.first_seq <= first <= last < run.next_seq:
+        return None
+    if first < topic.earliest_seq:
+        return None
+    variant = VARIANTS[request.with_tags, request.with_meta]
+    parts = shard.pages.stretch(topic.epoch, first, last, variant, request.bytes_max)
+    if parts is None:
+        return None
+    return ReadAnswer(
+        topic=topic.name,
+        epoch=topic.epoch,
+        parts=parts,
+        count=last - cursor,
+        next_from_seq=last,
+        head_seq=topic.head,
+        earliest_seq=topic.earliest_seq,
+        tombstone=None,
     )
 
 

@@ -116,13 +116,19 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
 
 
 def decode_diff(body: bytes) -> DiffBody | Refusal:
-    request = _decode_control(_diff.decode, body, _look_at_diff)
+    if 0 < len(body) <= 2 * CONTROL_DEPTH_MAX:
+        # What is nested has a bracket at each end, so this is neither deep nor large.
+        request = _decode(_diff.decode, body)
+    else:
+        request = _decode_control(_diff.decode, body, _look_at_diff)
     if isinstance(request, Refusal):
         return request
-    refusal = _refuse_number("from_seq", request.from_seq)
-    # These are clamped from above.
-    for field, value in (("limit", min(request.limit, 0)), ("wait_ms", min(request.wait_ms, 0))):
-        refusal = refusal or _refuse_number(field, value)
+    refusal = None
+    if not 0 <= request.from_seq <= NUMBER_MAX or request.limit < 0 or request.wait_ms < 0:
+        refusal = _refuse_number("from_seq", request.from_seq)
+        # These are clamped from above.
+        for field, value in (("limit", min(request.limit, 0)), ("wait_ms", min(request.wait_ms, 0))):
+            refusal = refusal or _refuse_number(field, value)
     if may_hold_nul(body):
         nodes = [request.node] if isinstance(request.node, str) else request.node
         refusal = refusal or _refuse_nul_in("node", nodes)

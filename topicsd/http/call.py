@@ -111,6 +111,11 @@ class HttpCall(Call):
         """Of HTTP/1.0, whose clients expect to be told that the connection goes on."""
         self.answer: list[bytes | memoryview] | None = None
 
+    @property
+    def is_special(self) -> bool:
+        """There is more to its answer than the body and how long it is."""
+        return self.closes or self.is_head or self.is_old or self.on_answer is not None
+
     def send(self, body: bytes, status: int = 200) -> None:
         """A small answer, in one piece."""
         if status != 200 or self.closes or self.is_head or self.is_old or self.on_answer is not None:
@@ -122,6 +127,10 @@ class HttpCall(Call):
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
+        if length < COMPRESSED_BYTES_MIN and status == 200 and not (fields or self.is_special):
+            self.answer = [b"".join([b"%b%d\r\n\r\n" % (_OK, length), *parts])]
+            self.lane.answered()
+            return
         if length >= COMPRESSED_BYTES_MIN and accepts_gzip(self.fields):
             parts, fields = [compress(parts)], fields + GZIP
             length = len(parts[0])

@@ -29,6 +29,7 @@ from topicsd.http.request_counts import RequestCounts
 from topicsd.wal.sync_thread import Loop
 
 LIMIT_DEFAULT = 256
+NO_NODES: frozenset[str] = frozenset()
 WAIT_MS_MAX = 30_000
 
 
@@ -92,12 +93,11 @@ class Diff:
         return self._loop
 
     def _request(self, body: DiffBody) -> ReadRequest:
-        nodes = [body.node] if isinstance(body.node, str) else body.node or []
-        limit = min(body.limit or LIMIT_DEFAULT, self._settings.max_limit)
+        node, limit = body.node, body.limit or LIMIT_DEFAULT
         return ReadRequest(
             body.from_seq,
-            limit,
-            frozenset(nodes),
+            min(limit, self._settings.max_limit),
+            NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node),
             body.epoch,
             self._settings.max_response_bytes,
             body.include_tags,
