@@ -205,8 +205,9 @@ class PendingAppend(TopicEntry):
         """Repeats of the write under its key that came while it was on its way."""
 
     def publish(self) -> None:
-        self.end_wait()
         topic = self.topic
+        if self._waits:
+            self.end_wait()
         parts, lengths, size, tags = self.encoded
         run = topic.run
         run.extend(self.position, lengths, self.ts)
