@@ -65,8 +65,25 @@ def encode_records(
     class_flag = FLAG_DURABLE if is_durable else 0
     max_bytes = limits.max_record_bytes
     for record in records:
-        flags = class_flag
         payload = bytes(record.data)
+        if (
+            record.tag is None
+            and record.meta is NO_META
+            and tags is None
+            and not (default_node or record.node)
+        ):
+            # Most records: nothing but data.
+            payload_bytes = len(payload)
+            if payload_bytes <= max_bytes:
+                body = pack_body_head(_APPEND, class_flag, topic_id, seq, ts, 0, 0, payload_bytes) + payload
+                length = len(body) + CHECKSUM_BYTES
+                parts += (pack_u32(length), body, pack_u64(xxh3(body)))
+                length += LEN_BYTES
+                lengths.append(length)
+                total += length
+                seq += 1
+                continue
+        flags = class_flag
         tag = node = b""
         if record.tag:
             tag = record.tag.encode()
