@@ -1,0 +1,158 @@
+"""`topicsd doctor` beside a cold directory that is not there: nothing of it is written off unasked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_doctor import SMALL, doctor, read_all, segment, unchanged, write
+from tests.harness.command_run import fingerprint, run_here
+from tests.harness.data_dirs import flip
+from tests.harness.real_shard import RealShard
+from topicsd.engine.upkeep import ROUND_SECONDS
+from topicsd.segment.entry import COLD
+
+ALL = [seq for seq in range(1, 56) if seq not in (2, 5, 8)]
+
+
+class Place:
+    """A data directory whose oldest segments have moved, with a log behind the newest snapshot."""
+
+    def __init__(self, path: Path, *, goes_on: bool = True) -> None:
+        self.data, self.cold, self.away = path / "data", path / "cold", path / "away"
+        self.cold.mkdir()
+        shard = self.started()
+        write(shard, 45)
+        shard.delete("orders", tag="t1", before_seq=10)
+        shard.checkpoint()
+        shard.pass_time(ROUND_SECONDS * 1000 + 1)
+        shard.settle()
+        if goes_on:
+            shard.checkpoint()
+            write(shard, 6)
+            shard.checkpoint()
+            write(shard, 4)
+        shard.pass_time(60)
+        self.shard = shard
+        self.paths = shard.paths
+        entries = [run.entry for run in shard.topic("orders").runs if hasattr(run, "entry")]
+        self.moved = [entry.first_seq for entry in entries if entry.tier == COLD]
+        assert self.moved == [1, 11, 21]
+        shard.shard.close(checkpoint=False)
+
+    def started(self) -> RealShard:
+        settings: dict[str, Any] = {**SMALL, "cold_dir": str(self.cold), "hot_retain_segments": 1}
+        return RealShard(self.data, **settings)
+
+    def snapshots(self) -> list[Path]:
+        return sorted(Path(self.paths.meta).glob("snapshot.*.bin"))
+
+    def unmount(self, leaves: str) -> None:
+        os.rename(self.cold, self.away)
+        if leaves == "empty":
+            self.cold.mkdir()
+        elif leaves == "newer":
+            # What a server put there that ran without the mount.
+            moved = next(self.away.rglob("seg-0000000000000021.data"))
+            target = self.cold / moved.relative_to(self.away)
+            target.parent.mkdir(parents=True)
+            for file in moved.parent.glob("seg-0000000000000021.*"):
+                (target.parent / file.name).write_bytes(file.read_bytes())
+
+    def mount(self) -> None:
+        if self.cold.exists():
+            os.rename(self.cold, self.cold.with_name("below"))
+        os.rename(self.away, self.cold)
+
+
+@pytest.mark.parametrize("leaves", ["nothing", "empty", "newer"])
+@pytest.mark.parametrize("bad_snapshot", [False, True])
+def test_what_is_in_a_directory_that_is_not_mounted_is_not_given_up(
+    tmp_path: Path, leaves: str, bad_snapshot: bool
+) -> None:
+    place = Place(tmp_path)
+    if bad_snapshot:
+        flip(place.snapshots()[-1], 60)
+    place.unmount(leaves)
+    missing = 2 if leaves == "newer" else 3
+    told = unchanged(place.data, lambda: run_here("verify", place.data))
+    assert told.code == 1
+    assert told.out.count("the cold directory may not be mounted") == missing
+    done = doctor(place.data, "--repair", "--apply", code=1)
+    assert done["loses"] == []
+    (refused,) = done["refused"]
+    assert f"{missing} of 3 cold segments" in refused
+    assert str(place.cold) in refused
+    assert "mounted" in refused
+    assert "--give-up-cold" in refused
+    assert {one["level"] for one in done["findings"]} == {"loss"}
+    place.mount()
+    assert doctor(place.data, code=0)["findings"] == []
+    assert read_all(place.started()) == (ALL, [])
+
+
+def test_a_segment_that_the_older_snapshot_calls_hot_is_not_given_up(tmp_path: Path) -> None:
+    """Its hot files are gone since the newest one called it cold, and that one is damaged."""
+    place = Place(tmp_path, goes_on=False)
+    _, newest = place.snapshots()
+    flip(newest, 60)
+    place.unmount("nothing")
+    for _ in range(2):
+        done = doctor(place.data, "--repair", "--apply", code=1)
+        assert not done["repaired"]
+        assert "3 of 3 cold segments" in done["refused"][0]
+    place.mount()
+    doctor(place.data, "--repair", "--apply", code=0)
+    assert read_all(place.started()) == (ALL[:-10], [])
+
+
+def test_the_rest_is_repaired_meanwhile(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.unmount("nothing")
+    flip(segment(place.shard, 31, ".data"), 200)
+    done = doctor(place.data, "--repair", "--apply", code=1)
+    assert done["repaired"]
+    assert len(done["refused"]) == 1
+    place.mount()
+    assert doctor(place.data, code=0)["findings"] == []
+    got = read_all(place.started())
+    assert got.gaps == [(31, 31, "crash")]
+    assert got.seqs == [seq for seq in ALL if seq != 31]
+
+
+def test_with_a_damaged_log_all_is_left_alone(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.unmount("nothing")
+    newest = place.shard.wal_files()[-1]
+    flip(newest, len(Path(newest).read_bytes().rstrip(b"\0")) - 100)
+    before = fingerprint(Path(place.paths.root))
+    done = doctor(place.data, "--repair", "--apply", code=1)
+    assert not done["repaired"]
+    assert "--give-up-cold" in done["refused"][0]
+    assert fingerprint(Path(place.paths.root)) == before
+    given_up = doctor(place.data, "--repair", "--apply", "--give-up-cold", code=0)
+    assert given_up["repaired"]
+
+
+def test_it_is_given_up_when_told(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.unmount("nothing")
+    done = doctor(place.data, "--repair", "--apply", "--give-up-cold", code=0)
+    assert done["repaired"]
+    got = read_all(place.started())
+    assert got.seqs == [seq for seq in ALL if seq > 30]
+    assert got.gaps[0][2] == "crash"
+
+
+def test_a_server_that_does_not_start_is_not_said_to_start(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for snapshot in place.snapshots():
+        flip(snapshot, 60)
+    os.unlink(place.shard.wal_files()[0])
+    told = run_here("doctor", place.data)
+    assert "NO SERVER STARTS IT" in told.out
+    assert "a server starts" not in told.out
+    assert f"topicsd doctor {place.data} --repair goes on" in " ".join(told.out.split())
