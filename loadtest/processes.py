@@ -33,6 +33,7 @@ class Running:
 
     def __init__(self, command: Sequence[str], home: str, environ: Mapping[str, str]) -> None:
         """Start it; it is to write its port to the file `port` in `home`, where its output goes as well."""
+        self.home = home
         self._port_file = os.path.join(home, "port")
         self._output = os.path.join(home, "output")
         with open(self._output, "ab") as output:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import http.client
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 from loadtest.processes import Running
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SERVER_COMMAND = (sys.executable, "-m", "topicsd", "serve")
+SETTLE_SECONDS = 1.0
 
 
 class Subjects:
@@ -26,7 +28,7 @@ class Subjects:
         self._server_command = server_command
         self._count = 0
 
-    def server(self, shards: int = 1) -> Running:
+    def server(self, shards: int = 1, **settings_more: str) -> Running:
         """A server with an empty data directory that says it is ready."""
         home = self._fresh()
         settings = {
@@ -35,6 +37,7 @@ class Subjects:
             "TOPICS_PORT_FILE": os.path.join(home, "port"),
             "TOPICS_DATA_DIR": os.path.join(home, "data"),
             "TOPICS_SHARDS": str(shards),
+            **settings_more,
         }
         running = Running(self._server_command, home, environ() | settings)
         try:
@@ -42,6 +45,8 @@ class Subjects:
         except BaseException:
             running.stop()
             raise
+        # What it still loads in its first second is not what is measured.
+        time.sleep(SETTLE_SECONDS)
         return running
 
     def ceiling(self, name: str, *flags: str) -> Running:

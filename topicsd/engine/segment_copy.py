@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import errno
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, compress, count, islice
+from operator import add, ne
 from typing import NamedTuple
 
 from topicsd.disk.atomic_replace import replace_file
@@ -189,20 +191,20 @@ class SegmentCopy:
     def _copy_step(self, piece: Piece, tail: TailRun, seq: int) -> Job[int]:
         """Copy some records from `seq` on; the seq behind them."""
         at = seq - tail.first_seq
-        count = min(STEP_RECORDS, piece.room(self._bounds), tail.next_seq - seq)
-        lengths = tail.lengths[at : at + count]
-        sizes = list(accumulate(lengths))
+        taken = min(STEP_RECORDS, piece.room(self._bounds), tail.next_seq - seq)
+        lengths = tail.lengths[at : at + taken]
         room = min(STEP_BYTES, max(1, self._bounds.bytes_max - piece.data_bytes))
-        while count > 1 and sizes[count - 1] > room:
-            count -= 1
-        del lengths[count:]
-        positions = tail.positions[at : at + count]
-        spans = list(_spans(positions, lengths))
+        taken = max(1, bisect_right(list(accumulate(lengths)), room))
+        del lengths[taken:]
+        positions = tail.positions[at : at + taken]
+        stretches = _stretches(positions, lengths)
+        spans = list(_spans(stretches))
         found = yield partial(_read_spans, self._files.log, spans)
-        data = _cut(found, spans, positions, lengths)
+        data = _cut(found, spans, stretches)
+        assert len(data) == sum(lengths), "the log is shorter than its index says"
         offsets = array("I", accumulate(lengths, initial=piece.data_bytes))
         offsets.pop()
-        stamps = tail.stamps[at : at + count]
+        stamps = tail.stamps[at : at + taken]
         flags = bytes([data[offset - piece.data_bytes + _FLAGS_AT] for offset in offsets])
         self._note_tags(piece, data, offsets, flags)
         writer = self._writer
@@ -212,7 +214,7 @@ class SegmentCopy:
         piece.lengths.extend(lengths)
         piece.stamps.extend(stamps)
         piece.data_bytes += len(data)
-        return seq + count
+        return seq + taken
 
     def _note_tags(self, piece: Piece, data: bytes, offsets: array[int], flags: bytes) -> None:
         if not any(flag & FLAG_TAG for flag in set(flags)):
@@ -330,15 +332,22 @@ def _damage_as_error() -> Iterator[None]:
         raise OSError(errno.EIO, str(damage)) from damage
 
 
-def _spans(positions: array[int], lengths: array[int]) -> Iterator[tuple[int, int]]:
-    """Stretches of the log that are read in one call: frames that stand close to each other."""
-    start = positions[0]
-    end = start
-    for position, length in zip(positions, lengths, strict=True):
-        if position - end > READ_GAP_BYTES or position - start > READ_SPAN_BYTES:
+def _stretches(positions: array[int], lengths: array[int]) -> list[tuple[int, int]]:
+    """Where frames stand one right behind the other, as those of a request do; no loop over all of them."""
+    ends = list(map(add, positions, lengths))
+    breaks = list(compress(count(1), map(ne, ends, islice(positions, 1, None))))
+    starts = [positions[0], *[positions[at] for at in breaks]]
+    return list(zip(starts, [*[ends[at - 1] for at in breaks], ends[-1]], strict=True))
+
+
+def _spans(stretches: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What of the log is read in one call: stretches that stand close to each other."""
+    start, end = stretches[0]
+    for first, last in stretches:
+        if first - end > READ_GAP_BYTES or first - start > READ_SPAN_BYTES:
             yield start, end
-            start = position
-        end = position + length
+            start = first
+        end = last
     yield start, end
 
 
@@ -346,18 +355,14 @@ def _read_spans(log: LogFiles, spans: list[tuple[int, int]]) -> list[bytes]:
     return [log.read(start, end) for start, end in spans]
 
 
-def _cut(
-    found: list[bytes], spans: list[tuple[int, int]], positions: array[int], lengths: array[int]
-) -> bytes:
+def _cut(found: list[bytes], spans: list[tuple[int, int]], stretches: list[tuple[int, int]]) -> bytes:
     """The frames alone, one behind the other."""
     frames = []
     number = 0
     (start, end), piece = spans[0], found[0]
-    for position, length in zip(positions, lengths, strict=True):
-        if position >= end:
+    for first, last in stretches:
+        if first >= end:
             number += 1
             (start, end), piece = spans[number], found[number]
-        frames.append(piece[position - start : position - start + length])
-    data = b"".join(frames)
-    assert len(data) == sum(lengths), "the log is shorter than its index says"
-    return data
+        frames.append(piece[first - start : last - start])
+    return b"".join(frames)
