@@ -39,7 +39,7 @@ test-deep: $(STAMP) ## run the tests, the long runs too and at full length
 	TOPICS_TEST_DEEP=1 $(BIN)/python -m pytest -m ""
 
 bench: $(STAMP) ## measure the server beside its ceilings, save the result and draw it
-	$(BIN)/python -m loadtest bench --save --plot loadtest/results/latest.png
+	$(BIN)/python -m loadtest bench --save
 
 check: $(STAMP) ## format, lint, types and house rules
 	$(BIN)/ruff format --check $(FORMATTED)

@@ -41,10 +41,6 @@ FOREIGN_OF_EIGHT = 7
 SEALED_SECONDS = 4.0
 
 
-class Skipped(Exception):
-    """The line makes no sense yet; the text says why."""
-
-
 class Reading(msgspec.Struct, frozen=True):
     per_second: float
     cpu_us: float

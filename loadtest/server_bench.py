@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 
 from loadtest import generator
-from loadtest.bench_lines import LINES, Bench, Line, Skipped
+from loadtest.bench_lines import LINES, Bench, Line
 from loadtest.bench_result import Result
 from loadtest.generator import GeneratorMissing, LoadFailed
 from loadtest.processes import NotStarted
@@ -62,8 +62,6 @@ def measure(
             result = line.measure(bench)
             result.line, result.title, result.goal = name, line.title, line.goal
             return result.judge()
-        except Skipped as why:
-            verdict, note = "skipped", str(why)
         except (NotMeasured, NotStarted, LoadFailed, subprocess.TimeoutExpired, GeneratorMissing) as why:
             verdict, note = "failed", str(why)
     return Result(line=name, title=line.title, goal=line.goal, verdict=verdict, note=note)

@@ -29,12 +29,6 @@ def test_a_line_is_measured_from_start_to_end(tmp_path: Path, name: str) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_a_line_that_makes_no_sense_yet_is_skipped_with_a_sentence(tmp_path: Path) -> None:
-    result = measure("sealed", tmp_path)
-    assert (result.verdict, result.value) == ("skipped", None)
-    assert "no sealed segments" in result.note
-
-
 @pytest.mark.slow
 def test_a_server_that_does_not_come_up_fails_the_line_with_its_last_words(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "raise SystemExit('the port is taken')")
@@ -58,12 +52,12 @@ def test_a_saved_run_leaves_a_line_of_json_and_a_picture(
 ) -> None:
     monkeypatch.setattr(results, "RESULTS", str(tmp_path))
     monkeypatch.setattr(server_bench, "confine", lambda: None)
-    given = ["bench", "memory", "sealed", "--seconds=0.05", "--rounds=1", "--save"]
+    given = ["bench", "memory", "--seconds=0.05", "--rounds=1", "--save"]
     monkeypatch.setattr(sys, "argv", ["loadtest", *given, f"--server-command={shlex.join(STUB)}"])
     assert command_line.main() == 0
     assert "memory, empty, 2 shards (PSS)" in capsys.readouterr().out
     saved = msgspec.json.decode((tmp_path / "bench.jsonl").read_bytes())
-    assert [line["line"] for line in saved["lines"]] == ["memory", "sealed"]
+    assert [line["line"] for line in saved["lines"]] == ["memory"]
     assert {"at", "commit", "machine", "python", "generator"} <= set(saved)
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
