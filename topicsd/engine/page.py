@@ -39,7 +39,7 @@ from topicsd.wal.frame import (
 PAGE_RECORDS = 64
 
 _APPEND = int(FrameType.APPEND)
-_PARTS = FLAG_TAG | FLAG_NODE | FLAG_META
+_NODE_OR_META = FLAG_NODE | FLAG_META
 _unpack = HEADER.unpack_from
 _unpack_sum = U64.unpack_from
 _encode = msgspec.json.Encoder().encode
@@ -117,14 +117,17 @@ class Page:
             if at + length > len(frames):
                 parts.append(self._render_other(topic_id, frames, seq, at, length, variant))
                 continue
-            frame_len, frame_type, flags, frame_topic, frame_seq, ts, _, _, data_len = _unpack(frames, at)
+            frame_len, frame_type, flags, frame_topic, frame_seq, ts, _, tag_len, data_len = _unpack(
+                frames, at
+            )
             if (
-                flags & _PARTS
+                flags & _NODE_OR_META
                 or frame_len + LEN_BYTES != length
                 or frame_type != _APPEND
                 or frame_topic != topic_id
                 or frame_seq != seq
-                or HEADER_BYTES + data_len + CHECKSUM_BYTES != length
+                or bool(flags & FLAG_TAG) != bool(tag_len)
+                or HEADER_BYTES + tag_len + data_len + CHECKSUM_BYTES != length
                 or xxh3(frames[at + LEN_BYTES : checksum_at]) != _unpack_sum(frames, checksum_at)[0]
             ):
                 parts.append(self._render_other(topic_id, frames, seq, at, length, variant))
@@ -132,7 +135,13 @@ class Page:
             if ts != last_ts:
                 # The records of one request have one.
                 last_ts, middle = ts, b',"$ts":%d,"data":' % ts
-            parts.append(b'{"$seq":%d%b%b},' % (seq, middle, frames[at + HEADER_BYTES : checksum_at]))
+            data_at = at + HEADER_BYTES + tag_len
+            data = frames[data_at:checksum_at]
+            if tag_len and variant.with_tag:
+                tag = _encode(frames[at + HEADER_BYTES : data_at].decode())
+                parts.append(b'{"$seq":%d,"$ts":%d,"$tag":%b,"data":%b},' % (seq, ts, tag, data))
+            else:
+                parts.append(b'{"$seq":%d%b%b},' % (seq, middle, data))
         ends = accumulate(map(len, parts), initial=len(self.text))
         next(ends)
         self.ends.extend(ends)
