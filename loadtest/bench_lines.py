@@ -38,9 +38,6 @@ POOL_TOPICS_EACH = 32
 FOREIGN_OF_EIGHT = 7
 
 
-SEALED_SECONDS = 4.0
-
-
 class Reading(msgspec.Struct, frozen=True):
     per_second: float
     cpu_us: float
@@ -157,11 +154,13 @@ def diff_of_sealed(bench: Bench) -> Result:
     with bench.subjects.server(1, **settings) as server:
         create_topics(server.port, bench.home, ["x"])
         fill(server.port, "x")
-        time.sleep(SEALED_SECONDS)
         data_dir = os.path.join(server.home, "data")
-        sealed = sum(name.endswith(".data") for _, _, names in os.walk(data_dir) for name in names)
-        if sealed < COUNT // 1000:
-            raise NotMeasured(f"there are only {sealed} segments after {SEALED_SECONDS} s")
+
+        def sealed() -> bool | None:
+            found = sum(name.endswith(".data") for _, _, names in os.walk(data_dir) for name in names)
+            return found >= COUNT // 1000 or None
+
+        server.wait_for(sealed, "segments")
         path = diff_targets(os.path.join(bench.home, "diffs"), 100, first=0)
         (rounds,) = bench.in_turn((server, bench.load(targets=path, connections=32)))
         value = statistics.median(reading.per_second for reading in rounds)

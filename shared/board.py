@@ -42,7 +42,6 @@ _SLOT_WORDS: Final = SLOT_BYTES // _WORD_BYTES
 _HISTOGRAMS_AT_WORD: Final = 64
 _REASON_LENGTH_WORD: Final = 384
 _REASON_AT: Final = (_REASON_LENGTH_WORD + 1) * _WORD_BYTES
-_WORD_END: Final = 1 << 64
 
 
 class WorkerState(IntEnum):

@@ -45,7 +45,7 @@ def is_too_deep(body: bytes, depth_max: int) -> bool:
     >>> is_too_deep(b'[[1], "[["]', 2), is_too_deep(b'[[[1]], "]]"]', 2)
     (False, True)
     """
-    if body.count(b"[") + body.count(b"{") <= depth_max:
+    if len(body) <= depth_max or body.count(b"[") + body.count(b"{") <= depth_max:
         return False
     return are_too_deep([memoryview(body)], depth_max)
 

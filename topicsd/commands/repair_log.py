@@ -27,7 +27,7 @@ from topicsd.disk.layout import ShardPaths
 from topicsd.engine.background import Job
 from topicsd.engine.capture import Unpublished, capture
 from topicsd.engine.load_snapshot import load_snapshot
-from topicsd.engine.segment_copy import Files, SegmentBounds, SegmentCopy, save_marks
+from topicsd.engine.segment_copy import Files, SegmentBounds, SegmentCopy, write_marks
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.segment.data_file import Read
@@ -108,7 +108,7 @@ class LogRepair:
         copy = SegmentCopy(files, bounds, captured, self._clock.now_ms())
         _drive(copy.run())
         for run, marks in captured.changed:
-            save_marks(files, run, marks, ordinal)
+            write_marks(files, run.name, marks, ordinal)
         return msgspec.structs.replace(captured.entry, segments=copy.entries())
 
     def _begin_log(self, ordinal: int) -> LogPlace:

@@ -37,7 +37,7 @@ from topicsd.checkpoint.snapshot_format import (
 )
 from topicsd.engine.background import SYNCED, Job
 from topicsd.engine.capture import Capture, capture, unpublished
-from topicsd.engine.segment_copy import Files, Piece, SegmentBounds, SegmentCopy, save_marks
+from topicsd.engine.segment_copy import Files, Piece, SegmentBounds, SegmentCopy, write_marks
 from topicsd.engine.segment_install import give_up, install
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
@@ -185,7 +185,7 @@ class CheckpointJob:
 
     def _save_marks(self, captured: Capture) -> Job[None]:
         for run, marks in captured.changed:
-            yield partial(save_marks, self._files, run, marks, captured.entry.complete_to)
+            yield partial(write_marks, self._files, run.name, marks, captured.entry.complete_to)
             run.saved_dead_count = marks.count(1)
 
     def _note(self, entry: TopicEntry) -> None:

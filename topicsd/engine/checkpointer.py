@@ -24,7 +24,8 @@ from topicsd.engine.background import Background, Job
 from topicsd.engine.checkpoint_job import MOVED, CheckpointJob, Leaving, Written, leaving_of
 from topicsd.engine.segment_copy import Files, SegmentBounds
 from topicsd.engine.shard_state import ShardState
-from topicsd.segment.entry import COLD, DATA, DEAD, INDEX, TAGS, SegmentName
+from topicsd.segment.entry import COLD, DATA, INDEX, SUFFIXES, TAGS, SegmentName
+from topicsd.segment.relocate import delete_copy
 from topicsd.segment.store import SegmentStore
 from topicsd.wal.current_file import read_current
 from topicsd.wal.log_place import LogPlace
@@ -34,7 +35,6 @@ from topicsd.wal.writer import NO_SPACE
 logger = logging.getLogger("topicsd.engine")
 
 RETRY_SECONDS = 5.0
-SUFFIXES = (DATA, INDEX, TAGS, DEAD)
 
 
 class Checkpointer:
@@ -184,7 +184,7 @@ class Checkpointer:
         for name, tier in leaving.segments:
             self._shard.segments.forget(name)
             if tier == COLD and self._cold is not None:
-                yield partial(delete_files, self._cold, name)
+                yield partial(delete_copy, self._cold, name)
             yield partial(self._trash, name, suffixes)
         for topic_id, epoch in leaving.topics:
             yield partial(mark_deleted, fs, paths, topic_id, epoch)
@@ -226,16 +226,7 @@ def drop_log_files(fs: Fs, paths: ShardPaths, oldest: int, now_ms: int) -> None:
         fs.unlink(file)
 
 
-def delete_files(store: SegmentStore, name: SegmentName) -> None:
-    for suffix in existing(store, name):
-        store.delete(name.key(suffix))
-
-
 def delete_topic_files(store: SegmentStore, topic_id: int, epoch: int) -> None:
     """What has moved to the cold directory of a topic that is gone. It has no trash."""
     for key in store.list(f"topics/{topic_dir_name(topic_id, epoch)}/"):
         store.delete(key)
-
-
-def existing(store: SegmentStore, name: SegmentName) -> Iterable[str]:
-    return [suffix for suffix in SUFFIXES if store.exists(name.key(suffix))]

@@ -66,42 +66,24 @@ def encode_records(
     max_bytes = limits.max_record_bytes
     for record in records:
         payload = bytes(record.data)
-        if (
-            record.tag is None
-            and record.meta is NO_META
-            and tags is None
-            and not (default_node or record.node)
-        ):
-            # Most records: nothing but data.
-            payload_bytes = len(payload)
-            if payload_bytes <= max_bytes:
-                body = pack_body_head(_APPEND, class_flag, topic_id, seq, ts, 0, 0, payload_bytes) + payload
-                length = len(body) + CHECKSUM_BYTES
-                parts += (pack_u32(length), body, pack_u64(xxh3(body)))
-                length += LEN_BYTES
-                lengths.append(length)
-                total += length
-                seq += 1
-                continue
-        flags = class_flag
-        tag = node = b""
-        if record.tag:
-            tag = record.tag.encode()
-            flags |= FLAG_TAG
-            if tags is None:
-                tags = [b""] * len(lengths)
+        flags, tag, node, meta_bytes = class_flag, b"", b"", 0
+        node_text = record.node or default_node
+        if record.tag or node_text or record.meta is not NO_META:  # Most records are nothing but data.
+            if record.tag:
+                tag = record.tag.encode()
+                flags |= FLAG_TAG
+                if tags is None:
+                    tags = [b""] * len(lengths)
+            if node_text:
+                node = node_text.encode()
+                flags |= FLAG_NODE
+            if record.meta is not NO_META:
+                meta = bytes(record.meta)
+                payload = payload_with_meta(payload, meta)
+                flags |= FLAG_META
+                meta_bytes = len(meta)
         if tags is not None:
             tags.append(tag)
-        node_text = record.node or default_node
-        if node_text:
-            node = node_text.encode()
-            flags |= FLAG_NODE
-        meta_bytes = 0
-        if record.meta is not NO_META:
-            meta = bytes(record.meta)
-            payload = payload_with_meta(payload, meta)
-            flags |= FLAG_META
-            meta_bytes = len(meta)
         payload_bytes = len(payload)
         if payload_bytes > max_bytes or flags & _NODE_OR_META or len(tag) > limits.max_tag_bytes:
             refusal = refuse_lengths(seq - first_seq, len(record.data), meta_bytes, tag, node, limits)

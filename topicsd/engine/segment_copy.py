@@ -27,7 +27,6 @@ from topicsd.disk.layout import ShardPaths
 from topicsd.engine.background import Job
 from topicsd.engine.capture import Capture
 from topicsd.engine.fill_page import READ_GAP_BYTES, READ_SPAN_BYTES
-from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.tag_index import TagIndex
 from topicsd.engine.tail_run import TailRun
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, SegmentHeader
@@ -303,10 +302,6 @@ def write_marks(files: Files, name: SegmentName, marks: bytes, complete_to: int)
     """On the disk thread: the whole dead set of a segment."""
     data = encode_dead(name.first_seq, len(marks), pack_marks(marks), complete_to)
     replace_file(files.fs, f"{files.paths.root}/{name.key(DEAD)}", data)
-
-
-def save_marks(files: Files, run: SealedRun, marks: bytes, complete_to: int) -> None:
-    write_marks(files, run.name, marks, complete_to)
 
 
 def _seal(writer: SegmentWriter, pairs: dict[bytes, int | array[int]] | None, piece: Piece) -> None:

@@ -21,6 +21,7 @@ from shared.json_bounds import (
     are_too_deep,
     is_too_deep,
     is_utf8,
+    may_have_key,
     may_hold_nul,
 )
 from topicsd.engine.encode_records import refuse_lengths
@@ -30,8 +31,6 @@ from topicsd.http.large_bodies import control_look, look_at_append, needs_look
 T = TypeVar("T")
 
 META_KEYS_MAX = 64
-# What a body can make the decoder hold is no matter up to this size.
-SMALL_BODY_BYTES = 4096
 TOLD_MAX = 240
 # `data` and `meta` stand in a record, in the list of records, in the body.
 RECORD_DEPTH = 3
@@ -79,12 +78,10 @@ def refuse_media_type(fields: Fields, body: bytes) -> Refusal | None:
 
 
 def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
-    size = len(body)
-    # What is nested has a bracket at each end.
-    is_deep = size > 2 * CONTROL_DEPTH_MAX and is_too_deep(body, CONTROL_DEPTH_MAX)
+    is_deep = is_too_deep(body, CONTROL_DEPTH_MAX)
     if is_deep and is_too_deep(body, APPEND_DEPTH_MAX):
         return _too_deep(f"{DATA_DEPTH_MAX} levels in data or meta")
-    if size > SMALL_BODY_BYTES and needs_look(body, limits.max_batch_records):
+    if needs_look(body, limits.max_batch_records):
         refusal = look_at_append(body, limits)
         if refusal is not None:
             return refusal
@@ -97,17 +94,16 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
         refusal = _refuse_node(request.node, limits.max_node_bytes)
         if refusal is not None:
             return refusal
-    if size > limits.max_record_bytes:
+    if len(body) > limits.max_record_bytes:
         # Before the engine has a copy of it.
         refusal = _refuse_records(request, limits)
         if refusal is not None:
             return refusal
-    has_escapes = b"\\u00" in body
-    if has_escapes and may_hold_nul(body):
+    if may_hold_nul(body):
         refusal = _refuse_nul(request)
         if refusal is not None:
             return refusal
-    if has_escapes or b'"meta"' in body:
+    if may_have_key(body, b'"meta"'):
         for index, record in enumerate(request.records):
             refusal = _refuse_meta(index, record, limits.max_meta_bytes)
             if refusal is not None:
@@ -116,11 +112,7 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
 
 
 def decode_diff(body: bytes) -> DiffBody | Refusal:
-    if 0 < len(body) <= 2 * CONTROL_DEPTH_MAX:
-        # What is nested has a bracket at each end, so this is neither deep nor large.
-        request = _decode(_diff.decode, body)
-    else:
-        request = _decode_control(_diff.decode, body, _look_at_diff)
+    request = _decode_control(_diff.decode, body, _look_at_diff)
     if isinstance(request, Refusal):
         return request
     refusal = None
@@ -194,7 +186,7 @@ def _place(body: bytes, at: int, value: memoryview) -> int:
 def _decode(decode: Callable[[bytes], T], body: bytes) -> T | Refusal:
     if not body:
         return Refusal(INVALID_REQUEST, "the body is empty, a JSON object is needed")
-    if not body.isascii() and not is_utf8(body):
+    if not is_utf8(body):
         return Refusal(INVALID_REQUEST, "the body is not UTF-8")
     try:
         return decode(body)

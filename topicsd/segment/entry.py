@@ -22,6 +22,7 @@ DATA = ".data"
 INDEX = ".idx"
 TAGS = ".tags"
 DEAD = ".del"
+SUFFIXES = (DATA, INDEX, TAGS, DEAD)
 
 
 class SegmentEntry(msgspec.Struct, frozen=True, array_like=True):

@@ -23,7 +23,17 @@ from functools import partial
 
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, Read, check_frame, is_media_error
 from topicsd.segment.dead_file import DeadDamage, DeadSet, decode_dead
-from topicsd.segment.entry import COLD, DATA, DEAD, INDEX, TAGS, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.entry import (
+    COLD,
+    DATA,
+    DEAD,
+    INDEX,
+    SUFFIXES,
+    TAGS,
+    SegmentDamage,
+    SegmentEntry,
+    SegmentName,
+)
 from topicsd.segment.index_file import (
     DAMAGED,
     ENTRY_BYTES,
@@ -266,7 +276,7 @@ class SegmentReader:
         self._forget_kept(name, TAGS)
         for store in (self._hot, self._cold):
             if store is not None:
-                for suffix in (DATA, INDEX, TAGS, DEAD):
+                for suffix in SUFFIXES:
                     store.forget(name.key(suffix))
 
     def close(self) -> None:

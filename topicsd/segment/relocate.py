@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentEntry, SegmentName
+from topicsd.segment.entry import DATA, DEAD, INDEX, SUFFIXES, TAGS, SegmentEntry, SegmentName
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.scrub import scrub
 from topicsd.segment.store import SegmentStore
@@ -71,7 +71,7 @@ def verify_copy(store: SegmentStore, name: SegmentName, entry: SegmentEntry, pac
 
 def delete_copy(store: SegmentStore, name: SegmentName) -> None:
     """Take a segment's files out of a store, whichever of them are there."""
-    for suffix in (DATA, INDEX, TAGS, DEAD):
+    for suffix in SUFFIXES:
         with suppress(FileNotFoundError):
             store.delete(name.key(suffix))
 
