@@ -49,6 +49,8 @@ class LinkKind(IntEnum):
     """Of the front process: whether there may be one more topic."""
     KEYS = 5
     """Of a worker: to go by these API keys from now on."""
+    FEED = 6
+    """Of a worker: what stands behind a cursor of one of its topics."""
 
 
 Done = Callable[[bytes | None], None]

@@ -41,6 +41,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "topicsd.disk",
         "shared",
     ),
+    "topicsd/live": ("topicsd.live", "topicsd.engine", "topicsd.segment", "topicsd.wal", "shared"),
     "topicsd/commands": (
         "topicsd.commands",
         "topicsd.engine",

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Sequence
 
 from shared.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
+from topicsd.engine.durable_seq import durable_seq
 from topicsd.engine.fill_page import Fetched, PageSource, Unfetched
 from topicsd.engine.page import PAGE_RECORDS, VARIANTS, Page
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
@@ -46,16 +47,16 @@ def read(
     cursor, tombstone = request.from_seq, None
     if cursor > topic.head or cursor + 1 < topic.evict_floor or request.epoch not in (None, topic.epoch):
         cursor, tombstone = _missed(topic, request)
-    stop = topic.head
+    head = stop = topic.head if not request.is_strong else max(cursor, _synced_head(shard, topic))
     if topic.lost.ranges:
         lost = topic.lost.next_after(cursor)
         if lost is not None and lost.first <= cursor + 1 and tombstone is None:
             tombstone = _tombstone(topic, cursor + 1, lost.last, lost.reason)
             cursor = lost.last
             lost = topic.lost.next_after(cursor)
-        stop = topic.head if lost is None else max(cursor, lost.first - 1)
+        stop = head if lost is None else min(head, max(cursor, lost.first - 1))
     if tombstone is None and cursor < stop:
-        plain = _plain_case(shard, topic, request, cursor, stop)
+        plain = _plain_case(shard, topic, request, cursor, stop, head)
         if plain is not None:
             return plain
     reading = _Stretches(shard, topic, request, fetched, cursor)
@@ -71,14 +72,14 @@ def read(
         parts=reading.parts,
         count=reading.count,
         next_from_seq=reading.cursor,
-        head_seq=topic.head,
+        head_seq=head,
         earliest_seq=topic.earliest_seq,
         tombstone=tombstone,
     )
 
 
 def _plain_case(
-    shard: ShardState, topic: Topic, request: ReadRequest, cursor: int, stop: int
+    shard: ShardState, topic: Topic, request: ReadRequest, cursor: int, stop: int, head: int
 ) -> ReadAnswer | None:
     """All that is wanted is alive, in one run, and in pages that are there."""
     index = topic.run_index(cursor + 1)
@@ -100,10 +101,15 @@ def _plain_case(
         parts=parts,
         count=last - cursor,
         next_from_seq=last,
-        head_seq=topic.head,
+        head_seq=head,
         earliest_seq=topic.earliest_seq,
         tombstone=None,
     )
+
+
+def _synced_head(shard: ShardState, topic: Topic) -> int:
+    """What is published of the class `fsync` is synced, and the classes below `disk` promise nothing."""
+    return durable_seq(shard, topic) if topic.config.durability == "disk" else topic.head
 
 
 def _missed(topic: Topic, request: ReadRequest) -> tuple[int, Tombstone | None]:

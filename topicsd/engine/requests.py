@@ -90,7 +90,8 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """Records behind `from_seq`, but for those of the nodes; `epoch` is that of an earlier answer."""
+    """Records behind `from_seq`, but for those of the nodes; `epoch` is that of an earlier answer. `is_strong`
+    wants only what is synced, of a topic whose class has a sync."""
 
     from_seq: int = 0
     limit: int = 256
@@ -99,6 +100,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
     bytes_max: int = 1 << 20
     with_tags: bool = True
     with_meta: bool = True
+    is_strong: bool = False
 
 
 class Tombstone(msgspec.Struct, frozen=True):

@@ -8,30 +8,36 @@ Must not know: what a waiter reads, or who it is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from topicsd.engine.topic import Topic
 from topicsd.wal.sync_thread import Loop
 
 Waiter = Callable[[], None]
 
 
+class Awaited(Protocol):
+    """What can be waited for: a topic, or a feed of one."""
+
+    waiters: list[Waiter] | None
+
+
 class Watch:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._changed: dict[Topic, None] = {}
+        self._changed: dict[Awaited, None] = {}
 
-    def add(self, topic: Topic, waiter: Waiter) -> None:
+    def add(self, topic: Awaited, waiter: Waiter) -> None:
         if topic.waiters is None:
             topic.waiters = []
         topic.waiters.append(waiter)
 
-    def remove(self, topic: Topic, waiter: Waiter) -> None:
+    def remove(self, topic: Awaited, waiter: Waiter) -> None:
         """Also when it was called already."""
         if topic.waiters is not None and waiter in topic.waiters:
             topic.waiters.remove(waiter)
             topic.waiters = topic.waiters or None
 
-    def wake(self, topic: Topic) -> None:
+    def wake(self, topic: Awaited) -> None:
         """The topic has changed; its waiters are called at the end of this turn."""
         if not self._changed:
             self._loop.call_soon(self._call_waiters)

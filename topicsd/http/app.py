@@ -25,10 +25,12 @@ from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http_answer import closing_refusal
 from shared.http_head import Fields, keeps_alive
 from topicsd.http.call import HttpCall
+from topicsd.http.connection_stream import ConnectionStream
 from topicsd.http.dispatch import NO_FIELDS, Dispatch
 from topicsd.http.known_heads import KnownHeads, KnownLine
 from topicsd.http.patience import IDLE_SECONDS, Connections, Lingering, Outflow, is_too_slow
 from topicsd.http.request_reader import RequestReader, WholeRequest
+from topicsd.live.stream import Stream
 
 # What may be held while an answer is due, before reading pauses.
 HELD_BYTES_MAX = 64 << 10
@@ -171,6 +173,14 @@ class AppLane(RequestHandler):
         call = self._call
         if call is not None and call.answer is not None and not self._answer.done():
             self._answer.set_result(call.answer)
+
+    def open_stream(self, head: bytes) -> Stream:
+        """aiohttp is done with the connection, and with the task that waits for an answer."""
+        self._is_over = True
+        self._app.connections.closed(self)
+        # Later: the task that ends with it may be the caller.
+        asyncio.get_running_loop().call_soon(super().connection_lost, None)
+        return ConnectionStream(self._wire, self._app.connections, self._monotonic, head)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

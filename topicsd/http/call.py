@@ -18,6 +18,7 @@ from shared.errors import INTERNAL, Refusal
 from shared.http_answer import CLOSE, REASONS
 from shared.http_head import Fields
 from topicsd.http.render import render_refusal
+from topicsd.live.stream import Stream
 
 logger = logging.getLogger("topicsd.http")
 
@@ -49,6 +50,10 @@ class Lane(Protocol):
         """A call has its answer; send what stands first in the line."""
         ...
 
+    def open_stream(self, head: bytes) -> Stream:
+        """The connection is for this stream from now on, which begins with the head of its answer."""
+        ...
+
 
 class Call:
     """What a handler sees. `name` is the topic, `started` the monotonic time when it was read."""
@@ -75,6 +80,10 @@ class Call:
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
+        raise NotImplementedError
+
+    def open_stream(self, fields: bytes) -> Stream:
+        """Answer with what comes; `fields` are lines of the head."""
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
@@ -146,3 +155,11 @@ class HttpCall(Call):
             on_answer, self.on_answer = self.on_answer, None
             on_answer()
         self.lane.answered()
+
+    def open_stream(self, fields: bytes) -> Stream:
+        """It ends with the connection, so that nothing has to be said about how long it is."""
+        on_answer, self.on_answer = self.on_answer, None
+        stream = self.lane.open_stream(b"HTTP/1.1 200 OK\r\n%b%b\r\n" % (fields, CLOSE))
+        if on_answer is not None:
+            on_answer()
+        return stream

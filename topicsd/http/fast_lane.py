@@ -25,10 +25,12 @@ from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http_head import keeps_alive, refuse_together, refuse_unfinished
 from topicsd.http.body_reader import too_large
 from topicsd.http.call import HttpCall
+from topicsd.http.connection_stream import ConnectionStream
 from topicsd.http.dispatch import NO_FIELDS, Dispatch
 from topicsd.http.drift import Drift
 from topicsd.http.known_heads import KnownFields, KnownHeads, KnownLine
 from topicsd.http.patience import IDLE_SECONDS, Connections, Lingering, Outflow, is_too_slow
+from topicsd.live.stream import Stream
 
 AHEAD_MAX = 16
 # A body from here on is gathered apart from its head, so that it is never held twice.
@@ -292,6 +294,13 @@ class FastLane(asyncio.Protocol):
                 self._hurry()
             else:
                 self._close()
+
+    def open_stream(self, head: bytes) -> Stream:
+        """Of the call that stands first: nothing starts beside one that may be a stream (L2)."""
+        self._is_closing = True
+        self._connections.closed(self)
+        self._forget()
+        return ConnectionStream(self._transport, self._connections, self._monotonic, head)
 
     def _go_on(self) -> None:
         """Take up what was held while answers were due."""

@@ -1,0 +1,86 @@
+"""A stream on a connection of HTTP/1.1 that it has for itself: the answer ends when the connection does.
+
+What the client sends meanwhile means nothing and is not kept. Nothing but the transport holds what was written,
+and it tells when that is too much; a last word is still written then.
+
+Must not know: what is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from topicsd.http.patience import Connections, Outflow
+from topicsd.live.stream import do_nothing
+
+# More than this is held for nobody.
+HELD_BYTES_MAX: Final = 64 << 10
+
+
+class ConnectionStream(asyncio.Protocol):
+    __slots__ = ("_connections", "_monotonic", "_outflow", "_transport", "is_clogged", "on_lost", "on_ready")
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        connections: Connections,
+        monotonic: Callable[[], float],
+        head: bytes,
+    ) -> None:
+        self._transport = transport
+        self._connections = connections
+        self._monotonic = monotonic
+        self._outflow: Outflow | None = None
+        """Set when it is closed: whether the rest still leaves."""
+        self.is_clogged = False
+        self.on_ready: Callable[[], None] = do_nothing
+        self.on_lost: Callable[[], None] = do_nothing
+        connections.opened(self)
+        transport.set_write_buffer_limits(high=HELD_BYTES_MAX)
+        transport.set_protocol(self)
+        transport.resume_reading()
+        transport.write(head)
+
+    # -- who writes ----------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self.on_lost = self.on_ready = do_nothing
+        self._outflow = Outflow()
+        self._outflow.begin(self._transport, self._monotonic())
+        self._transport.close()
+
+    # -- asyncio's side ------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        pass
+
+    def eof_received(self) -> bool:
+        """Who has nothing more to say might still listen, but most that do so are gone."""
+        return False
+
+    def pause_writing(self) -> None:
+        self.is_clogged = True
+
+    def resume_writing(self) -> None:
+        self.is_clogged = False
+        self.on_ready()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.closed(self)
+        on_lost, self.on_lost, self.on_ready = self.on_lost, do_nothing, do_nothing
+        on_lost()
+
+    # -- the process's side --------------------------------------------------------------------------------
+
+    def check_patience(self, now: float) -> None:
+        """Who writes knows how long it may be clogged; once it is closed the rest has to leave."""
+        if self._outflow is not None and self._outflow.is_stuck(self._transport, now):
+            self._transport.abort()
+
+    def drain(self) -> None:
+        """Who writes ends it, with a last word."""

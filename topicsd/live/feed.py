@@ -1,0 +1,123 @@
+"""A feed: one topic as somebody follows it, wherever the topic lives. This one is of a topic of this shard.
+
+Whoever stands at the same cursor in the same turn of the loop gets the same piece: it is read once. A feed
+lives as long as somebody follows it.
+
+F1  Who waits is called once, when there may be something behind its cursor. It looks and finds nothing, or
+    waits in the same turn in which it looked, so nothing comes in between.
+F2  Who is behind asks again in its turn among all that is due (`later`), not at once.
+
+Must not know: who follows, how anything is delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from shared.errors import Refusal
+from topicsd.engine.fetch import read_through
+from topicsd.engine.requests import ReadAnswer
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.watch import Waiter
+from topicsd.live.piece import Piece, Wanted, piece_of
+from topicsd.wal.sync_thread import Loop
+
+# How soon who wants only what is synced looks again while something is not; a background sync comes after 50.
+LOOK_FOR_SYNC_SECONDS: Final = 0.01
+
+Found = Callable[[Piece | Refusal], None]
+
+
+class Feed(Protocol):
+    wanted: Wanted
+
+    def read(self, seq: int, epoch: int | None, found: Found) -> None:
+        """What stands behind the cursor, now or when it is there; an empty piece when that is nothing."""
+        ...
+
+    def wait(self, seq: int, epoch: int, waiter: Waiter) -> None:
+        """Call it once there may be something behind the cursor, which stood at the head just now."""
+        ...
+
+    def later(self, waiter: Waiter) -> None:
+        """Call it when it is its turn again."""
+        ...
+
+    def forget(self, waiter: Waiter) -> None:
+        """Do not call it, also when it is not waiting."""
+        ...
+
+    def enter(self) -> None:
+        """One more follows."""
+        ...
+
+    def leave(self) -> None: ...
+
+
+class LocalFeed:
+    def __init__(
+        self, shard: ShardState, loop: Loop, wanted: Wanted, on_unused: Callable[[Wanted], None]
+    ) -> None:
+        self.wanted = wanted
+        self.waiters: list[Waiter] | None = None
+        """Who is behind; who waits for news is with the topic."""
+        self._shard = shard
+        self._loop = loop
+        self._on_unused = on_unused
+        self._count = 0
+        self._of_this_turn: dict[tuple[int, int | None], Piece] = {}
+        self._topic: Topic | None = None
+
+    def enter(self) -> None:
+        self._count += 1
+
+    def leave(self) -> None:
+        self._count -= 1
+        if not self._count:
+            self._on_unused(self.wanted)
+
+    def read(self, seq: int, epoch: int | None, found: Found) -> None:
+        piece = self._of_this_turn.get((seq, epoch))
+        if piece is not None:
+            found(piece)
+            return
+        request = self.wanted.request(seq, epoch)
+        read_through(self._shard, self.wanted.topic, request, partial(self._answered, seq, epoch, found))
+
+    def _answered(self, seq: int, epoch: int | None, found: Found, answer: ReadAnswer | Refusal) -> None:
+        if isinstance(answer, Refusal):
+            found(answer)
+            return
+        piece = piece_of(answer, self.wanted, seq)
+        if not self._of_this_turn:
+            self._loop.call_soon(self._of_this_turn.clear)
+        self._of_this_turn[seq, epoch] = piece
+        if piece.count:
+            self._shard.topics[answer.topic].last_read_ms = self._shard.clock.now_ms()
+        found(piece)
+
+    def wait(self, seq: int, epoch: int, waiter: Waiter) -> None:
+        topic = self._shard.topics.get(self.wanted.topic)
+        if topic is None or topic.epoch != epoch:
+            self.later(waiter)
+        elif topic.head > seq:
+            if self.wanted.is_strong:
+                # It is not synced yet, of which nobody is told.
+                self._loop.call_later(LOOK_FOR_SYNC_SECONDS, waiter)
+            else:
+                self.later(waiter)
+        else:
+            self._topic = topic
+            self._shard.watch.add(topic, waiter)
+
+    def later(self, waiter: Waiter) -> None:
+        self._shard.watch.add(self, waiter)
+        self._shard.watch.wake(self)
+
+    def forget(self, waiter: Waiter) -> None:
+        if self._topic is not None:
+            self._shard.watch.remove(self._topic, waiter)
+        self._shard.watch.remove(self, waiter)

@@ -1,0 +1,96 @@
+"""All feeds that somebody of this shard follows, and what it answers to other shards that follow its topics.
+
+Must not know: who follows, HTTP.
+"""
+
+from __future__ import annotations
+
+from shared.errors import Refusal
+from shared.link import Asked
+from shared.names import topic_id
+from shared.placement import shard_of
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic_admin import topic_not_found
+from topicsd.live.feed import Feed, LocalFeed
+from topicsd.live.piece import Piece, Wanted, encode_piece
+from topicsd.live.remote_feed import (
+    PIECE,
+    REFUSED,
+    FeedQuestion,
+    RemoteFeed,
+    Ways,
+    decode_question,
+    encode_refusal,
+)
+from topicsd.live.subscription import Subscription
+from topicsd.wal.sync_thread import Loop
+
+
+class Feeds:
+    """`ways` are those of a server of several shards."""
+
+    def __init__(
+        self, shard: ShardState, loop: Loop, number: int = 0, shard_count: int = 1, ways: Ways | None = None
+    ) -> None:
+        self._shard = shard
+        self._loop = loop
+        self._number = number
+        self._shard_count = shard_count
+        self._ways = ways
+        self._feeds: dict[Wanted, Feed] = {}
+
+    def feed(self, wanted: Wanted) -> Feed:
+        found = self._feeds.get(wanted)
+        if found is None:
+            owner = shard_of(topic_id(wanted.topic), self._shard_count)
+            found = self._feeds[wanted] = self._make(owner, wanted)
+        return found
+
+    def _make(self, owner: int, wanted: Wanted) -> Feed:
+        if owner == self._number:
+            return LocalFeed(self._shard, self._loop, wanted, self._unused)
+        assert self._ways is not None, "a server of one shard owns every topic"
+        return RemoteFeed(self._ways, owner, wanted, self._unused)
+
+    def _unused(self, wanted: Wanted) -> None:
+        del self._feeds[wanted]
+
+    def answer(self, payload: bytes, asked: Asked) -> None:
+        """What another shard asks of a topic of this one."""
+        question = decode_question(payload)
+        Answering(self.feed(question.wanted), question, asked).subscription.go_on()
+
+
+class Answering:
+    """One question of another shard: a subscription that is over with the first thing that it finds."""
+
+    def __init__(self, feed: Feed, question: FeedQuestion, asked: Asked) -> None:
+        self._waits = question.waits
+        self._asked = asked
+        self._seq = question.seq
+        self.is_clogged = False
+        self.subscription = Subscription(feed, question.seq, question.epoch, self)
+        asked.hurry = self._hurry
+
+    def hold(self, subscription: Subscription) -> None:
+        raise AssertionError("an answer is never clogged")
+
+    def deliver(self, subscription: Subscription, piece: Piece) -> None:
+        if self._waits and piece.is_empty:
+            # What was skipped on the way moves the cursor of the subscription, and is told with the next find.
+            return
+        self._end(PIECE + encode_piece(piece))
+
+    def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
+        self._end(REFUSED + encode_refusal(refusal))
+
+    def ended(self, subscription: Subscription) -> None:
+        self._end(REFUSED + encode_refusal(topic_not_found(subscription.feed.wanted.topic)))
+
+    def _hurry(self) -> None:
+        """Nobody there wants it any more, or the link is lost."""
+        self._end(REFUSED)
+
+    def _end(self, answer: bytes) -> None:
+        self.subscription.close()
+        self._asked(answer)

@@ -1,0 +1,197 @@
+"""A stream of server-sent events: the topics of one watch session, on one connection.
+
+Each topic is followed by a subscription of its own; what they find is written as it comes, with the cursor of
+all of them as the id. Nothing is queued: while the client does not read, the subscriptions stand still, and
+what comes meanwhile goes out in larger pieces when it reads again.
+
+V1  The session remembers what was written for each topic; `Last-Event-ID` only ever rewinds that. A session
+    that was restored has no such memory, and is set by it.
+V2  A client that does not read is *lagging* after 5 s; after 30 s the stream ends with an error event, and the
+    session stays for it to come back.
+V3  Every end that is ours says so in an event with a cursor to come back with.
+
+Must not know: HTTP, where a topic lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from shared.clock import Clock
+from shared.errors import Refusal
+from topicsd.live import sse_frames
+from topicsd.live.cursor_token import cursor_token
+from topicsd.live.feeds import Feeds
+from topicsd.live.piece import Piece, Wanted
+from topicsd.live.stream import Stream
+from topicsd.live.subscription import Subscription
+from topicsd.wal.sync_thread import Loop
+
+LAGGING_SECONDS: Final = 5.0
+CLOGGED_SECONDS_MAX: Final = 30.0
+RETRY_AFTER_MS: Final = 1000
+TAKEN_OVER: Final = "taken_over"
+TOO_SLOW: Final = "slow_consumer"
+SHUTTING_DOWN: Final = "shutting_down"
+
+
+class Following(Protocol):
+    """What is followed, and how far it was told."""
+
+    names: Sequence[str]
+    seqs: list[int]
+    epochs: list[int | None]
+    heartbeat_ms: int
+
+
+class SseStream:
+    __slots__ = (
+        "_clock",
+        "_clogged_since",
+        "_following",
+        "_held",
+        "_is_alone",
+        "_is_over",
+        "_loop",
+        "_on_end",
+        "_spoke_at",
+        "_stream",
+        "_subscriptions",
+        "_timer",
+    )
+
+    def __init__(
+        self,
+        stream: Stream,
+        feeds: Feeds,
+        loop: Loop,
+        clock: Clock,
+        following: Following,
+        wanted: Callable[[str], Wanted],
+        on_end: Callable[[SseStream], None],
+    ) -> None:
+        """`on_end` is called once, when the stream is over, whoever ended it."""
+        self._stream = stream
+        self._loop = loop
+        self._clock = clock
+        self._following = following
+        self._on_end = on_end
+        self._is_over = False
+        self._is_alone = len(following.names) == 1
+        self._held: list[Subscription] = []
+        self._clogged_since = -1.0
+        self._spoke_at = clock.monotonic()
+        stream.on_ready = self._ready
+        stream.on_lost = self._end
+        stream.write(sse_frames.OPENING)
+        self._timer = loop.call_later(following.heartbeat_ms / 1000, self._beat)
+        self._subscriptions = [
+            Subscription(
+                feeds.feed(wanted(name)), following.seqs[index], following.epochs[index], self, index
+            )
+            for index, name in enumerate(following.names)
+        ]
+
+    def begin(self) -> None:
+        for subscription in list(self._subscriptions):
+            subscription.go_on()
+
+    # -- what the subscriptions find -----------------------------------------------------------------------
+
+    @property
+    def is_clogged(self) -> bool:
+        return self._stream.is_clogged
+
+    def hold(self, subscription: Subscription) -> None:
+        if self._clogged_since < 0:
+            self._clogged_since = self._clock.monotonic()
+        self._held.append(subscription)
+
+    def deliver(self, subscription: Subscription, piece: Piece) -> None:
+        following, index = self._following, subscription.index
+        is_new = not subscription.is_told_caught_up
+        if is_new or not self._is_alone:
+            self._tell(subscription, piece, is_new)
+        elif not piece.is_empty:
+            self._write(sse_frames.alone(piece))
+        following.seqs[index] = piece.to_seq
+        following.epochs[index] = piece.epoch
+
+    def _tell(self, subscription: Subscription, piece: Piece, is_new: bool) -> None:
+        seqs, index = self._following.seqs, subscription.index
+        if is_new:
+            events = sse_frames.events_for_newcomer(piece)
+            if piece.is_at_head:
+                subscription.is_told_caught_up = True
+                if not events:
+                    events = [(piece.to_seq, sse_frames.caught_up(piece))]
+        else:
+            events = sse_frames.events_of(piece)
+        for seq, text in events:
+            seqs[index] = seq
+            self._write(b"id: %b\n%b" % (cursor_token(self._following.names, seqs), text))
+
+    def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
+        name = subscription.feed.wanted.topic
+        self._say(sse_frames.error(refusal.code, refusal.message, [name], refusal.retry_after_ms))
+
+    def ended(self, subscription: Subscription) -> None:
+        name = subscription.feed.wanted.topic
+        self._say(sse_frames.topic_deleted(name, subscription.head_seq))
+        self._subscriptions.remove(subscription)
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def _say(self, text: bytes) -> None:
+        """An event that moves no cursor."""
+        token = cursor_token(self._following.names, self._following.seqs)
+        self._write(b"id: %b\n%b" % (token, text))
+
+    def _write(self, data: bytes) -> None:
+        self._spoke_at = self._clock.monotonic()
+        self._stream.write(data)
+
+    def _ready(self) -> None:
+        self._clogged_since = -1.0
+        held, self._held = self._held, []
+        for subscription in held:
+            subscription.go_on()
+
+    def _beat(self) -> None:
+        """Say something when there was nothing to say for long."""
+        seconds = self._following.heartbeat_ms / 1000
+        silence = self._clock.monotonic() - self._spoke_at
+        if silence >= seconds and not self._stream.is_clogged:
+            self._write(sse_frames.heartbeat(self._clock.now_ms()))
+            silence = 0.0
+        self._timer = self._loop.call_later(max(0.001, seconds - silence), self._beat)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def is_lagging(self, now: float) -> bool:
+        return self._clogged_since >= 0 and now - self._clogged_since > LAGGING_SECONDS
+
+    def check_patience(self, now: float) -> None:
+        """Called now and then."""
+        if self._clogged_since >= 0 and now - self._clogged_since > CLOGGED_SECONDS_MAX:
+            message = f"nothing was read for {CLOGGED_SECONDS_MAX:.0f} s; come back with the last event id"
+            self.end(TOO_SLOW, message)
+
+    def end(self, code: str, message: str) -> None:
+        """End it with a word why."""
+        if not self._is_over:
+            self._say(sse_frames.error(code, message, None, RETRY_AFTER_MS))
+            self._stream.close()
+            self._end()
+
+    def _end(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._timer.cancel()
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            subscription.close()
+        self._held.clear()
+        self._on_end(self)
