@@ -90,8 +90,8 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """Records behind `from_seq`, but for those of the nodes; `epoch` is that of an earlier answer. `is_strong`
-    wants only what is synced, of a topic whose class has a sync."""
+    """Records behind `from_seq`, but for those of the nodes; `epoch` is that of an earlier answer. With
+    `is_strong` only what is synced, where the topic's class has a sync."""
 
     from_seq: int = 0
     limit: int = 256

@@ -1,7 +1,7 @@
 """A stream on a connection of HTTP/1.1 that it has for itself: the answer ends when the connection does.
 
-What the client sends meanwhile means nothing and is not kept. Nothing but the transport holds what was written,
-and it tells when that is too much; a last word is still written then.
+What the client sends meanwhile means nothing and is not kept. Nothing but the transport holds what was
+written, and it tells when that is too much; a last word is still written then.
 
 Must not know: what is said.
 """

@@ -1,1 +1,1 @@
-"""What is delivered as it comes: feeds of topics, here and of other shards, and the streams that follow them."""
+"""What is delivered as it comes: feeds of topics, here and of other shards, and who follows them."""

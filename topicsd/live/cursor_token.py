@@ -7,8 +7,7 @@ Up to 64 topics it is the map of their names to seqs, as JSON in base64url, so t
     >>> read_token("eyJhIjo1MjEwLCJiIjo4ODEzMH0", ["b", "a", "c"])
     {'a': 5210, 'b': 88130}
 
-Above, it is the seqs in the order of the definition, each as a varint behind a zero byte, which no JSON begins
-with:
+Above, it is the seqs in the order of the definition, as varints behind a zero byte, which no JSON begins with:
 
     >>> names = [f"t{number}" for number in range(65)]
     >>> token = cursor_token(names, list(range(65)))

@@ -77,7 +77,7 @@ class Answering:
 
     def deliver(self, subscription: Subscription, piece: Piece) -> None:
         if self._waits and piece.is_empty:
-            # What was skipped on the way moves the cursor of the subscription, and is told with the next find.
+            # What was skipped moves the cursor of the subscription, and is told with what it finds next.
             return
         self._end(PIECE + encode_piece(piece))
 

@@ -4,8 +4,8 @@ While somebody waits for news, one question is with the owner (a *pull*): it is 
 something behind the cursor of the feed, with a piece that everybody at that cursor gets. Who stands further
 back asks for itself; the same question is asked once, however many wait for its answer.
 
-R1  One pull is under way at a time, and the next begins when its piece is here. So however fast the owner and
-    slow the readers, a piece a feed is all that waits, and a slow reader slows nobody.
+R1  One pull is under way at a time, and the next begins when its piece is here. So however fast the owner
+    and slow the readers, a piece a feed is all that waits, and a slow reader slows nobody.
 R2  When the owner is away everybody is told once, and called again when it is back. The cursors are theirs, so
     nothing is missed and nothing comes twice.
 R3  A piece is given out for a moment only: what is deleted meanwhile is not told to who comes later.

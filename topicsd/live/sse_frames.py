@@ -1,7 +1,8 @@
 r"""Server-sent events as bytes. What a piece says is made once, for all streams that get it.
 
-An event is ``id:``, which is the whole cursor of the stream behind it, ``event:`` and ``data:``. Data that has
-line ends of its own, as JSON may between two tokens, becomes several lines, which a client puts together again.
+An event is ``id:``, which is the whole cursor of the stream behind it, ``event:`` and ``data:``. Data that
+has line ends of its own, as JSON may between two tokens, becomes several lines, which a client puts together
+again.
 
     >>> event(b"caught-up", b'{"topic":"a","head_seq":3}')
     b'event: caught-up\ndata: {"topic":"a","head_seq":3}\n\n'
@@ -46,7 +47,7 @@ def events_of(piece: Piece) -> list[tuple[int, bytes]]:
 
 
 def events_for_newcomer(piece: Piece) -> list[tuple[int, bytes]]:
-    """The same for a stream that just began, which is told that it came too late, whatever evicted the rest."""
+    """The same for a stream that just began: it is told that it came too late, whatever evicted the rest."""
     tombstone = piece.tombstone
     if tombstone is None or tombstone.reason not in EVICTED:
         return events_of(piece)

@@ -6,8 +6,8 @@ what comes meanwhile goes out in larger pieces when it reads again.
 
 V1  The session remembers what was written for each topic; `Last-Event-ID` only ever rewinds that. A session
     that was restored has no such memory, and is set by it.
-V2  A client that does not read is *lagging* after 5 s; after 30 s the stream ends with an error event, and the
-    session stays for it to come back.
+V2  A client that does not read is *lagging* after 5 s; after 30 s the stream ends with an error event, and
+    the session stays for it to come back.
 V3  Every end that is ours says so in an event with a cursor to come back with.
 
 Must not know: HTTP, where a topic lives.
