@@ -6,8 +6,8 @@ back asks for itself; the same question is asked once, however many wait for its
 
 R1  One pull is under way at a time, and the next begins when its piece is here. So however fast the owner
     and slow the readers, a piece a feed is all that waits, and a slow reader slows nobody.
-R2  When the owner is away everybody is told once, and called again when it is back. The cursors are theirs, so
-    nothing is missed and nothing comes twice.
+R2  When the owner is away everybody is told once, and called again when it is back. The cursors are theirs,
+    so nothing is missed and nothing comes twice.
 R3  A piece is given out for a moment only: what is deleted meanwhile is not told to who comes later.
 
 Must not know: who follows, what is in a piece.

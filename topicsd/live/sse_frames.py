@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from topicsd.engine.requests import Tombstone
-from topicsd.live.cursor_token import map_token
+from topicsd.live.cursor_token import cursor_token
 from topicsd.live.piece import Piece
 
 OPENING: Final = b"retry: 2000\n\n"
@@ -59,7 +59,7 @@ def alone(piece: Piece) -> bytes:
     if piece.sse_alone is None:
         names = [piece.topic]
         piece.sse_alone = b"".join(
-            b"id: %b\n%b" % (map_token(names, [seq]), text) for seq, text in events_of(piece)
+            b"id: %b\n%b" % (cursor_token(names, [seq]), text) for seq, text in events_of(piece)
         )
     return piece.sse_alone
 

@@ -15,7 +15,7 @@ Must not know: HTTP, where a topic lives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from shared.clock import Clock
@@ -39,9 +39,11 @@ SHUTTING_DOWN: Final = "shutting_down"
 class Following(Protocol):
     """What is followed, and how far it was told."""
 
-    names: Sequence[str]
+    names: list[str]
+    first_epochs: list[int]
+    """Those of the definition, which an id need not say."""
     seqs: list[int]
-    epochs: list[int | None]
+    epochs: list[int]
     heartbeat_ms: int
 
 
@@ -51,8 +53,8 @@ class SseStream:
         "_clogged_since",
         "_following",
         "_held",
-        "_is_alone",
         "_is_over",
+        "_is_plain",
         "_loop",
         "_on_end",
         "_spoke_at",
@@ -78,7 +80,8 @@ class SseStream:
         self._following = following
         self._on_end = on_end
         self._is_over = False
-        self._is_alone = len(following.names) == 1
+        self._is_plain = len(following.names) == 1 and following.epochs == following.first_epochs
+        """What a piece says is the same for this stream as for others of its topic."""
         self._held: list[Subscription] = []
         self._clogged_since = -1.0
         self._spoke_at = clock.monotonic()
@@ -111,12 +114,14 @@ class SseStream:
     def deliver(self, subscription: Subscription, piece: Piece) -> None:
         following, index = self._following, subscription.index
         is_new = not subscription.is_told_caught_up
-        if is_new or not self._is_alone:
+        if piece.epoch != following.epochs[index]:
+            following.epochs[index] = piece.epoch
+            self._is_plain = False
+        if is_new or not self._is_plain:
             self._tell(subscription, piece, is_new)
         elif not piece.is_empty:
             self._write(sse_frames.alone(piece))
         following.seqs[index] = piece.to_seq
-        following.epochs[index] = piece.epoch
 
     def _tell(self, subscription: Subscription, piece: Piece, is_new: bool) -> None:
         seqs, index = self._following.seqs, subscription.index
@@ -130,7 +135,7 @@ class SseStream:
             events = sse_frames.events_of(piece)
         for seq, text in events:
             seqs[index] = seq
-            self._write(b"id: %b\n%b" % (cursor_token(self._following.names, seqs), text))
+            self._say(text)
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         name = subscription.feed.wanted.topic
@@ -144,8 +149,10 @@ class SseStream:
     # -- writing -------------------------------------------------------------------------------------------
 
     def _say(self, text: bytes) -> None:
-        """An event that moves no cursor."""
-        token = cursor_token(self._following.names, self._following.seqs)
+        """An event, with the cursor as it stands."""
+        following = self._following
+        has_new = following.epochs != following.first_epochs
+        token = cursor_token(following.names, following.seqs, following.epochs if has_new else None)
         self._write(b"id: %b\n%b" % (token, text))
 
     def _write(self, data: bytes) -> None:
@@ -195,3 +202,15 @@ class SseStream:
             subscription.close()
         self._held.clear()
         self._on_end(self)
+
+
+def rewind(following: Following, cursor: Mapping[str, tuple[int, int | None]]) -> None:
+    """Go back to where the client says that it stands; never forward (V1)."""
+    for index, name in enumerate(following.names):
+        if name in cursor:
+            seq, epoch = cursor[name]
+            told = following.first_epochs[index] if epoch is None else epoch
+            here = following.epochs[index]
+            # The epochs of a topic rise: an older one is told that the topic was made anew.
+            if told < here or (told == here and seq < following.seqs[index]):
+                following.seqs[index], following.epochs[index] = seq, told

@@ -1,0 +1,247 @@
+"""Random life around a few streams, and what each of them must have been told of it.
+
+Promises: the same seed does the same. Two shards (`live_stage.py`), topics on both; records are appended,
+deleted and evicted, topics deleted and made anew, streams stop reading and go on, lose their connection and
+come back with the id of an event they got, the other shard dies and returns.
+
+The oracle knows every record that was published, by topic, incarnation and seq, and which of them were taken
+away on purpose. At the end, when all has settled, each stream has, for each topic and since its cursor:
+each record that is alive exactly once for each time that it was asked for, in order, as it was written; and
+of every other record either that, or a tombstone over it, or the word that its topic is deleted.
+
+What it must not know: how anything is delivered.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from random import Random
+from typing import Any
+
+import msgspec
+
+from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow
+from topicsd.live.cursor_token import read_token
+from topicsd.live.sse_stream import rewind
+
+TOPICS = ("a0", "b0", "c1", "d1")
+
+
+class Told(msgspec.Struct):
+    """How much of one topic a client was told of."""
+
+    incarnation: int
+    seq: int = 0
+    """It has been told of everything up to here."""
+    is_deleted: bool = False
+
+
+class Client:
+    """One that reads its stream and keeps nothing but the last id."""
+
+    def __init__(self, model: LiveModel, limit: int) -> None:
+        self._model = model
+        self._limit = limit
+        self.stream: FakeStream
+        self.is_connected = False
+        self.begin()
+
+    def begin(self) -> None:
+        """With a session of its own."""
+        model = self._model
+        topics = model.rng.sample(TOPICS, model.rng.randint(1, len(TOPICS)))
+        self.following = Followed(model.stage, dict.fromkeys(topics, 0), heartbeat_ms=60_000)
+        self.told = {topic: Told(model.incarnation[topic]) for topic in topics}
+        self._last_id = ""
+        self._told_then: dict[str, Told] = {}
+        self._connect()
+
+    def _connect(self) -> None:
+        self.stream, _ = follow(self._model.stage, self.following, self._model.now, limit=self._limit)
+        self.is_connected = True
+
+    def leave(self) -> None:
+        """What was written and not read is lost with the connection."""
+        self.stream.on_lost()
+        self.is_connected = False
+
+    def come_back(self) -> None:
+        """As a session has it: what the client says only ever rewinds."""
+        if not self._last_id:
+            self.begin()
+            return
+        cursor = read_token(self._last_id, self.following.names)
+        assert cursor is not None
+        rewind(self.following, cursor)
+        self.told = self._told_then
+        for told in self.told.values():
+            told.is_deleted = False
+        self._connect()
+
+    def read(self) -> None:
+        for event in self.stream.take():
+            if event.name in ("record", "tombstone", "topic-deleted", "caught-up"):
+                self._take(event)
+            if event.id:
+                self._last_id = event.id
+                self._told_then = {topic: copy(told) for topic, told in self.told.items()}
+
+    def _take(self, event: Event) -> None:
+        topic = event.data["topic"]
+        told = self.told[topic]
+        assert not told.is_deleted, "nothing comes of a topic that is gone"
+        if event.name == "topic-deleted":
+            told.is_deleted = True
+        elif event.name == "tombstone":
+            self._model.check_tombstone(topic, told, event)
+        elif event.name == "record":
+            assert event.data["records"]
+            for record in event.data["records"]:
+                self._model.check_record(topic, told, record)
+            self._model.check_skipped(topic, told, event.data["to_seq"])
+        else:
+            self._model.check_skipped(topic, told, event.data["head_seq"])
+
+
+class LiveModel:
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.stage = LiveStage(page_cache_bytes=self.rng.choice([1 << 16, 64 << 20]))
+        self.incarnation = dict.fromkeys(TOPICS, 0)
+        self.records: dict[tuple[str, int], dict[int, Any]] = {(topic, 0): {} for topic in TOPICS}
+        self.deleted: dict[tuple[str, int], set[int]] = {(topic, 0): set() for topic in TOPICS}
+        self._value = 0
+        for topic in TOPICS:
+            cap = self.rng.choice([0, 0, 20])
+            self.stage.shard_of(topic).put(topic, cap_records=cap)
+        self.clients = [Client(self, self.rng.choice([1, 3, 256])) for _ in range(self.rng.randint(1, 4))]
+
+    def now(self) -> dict[str, int]:
+        """Which incarnations there are, to be kept beside what is written now."""
+        return dict(self.incarnation)
+
+    # -- what happens --------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        actions = [self._append] * 10 + [self._settle] * 6
+        actions += [self._delete, self._clog, self._unclog, self._unclog, self._read, self._read, self._leave]
+        actions += [self._return, self._return, self._cut, self._mend, self._mend, self._pass_time]
+        if self.rng.random() < 0.1:
+            actions = [self._make_anew]
+        self.rng.choice(actions)()
+
+    def finish(self) -> None:
+        """Everybody is back and reads to the end."""
+        self.stage.mend()
+        self.stage.pass_time(1000)
+        for client in self.clients:
+            if not client.is_connected:
+                client.come_back()
+            client.stream.unclog()
+        for _ in range(3):
+            self.stage.pass_time(500)
+            for client in self.clients:
+                client.read()
+        for client in self.clients:
+            for topic, told in client.told.items():
+                if told.is_deleted:
+                    continue
+                assert told.incarnation == self.incarnation[topic], (
+                    f"{topic} was made anew, which nobody said"
+                )
+                self.check_skipped(topic, told, self._owner(topic).state(topic).head_seq)
+
+    def _owner(self, topic: str) -> Any:
+        return self.stage.shard_of(topic)
+
+    def _append(self) -> None:
+        topic = self.rng.choice(TOPICS)
+        values = []
+        for _ in range(self.rng.randint(1, 8)):
+            self._value += 1
+            values.append(self._value)
+        answer = self._owner(topic).append(topic, *values)
+        kept = self.records[topic, self.incarnation[topic]]
+        kept.update(zip(range(answer.first_seq, answer.last_seq + 1), values, strict=True))
+
+    def _delete(self) -> None:
+        topic = self.rng.choice(TOPICS)
+        head = self._owner(topic).state(topic).head_seq
+        below = self.rng.randint(1, head + 1)
+        self._owner(topic).delete(topic, before_seq=below)
+        self.deleted[topic, self.incarnation[topic]].update(range(1, below))
+
+    def _make_anew(self) -> None:
+        topic = self.rng.choice(TOPICS)
+        self._owner(topic).delete_topic(topic)
+        self.incarnation[topic] += 1
+        self.records[topic, self.incarnation[topic]] = {}
+        self.deleted[topic, self.incarnation[topic]] = set()
+        self._owner(topic).put(topic)
+
+    def _settle(self) -> None:
+        self.stage.settle()
+
+    def _pass_time(self) -> None:
+        self.stage.pass_time(self.rng.choice([50, 200, 2000]))
+
+    def _client(self) -> Client:
+        return self.rng.choice(self.clients)
+
+    def _clog(self) -> None:
+        self._client().stream.is_clogged = True
+
+    def _unclog(self) -> None:
+        client = self._client()
+        if client.is_connected:
+            client.stream.unclog()
+
+    def _read(self) -> None:
+        client = self._client()
+        if client.is_connected:
+            client.read()
+
+    def _leave(self) -> None:
+        client = self._client()
+        if client.is_connected:
+            client.leave()
+
+    def _return(self) -> None:
+        client = self._client()
+        if not client.is_connected:
+            client.come_back()
+
+    def _cut(self) -> None:
+        if not self.stage.link.is_cut:
+            self.stage.restart_away(kill=self.rng.random() < 0.5)
+
+    def _mend(self) -> None:
+        self.stage.mend()
+
+    # -- what must hold ------------------------------------------------------------------------------------
+
+    def check_record(self, topic: str, told: Told, record: dict[str, Any]) -> None:
+        seq = record["$seq"]
+        assert seq > told.seq, f"{topic}: seq {seq} comes again, behind {told.seq}"
+        self.check_skipped(topic, told, seq - 1)
+        key = (topic, told.incarnation)
+        assert record["data"] == self.records[key][seq], f"{topic}: seq {seq} is not what was written"
+        told.seq = seq
+
+    def check_skipped(self, topic: str, told: Told, upto: int) -> None:
+        """Only what was deleted on purpose is passed over in silence."""
+        deleted = self.deleted[topic, told.incarnation]
+        missed = [seq for seq in range(told.seq + 1, upto + 1) if seq not in deleted]
+        assert not missed, f"{topic}: {missed} went missing in silence"
+        told.seq = max(told.seq, upto)
+
+    def check_tombstone(self, topic: str, told: Told, event: Event) -> None:
+        data = event.data
+        if data["reason"] == "recreated":
+            now = event.stamp[topic]
+            assert now > told.incarnation, f"{topic} was not made anew"
+            told.incarnation, told.seq = now, data["earliest_seq"] - 1
+            return
+        assert data["gap_from"] > told.seq, f"{topic}: a loss is told that begins before the cursor"
+        self.check_skipped(topic, told, data["gap_from"] - 1)
+        told.seq = data["gap_to"]

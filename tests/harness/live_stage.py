@@ -1,0 +1,266 @@
+"""Two shards and what is followed between them, without a socket: feeds, a link that can be cut, sinks.
+
+Promises: the shards share a clock and a loop, so one `settle` goes on with both. Topics whose names end with
+the number of a shard live there. The link between them takes one turn of the loop each way; while it is `cut`
+nobody is reached, and what was under way is lost.
+
+What it must not know: what should come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from shared.errors import NOT_READY, Refusal
+from shared.link import NEVER_SENT, Asked, Done, Link, LinkKind, LinkPool, Question
+from tests.harness.manual_clock import ManualClock
+from tests.harness.one_shard import OneShard
+from topicsd.live.feed import Feed, LocalFeed
+from topicsd.live.feeds import Feeds
+from topicsd.live.piece import Piece, Wanted
+from topicsd.live.remote_feed import RemoteFeed, Ways
+from topicsd.live.sse_stream import SseStream
+from topicsd.live.stream import do_nothing
+from topicsd.live.subscription import Subscription
+
+
+def wanted(topic: str, **changes: Any) -> Wanted:
+    plain = Wanted(topic, frozenset(), 256, 1 << 20, False, True, True, False)
+    return plain._replace(**changes)
+
+
+class StageLink(LinkPool):
+    """The way from shard 0 to shard 1, and back for answers."""
+
+    def __init__(self, stage: LiveStage) -> None:
+        self._stage = stage
+        self.is_cut = False
+        self.question_count = 0
+        self._under_way: dict[int, tuple[Asked, Done]] = {}
+
+    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> Question:
+        assert (name, kind) == ("1", LinkKind.FEED)
+        question = Question(done)
+        loop = self._stage.home.loop
+        if self.is_cut:
+            loop.call_soon(done, NEVER_SENT)
+            return question
+        self.question_count += 1
+        number = self.question_count
+        self._under_way[number] = (Asked(cast(Link, self), number), done)
+        question.was_sent(cast(Link, self), number)
+        loop.call_soon(self._arrived, number, payload)
+        return question
+
+    def _arrived(self, number: int, payload: bytes) -> None:
+        if number in self._under_way:
+            self._stage.away_feeds.answer(payload, self._under_way[number][0])
+
+    def answer(self, number: int, answer: bytes) -> None:
+        if number in self._under_way:
+            _, done = self._under_way.pop(number)
+            self._stage.home.loop.call_soon(done, answer)
+
+    def hurry(self, number: int) -> None:
+        if number in self._under_way:
+            _hurry(self._under_way[number][0])
+
+    def cut(self) -> None:
+        """What was asked stays without an answer; who was asked gives up."""
+        self.is_cut = True
+        lost, self._under_way = self._under_way, {}
+        for asked, done in lost.values():
+            done(None)
+            _hurry(asked)
+
+
+def _hurry(asked: Asked) -> None:
+    if asked.hurry is not None:
+        asked.hurry()
+
+
+class LiveStage:
+    def __init__(self, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.home = OneShard(clock=self.clock, **settings)
+        self.away = OneShard(clock=self.clock, **settings)
+        self.link = StageLink(self)
+        state = self.home.shard.state
+        ways = Ways(self.link, self._refusal, state.watch, self.home.loop)
+        self.feeds = _StageFeeds(self, ways)
+        self.away_feeds = Feeds(self.away.shard.state, self.away.loop)
+
+    def shard_of(self, topic: str) -> OneShard:
+        return self.away if topic.endswith("1") else self.home
+
+    def settle(self) -> None:
+        for _ in range(50):
+            self.home.settle()
+            self.away.settle()
+
+    def pass_time(self, ms: int) -> None:
+        for _ in range(max(1, ms // 50)):
+            self.home.pass_time(min(ms, 50))
+            self.away.settle()
+            self.settle()
+
+    def cut(self) -> None:
+        self.link.cut()
+
+    def mend(self) -> None:
+        self.link.is_cut = False
+
+    def restart_away(self, kill: bool = True) -> None:
+        """The other worker dies, and another one takes its place."""
+        self.cut()
+        self.away.kill() if kill else self.away.restart()
+        self.away_feeds = Feeds(self.away.shard.state, self.away.loop)
+
+    def _refusal(self, shard: int) -> Refusal | None:
+        return Refusal(NOT_READY, "shard 1 is gone", {"shard": 1}, 1000) if self.link.is_cut else None
+
+
+class _StageFeeds(Feeds):
+    """Placement by the end of the name."""
+
+    def __init__(self, stage: LiveStage, ways: Ways) -> None:
+        super().__init__(stage.home.shard.state, stage.home.loop, 0, 2, ways)
+        self._stage_ways = ways
+
+    def _make(self, owner: int, wanted: Wanted) -> Feed:
+        if wanted.topic.endswith("1"):
+            return RemoteFeed(self._stage_ways, 1, wanted, self._unused)
+        return LocalFeed(self._shard, self._loop, wanted, self._unused)
+
+
+class Collector:
+    """A sink that keeps what it is given."""
+
+    def __init__(self, feed: Feed, seq: int = 0, epoch: int | None = None) -> None:
+        self.is_clogged = False
+        self.pieces: list[Piece] = []
+        self.refusals: list[Refusal] = []
+        self.held: list[Subscription] = []
+        self.has_ended = False
+        self.subscription = Subscription(feed, seq, epoch, self)
+        self.subscription.go_on()
+
+    @property
+    def seqs(self) -> list[int]:
+        """Of the records that came."""
+        return [
+            record["$seq"] for piece in self.pieces for record in msgspec.json.decode(b"[%b]" % piece.records)
+        ]
+
+    def unclog(self) -> None:
+        self.is_clogged = False
+        held, self.held = self.held, []
+        for one in held:
+            one.go_on()
+
+    def hold(self, subscription: Subscription) -> None:
+        self.held.append(subscription)
+
+    def deliver(self, subscription: Subscription, piece: Piece) -> None:
+        if not piece.is_empty:
+            self.pieces.append(piece)
+
+    def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
+        self.refusals.append(refusal)
+
+    def ended(self, subscription: Subscription) -> None:
+        self.has_ended = True
+
+
+class FakeStream:
+    """A stream in memory; the test says when it is clogged or lost."""
+
+    def __init__(self) -> None:
+        self.on_ready: Callable[[], None] = do_nothing
+        self.on_lost: Callable[[], None] = do_nothing
+        self.is_clogged = False
+        self.is_closed = False
+        self.written = b""
+        self.stamp: Callable[[], Any] = do_nothing
+        """What it gives when an event is written is kept beside the event."""
+        self._stamps: list[Any] = []
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closed
+        self.written += data
+        self._stamps += [self.stamp()] * data.count(b"\n\n")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def unclog(self) -> None:
+        self.is_clogged = False
+        self.on_ready()
+
+    def take(self) -> list[Event]:
+        """The events since the last look."""
+        assert self.written == b"" or self.written.endswith(b"\n\n")
+        text, self.written = self.written, b""
+        stamps, self._stamps = self._stamps, []
+        events = []
+        for block, stamp in zip(text.split(b"\n\n")[:-1], stamps, strict=True):
+            event = read_event(block)
+            if event is not None:
+                event.stamp = stamp
+                events.append(event)
+        return events
+
+
+class Event(msgspec.Struct):
+    id: str
+    name: str
+    data: Any
+    stamp: Any = None
+
+
+def read_event(block: bytes) -> Event | None:
+    """As a client reads it; None for what is no event."""
+    id_, name, data = "", "", []
+    for line in block.decode().split("\n"):
+        field, _, value = line.partition(": ")
+        if field == "id":
+            id_ = value
+        elif field == "event":
+            name = value
+        elif field == "data":
+            data.append(value)
+    return Event(id_, name, msgspec.json.decode("\n".join(data))) if data else None
+
+
+class Followed:
+    """What a stream follows, as a watch session says it."""
+
+    def __init__(self, stage: LiveStage, seqs: dict[str, int], heartbeat_ms: int = 15_000) -> None:
+        self.names = list(seqs)
+        self.seqs = list(seqs.values())
+        self.epochs = [stage.shard_of(name).topic(name).epoch for name in seqs]
+        self.first_epochs = list(self.epochs)
+        self.heartbeat_ms = heartbeat_ms
+
+
+def follow(
+    stage: LiveStage, following: Followed, stamp: Callable[[], Any] = do_nothing, **changes: Any
+) -> tuple[FakeStream, SseStream]:
+    stream = FakeStream()
+    stream.stamp = stamp
+    ended: list[SseStream] = []
+    sse = SseStream(
+        stream,
+        stage.feeds,
+        stage.home.loop,
+        stage.clock,
+        following,
+        lambda name: wanted(name, **changes),
+        ended.append,
+    )
+    sse.begin()
+    stage.settle()
+    return stream, sse
