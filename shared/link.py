@@ -11,10 +11,13 @@ A frame is::
 Frames of one loop turn leave in one write. Addresses are abstract (no file is left behind by a SIGKILL) and
 named after the instance; only processes of the same user are let in.
 
-L1  What was asked is answered once. When the peer dies the answer is None: whether it was done is unknown.
+L1  What was asked is answered once, perhaps behind pieces of an answer that comes bit by bit. When the peer
+    dies the answer is None: whether it was done is unknown.
 L2  Who asked may hurry the other end, which then answers with what it has: a `HURRY` has the number of the
     call and no answer of its own. A link that is lost hurries all that it asked: nobody is there to hear it.
-L3  What waits to be written is bounded. An end that asks takes no more questions while its peer does not
+L3  Pieces are sent against credit: who asked says how many bytes of them it got rid of, and who answers has
+    only so many under way. So an answer that nobody reads stands still at its source.
+L4  What waits to be written is bounded. An end that asks takes no more questions while its peer does not
     read (`NEVER_SENT`); an end that answers reads no more of them. Each link is asked over from one end
     only, and that end always reads, so two processes never wait for each other.
 
@@ -32,6 +35,7 @@ from enum import IntEnum
 from typing import cast
 
 HEADER = struct.Struct("<IBQ")
+CREDIT = struct.Struct("<I")
 PAYLOAD_BYTES_MAX = (1 << 30) - 1
 # More than the largest body, which is to pass without refusing what comes beside it.
 WAITING_BYTES_MAX = 96 << 20
@@ -49,6 +53,10 @@ class LinkKind(IntEnum):
     """Of the front process: whether there may be one more topic."""
     KEYS = 5
     """Of a worker: to go by these API keys from now on."""
+    PIECE = 7
+    """Of the answer to the call of that number, which is still to end."""
+    CREDIT = 8
+    """So many bytes of the pieces of that call, as a u32, have left."""
     FEED = 6
     """Of a worker: what stands behind a cursor of one of its topics."""
 
@@ -62,26 +70,34 @@ NEVER_SENT = b""
 class Asked:
     """What a peer asks, in the hands of who answers: called once, with the answer."""
 
-    __slots__ = ("_link", "_number", "hurry")
+    __slots__ = ("_link", "_number", "credit", "hurry")
 
     def __init__(self, link: Link, number: int) -> None:
         self._link = link
         self._number = number
         self.hurry: Callable[[], None] | None = None
         """Set while there is something to wait for: called when nobody has time for it."""
+        self.credit: Callable[[int], None] | None = None
+        """Called with how many bytes of its pieces have left."""
 
     def __call__(self, answer: bytes) -> None:
-        self.hurry = None
+        self.hurry = self.credit = None
         self._link.answer(self._number, answer)
+
+    def piece(self, data: bytes) -> None:
+        """A part of an answer that is not over."""
+        self._link.piece(self._number, data)
 
 
 class Question:
     """What was asked of a peer, in the hands of who asked."""
 
-    __slots__ = ("_link", "_number", "done", "is_hurried")
+    __slots__ = ("_link", "_number", "done", "is_hurried", "piece")
 
     def __init__(self, done: Done) -> None:
         self.done = done
+        self.piece: Callable[[bytes], None] | None = None
+        """Called with each piece in front of the answer, by who expects that there are some."""
         self._link: Link | None = None
         self._number = 0
         self.is_hurried = False
@@ -92,6 +108,11 @@ class Question:
             self.is_hurried = True
             if self._link is not None:
                 self._link.hurry(self._number)
+
+    def credit(self, size_bytes: int) -> None:
+        """So much of its pieces has left."""
+        if self._link is not None:
+            self._link.credit(self._number, size_bytes)
 
     def was_sent(self, link: Link, number: int) -> None:
         self._link, self._number = link, number
@@ -220,6 +241,14 @@ class Link(asyncio.Protocol):
         if self._asked.pop(number, None) is not None:
             self._send(LinkKind.ANSWER, number, answer)
 
+    def piece(self, number: int, data: bytes) -> None:
+        if number in self._asked:
+            self._send(LinkKind.PIECE, number, data)
+
+    def credit(self, number: int, size_bytes: int) -> None:
+        if number in self._questions:
+            self._send(LinkKind.CREDIT, number, CREDIT.pack(size_bytes))
+
     def close(self) -> None:
         """What was sent before still leaves."""
         self._flush()
@@ -231,6 +260,14 @@ class Link(asyncio.Protocol):
             question = self._questions.pop(number, None)
             if question is not None:
                 question.done(payload)
+        elif kind == LinkKind.PIECE:
+            question = self._questions.get(number)
+            if question is not None and question.piece is not None:
+                question.piece(payload)
+        elif kind == LinkKind.CREDIT:
+            paid = self._asked.get(number)
+            if paid is not None and paid.credit is not None:
+                paid.credit(CREDIT.unpack(payload)[0])
         elif kind == LinkKind.HURRY:
             hurried = self._asked.get(number)
             if hurried is not None and hurried.hurry is not None:

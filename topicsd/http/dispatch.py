@@ -25,7 +25,9 @@ from topicsd.http.call import Call
 from topicsd.http.forwarding import Forwarder, in_doubt
 from topicsd.http.handlers import Handlers
 from topicsd.http.in_flight import InFlight
+from topicsd.http.link_stream import LinkStream
 from topicsd.http.peers import Peers
+from topicsd.live.stream import Stream
 
 # When the whole server ends, who asked ends too, hurries what it waits for, and closes with the answer. Only
 # when it does not, this worker ends alone.
@@ -204,6 +206,11 @@ class LinkCall(Call):
         # Who asked ends its connection, as it would with an answer of its own.
         self._reply(encode_answer(status, fields + CLOSE if self.closes else fields, parts))
         self._dispatch.answered_link(self)
+
+    def open_stream(self, fields: bytes) -> Stream:
+        # Who waits for what other processes asked does not wait for a stream: that has an end of its own.
+        self._dispatch.answered_link(self)
+        return LinkStream(self._reply, fields)
 
     def hurry_now(self) -> None:
         if self.hurry is not None:

@@ -8,6 +8,7 @@ F2  What it got and did not answer is in doubt when it changes something. An app
 F3  Other writes are 504 then. To ask them again is not the same: another client's write may lie between,
     and they say how much they did. Reads are 503.
 F4  A client that leaves, or a process that ends, hurries what waits at the owner.
+F5  An answer that is a stream is passed on as it comes (`link_stream.py`), and ends with the owner.
 
 Must not know: what an operation does.
 """
@@ -24,6 +25,7 @@ from shared.forwarded import Forwarded, decode_answer, encode_forwarded
 from shared.http_answer import CLOSE
 from shared.link import FRONT, NEVER_SENT, LinkKind, LinkPool
 from topicsd.http.call import Call
+from topicsd.http.link_stream import PassedOn
 from topicsd.http.peers import Peers
 from topicsd.wal.sync_thread import Loop
 
@@ -33,7 +35,8 @@ AGAIN_SECONDS_MAX: Final = 20.0
 RETRY_AFTER_MS: Final = 1000
 
 WRITES: Final = frozenset({"append", "put_topic", "delete_topic", "delete_records"})
-WAITS: Final = frozenset({"diff"})
+STREAMS: Final = frozenset({"watch"})
+WAITS: Final = frozenset({"diff"}) | STREAMS
 
 
 class _Keyed(msgspec.Struct, gc=False):
@@ -84,7 +87,7 @@ class Forwarder:
 class Foreign:
     """One request on its way to its owner and back."""
 
-    __slots__ = ("_asked", "_call", "_forwarder", "_owner", "_since", "_timer")
+    __slots__ = ("_asked", "_call", "_forwarder", "_owner", "_passed_on", "_since", "_timer")
 
     def __init__(self, forwarder: Forwarder, owner: int | None, call: Call, asked: Forwarded) -> None:
         self._forwarder = forwarder
@@ -93,6 +96,7 @@ class Foreign:
         self._asked = asked
         self._since = -1.0
         """When it was sent first, once that is in doubt."""
+        self._passed_on: PassedOn | None = None
 
     def ask(self) -> None:
         asked, call = self._asked, self._call
@@ -100,11 +104,15 @@ class Foreign:
         question = self._forwarder.links.call(peer, LinkKind.REQUEST, encode_forwarded(asked), self._answered)
         if asked.operation in WAITS:
             call.hurry = question.hurry
+        if asked.operation in STREAMS:
+            self._passed_on = PassedOn(question, call.open_stream)
 
     def _answered(self, answer: bytes | None) -> None:
         call = self._call
         call.hurry = None
-        if answer:
+        if self._passed_on is not None and self._passed_on.is_open:
+            self._passed_on.close()
+        elif answer:
             status, fields, body = decode_answer(answer)
             if fields.endswith(CLOSE):
                 call.closes, fields = True, fields.removesuffix(CLOSE)
