@@ -284,6 +284,7 @@ class Episode:
             bytes=topic.bytes,
             last_write_ts=topic.last_ts,
             last_read_ts=0,
+            effective_priority=topic.config.priority or 0,
             config=topic.config,
         )
         assert state == expected, f"{state} instead of {expected}"

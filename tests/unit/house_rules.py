@@ -33,15 +33,24 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "topicsd/wal": ("topicsd.wal", "topicsd.disk", "shared"),
     "topicsd/segment": ("topicsd.segment", "topicsd.wal", "topicsd.disk", "shared"),
     "topicsd/checkpoint": ("topicsd.checkpoint", "topicsd.segment", "topicsd.wal", "topicsd.disk", "shared"),
+    "topicsd/scheduler": ("topicsd.scheduler",),
     "topicsd/engine": (
         "topicsd.engine",
+        "topicsd.scheduler",
         "topicsd.checkpoint",
         "topicsd.segment",
         "topicsd.wal",
         "topicsd.disk",
         "shared",
     ),
-    "topicsd/live": ("topicsd.live", "topicsd.engine", "topicsd.segment", "topicsd.wal", "shared"),
+    "topicsd/live": (
+        "topicsd.live",
+        "topicsd.engine",
+        "topicsd.scheduler",
+        "topicsd.segment",
+        "topicsd.wal",
+        "shared",
+    ),
     "topicsd/commands": (
         "topicsd.commands",
         "topicsd.engine",
@@ -56,7 +65,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
 }
 
 # Decisions that are pure functions of their inputs and `now`.
-PURE_MODULES = ("topicsd/engine/retention.py", "topicsd/engine/dedupe.py")
+PURE_MODULES = (
+    "topicsd/engine/retention.py",
+    "topicsd/engine/dedupe.py",
+    "topicsd/scheduler/priority.py",
+    "topicsd/scheduler/ready_set.py",
+    "topicsd/scheduler/governor.py",
+)
 IMPURE_IMPORTS = ("topicsd.disk", "topicsd.wal", "asyncio")
 
 DISK_MODULE = "topicsd/disk/fs.py"

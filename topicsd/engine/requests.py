@@ -86,6 +86,7 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     last_write_ts: int
     last_read_ts: int
+    effective_priority: int
     config: TopicConfig
 
 

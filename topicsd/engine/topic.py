@@ -22,6 +22,7 @@ from shared.contract import TopicConfig
 from topicsd.engine.lost_range import LostRanges
 from topicsd.engine.run import Run
 from topicsd.engine.tail_run import TailRun
+from topicsd.scheduler.priority import base_priority
 from topicsd.segment.entry import SegmentName
 
 NEVER = 1 << 63
@@ -65,6 +66,7 @@ class Topic:
         "leaving",
         "live_bytes",
         "live_count",
+        "looked_at_ms",
         "lost",
         "name",
         "next_config",
@@ -108,7 +110,9 @@ class Topic:
         self.pending_bytes = 0
         self.last_ts = 0
         self.last_read_ms = 0
-        self.waiters: list[Callable[[], None]] | None = None
+        self.looked_at_ms = 0
+        """When its state was asked for by somebody who uses it."""
+        self.waiters: dict[Callable[[], None], bool] | None = None
         """Called once something was published, or the topic is gone (`watch.py`)."""
         self.lost = LostRanges()
         self.run = TailRun(1, in_memory=self.is_ephemeral)
@@ -147,6 +151,11 @@ class Topic:
         self.live_bytes += size
         self.totals.live_count += count
         self.totals.live_bytes += size
+
+    def base_priority(self, now_ms: int) -> float:
+        """What its delivery is worth, by what it was given or by how recently it was consumed."""
+        idle_ms = now_ms - max(self.last_read_ms, self.looked_at_ms)
+        return base_priority(self.config.priority, self.config.auto_priority, idle_ms)
 
     @property
     def pending_count(self) -> int:

@@ -87,12 +87,14 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> 
     _join(shard, frame, PendingTopicDelete(shard, topic, reply))
 
 
-def topic_state(shard: ShardState, name: str) -> TopicState | Refusal:
+def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicState | Refusal:
+    """`is_use` says that who asks consumes the topic, which raises its priority from then on."""
     topic = shard.visible_topic(name)
     if topic is None:
         return topic_not_found(name)
-    log_expired(shard, topic, shard.clock.now_ms())
-    return TopicState(
+    now_ms = shard.clock.now_ms()
+    log_expired(shard, topic, now_ms)
+    state = TopicState(
         topic=topic.name,
         epoch=topic.epoch,
         head_seq=topic.head,
@@ -103,8 +105,12 @@ def topic_state(shard: ShardState, name: str) -> TopicState | Refusal:
         bytes=topic.live_bytes,
         last_write_ts=topic.last_ts,
         last_read_ts=topic.last_read_ms,
+        effective_priority=shard.watch.effective_priority(topic),
         config=topic.config,
     )
+    if is_use:
+        topic.looked_at_ms = now_ms
+    return state
 
 
 def topic_not_found(name: str) -> Refusal:

@@ -178,7 +178,7 @@ class Handlers:
 
     def _topic_state(self, call: Call) -> None:
         touch = query_boolean(call.query, "touch", True)
-        state = touch if isinstance(touch, Refusal) else topic_state(self._shard.state, call.name)
+        state = touch if isinstance(touch, Refusal) else topic_state(self._shard.state, call.name, touch)
         if isinstance(state, Refusal):
             call.refuse(state)
             return
@@ -191,7 +191,7 @@ class Handlers:
             "count": state.count,
             "bytes": state.bytes,
             "config": render_config(state.config),
-            "effective_priority": state.config.priority or 0,
+            "effective_priority": state.effective_priority,
             "last_write_ts": state.last_write_ts,
             "last_read_ts": state.last_read_ts,
             "durable_seq": state.durable_seq,

@@ -51,7 +51,7 @@ def list_topics(shard: ShardState, payload: bytes) -> bytes:
                     topic.live_count,
                     topic.live_bytes,
                     topic.is_durable,
-                    topic.config.priority or 0,
+                    shard.watch.effective_priority(topic),
                 )
             )
         at += 1

@@ -21,8 +21,9 @@ from topicsd.engine.fetch import read_through
 from topicsd.engine.requests import ReadAnswer
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.watch import Waiter
+from topicsd.engine.watch import Waiter, Waiters
 from topicsd.live.piece import Piece, Wanted, piece_of
+from topicsd.scheduler.priority import RECENT
 from topicsd.wal.sync_thread import Loop
 
 # How soon who wants only what is synced looks again while something is not; a background sync comes after 50.
@@ -62,7 +63,7 @@ class LocalFeed:
         self, shard: ShardState, loop: Loop, wanted: Wanted, on_unused: Callable[[Wanted], None]
     ) -> None:
         self.wanted = wanted
-        self.waiters: list[Waiter] | None = None
+        self.waiters: Waiters | None = None
         """Who is behind; who waits for news is with the topic."""
         self._shard = shard
         self._loop = loop
@@ -78,6 +79,11 @@ class LocalFeed:
         self._count -= 1
         if not self._count:
             self._on_unused(self.wanted)
+
+    def base_priority(self, now_ms: int) -> float:
+        """That of its topic; who is told that there is none any more comes before most."""
+        topic = self._shard.topics.get(self.wanted.topic)
+        return RECENT if topic is None else topic.base_priority(now_ms)
 
     def read(self, seq: int, epoch: int | None, found: Found) -> None:
         piece = self._of_this_turn.get((seq, epoch))

@@ -23,9 +23,10 @@ import msgspec
 
 from shared.errors import NOT_READY, Refusal
 from shared.link import LinkKind, LinkPool, Question
-from topicsd.engine.watch import Waiter, Watch
+from topicsd.engine.watch import Waiter, Waiters, Watch
 from topicsd.live.feed import Found
 from topicsd.live.piece import Piece, Wanted, decode_piece
+from topicsd.scheduler.priority import RECENT
 from topicsd.wal.sync_thread import Loop
 
 KEPT_SECONDS: Final = 0.02
@@ -85,7 +86,7 @@ class Ways(NamedTuple):
 class RemoteFeed:
     def __init__(self, ways: Ways, shard: int, wanted: Wanted, on_unused: Callable[[Wanted], None]) -> None:
         self.wanted = wanted
-        self.waiters: list[Waiter] | None = None
+        self.waiters: Waiters | None = None
         self._ways = ways
         self._shard = shard
         self._on_unused = on_unused
@@ -106,6 +107,10 @@ class RemoteFeed:
             self._on_unused(self.wanted)
             if self._pull is not None:
                 self._pull.hurry()
+
+    def base_priority(self, now_ms: int) -> float:
+        """The owner let it go by the priority that it knows; here it is what somebody consumes just now."""
+        return RECENT
 
     # -- who follows ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,60 @@
+"""What a client sees of priorities."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from tests.harness.one_lane import HOME, OneLane, request
+from topicsd.http.topic_list import list_topics
+
+
+def ask(lane: OneLane, method: str, path: str, body: object = None) -> Any:
+    raw = b"" if body is None else json.dumps(body).encode()
+    lane.receive(request(method, f"/v0/topics/{HOME}{path}", raw))
+    lane.settle()
+    return json.loads(lane.wire.take().partition(b"\r\n\r\n")[2])
+
+
+def priority(lane: OneLane, query: str = "?touch=false") -> int:
+    state = ask(lane, "GET", query)
+    assert isinstance(state["effective_priority"], int)
+    return int(state["effective_priority"])
+
+
+def test_a_topic_that_is_consumed_is_worth_more_for_a_while() -> None:
+    lane = OneLane()
+    lane.one.append(HOME, 1)
+    assert priority(lane) == 0
+    ask(lane, "POST", "/diff", {})
+    assert priority(lane) == 500
+    lane.one.pass_time(30_000)
+    assert priority(lane) == 250
+    # It says what it was before it was looked at.
+    assert priority(lane, "") == 250
+    assert priority(lane) == 500
+    lane.one.pass_time(300_000)
+    assert priority(lane) == 0
+    ask(lane, "POST", "/diff", {})
+    ask(lane, "PUT", "", {"auto_priority": False})
+    assert priority(lane) == 0
+    ask(lane, "PUT", "", {"auto_priority": True, "priority": -5000})
+    assert priority(lane) == -1000
+
+
+def test_a_list_says_what_each_topic_is_worth() -> None:
+    lane = OneLane()
+    for name, patch in (("a", {"priority": 700}), ("b", {}), ("c", {"priority": -2000})):
+        lane.one.put(name, **patch)
+    lane.one.append(HOME, 1)
+    ask(lane, "POST", "/diff", {})
+    listed = msgspec.msgpack.decode(list_topics(lane.one.shard.state, msgspec.msgpack.encode(["", "", 10])))
+    found = {one["topic"]: one["effective_priority"] for one in listed}
+    assert found == {"a": 700, "b": 0, "c": -1000, HOME: 500}
+    # To be listed is not to be consumed.
+    assert priority(lane) == 500
+    lane.one.pass_time(60_000)
+    list_topics(lane.one.shard.state, msgspec.msgpack.encode(["", "", 10]))
+    assert priority(lane) == 125

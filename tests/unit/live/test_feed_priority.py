@@ -1,0 +1,50 @@
+"""How much what a feed wakes is worth: as much as its topic, as far as that is known here."""
+
+from __future__ import annotations
+
+from tests.harness.live_stage import Collector, LiveStage, wanted
+
+
+def test_a_feed_of_this_shard_is_worth_what_its_topic_is() -> None:
+    stage = LiveStage()
+    stage.home.put("a0", priority=-300)
+    feed = stage.feeds.feed(wanted("a0"))
+    assert stage.home.shard.state.watch.effective_priority(feed) == -300  # type: ignore[arg-type]
+
+
+def test_a_feed_of_another_shard_is_worth_what_is_consumed_now() -> None:
+    stage = LiveStage()
+    stage.away.put("a1", priority=-300)
+    feed = stage.feeds.feed(wanted("a1"))
+    assert stage.home.shard.state.watch.effective_priority(feed) == 500  # type: ignore[arg-type]
+
+
+def test_in_a_pause_a_follower_of_a_negative_topic_waits_and_then_gets_all_of_it() -> None:
+    stage = LiveStage()
+    for name in ("low0", "low1"):
+        stage.shard_of(name).put(name, priority=-10)
+        stage.shard_of(name).append(name, 1)
+    followers = [Collector(stage.feeds.feed(wanted(name))) for name in ("low0", "low1")]
+    stage.settle()
+    for shard in (stage.home, stage.away):
+        shard.shard.state.watch.obey(0.0, pauses=True)
+    for name in ("low0", "low1", "low0", "low1"):
+        stage.shard_of(name).append(name, 2)
+    stage.settle()
+    assert [follower.seqs for follower in followers] == [[1], [1]]
+    for shard in (stage.home, stage.away):
+        shard.shard.state.watch.obey(0.0, pauses=False)
+    stage.settle()
+    assert [follower.seqs for follower in followers] == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_what_was_delivered_counts_as_consumption() -> None:
+    stage = LiveStage()
+    stage.home.put("a0")
+    follower = Collector(stage.feeds.feed(wanted("a0")))
+    stage.settle()
+    assert stage.home.state("a0").effective_priority == 0
+    stage.home.append("a0", 1)
+    stage.settle()
+    assert follower.seqs == [1]
+    assert stage.home.state("a0").effective_priority == 500
