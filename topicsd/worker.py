@@ -122,6 +122,7 @@ class Worker:
             self._loop.add_signal_handler(number, self._signalled)
         slot.reason = ""
         slot.state = WorkerState.READY
+        shard.pressure.start()
         self._tell()
         self._check_patience()
         logger.info("shard %d is ready, topics: %d", spec.shard, len(shard.state.topics))

@@ -78,7 +78,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
     if topic.rejects:
         refusal = _refuse_full(shard, topic, len(records), size)
     if refusal is None and shard.log.batch.next_position + size > shard.log.room_until:
-        refusal = shard.log.admit(size)
+        refusal = shard.log.admit(size, request.disable_backpressure)
     if refusal is not None:
         reply(refusal)
         return

@@ -28,13 +28,17 @@ class NewRecord(msgspec.Struct, gc=False):
 
 
 class AppendRequest(msgspec.Struct, gc=False):
-    """`node` is for the records that name none; `create` is the topic's own `auto_create` unless given."""
+    """`node` is for the records that name none; `create` is the topic's own `auto_create` unless given.
+
+    With `disable_backpressure` it is refused at the bounds, but not before.
+    """
 
     records: list[NewRecord]
     node: str | None = None
     idempotency_key: str | None = None
     create: bool | None = None
     config: TopicConfigPatch | None = None
+    disable_backpressure: bool = False
 
 
 class Appended(msgspec.Struct, gc=False, frozen=True):

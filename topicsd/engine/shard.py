@@ -28,6 +28,7 @@ from topicsd.engine.background import Background
 from topicsd.engine.ceilings import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
 from topicsd.engine.checkpointer import Checkpointer
 from topicsd.engine.load_snapshot import load_snapshot, say_what_is_out_of_reach
+from topicsd.engine.pressure import PressureGauge
 from topicsd.engine.replay import Replay, lose_range
 from topicsd.engine.requests import (
     AppendRequest,
@@ -109,6 +110,7 @@ class Shard:
             )
             self.log = state.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure)
             self.log.on_tick = self._in_background
+            self.pressure = PressureGauge(clock, loop, state.watch, self.log)
             self._resume_heads(recovered)
             writer.vouch()
             if not recovered.is_settled and not writer.has_file:
@@ -169,6 +171,7 @@ class Shard:
         OSError when that cannot be had. The next start recovers, and this one lets go of the directory.
         """
         try:
+            self.pressure.stop()
             self.upkeep.stop()
             self._keeping.stop()
             self._background.stop()

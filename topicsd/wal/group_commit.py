@@ -9,6 +9,8 @@ G3  One sync at a time. What is written while it runs waits for the next one, so
 G4  After a failed sync, or a write that failed for another reason than space, nothing is ever written
     again: what waits is refused, `on_failure` is told, and the process is to end and recover.
 G5  No space is no failure: the batch is undone, newest first, and whoever is in it is refused.
+G6  Under pressure syncs that writers wait for begin a window apart, as long as that has several of them share
+    one. It changes when they begin, and nothing else; a sync of the background, or the end, does not wait.
 
 What waits is bounded; past the bound `admit` refuses before anything is changed.
 
@@ -59,6 +61,7 @@ class Counters:
         "bytes_written",
         "frames",
         "refused",
+        "refused_under_pressure",
         "sync_seconds",
         "sync_us",
         "syncs",
@@ -68,7 +71,9 @@ class Counters:
         self.batches = self.bytes_written = self.frames = self.syncs = 0
         self.sync_seconds = 0.0
         self.refused = 0
-        """Requests that `admit` and `admit_control` throttled."""
+        """Requests that `admit` and `admit_control` throttled at a bound."""
+        self.refused_under_pressure = 0
+        """Those that `admit` throttled before there was need to."""
         self.sync_us = Histogram()
         self.batch_frames = Histogram()
 
@@ -104,6 +109,13 @@ class GroupCommit:
         """Asked at each background sync for frames that are due; True while more may become due."""
         self._data_end = end.position
         self._unsynced_since: float | None = None
+        self._sync_started = 0.0
+        self._sync_window_seconds = 0.0
+        self._window_pays = False
+        """Nobody has waited in vain for others to come since pressure was looked at last."""
+        self._is_window_open = False
+        """Writers wait for a sync that is put off (G6)."""
+        self._is_pressed = False
         self._waiting: list[Entry] = []
         self._in_flight: list[Entry] = []
         self._urgent = False
@@ -120,7 +132,7 @@ class GroupCommit:
 
     # -- joining -----------------------------------------------------------------------------------------
 
-    def admit(self, size_bytes: int) -> Refusal | None:
+    def admit(self, size_bytes: int, in_spite_of_pressure: bool = False) -> Refusal | None:
         """Whether frames of records of this size may join; asked before anything is changed.
 
         Those that end before `room_until` may, and need not ask.
@@ -134,6 +146,10 @@ class GroupCommit:
             return self._throttle("the disk does not keep up: too many writes wait for it")
         if batch.next_position + size_bytes > self._next_file.limit:
             return self._next_file.refusal(size_bytes)
+        if self._is_pressed and self._is_filling() and not in_spite_of_pressure:
+            self.counters.refused_under_pressure += 1
+            message = "the shard is under pressure, and much waits for the disk already"
+            return Refusal(THROTTLED, message, retry_after_ms=1000)
         return None
 
     @property
@@ -167,8 +183,12 @@ class GroupCommit:
     def _is_crowded(self) -> bool:
         return self.waiting_count >= self._bounds.waiting_entries_max
 
+    def _is_filling(self) -> bool:
+        """Half of what may wait does."""
+        return self.behind or self.waiting_count * 2 >= self._bounds.waiting_entries_max
+
     def _measure_room(self) -> None:
-        if self._gate is not None or self._is_crowded():
+        if self._gate is not None or self._is_pressed or self._is_crowded():
             self.room_until = -1
         else:
             self.room_until = min(
@@ -254,7 +274,7 @@ class GroupCommit:
             if (self._data_end - self.synced_position) * 2 > self._bounds.unsynced_bytes_max:
                 self.behind = True
             if self._urgent and not self._syncing:
-                self._start_sync()
+                self._start_urgent_sync()
             self._keep_ticking()
 
     def _write(self, batch: Batch) -> bool:
@@ -303,6 +323,36 @@ class GroupCommit:
 
     # -- syncing -----------------------------------------------------------------------------------------
 
+    def obey(self, sync_window_seconds: float, is_pressed: bool) -> None:
+        """What pressure asks for: how far apart syncs begin at least, and whether a write is refused that
+        finds half of what may wait."""
+        self._sync_window_seconds = sync_window_seconds
+        self._window_pays = sync_window_seconds > 0.0
+        if is_pressed is not self._is_pressed:
+            self._is_pressed = is_pressed
+            self._measure_room()
+
+    def sync_seconds_at(self, now: float) -> float:
+        """How long it has been at syncs, with the one that it is at."""
+        return self.counters.sync_seconds + (now - self._sync_started if self._syncing else 0.0)
+
+    def _start_urgent_sync(self) -> None:
+        """Now, or when the window of the last one is over."""
+        if self._window_pays:
+            wait = self._sync_started + self._sync_window_seconds - self._clock.monotonic()
+            if wait > 0.0:
+                if not self._is_window_open:
+                    self._is_window_open = True
+                    self._loop.call_later(wait, self._window_over)
+                return
+        self._start_sync()
+
+    def _window_over(self) -> None:
+        self._is_window_open = False
+        self._window_pays = self._window_pays and len(self._waiting) > 1
+        if self._urgent and not self._syncing and not self._closed and self.failed is None:
+            self._start_sync()
+
     def _start_sync(self) -> None:
         assert not self._syncing
         sync = self._writer.prepare_sync()
@@ -313,7 +363,7 @@ class GroupCommit:
         self._urgent = False
         self._syncing = True
         started = self._clock.monotonic()
-        self._unsynced_since = started
+        self._unsynced_since = self._sync_started = started
         run = partial(self._timed, sync.run)
         if is_small and len(self._in_flight) == 1 and self._sync_seconds < FAST_SYNC_SECONDS:
             outcome: float | OSError
@@ -350,7 +400,7 @@ class GroupCommit:
             self._unsynced_since = None
         self.behind = (self._data_end - sync.position) * 2 > self._bounds.unsynced_bytes_max
         if self._urgent and not self._syncing:
-            self._start_sync()
+            self._start_urgent_sync()
 
     def _fail(self, error: OSError) -> None:
         """G4. What waits is in doubt: recovery will find out, and a retry with its key will tell."""
