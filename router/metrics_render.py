@@ -29,6 +29,10 @@ _MOST: Final = (
     "topics_shard_draining",
     "topics_loop_late_us",
     "topics_loop_late_us_peak",
+    "topics_pressure",
+    "topics_pressure_ready",
+    "topics_pressure_delay",
+    "topics_pressure_disk",
 )
 
 

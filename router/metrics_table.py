@@ -130,6 +130,41 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         "topics_loop_late_us", "How late the last beat of the worker came.", lambda slot: slot.loop_late_us
     ),
     _gauge("topics_loop_late_us_peak", "How late the latest came.", lambda slot: slot.loop_late_us_max),
+    _gauge(
+        "topics_scheduler_ready",
+        "Topics that changed and wait for their turn to be delivered.",
+        lambda slot: slot.ready_count,
+    ),
+    _gauge(
+        "topics_scheduler_held",
+        "Those whose delivery pauses because of their negative priority.",
+        lambda slot: slot.held_count,
+    ),
+    _gauge(
+        "topics_pressure",
+        "How hard pressed the shard is, from 0 to 1.",
+        lambda slot: slot.pressure_millionths / 1e6,
+    ),
+    _gauge(
+        "topics_pressure_ready",
+        "The part of it that is what waits for delivery, from 0 to 1.",
+        lambda slot: slot.pressure_depth_millionths / 1e6,
+    ),
+    _gauge(
+        "topics_pressure_delay",
+        "The part of it that is how late the worker's loop comes, from 0 to 1.",
+        lambda slot: slot.pressure_delay_millionths / 1e6,
+    ),
+    _gauge(
+        "topics_pressure_disk",
+        "The part of it that is the share of time spent in syncs, from 0 to 1; it counts for little alone.",
+        lambda slot: slot.pressure_busy_millionths / 1e6,
+    ),
+    _counter(
+        "topics_throttled_by_pressure_total",
+        "Writes refused because of pressure, before a bound was reached.",
+        lambda slot: slot.refused_under_pressure_total,
+    ),
     _gauge("topics_recovery_progress", "Share of the log that recovery has read.", progress),
     _gauge("topics_shard_ready", "1 while the shard serves.", lambda slot: slot.state is WorkerState.READY),
     _gauge(
@@ -154,6 +189,13 @@ SHARD_HISTOGRAMS: Final[tuple[ShardHistogram, ...]] = (
     ),
     ShardHistogram(
         "topics_wal_fsync_latency_us", "Time of a sync.", 4, 25, (("", lambda slot: slot.sync_us),)
+    ),
+    ShardHistogram(
+        "topics_scheduler_latency_us",
+        "Time from a change to its delivery's turn, with what pressure added.",
+        4,
+        25,
+        (("", lambda slot: slot.scheduler_us),),
     ),
     ShardHistogram(
         "topics_wal_batch_frames",

@@ -138,6 +138,15 @@ class Slot:
     """The last one did; the log keeps what it would have moved."""
     damaged_segments = _Word(35)
     """What was found when nobody asked for it."""
+    ready_count = _Word(52)
+    """What changed and waits for its turn to be delivered; without what a pause holds back."""
+    held_count = _Word(53)
+    pressure_millionths = _Word(54)
+    """From none to all there is, and its three parts."""
+    pressure_depth_millionths = _Word(55)
+    pressure_delay_millionths = _Word(56)
+    pressure_busy_millionths = _Word(57)
+    refused_under_pressure_total = _Word(58)
     topic_grants_total = _Word(30)
     """Topics that the front process allowed it to make; stored behind `topics`."""
 
@@ -151,6 +160,7 @@ class Slot:
     other_us = _Histogram(3)
     sync_us = _Histogram(4)
     batch_frames = _Histogram(5)
+    scheduler_us = _Histogram(8)
 
     def __init__(self, memory: memoryview) -> None:
         assert memory.nbytes == SLOT_BYTES

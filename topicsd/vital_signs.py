@@ -47,6 +47,7 @@ class VitalSigns:
         slot.idempotency_keys = state.dedupe.count
         slot.log_files = state.files.count
         self._tell_log(shard)
+        self._tell_pressure(shard)
         slot.waiting_writes = log.waiting_count
         slot.waiting_writes_max = max(slot.waiting_writes_max, log.waiting_count)
         slot.unsynced_bytes = max(0, log.unsynced_bytes)
@@ -63,6 +64,17 @@ class VitalSigns:
         slot.read_us = requests.reads.words()
         slot.waited_read_us = requests.waited_reads.words()
         slot.other_us = requests.others.words()
+
+    def _tell_pressure(self, shard: Shard) -> None:
+        slot, watch, pressure = self._slot, shard.state.watch, shard.pressure.pressure
+        slot.ready_count = len(watch.ready)
+        slot.held_count = watch.ready.held_count
+        slot.pressure_millionths = round(pressure.level * 1e6)
+        slot.pressure_depth_millionths = round(pressure.depth * 1e6)
+        slot.pressure_delay_millionths = round(pressure.delay * 1e6)
+        slot.pressure_busy_millionths = round(pressure.busy * 1e6)
+        slot.refused_under_pressure_total = shard.log.counters.refused_under_pressure
+        slot.scheduler_us = watch.latency_us.words()
 
     def _tell_log(self, shard: Shard) -> None:
         slot, counters = self._slot, shard.log.counters

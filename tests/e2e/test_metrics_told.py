@@ -18,6 +18,23 @@ pytestmark = pytest.mark.slow
 APPENDS, RECORDS, READS = 40, 3, 10
 
 
+def test_a_disk_at_work_is_seen_by_the_gauge_of_its_worker(tmp_path: Path) -> None:
+    with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
+
+        def ask(method: str, path: str, body: object = None) -> bytes:
+            sent = None if body is None else json.dumps(body)
+            client.request(method, path, sent, {"content-type": "application/json"})
+            return client.getresponse().read()
+
+        ask("PUT", "/v0/topics/f", {"durability": "fsync"})
+        deadline = time.monotonic() + 20
+        while not re.search(rb"^topics_pressure_disk\S* 0\.\d", ask("GET", "/v0/metrics"), re.MULTILINE):
+            assert time.monotonic() < deadline
+            for number in range(20):
+                ask("POST", "/v0/topics/f", {"records": [{"data": number}]})
+        assert server.stop() == 0
+
+
 def test_every_number_is_there_after_requests(tmp_path: Path) -> None:
     with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
 

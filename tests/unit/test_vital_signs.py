@@ -11,6 +11,7 @@ from shared.board import Board, Slot
 from shared.histogram import BUCKETS
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
+from tests.unit.engine.test_pressure import be_late
 from topicsd.http.request_counts import RequestCounts
 from topicsd.vital_signs import BEAT_SECONDS, VitalSigns
 
@@ -107,6 +108,30 @@ def test_requests_are_told_by_kind(slot: Slot) -> None:
     assert slot.append_us[4:6] == [1, 2]
     assert slot.append_us[-1] == 60
     assert slot.waited_read_us[13] == slot.read_us[6] == slot.other_us[3] == 1
+
+
+def test_pressure_is_told_with_its_parts(slot: Slot) -> None:
+    one = OneShard(max_waiting_requests=2)
+    one.put("a", durability="fsync", priority=-1)
+    one.shard.pressure.start()
+    told(slot, one)
+    assert (slot.pressure_millionths, slot.ready_count, slot.held_count) == (0, 0, 0)
+    be_late(one)
+    one.shard.state.watch.wake(one.topic("a"))
+    one.pass_time(25)
+    one.send_append("a", 1)
+    one.loop.run_until_idle()
+    assert one.send_append("a", 2).code == "throttled"
+    told(slot, one)
+    assert 950_000 <= slot.pressure_millionths <= 1_000_000
+    assert slot.pressure_delay_millionths == slot.pressure_millionths
+    assert (slot.pressure_depth_millionths, slot.pressure_busy_millionths) == (0, 0)
+    assert (slot.refused_under_pressure_total, slot.throttled_total) == (1, 0)
+    assert (slot.ready_count, slot.held_count) == (0, 1)
+    one.shard.pressure.stop()
+    one.settle()
+    told(slot, one)
+    assert sum(slot.scheduler_us[:-1]) == one.shard.state.watch.latency_us.count == 1
 
 
 def test_a_beat_says_how_late_it_comes(slot: Slot) -> None:
