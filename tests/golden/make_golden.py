@@ -1,11 +1,11 @@
-"""The golden data directory of the running WAL format, and what a shard opened on it has to show.
+"""The golden data directories of the running WAL format, and what a shard opened on them has to show.
 
-Run it once for each format version that is released, and commit what it writes; never again for the
-same version, whatever the code does by then::
+Run it once for each format version that is released, and for each kind of frame that comes to it later, and
+commit what it writes; what is there stays as it is, whatever the code does by then::
 
     .venv/bin/python -m tests.golden.make_golden
 
-The input is fixed: clock, names, payloads, epochs. It takes every kind of frame that is written today,
+The input is fixed: clock, names, payloads, epochs. It takes every kind of frame that the version began with,
 several files, a batch that a killed process left torn, a machine that went down without a clean end, and
 ends cleanly.
 
@@ -17,17 +17,22 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import DATA_DIR, OneShard, record
+from tests.harness.one_shard import DATA_DIR, OneShard, Told, record
 from topicsd.engine.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
+from topicsd.engine.watch_session import drop_session, keep_session
+from topicsd.wal.control_frame import WatchSession
 from topicsd.wal.file_header import VERSION
 
 GOLDEN = Path(__file__).parent
@@ -81,6 +86,57 @@ def make(one: OneShard) -> None:
     one.close()
 
 
+def make_sessions(one: OneShard) -> None:
+    """Watch sessions, two that stay and one that ends."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    plain = WatchSession(
+        b"first session---", "", ["orders"], [3], [1], limit=256, bytes_max=262_144, heartbeat_ms=15_000
+    )
+    fussy = WatchSession(
+        b"second session--",
+        "0a1b2c3d",
+        ["orders", "nobody"],
+        [0, 1],
+        [5, 6],
+        ["shop-1", "shop-2"],
+        limit=1,
+        bytes_max=1,
+        heartbeat_ms=1000,
+        with_tags=True,
+        with_meta=False,
+        with_data=False,
+        is_strong=True,
+    )
+    ended = msgspec.structs.replace(plain, session=b"ended session---")
+    for session in (plain, fussy, ended):
+        keep_session(one.shard.state, session, Told())
+        one.settle()
+    drop_session(one.shard.state, ended.session)
+    one.settle()
+    one.disk.kill_process_after(0, torn=True)
+    try:
+        keep_session(one.shard.state, msgspec.structs.replace(plain, session=b"torn session----"), Told())
+        one.settle()
+    except ProcessKilled:
+        one.kill()
+    one.append("orders", record({"id": 2}))
+    one.close(checkpoint=False)
+
+
+MAKERS = {f"wal-format-{VERSION}": make, f"wal-format-{VERSION}-watch": make_sessions}
+# In files of the first size, the second would have gone on into segments.
+FILE_BYTES = {make: WAL_FILE_BYTES, make_sessions: 8192}
+
+
+def describe_sessions(shard: Shard) -> dict[str, Any]:
+    return {
+        session.hex(): {**msgspec.structs.asdict(found), "session": session.hex()}
+        for session, found in shard.state.watch_sessions.items()
+    }
+
+
 def describe(shard: Shard) -> dict[str, Any]:
     """What clients see: states, and the answers that lead a reader from the start to the head."""
     found: dict[str, Any] = {}
@@ -117,13 +173,18 @@ def text_of(part: bytes | None) -> str | None:
 
 
 def main() -> int:
-    target = GOLDEN / f"wal-format-{VERSION}"
-    if target.exists():
-        print(f"{target} is there: a released version stays as it was", file=sys.stderr)
-        return 1
+    missing = [name for name in MAKERS if not (GOLDEN / name).exists()]
+    for name in missing:
+        write(GOLDEN / name, MAKERS[name])
+    if not missing:
+        print("all of them are there, and stay as they were", file=sys.stderr)
+    return not missing
+
+
+def write(target: Path, maker: Callable[[OneShard], None]) -> None:
     with patch("os.urandom", Random(VERSION).randbytes):
-        one = OneShard(clock=ManualClock(now_ms=STARTED_MS), wal_file_bytes=WAL_FILE_BYTES)
-        make(one)
+        one = OneShard(clock=ManualClock(now_ms=STARTED_MS), wal_file_bytes=FILE_BYTES[maker])
+        maker(one)
     for path in one.disk.all_files():
         if not path.endswith("LOCK"):
             copy = target / "data" / os.path.relpath(path, DATA_DIR)
@@ -133,11 +194,11 @@ def main() -> int:
     expected = {
         "now_ms": one.clock.now_ms(),
         "topics": describe(one.shard),
+        "sessions": describe_sessions(one.shard),
         "files": [os.path.relpath(path, DATA_DIR) for path in one.wal_files()],
     }
     text = json.dumps(expected, indent=1, ensure_ascii=False)
     (target / "expected.json").write_text(text + "\n", encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":

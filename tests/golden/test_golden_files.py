@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shared.config import Settings
-from tests.golden.make_golden import GOLDEN, KEY, describe
+from tests.golden.make_golden import GOLDEN, KEY, describe, describe_sessions
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.one_shard import Told, record
@@ -26,7 +26,8 @@ from topicsd.wal.sync_thread import Threads
 from topicsd.wal.writer import Identity
 
 VERSIONS = sorted(path.name for path in GOLDEN.glob("wal-format-*"))
-WRITTEN_TYPES = {
+LATER_TYPES = {FrameType.WATCH_SESSION: "watch"}
+FIRST_TYPES = {
     FrameType.APPEND,
     FrameType.TOPIC_CREATE,
     FrameType.TOPIC_DELETE,
@@ -92,6 +93,9 @@ def test_what_was_in_it_is_found_in_it(version: str, tmp_path: Path) -> None:
     assert found.keys() == expected["topics"].keys()
     for name, topic in expected["topics"].items():
         assert_has(found[name], topic, name)
+    sessions = json.loads(json.dumps(describe_sessions(shard)))
+    assert sessions.keys() == expected.get("sessions", {}).keys()
+    assert_has(sessions, expected.get("sessions", {}), "sessions")
     shard.close()
 
 
@@ -135,19 +139,26 @@ def test_it_lies_in_the_files_it_was_written_to(version: str) -> None:
 
 
 def test_the_running_version_has_a_golden_file_with_every_frame_that_is_written() -> None:
-    assert f"wal-format-{VERSION}" in VERSIONS
+    version = f"wal-format-{VERSION}"
+    assert version in VERSIONS
+    assert types_of(version) == FIRST_TYPES
+    for kind, name in LATER_TYPES.items():
+        assert kind in types_of(f"{version}-{name}")
+
+
+def types_of(version: str) -> set[FrameType]:
     types = set()
 
     def note(batch: FoundBatch, position: int) -> None:
         at = batch.start
         while at < batch.end:
             frame = parse_frame(batch.buffer, at, batch.end)
-            types.add(frame.type)
+            types.add(FrameType(frame.type))
             at += frame.size
 
     fs = RealFs()
-    files = open_wal_files(fs, shard_paths(str(GOLDEN / f"wal-format-{VERSION}" / "data"), 0))
+    files = open_wal_files(fs, shard_paths(str(GOLDEN / version / "data"), 0))
     walk_log(fs, files, None, note)
     for file in files:
         fs.close(file.fd)
-    assert types == WRITTEN_TYPES
+    return types

@@ -51,6 +51,43 @@ def checkpoints_of_all_classes(run: ShardRun) -> None:
 
 
 @script
+def watch_sessions(run: ShardRun) -> None:
+    """Sessions are made and end in front of, during and behind checkpoints, among writes of every class."""
+    run.put("f", durability="fsync")
+    first, second = run.watch("d", "f"), run.watch("d")
+    run.append("d", 30)
+    run.turn()
+    run.append("f", 20)
+    run.watch("f")
+    run.turn()
+    run.sync()
+    run.unwatch(first)
+    run.append("d", 10, 400)
+    run.turn()
+    run.checkpoint()
+    third = run.watch("f", "d", "e")
+    run.turn()
+    run.copy(2)
+    run.unwatch(second)
+    fourth = run.watch("d")
+    run.append("f", 5)
+    run.turn()
+    run.settle()
+    run.append("d", 900)
+    run.unwatch(fourth)
+    run.turn()
+    run.checkpoint()
+    run.turn()
+    run.settle()
+    run.unwatch(third)
+    run.watch("z")
+    run.advance(60)
+    run.append("f", 7)
+    run.turn()
+    run.close()
+
+
+@script
 def deletes_in_segments(run: ShardRun) -> None:
     """By seq, tag and prefix, of what is sealed, active and in the tail, before and during a checkpoint."""
     run.put("f", durability="fsync")

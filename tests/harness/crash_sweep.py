@@ -114,13 +114,15 @@ def recover_and_go_on(
     """Recover and judge, twice; write to every topic; end it somehow, recover and judge again."""
     run = ShardRun(disk, book, clock)
     run.check(exact=exact)
-    found, states = run.all_found(), run.states()
+    found, states, sessions = run.all_found(), run.states(), run.sessions()
     again = ShardRun(disk.after_process_kill(), book, clock)
-    assert (again.all_found(), again.states()) == (found, states), "recovering twice is not recovering once"
+    twice = (again.all_found(), again.states(), again.sessions())
+    assert twice == (found, states, sessions), "recovering twice is not recovering once"
     if (older := without_newest_snapshot(disk)) is not None:
         other = ShardRun(older, book, clock)
         what = "the older snapshot does not lead to where the newest does"
-        assert (other.all_found(), kept_states(other)) == (found, kept_states(run)), what
+        shown = (other.all_found(), kept_states(other), other.sessions())
+        assert shown == (found, kept_states(run), sessions), what
     run = again
     if rng.random() < 0.4:
         # The next run ends while it writes, or already while it begins.
@@ -172,7 +174,7 @@ def _end_somewhere(run: ShardRun, book: ShardBook, clock: ManualClock, rng: Rand
 
 
 def write_everywhere(run: ShardRun, rng: Random) -> None:
-    """Go on in every topic that is there, and make one more."""
+    """Go on in every topic that is there, and make one more, and a session of it."""
     for name in [*run.shard.topic_names(), "z"]:
         run.append(name, 10, 10)
         if rng.random() < 0.5:
@@ -183,7 +185,10 @@ def write_everywhere(run: ShardRun, rng: Random) -> None:
         if rng.random() < 0.5:
             run.settle()
     run.append("z", rng.choice((5, 1500)))
+    session = run.watch("z")
     run.settle()
+    if rng.random() < 0.3:
+        run.unwatch(session)
     if rng.random() < 0.5:
         run.advance(60)
 

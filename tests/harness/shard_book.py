@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from shared.contract import TopicConfig, TopicConfigPatch, merge_config
 from tests.harness.ledger import Ledger
 from tests.harness.ledger_entries import Found, Request
+from tests.harness.session_book import SessionBook
 from topicsd.engine.requests import TopicState
 
 # What a frame has besides tag, node and payload.
@@ -57,6 +58,7 @@ class Incarnation:
 class ShardBook:
     def __init__(self) -> None:
         self.ledger = Ledger()
+        self.sessions = SessionBook()
         self.topics: list[Incarnation] = []
         """Those that may be there, in the order of their creation."""
         self.sent_ms: dict[bytes, int] = {}

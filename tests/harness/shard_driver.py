@@ -37,6 +37,7 @@ from tests.harness.ledger_entries import Deletion, Found, Request
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
+from tests.harness.session_book import KnownSession
 from tests.harness.shard_book import Incarnation, ShardBook
 from tests.harness.shard_reader import found_of
 from topicsd.disk.fs import Fs
@@ -53,6 +54,8 @@ from topicsd.engine.requests import (
     TopicState,
 )
 from topicsd.engine.shard import Shard
+from topicsd.engine.watch_session import drop_session, keep_session
+from topicsd.wal.control_frame import WatchSession
 from topicsd.wal.sync_thread import Threads
 from topicsd.wal.writer import Identity
 
@@ -123,6 +126,7 @@ class ShardRun:
         self._turns = 0
         self._requests: list[Request] = []
         self._note_time()
+        book.sessions.begin_run()
         self.shard = Shard(
             fs or disk,
             clock,
@@ -277,6 +281,22 @@ class ShardRun:
         topic.leaving = True
         self.shard.delete_topic(name, self._call(f"drop {name}", self._dropped, topic))
 
+    def watch(self, *names: str) -> KnownSession:
+        """Make a watch session of these topics."""
+        known = self.book.sessions.new(names)
+        told = self._call(f"watch {names}", self._watched, known)
+        keep_session(self.shard.state, known.wanted, told)
+        known.end_position = self.shard.log.batch.next_position
+        return known
+
+    def unwatch(self, known: KnownSession) -> None:
+        """It ends, if it is there."""
+        session = known.wanted.session
+        if session in self.shard.state.watch_sessions:
+            self.steps.append(f"unwatch {session.hex()}")
+            known.has_ended = True
+            drop_session(self.shard.state, session)
+
     # -- what is answered --------------------------------------------------------------------------------
 
     def _call(self, what: str, act: Callable[..., None], *args: Any) -> Callable[[Any], None]:
@@ -358,6 +378,15 @@ class ShardRun:
         else:
             assert answer.code == STORAGE_FAILED, answer
 
+    def _watched(self, known: KnownSession, answer: WatchSession | Refusal) -> None:
+        if isinstance(answer, WatchSession):
+            assert answer == known.wanted
+            known.is_acked = True
+        elif self._is_nothing_written(answer):
+            self.book.sessions.refused(known)
+        else:
+            assert answer.code == STORAGE_FAILED, answer
+
     def _is_nothing_written(self, answer: Refusal) -> bool:
         if answer.code in _CONSEQUENCES:
             before = [call.answer for call in self.calls]
@@ -388,11 +417,14 @@ class ShardRun:
             topic.floor = max(topic.floor, found.evict_floor)
             if not self.has_failed:
                 self.book.ledger.on_media(topic.page, durable_seq(shard, found))
+        if not self.has_failed:
+            self.book.sessions.synced(self.shard.log.synced_position)
         if self._audited:
             self.audit()
 
     def audit(self) -> None:
         ledger = self.book.ledger
+        self.book.sessions.shows(self.shard.state.watch_sessions)
         for name in self.shard.topic_names():
             topic = self.book.of_name(name)
             assert topic is not None, f"{name} is shown, and nobody made it"
@@ -419,9 +451,13 @@ class ShardRun:
             states[name] = msgspec.structs.replace(state, durable_seq=0)
         return states
 
+    def sessions(self) -> dict[bytes, WatchSession]:
+        return dict(self.shard.state.watch_sessions)
+
     def check(self, *, exact: bool, clean: bool = False) -> None:
         """Have the book judge what this run shows; for a run that has only begun."""
         self.book.check(self.all_found(), self.states(), exact=exact, clean=clean)
+        self.book.sessions.check(self.shard.state.watch_sessions, exact=exact or clean)
 
     def _note_time(self) -> None:
         self.book.latest_ms = max(self.book.latest_ms, self.clock.now_ms())

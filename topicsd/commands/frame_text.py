@@ -58,6 +58,7 @@ def frame_row(shard: int, ordinal: int, file: str, offset: int, frame: Frame, to
     """FrameDamage when its payload is not what its type says."""
     kind = FrameType(frame.type)
     data_bytes = meta_bytes = control = None
+    has_topic = kind is not FrameType.WATCH_SESSION
     if kind is FrameType.APPEND:
         data, meta = split_payload(frame.payload, frame.flags)
         data_bytes, meta_bytes = len(data), None if meta is None else len(meta)
@@ -73,7 +74,7 @@ def frame_row(shard: int, ordinal: int, file: str, offset: int, frame: Frame, to
         ts=frame.ts,
         time=utc(frame.ts),
         topic=topic,
-        topic_id=f"{frame.topic_id:016x}",
+        topic_id=f"{frame.topic_id:016x}" if has_topic else None,
         seq=frame.seq or None,
         durable=bool(frame.flags & FLAG_DURABLE),
         data_bytes=data_bytes,

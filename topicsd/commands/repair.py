@@ -54,6 +54,7 @@ from topicsd.disk.atomic_replace import create_afresh, exists, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import make_segment_dirs, shard_paths, snapshot_name
 from topicsd.engine.segment_copy import live_totals
+from topicsd.engine.watch_session import encode_session, session_section, sessions_of
 from topicsd.segment.data_file import Read
 from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentEntry
 from topicsd.segment.index_file import encode_entries, encode_footer
@@ -235,6 +236,7 @@ class Repair:
             end_offset=content.end_offset,
             created_ms=self._clock.now_ms(),
             topic_count=len(content.topics),
+            sections=content.sections,
         )
         topics = [encode_topic(topic) for topic in content.topics]
         keys = [encode_keys(generation) for generation in content.keys]
@@ -252,7 +254,13 @@ def _same_place(snapshot: Snapshot | None) -> Content:
     assert snapshot is not None, "a log that is good, with no snapshot in front of it, needs none"
     head = snapshot.head
     return Content(
-        snapshot.topics, snapshot.keys, head.start, head.end_ordinal, head.end_file, head.end_offset
+        snapshot.topics,
+        snapshot.keys,
+        session_section([encode_session(one) for one in sessions_of(head)]),
+        head.start,
+        head.end_ordinal,
+        head.end_file,
+        head.end_offset,
     )
 
 

@@ -30,6 +30,7 @@ from topicsd.engine.load_snapshot import load_snapshot
 from topicsd.engine.segment_copy import Files, SegmentBounds, SegmentCopy, write_marks
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
+from topicsd.engine.watch_session import encode_session, session_section
 from topicsd.segment.data_file import Read
 from topicsd.segment.reader import SegmentReader
 from topicsd.wal.current_file import Current, read_current, write_current
@@ -50,6 +51,7 @@ class Content(NamedTuple):
 
     topics: list[TopicEntry]
     keys: list[KeyGeneration]
+    sections: dict[str, bytes]
     start: LogPlace
     end_ordinal: int
     end_file: int
@@ -95,8 +97,9 @@ class LogRepair:
             found_topics = [state.topics[name] for name in sorted(state.topics)]
             topics = [self._captured(state, log, topic, ordinal) for topic in found_topics]
         keys = [KeyGeneration(*columns) for columns in state.dedupe.columns()]
+        sections = session_section([encode_session(one) for one in state.watch_sessions.values()])
         place = self._begin_log(ordinal)
-        return Content(topics, keys, place, ordinal, ordinal, FILE_HEADER_BYTES)
+        return Content(topics, keys, sections, place, ordinal, ordinal, FILE_HEADER_BYTES)
 
     def _captured(self, state: ShardState, log: LogFiles, topic: Topic, ordinal: int) -> TopicEntry:
         settings = state.settings

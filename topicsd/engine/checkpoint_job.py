@@ -41,6 +41,7 @@ from topicsd.engine.segment_copy import Files, Piece, SegmentBounds, SegmentCopy
 from topicsd.engine.segment_install import give_up, install
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
+from topicsd.engine.watch_session import encode_session, session_section
 from topicsd.segment.entry import SegmentName
 from topicsd.segment.store import SegmentStore
 from topicsd.wal.control_frame import EvictWatermark, encode_control
@@ -72,6 +73,10 @@ _decode_leaving = msgspec.msgpack.Decoder(list[Leaving]).decode
 
 def leaving_of(head: SnapshotHead) -> list[Leaving]:
     return _decode_leaving(head.sections[LEAVING]) if LEAVING in head.sections else []
+
+
+def leaving_section(leaving: list[Leaving]) -> dict[str, bytes]:
+    return {LEAVING: msgspec.msgpack.encode(leaving)} if leaving else {}
 
 
 class Written(NamedTuple):
@@ -118,12 +123,13 @@ class CheckpointJob:
             yield SYNCED
             yield from self._capture_topics()
             keys = yield from self._capture_keys()
+            sessions = yield from self._capture_sessions()
             end = place()
             assert end is not None
             yield SYNCED
             yield from self._install()
             leaving = self._still_leaving(gone)
-            head = self._head(start, end, leaving)
+            head = self._head(start, end, {**leaving_section(leaving), **sessions})
             yield partial(self._write_snapshot, head, keys)
             is_written = True
             written(Written(self._number, start, leaving))
@@ -200,6 +206,14 @@ class CheckpointJob:
             yield None
         return keys
 
+    def _capture_sessions(self) -> Job[dict[str, bytes]]:
+        """What comes or goes meanwhile stands in the log behind P."""
+        encoded: list[bytes] = []
+        for sessions in _slices(list(self._shard.watch_sessions.values()), TOPICS_A_TURN):
+            encoded += map(encode_session, sessions)
+            yield None
+        return session_section(encoded)
+
     def _install(self) -> Job[None]:
         for captures in _slices(self._captures, TOPICS_A_TURN):
             for captured, pieces in captures:
@@ -217,7 +231,7 @@ class CheckpointJob:
         pieces = manifest_pieces(manifest_head(head, cold_dir), self._lines)
         write_manifest(self._files.fs, self._files.paths, pieces)
 
-    def _head(self, start: LogPlace, end: LogPlace, leaving: list[Leaving]) -> SnapshotHead:
+    def _head(self, start: LogPlace, end: LogPlace, sections: dict[str, bytes]) -> SnapshotHead:
         identity = self._files.identity
         return SnapshotHead(
             instance=identity.instance,
@@ -229,7 +243,7 @@ class CheckpointJob:
             end_offset=end.offset,
             created_ms=self._shard.clock.now_ms(),
             topic_count=len(self._entries),
-            sections={LEAVING: msgspec.msgpack.encode(leaving)} if leaving else {},
+            sections=sections,
         )
 
 

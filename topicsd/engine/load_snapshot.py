@@ -20,6 +20,7 @@ from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
+from topicsd.engine.watch_session import apply_session, sessions_of
 from topicsd.segment.dead_file import DeadDamage, unpack_marks
 from topicsd.segment.entry import COLD, DATA, SegmentEntry, SegmentName
 from topicsd.segment.store import SegmentStore
@@ -42,6 +43,8 @@ def load_snapshot(shard: ShardState, snapshot: Snapshot, hot: SegmentStore) -> N
             generation.used_ms,
         )
         shard.dedupe.add_columns(KeyColumns(*columns), now_ms)
+    for session in sessions_of(snapshot.head):
+        apply_session(shard, session)
 
 
 def say_what_is_out_of_reach(shard: ShardState, cold: SegmentStore | None) -> None:

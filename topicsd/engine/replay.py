@@ -15,6 +15,7 @@ from topicsd.engine.lost_range import LostRange
 from topicsd.engine.retention import enforce_caps, evict_again
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
+from topicsd.engine.watch_session import apply_session
 from topicsd.wal import control_frame
 from topicsd.wal.control_frame import Control, decode_control
 from topicsd.wal.frame import (
@@ -103,6 +104,10 @@ class Replay:
 
     def _apply(self, control: Control, topic_id: int, ts: int, ordinal: int) -> None:
         shard = self._shard
+        if isinstance(control, control_frame.WatchSession):
+            # Also what the snapshot has: the last frame of a session says what became of it.
+            apply_session(shard, control)
+            return
         known = shard.topics_by_id.get(topic_id)
         if isinstance(control, control_frame.TopicCreate):
             if known is not None and self._is_captured(known, ordinal):

@@ -24,6 +24,7 @@ from topicsd.engine.watch import Watch
 from topicsd.segment.entry import SegmentName
 from topicsd.segment.reader import SegmentReader
 from topicsd.wal.batch import Entry
+from topicsd.wal.control_frame import WatchSession
 from topicsd.wal.group_commit import GroupCommit
 from topicsd.wal.log_files import LogFiles
 from topicsd.wal.sync_thread import Threads
@@ -64,6 +65,8 @@ class ShardState:
         """Keyed writes that are on their way, by the digest of their key."""
         self.raised: dict[Topic, SeenHead | None] = {}
         """Topics whose ceiling may stand above their head, with the head at the last look: oldest first."""
+        self.watch_sessions: dict[bytes, WatchSession] = {}
+        """Those that are kept over restarts, by the random part of their id."""
 
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics of which a full disk kept out of the log what readers were told."""

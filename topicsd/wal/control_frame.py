@@ -73,6 +73,28 @@ class LostRange(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
+class WatchSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A session of this shard, which no topic owns: the frame's topic id is 0. One without topics is gone.
+
+    `names`, `from_seqs` and `epochs` are columns: entry i of each is of the same topic.
+    """
+
+    session: bytes
+    key_id: str = ""
+    """Of the key that made it; empty when there were no keys."""
+    names: list[str] = []
+    from_seqs: list[int] = []
+    epochs: list[int] = []
+    nodes: list[str] = []
+    limit: int = 0
+    bytes_max: int = 0
+    heartbeat_ms: int = 0
+    with_tags: bool = False
+    with_meta: bool = True
+    with_data: bool = True
+    is_strong: bool = False
+
+
 Control = (
     TopicCreate
     | TopicDelete
@@ -82,6 +104,7 @@ Control = (
     | HeadWatermark
     | Idempotency
     | LostRange
+    | WatchSession
 )
 
 _TYPES: dict[type[Control], FrameType] = {
@@ -93,6 +116,7 @@ _TYPES: dict[type[Control], FrameType] = {
     HeadWatermark: FrameType.HEAD_WATERMARK,
     Idempotency: FrameType.IDEMPOTENCY,
     LostRange: FrameType.LOST_RANGE,
+    WatchSession: FrameType.WATCH_SESSION,
 }
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[int, msgspec.msgpack.Decoder[Control]] = {

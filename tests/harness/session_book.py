@@ -1,0 +1,77 @@
+"""What a client of one shard knows of its watch sessions, across all its crashes.
+
+The rules: an answered session is there after the process was killed, and after a power cut when it was on
+the media; one is as it was asked for or not at all; one that ended may come back, when its end was not
+written or was lost with the machine; what a recovery did not show never comes later, and nothing is there
+that nobody asked for.
+
+What it must not know: the engine, formats of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from topicsd.wal.control_frame import WatchSession
+
+
+@dataclass(eq=False)
+class KnownSession:
+    wanted: WatchSession
+    end_position: int = 0
+    """Of its frame, in the log of the run that was asked for it."""
+    is_acked: bool = False
+    is_on_media: bool = False
+    has_ended: bool = False
+
+
+class SessionBook:
+    def __init__(self) -> None:
+        self.known: dict[bytes, KnownSession] = {}
+        self._count = 0
+
+    def new(self, names: tuple[str, ...]) -> KnownSession:
+        """One that nobody asked for before."""
+        self._count += 1
+        number = self._count
+        columns = (list(names), [number + n for n in range(len(names))], [7 * number] * len(names))
+        nodes = [f"node-{n}" for n in range(number % 3)]
+        session = WatchSession(
+            number.to_bytes(16), f"key-{number}", *columns, nodes, number, 4096, 1000 + number
+        )
+        known = self.known[session.session] = KnownSession(session)
+        return known
+
+    def refused(self, session: KnownSession) -> None:
+        """Nothing of it was written."""
+        del self.known[session.wanted.session]
+
+    def synced(self, position: int) -> None:
+        """The log is on the media up to there."""
+        for known in self.known.values():
+            known.is_on_media = known.is_on_media or (known.is_acked and known.end_position <= position)
+
+    def begin_run(self) -> None:
+        """Positions of the log are of one run."""
+        for known in self.known.values():
+            known.end_position = 1 << 62
+
+    def shows(self, found: Mapping[bytes, WatchSession]) -> None:
+        """While a run goes on: nothing is shown that was not answered, and all that was is there."""
+        assert set(found) == {
+            session for session, known in self.known.items() if known.is_acked and not known.has_ended
+        }
+
+    def check(self, found: Mapping[bytes, WatchSession], *, exact: bool) -> None:
+        """Judge what a recovery shows. `exact`: only the process ended."""
+        strangers = set(found) - set(self.known)
+        assert not strangers, f"sessions that came back, or nobody made: {strangers}"
+        for session, known in list(self.known.items()):
+            if session in found:
+                assert found[session] == known.wanted
+                known.is_acked, known.has_ended = True, False
+                continue
+            is_kept = known.is_acked and not known.has_ended and (exact or known.is_on_media)
+            assert not is_kept, f"session {known.wanted.session.hex()} is gone: {known}"
+            del self.known[session]
