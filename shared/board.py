@@ -149,6 +149,11 @@ class Slot:
     refused_under_pressure_total = _Word(58)
     topic_grants_total = _Word(30)
     """Topics that the front process allowed it to make; stored behind `topics`."""
+    watch_sessions = _Word(36)
+    watch_session_grants_total = _Word(37)
+    """Sessions that the front process allowed it to make; stored behind `watch_sessions`."""
+    sse_connections = _Word(38)
+    """Sessions that a stream is on."""
 
     accepted_total = _Word(62)
     """Of an acceptor, as the next."""

@@ -59,6 +59,14 @@ class LinkKind(IntEnum):
     """So many bytes of the pieces of that call, as a u32, have left."""
     FEED = 6
     """Of a worker: what stands behind a cursor of one of its topics."""
+    MAKE_WATCH = 9
+    """Of the front process: to find a home for a watch session; of a worker: to be it and to make it."""
+    TOPIC_HEADS = 10
+    """Of a worker: where some of its topics stand."""
+    ENTER_STREAM = 11
+    """Of the front process: whether there may be one more stream."""
+    LEAVE_STREAM = 12
+    """Of the front process: to know that a stream is over."""
 
 
 Done = Callable[[bytes | None], None]

@@ -1,0 +1,34 @@
+"""A request for a watch session, checked, as it crosses the link to the front process and to its home.
+
+Must not know: how it came, what becomes of it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class WatchRequest(msgspec.Struct, array_like=True, frozen=True):
+    """`names`, `from_seqs` and `epochs` are columns: entry i of each is of the same topic."""
+
+    names: list[str]
+    """Within the prefixes of the key."""
+    from_seqs: list[int | None]
+    """None is from what comes next."""
+    epochs: list[int | None]
+    """Of an earlier reading that is gone on from."""
+    key_id: str
+    nodes: list[str]
+    limit: int
+    bytes_max: int
+    heartbeat_ms: int
+    with_tags: bool
+    with_meta: bool
+    with_data: bool
+    is_strong: bool
+    is_lenient: bool
+    """Topics that do not exist are left out."""
+
+
+encode_watch_request = msgspec.msgpack.Encoder().encode
+decode_watch_request = msgspec.msgpack.Decoder(WatchRequest).decode
