@@ -39,12 +39,18 @@ SHUTTING_DOWN: Final = "shutting_down"
 class Following(Protocol):
     """What is followed, and how far it was told."""
 
-    names: list[str]
-    first_epochs: list[int]
-    """Those of the definition, which an id need not say."""
     seqs: list[int]
     epochs: list[int]
-    heartbeat_ms: int
+
+    @property
+    def names(self) -> list[str]: ...
+    @property
+    def first_epochs(self) -> list[int]:
+        """Those of the definition, which an id need not say."""
+        ...
+
+    @property
+    def heartbeat_ms(self) -> int: ...
 
 
 class SseStream:

@@ -1,0 +1,108 @@
+"""A stream is opened on a watch session: it goes on where the session was, or where its client was.
+
+Must not know: HTTP, who may do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from shared.clock import Clock
+from shared.errors import INVALID_REQUEST, Refusal
+from topicsd.live.cursor_token import read_token
+from topicsd.live.feeds import Feeds
+from topicsd.live.sse_stream import SHUTTING_DOWN, TAKEN_OVER, SseStream, rewind
+from topicsd.live.stream import Stream
+from topicsd.live.watch_sessions import WatchSession, WatchSessions
+from topicsd.wal.sync_thread import Loop
+
+FIELDS: Final = b"content-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n"
+
+
+class Answerer(Protocol):
+    """The request that asks for the stream."""
+
+    def open_stream(self, fields: bytes) -> Stream: ...
+    def refuse(self, refusal: Refusal) -> None: ...
+
+
+class WatchStreams:
+    """`left` is told of each session that has no stream any more."""
+
+    def __init__(
+        self,
+        sessions: WatchSessions,
+        feeds: Feeds,
+        loop: Loop,
+        clock: Clock,
+        left: Callable[[WatchSession], None],
+    ) -> None:
+        self._sessions = sessions
+        self._feeds = feeds
+        self._loop = loop
+        self._clock = clock
+        self._left = left
+        self._streams: set[_OpenStream] = set()
+
+    def open_watch(self, session: WatchSession, last_event_id: str, call: Answerer) -> None:
+        """All is checked. Whether it was opened the session says when this comes back."""
+        refusal = _rewind(session, last_event_id) if last_event_id else None
+        if refusal is not None:
+            call.refuse(refusal)
+            return
+        opened = _OpenStream(session, self._ended)
+        # First: the one before it writes down how far it came.
+        self._sessions.attach(session, opened)
+        session.has_memory = True
+        self._streams.add(opened)
+        opened.begin(call.open_stream(FIELDS), self._feeds, self._loop, self._clock)
+
+    def check_patience(self, now: float) -> None:
+        for one in list(self._streams):
+            one.sse.check_patience(now)
+
+    def drain(self) -> None:
+        for one in list(self._streams):
+            one.sse.end(SHUTTING_DOWN, "the server is shutting down")
+
+    def _ended(self, opened: _OpenStream) -> None:
+        self._streams.discard(opened)
+        if self._sessions.detach(opened.session, opened):
+            self._left(opened.session)
+
+
+class _OpenStream:
+    __slots__ = ("_on_end", "session", "sse")
+
+    sse: SseStream
+
+    def __init__(self, session: WatchSession, on_end: Callable[[_OpenStream], None]) -> None:
+        self.session = session
+        self._on_end = on_end
+
+    def begin(self, stream: Stream, feeds: Feeds, loop: Loop, clock: Clock) -> None:
+        session = self.session
+        self.sse = SseStream(stream, feeds, loop, clock, session, session.wanted, self._ended)
+        self.sse.begin()
+
+    def taken_over(self) -> None:
+        self.sse.end(TAKEN_OVER, "another stream is on this session now")
+
+    def _ended(self, sse: SseStream) -> None:
+        self._on_end(self)
+
+
+def _rewind(session: WatchSession, last_event_id: str) -> Refusal | None:
+    found = read_token(last_event_id, session.names)
+    if found is None:
+        message = "the header field last-event-id is no id of an event of this session"
+        return Refusal(INVALID_REQUEST, message, {"field": "last-event-id"})
+    if session.has_memory:
+        rewind(session, found)
+        return None
+    for index, name in enumerate(session.names):
+        if name in found:
+            session.seqs[index], epoch = found[name]
+            session.epochs[index] = session.first_epochs[index] if epoch is None else epoch
+    return None
