@@ -26,12 +26,14 @@ import msgspec
 import uvloop
 
 from router.accept_loop import AcceptLoop
+from router.first_line import Placer
 from router.front import Front
 from router.shard_doors import ShardDoors
 from shared.board import Board, WorkerState
 from shared.clock import SystemClock
 from shared.handoff import ChannelClosed, receive_connections, send_connection
 from shared.log_setup import set_up_logging
+from shared.watch_id import WatchIds
 
 logger = logging.getLogger("router.acceptor")
 
@@ -55,6 +57,7 @@ class AcceptorSpec(msgspec.Struct, frozen=True):
     door_fds: list[int]
     """The sending ends of the workers' channels."""
     control_fd: int
+    instance: str
     fresh_seconds: float
     log: str
 
@@ -70,7 +73,10 @@ class Acceptor:
         board = Board.attach(spec.workers_board_fd, len(spec.door_fds))
         doors = [socket.socket(fileno=fd) for fd in spec.door_fds]
         self._front = Front(
-            ShardDoors(board, self._clock, spec.fresh_seconds, doors), self._clock, self._pass_on
+            ShardDoors(board, self._clock, spec.fresh_seconds, doors),
+            self._clock,
+            self._pass_on,
+            Placer(WatchIds(bytes.fromhex(spec.instance), len(doors))),
         )
         self._accept_loop = AcceptLoop(self._front.accepted)
         self._ending = asyncio.Event()

@@ -57,6 +57,7 @@ class AcceptorPool(ProcessPool):
         listeners: Listeners,
         workers_board: Board,
         doors: Sequence[socket.socket],
+        instance: str,
         log: str,
         on_control: Callable[[socket.socket, bytes], object],
         times: PoolTimes,
@@ -66,6 +67,7 @@ class AcceptorPool(ProcessPool):
         self._listeners = listeners
         self._workers_board_fd = workers_board.fd
         self._door_fds = [door.fileno() for door in doors]
+        self._instance = instance
         self._log = log
         self._on_control = on_control
         self._counted = AcceptorCounts(0, 0, 0)
@@ -83,6 +85,7 @@ class AcceptorPool(ProcessPool):
             "owns_listeners": not self._listeners.are_passed,
             "door_fds": self._door_fds,
             "control_fd": control_fd,
+            "instance": self._instance,
             "fresh_seconds": self._times.fresh_seconds,
             "log": self._log,
         }

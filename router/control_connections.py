@@ -17,9 +17,9 @@ CROSSING_SECONDS: Final = 0.05
 
 
 class ControlConnections:
-    def __init__(self, app: ControlApp, shard_count: int, place: Place) -> None:
+    def __init__(self, app: ControlApp, placer: Placer, place: Place) -> None:
         self._app = app
-        self._placer = Placer(shard_count)
+        self._placer = placer
         self._place = place
         self._loop = asyncio.get_running_loop()
         self._gates: set[ControlGate] = set()

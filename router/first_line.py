@@ -1,8 +1,9 @@
 """Which process is to answer a connection, by the first line of its first request.
 
-A data route goes to the shard that owns its topic, a control route stays here. Whatever is neither is
-refused by a worker like any other request on its connections, so that a refusal is the same wherever it comes
-from: any worker will do. What a line means is remembered by its bytes, because clients repeat them.
+A data route goes to the shard that owns its topic or its watch session, a control route stays here. Whatever
+is neither is refused by a worker like any other request on its connections, so that a refusal is the same
+wherever it comes from: any worker will do, as it does for what any worker answers. What a line means is
+remembered by its bytes, because clients repeat them.
 
 Must not know: workers, sockets.
 """
@@ -11,22 +12,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.errors import INVALID_REQUEST, URI_TOO_LONG, Refusal
+from shared.errors import INVALID_REQUEST, NOT_READY, URI_TOO_LONG, Refusal
 from shared.http_head import LINE_BYTES_MAX, parse_line
 from shared.names import refuse_topic_name, topic_id
 from shared.placement import shard_of
-from shared.routes import Match, resolve
+from shared.routes import TOPIC, WATCH_ID, Match, resolve
+from shared.watch_id import WatchIds
 
 ANY_WORKER: Final = -1
 CONTROL: Final = -2
 
 REMEMBERED_MAX: Final = 8192
 REMEMBERED_BYTES_MAX: Final = 1024
+RETRY_AFTER_MS: Final = 1000
 
 
 class Placer:
-    def __init__(self, shard_count: int) -> None:
-        self._shard_count = shard_count
+    def __init__(self, ids: WatchIds) -> None:
+        self._ids = ids
         self._known: dict[bytes, int] = {}
 
     def place(self, data: bytes) -> int | None:
@@ -46,19 +49,26 @@ class Placer:
 
     def _learn(self, line: bytes) -> int:
         match = _match(line)
-        if isinstance(match, Refusal):
-            placement = ANY_WORKER
-        elif not match.route.is_data:
-            placement = CONTROL
-        elif refuse_topic_name(match.name) is not None:
-            placement = ANY_WORKER
-        else:
-            placement = shard_of(topic_id(match.name), self._shard_count)
+        placement = ANY_WORKER if isinstance(match, Refusal) else self._place(match)
+        if isinstance(match, Match) and match.route.takes_token:
+            # It is sent once, and may have a key in it.
+            return placement
         if len(line) <= REMEMBERED_BYTES_MAX:
             if len(self._known) >= REMEMBERED_MAX:
                 self._known.clear()
             self._known[line] = placement
         return placement
+
+    def _place(self, match: Match) -> int:
+        route = match.route
+        if not route.is_data:
+            return CONTROL
+        if route.variable == WATCH_ID:
+            wid = self._ids.parse(match.name)
+            return ANY_WORKER if wid is None else wid.shard
+        if route.variable != TOPIC or refuse_topic_name(match.name) is not None:
+            return ANY_WORKER
+        return shard_of(topic_id(match.name), self._ids.shard_count)
 
 
 def refusal_of(data: bytes) -> Refusal:
@@ -69,9 +79,11 @@ def refusal_of(data: bytes) -> Refusal:
     if data[end - 1 : end] != b"\r":
         return Refusal(INVALID_REQUEST, "the request line does not end with CRLF")
     match = _match(data[: end - 1])
-    refusal = match if isinstance(match, Refusal) else refuse_topic_name(match.name)
-    assert refusal is not None, "this request has an owner"
-    return refusal
+    refusal = match if isinstance(match, Refusal) else None
+    if isinstance(match, Match) and match.route.variable == TOPIC:
+        refusal = refuse_topic_name(match.name)
+        assert refusal is not None, "this request has an owner"
+    return refusal or Refusal(NOT_READY, "no shard is ready", None, RETRY_AFTER_MS)
 
 
 def _match(line: bytes) -> Match | Refusal:

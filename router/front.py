@@ -72,6 +72,7 @@ class Front:
         shards: Shards,
         clock: Clock,
         on_control: Callable[[socket.socket, bytes], bool],
+        placer: Placer,
         head_seconds: float = HEAD_SECONDS,
         connections_max: int = CONNECTIONS_MAX,
         queued_bytes_max: int = QUEUED_BYTES_MAX,
@@ -86,7 +87,7 @@ class Front:
         self._queued_bytes_max = queued_bytes_max
         self._descriptors_max = descriptors_for_connections() if descriptors_max is None else descriptors_max
         self._loop = asyncio.get_running_loop()
-        self._placer = Placer(len(shards))
+        self._placer = placer
         self._last_words = LastWords()
         # In the order in which they came, which is that of their deadlines.
         self._reading: dict[int, _Waiting] = {}

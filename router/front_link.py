@@ -1,5 +1,5 @@
-"""The front process on the link: it answers the control requests that workers forward, and asks shards for
-their topics.
+"""The front process on the link: it answers the control requests that workers forward, asks shards for their
+topics, gives watch sessions to their homes, and counts what there is over all shards.
 
 What is asked of a shard for its topics is the array of `topicsd/http/topic_list.py`.
 
@@ -16,11 +16,15 @@ from typing import Any, Final
 import msgspec
 
 from router.control import METRICS_TYPE, Control, refused
-from router.topic_count import TopicCount
+from router.reserved_count import ReservedCount
+from router.watch_home import WatchHome
+from shared.board import Board
 from shared.errors import INTERNAL, Refusal
 from shared.forwarded import Forwarded, decode_forwarded, encode_answer
 from shared.http_answer import CLOSE
-from shared.link import FRONT, Asked, LinkKind, LinkPool, LinkServer, serve_links
+from shared.link import FRONT, NEVER_SENT, Asked, LinkKind, LinkPool, LinkServer, serve_links
+from shared.stream_count import StreamCount
+from shared.watch_request import decode_watch_request
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +32,26 @@ LIST_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 0.25
 
 _decode_topics = msgspec.msgpack.Decoder(list[dict[str, Any]]).decode
+_decode_stream = msgspec.msgpack.Decoder(tuple[int, str]).decode
 _decode_shard = msgspec.msgpack.Decoder(int).decode
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
 
 class FrontLink:
-    def __init__(self, instance: str, topics: TopicCount) -> None:
+    def __init__(
+        self,
+        instance: str,
+        board: Board,
+        topics: ReservedCount,
+        streams: StreamCount,
+        watches: WatchHome,
+    ) -> None:
         self._instance = instance
+        self._board = board
         self._topics = topics
+        self._streams = streams
+        self._watches = watches
         self._look_timer: asyncio.TimerHandle | None = None
         self._links = LinkPool(instance)
         self._control: Control | None = None
@@ -57,7 +72,13 @@ class FrontLink:
 
     def _look(self) -> None:
         self._topics.look()
+        self._watches.sessions.look()
+        self._forget_streams()
         self._look_timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+    def _forget_streams(self) -> None:
+        """Those of workers that died are over."""
+        self._streams.keep({slot.pid for slot in self._board})
 
     async def list_shard(
         self, shard: int, prefix: str, after: str, limit: int
@@ -89,10 +110,39 @@ class FrontLink:
         if kind == LinkKind.RESERVE_TOPIC:
             reply(_encode(self._topics.reserve(_decode_shard(payload))))
             return
+        if kind == LinkKind.MAKE_WATCH:
+            self._make_watch(payload, reply)
+            return
+        if kind in (LinkKind.ENTER_STREAM, LinkKind.LEAVE_STREAM):
+            pid, key_id = _decode_stream(payload)
+            is_new = kind == LinkKind.ENTER_STREAM
+            reply(self._enter_stream(pid, key_id) if is_new else self._leave_stream(pid, key_id))
+            return
         assert kind == LinkKind.REQUEST, f"nobody asks the front process for {kind}"
         task = asyncio.get_running_loop().create_task(self._answer(decode_forwarded(payload), reply))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
+
+    def _enter_stream(self, pid: int, key_id: str) -> bytes:
+        self._forget_streams()
+        return _encode(self._streams.enter(pid, key_id))
+
+    def _leave_stream(self, pid: int, key_id: str) -> bytes:
+        self._streams.leave(pid, key_id)
+        return _encode("")
+
+    def _make_watch(self, payload: bytes, reply: Asked) -> None:
+        home = self._watches.reserve(decode_watch_request(payload).names)
+        if isinstance(home, Refusal):
+            reply(_refusal_answer(home))
+            return
+
+        def answered(answer: bytes | None) -> None:
+            if answer == NEVER_SENT:
+                self._watches.sessions.give_back(home)
+            reply(answer or _refusal_answer(self._watches.not_reached(home)))
+
+        self._links.call(str(home), LinkKind.MAKE_WATCH, payload, answered)
 
     async def _answer(self, request: Forwarded, reply: Asked) -> None:
         assert self._control is not None
@@ -112,3 +162,8 @@ class FrontLink:
             # Last of the fields: who asked ends its connection with it.
             fields += CLOSE
         reply(encode_answer(status, fields, [body]))
+
+
+def _refusal_answer(refusal: Refusal) -> bytes:
+    status, content, fields = refused(refusal)
+    return encode_answer(status, fields, [_encode_json(content)])

@@ -58,6 +58,10 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _gauge("topics_bytes_live", "Bytes of live records.", lambda slot: slot.bytes_live),
     _gauge("topics_idempotency_keys", "Remembered idempotency keys.", lambda slot: slot.idempotency_keys),
     _gauge("topics_connections", "Connections of clients.", lambda slot: slot.connections),
+    _gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
+    _gauge(
+        "topics_sse_connections", "Watch sessions that a stream is on.", lambda slot: slot.sse_connections
+    ),
     _counter("topics_appends_total", "Writes that were acked.", lambda slot: slot.appends_total),
     _counter("topics_records_total", "Records that were acked.", lambda slot: slot.records_total),
     _counter("topics_reads_total", "Reads that were answered.", lambda slot: slot.reads_total),

@@ -37,12 +37,14 @@ from router.acceptor_pool import AcceptorPool, Listeners
 from router.control import Control
 from router.control_app import ControlApp
 from router.control_connections import ControlConnections
+from router.first_line import Placer
 from router.front import Front
 from router.front_link import FrontLink
 from router.key_reload import KeyReload, LoadSettings
 from router.listening import ListenRefused, open_listeners, port_of, remove_port_file, write_port_file
 from router.process_pool import PoolTimes, ProcessPool
-from router.topic_count import TopicCount
+from router.reserved_count import TOPICS, WATCH_SESSIONS, ReservedCount
+from router.watch_home import WatchHome
 from router.worker_pool import WorkerPool
 from shared.auth import Keys, parse_keys
 from shared.board import Board
@@ -51,6 +53,8 @@ from shared.config import Settings
 from shared.errors import Refusal
 from shared.log_setup import fields
 from shared.program_version import program_version
+from shared.stream_count import StreamCount
+from shared.watch_id import WatchIds
 
 logger = logging.getLogger(__name__)
 
@@ -164,17 +168,23 @@ class _Supervisor:
             lambda shard, handed: self._front.returned(shard, handed),
             self._times,
         )
-        self._link = FrontLink(self._instance, TopicCount(self._board, settings.max_topics))
+        topics = ReservedCount(self._board, settings.max_topics, TOPICS)
+        sessions = ReservedCount(self._board, settings.max_watch_sessions, WATCH_SESSIONS)
+        streams = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
+        self._link = FrontLink(
+            self._instance, self._board, topics, streams, WatchHome(self._pool.doors, sessions)
+        )
         self._control = Control(
             self._pool, clock, program_version(), self._link.list_shard, self._front_counters
         )
         self._app = ControlApp(self._control, parse_keys(settings.api_keys), settings.probe_auth)
+        placer = Placer(WatchIds(bytes.fromhex(self._instance), self._shard_count))
         self._controls = ControlConnections(
             self._app,
-            self._shard_count,
+            placer,
             lambda connection, data, placement: self._front.place(connection, data, placement),
         )
-        self._front = Front(self._pool.doors, clock, self._controls.adopt)
+        self._front = Front(self._pool.doors, clock, self._controls.adopt, placer)
         self._accept_loop = AcceptLoop(self._front.accepted)
         self._acceptors: AcceptorPool | None = None
         if settings.fronts > 1:
@@ -185,6 +195,7 @@ class _Supervisor:
                 self._listeners,
                 self._board,
                 self._pool.senders,
+                self._instance,
                 settings.log,
                 self._controls.adopt,
                 self._times,

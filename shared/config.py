@@ -199,6 +199,41 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
 
+    max_watch_sessions: Annotated[
+        int,
+        Setting(
+            help="Watch sessions that may exist; 0 is unlimited.",
+            unit="sessions",
+            minimum=0,
+            maximum=1_000_000_000,
+        ),
+    ] = 10_000
+
+    max_watch_topics: Annotated[
+        int,
+        Setting(help="Topics that one watch session may have.", unit="topics", minimum=1, maximum=1000),
+    ] = 256
+
+    max_sse_connections: Annotated[
+        int,
+        Setting(
+            help="Streams of events that may be open; 0 is unlimited.",
+            unit="connections",
+            minimum=0,
+            maximum=1_000_000_000,
+        ),
+    ] = 10_000
+
+    max_sse_connections_per_key: Annotated[
+        int,
+        Setting(
+            help="Streams of events of one key that may be open; 0 is unlimited.",
+            unit="connections",
+            minimum=0,
+            maximum=1_000_000_000,
+        ),
+    ] = 1000
+
     max_inflight_per_key: Annotated[
         int,
         Setting(

@@ -30,6 +30,10 @@ class Forwarded(msgspec.Struct, array_like=True):
     body: bytes
     prefixes: tuple[str, ...] = ()
     asked_ms: int = 0
+    key_id: str = ""
+    """Of the key; empty when there are no keys."""
+    last_event_id: str = ""
+    is_head: bool = False
 
 
 class ForwardedAnswer(NamedTuple):

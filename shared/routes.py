@@ -1,8 +1,9 @@
 """Every route of the API in one table, and which process answers it.
 
-A route is `data` when one topic owns it: the worker of that topic's shard answers. The others are `control`
-and answered by the front process. A path is split as it was sent; each segment is decoded once and never
-split again, so `%2F` is a character of a name, which no name can have.
+A route is `data` when a worker answers it: that of the shard which owns the topic, or the watch session, in
+the path, or any worker where there is none. The others are `control` and answered by the front process. A
+path is split as it was sent; each segment is decoded once and never split again, so `%2F` is a character of
+a name, which no name can have.
 
 Must not know: what a handler does, sockets.
 """
@@ -15,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 from shared.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
 
 TOPIC: Final = ":topic"
+WATCH_ID: Final = ":wid"
 
 
 class Route(NamedTuple):
@@ -27,6 +29,14 @@ class Route(NamedTuple):
     """Needs no key."""
     is_built: bool = True
     """False is answered `501 not_implemented`."""
+    is_stream: bool = False
+    """The answer does not end. Connections move to the process that has what is streamed."""
+    takes_token: bool = False
+    """The key may stand in the query, where a browser cannot set a header field."""
+    variable: str = ""
+    """The segment of the pattern that begins with a colon, if there is one."""
+    is_plain: bool = True
+    """It is built, and about one topic: the table of handlers has it."""
 
 
 class Match(NamedTuple):
@@ -34,12 +44,17 @@ class Match(NamedTuple):
     name: str
     """What stands in the place of the pattern's `:`, decoded; empty when it has none."""
 
+    @property
+    def bound_name(self) -> str:
+        """The name that a key has to be for; empty when the path has none."""
+        return "" if self.route.variable == WATCH_ID else self.name
+
 
 def _scopes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-ROUTES: Final[tuple[Route, ...]] = (
+_WRITTEN: Final[tuple[Route, ...]] = (
     Route("GET", "/v0/topics", "list_topics", _scopes("read"), is_data=False),
     Route("PUT", "/v0/topics/:topic", "put_topic", _scopes("admin"), is_data=True),
     Route("GET", "/v0/topics/:topic", "topic_state", _scopes("read"), is_data=True),
@@ -56,15 +71,24 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=False, is_built=False),
     Route("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False, is_built=False),
     Route("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False, is_built=False),
-    Route("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=False, is_built=False),
-    Route("GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=False, is_built=False),
-    Route("GET", "/v0/ws", "web_socket", _scopes("read"), is_data=False, is_built=False),
+    Route("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
+    Route("GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True),
+    Route("GET", "/v0/ws", "web_socket", _scopes("read"), is_data=False, is_built=False, takes_token=True),
     Route("GET", "/v0/health", "health", _scopes(""), is_data=False, is_open=True),
     Route("GET", "/healthz", "health", _scopes(""), is_data=False, is_open=True),
     Route("GET", "/v0/ready", "ready", _scopes(""), is_data=False, is_open=True),
     Route("GET", "/readyz", "ready", _scopes(""), is_data=False, is_open=True),
     Route("GET", "/v0/metrics", "metrics", _scopes("read"), is_data=False),
 )
+
+
+def _completed(route: Route) -> Route:
+    variable = next((part for part in route.pattern.split("/") if part.startswith(":")), "")
+    is_plain = route.is_built and route.is_data and variable == TOPIC
+    return route._replace(variable=variable, is_plain=is_plain)
+
+
+ROUTES: Final = tuple(map(_completed, _WRITTEN))
 
 
 def _table() -> dict[tuple[str, ...], dict[str, Route]]:

@@ -40,6 +40,7 @@ from topicsd.http.known_heads import KnownHeads
 from topicsd.http.patience import Connection
 from topicsd.http.peers import Peers
 from topicsd.http.topic_list import list_topics
+from topicsd.http.watching import WATCHING
 from topicsd.shard_start import ShardStart, StartEnded, StartRefused
 from topicsd.vital_signs import BEAT_SECONDS, VitalSigns
 from topicsd.worker_spec import SPEC_VARIABLE, Spec
@@ -204,6 +205,8 @@ class Worker:
             self._dispatch.answer_link(payload, asked)
         elif kind == LinkKind.LIST_TOPICS:
             asked(list_topics(self._shard.state, payload))
+        elif kind in WATCHING:
+            self._dispatch.watching.answer_link(kind, payload, asked)
         elif kind == LinkKind.KEYS:
             self._dispatch.keys = parse_keys(payload.decode())
             asked(b"taken")
@@ -212,6 +215,7 @@ class Worker:
         now = self._clock.monotonic()
         for lane in list(self._lanes):
             lane.check_patience(now)
+        self._dispatch.watching.check_patience(now)
         self._loop.call_later(PATIENCE_CHECK_SECONDS, self._check_patience)
 
     # -- the end -------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from router.accept_loop import AcceptLoop
 from router.control import Control
 from router.control_app import ControlApp
 from router.control_connections import ControlConnections
+from router.first_line import Placer
 from router.front import Front
 from router.listening import open_listeners, port_of
 from router.process_pool import PoolTimes
@@ -37,6 +38,7 @@ from shared.board import Board
 from shared.clock import SystemClock
 from shared.config import Settings
 from shared.log_setup import set_up_logging
+from shared.watch_id import WatchIds
 
 PROJECT = Path(__file__).parents[2]
 FAKE_WORKER = (sys.executable, "-m", "tests.harness.fake_worker")
@@ -105,8 +107,9 @@ class FrontStage:
         )
         self.control = Control(self.pool, clock, "0.0.0", list_shard)
         self.app = ControlApp(self.control, parse_keys(api_keys), probes_need_key=False)
-        self.controls = ControlConnections(self.app, shard_count, lambda *given: self.front.place(*given))
-        self.front = Front(self.pool.doors, clock, self.controls.adopt, head_seconds, connections_max)
+        placer = Placer(WatchIds(b"front-stage-----", shard_count))
+        self.controls = ControlConnections(self.app, placer, lambda *given: self.front.place(*given))
+        self.front = Front(self.pool.doors, clock, self.controls.adopt, placer, head_seconds, connections_max)
         listeners = open_listeners("127.0.0.1", 0)
         self.port = port_of(listeners)
         self.accept_loop = AcceptLoop(self.front.accepted)

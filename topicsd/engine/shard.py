@@ -78,6 +78,7 @@ class Shard:
 
         Raises `DirectoryInUse`, `RecoveryRefused` or `UnreadableLog`; each says why in a sentence.
         """
+        self.identity = identity
         self._lock = DirLock(fs, paths.lock)
         self._files = LogFiles(fs)
         self.state = state = ShardState(clock, settings, self._files)

@@ -138,7 +138,11 @@ class AppLane(RequestHandler):
         """The client waits to be told that it may send the body; one that may not is told why not."""
         self._has_said_continue = True
         match = known.match
-        refusal = match if isinstance(match, Refusal) else self._dispatch.refuse_key(match, fields)
+        refusal = (
+            match
+            if isinstance(match, Refusal)
+            else self._dispatch.refuse_key(match, fields, known.line.query)
+        )
         if refusal is not None:
             self._refuse(refusal)
         elif known.line.minor_version and not self._reader.body_bytes:
@@ -178,6 +182,8 @@ class AppLane(RequestHandler):
         """aiohttp is done with the connection, and with the task that waits for an answer."""
         self._is_over = True
         self._app.connections.closed(self)
+        # aiohttp has no transport any more that it could close with the task.
+        self.transport = None
         # Later: the task that ends with it may be the caller.
         asyncio.get_running_loop().call_soon(super().connection_lost, None)
         return ConnectionStream(self._wire, self._app.connections, self._monotonic, head)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, TypeVar, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -29,6 +29,7 @@ from topicsd.engine.requests import NO_META, AppendRequest, NewRecord
 from topicsd.http.large_bodies import control_look, look_at_append, needs_look
 
 T = TypeVar("T")
+Consistency = Literal["eventual", "strong"]
 
 META_KEYS_MAX = 64
 TOLD_MAX = 240
@@ -39,6 +40,7 @@ CHOICES: Final = {
     "type": get_args(TopicType),
     "discard": get_args(Discard),
     "durability": get_args(Durability),
+    "consistency": get_args(Consistency),
 }
 
 
@@ -91,7 +93,7 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
     if is_deep and are_too_deep(_control_parts(body, request), CONTROL_DEPTH_MAX):
         return _too_deep(f"{CONTROL_DEPTH_MAX} levels beside data and meta")
     if request.node is not None:
-        refusal = _refuse_node(request.node, limits.max_node_bytes)
+        refusal = refuse_node(request.node, limits.max_node_bytes)
         if refusal is not None:
             return refusal
     if len(body) > limits.max_record_bytes:
@@ -112,37 +114,37 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
 
 
 def decode_diff(body: bytes) -> DiffBody | Refusal:
-    request = _decode_control(_diff.decode, body, _look_at_diff)
+    request = decode_control_body(_diff.decode, body, _look_at_diff)
     if isinstance(request, Refusal):
         return request
     refusal = None
     if not 0 <= request.from_seq <= NUMBER_MAX or request.limit < 0 or request.wait_ms < 0:
-        refusal = _refuse_number("from_seq", request.from_seq)
+        refusal = refuse_number("from_seq", request.from_seq)
         # These are clamped from above.
         for field, value in (("limit", min(request.limit, 0)), ("wait_ms", min(request.wait_ms, 0))):
-            refusal = refusal or _refuse_number(field, value)
+            refusal = refusal or refuse_number(field, value)
     if may_hold_nul(body):
         nodes = [request.node] if isinstance(request.node, str) else request.node
-        refusal = refusal or _refuse_nul_in("node", nodes)
+        refusal = refusal or refuse_nul_in("node", nodes)
     return refusal or request
 
 
 def decode_delete(body: bytes) -> DeleteBody | Refusal:
-    request = _decode_control(_delete.decode, body, _look_at_delete)
+    request = decode_control_body(_delete.decode, body, _look_at_delete)
     if isinstance(request, Refusal):
         return request
-    refusal = _refuse_number("before_seq", request.before_seq)
+    refusal = refuse_number("before_seq", request.before_seq)
     if may_hold_nul(body):
         match = [request.match] if isinstance(request.match, str) else request.match
-        refusal = refusal or _refuse_nul_in("match", match)
+        refusal = refusal or refuse_nul_in("match", match)
     return refusal or request
 
 
 def decode_patch(body: bytes) -> TopicConfigPatch | Refusal:
-    return _decode_control(_patch.decode, body, _look_at_patch)
+    return decode_control_body(_patch.decode, body, _look_at_patch)
 
 
-def _decode_control(
+def decode_control_body(
     decode: Callable[[bytes], T], body: bytes, look: Callable[[bytes], Refusal | None]
 ) -> T | Refusal:
     """A body without data: none is an empty object."""
@@ -217,7 +219,7 @@ def _told(error: msgspec.DecodeError) -> str:
     return text if len(text) <= TOLD_MAX else f"{text[: TOLD_MAX // 2]}...{text[-TOLD_MAX // 2 :]}"
 
 
-def _refuse_node(node: str, bytes_max: int) -> Refusal | None:
+def refuse_node(node: str, bytes_max: int) -> Refusal | None:
     """That of the whole request; the engine knows it only as that of each record."""
     size = len(node) if node.isascii() else len(node.encode())
     if size <= bytes_max:
@@ -235,7 +237,7 @@ def _refuse_records(request: AppendRequest, limits: Settings) -> Refusal | None:
 
 
 def _refuse_nul(request: AppendRequest) -> Refusal | None:
-    refusal = _refuse_nul_in("node", [request.node]) or _refuse_nul_in(
+    refusal = refuse_nul_in("node", [request.node]) or refuse_nul_in(
         "idempotency_key", [request.idempotency_key]
     )
     for index, record in enumerate(request.records):
@@ -243,13 +245,13 @@ def _refuse_nul(request: AppendRequest) -> Refusal | None:
         if record.tag or record.node:
             refusal = (
                 refusal
-                or _refuse_nul_in(f"records[{index}].tag", [record.tag])
-                or _refuse_nul_in(f"records[{index}].node", [record.node])
+                or refuse_nul_in(f"records[{index}].tag", [record.tag])
+                or refuse_nul_in(f"records[{index}].node", [record.node])
             )
     return refusal
 
 
-def _refuse_nul_in(field: str, texts: Sequence[str | None] | None) -> Refusal | None:
+def refuse_nul_in(field: str, texts: Sequence[str | None] | None) -> Refusal | None:
     if any(text is not None and "\0" in text for text in texts or ()):
         return Refusal(INVALID_REQUEST, f"{field}: holds a NUL", {"field": field})
     return None
@@ -273,7 +275,7 @@ def _refuse_meta(index: int, record: NewRecord, bytes_max: int) -> Refusal | Non
     return None
 
 
-def _refuse_number(field: str, value: int | None) -> Refusal | None:
+def refuse_number(field: str, value: int | None) -> Refusal | None:
     if value is not None and not 0 <= value <= NUMBER_MAX:
         bound = "at least 0" if value < 0 else f"at most {NUMBER_MAX}"
         return Refusal(INVALID_REQUEST, f"{field}: must be {bound}", {"field": field})

@@ -60,6 +60,9 @@ class Call:
 
     __slots__ = ("body", "closes", "fields", "hurry", "name", "on_answer", "query", "started")
 
+    is_head: bool
+    """Only the head of the answer is wanted."""
+
     def __init__(self, name: str, query: str, fields: Fields, body: bytes, started: float) -> None:
         self.name = name
         self.query = query

@@ -20,18 +20,22 @@ from shared.http_head import Fields
 from shared.link import Asked, LinkPool
 from shared.names import topic_id
 from shared.placement import shard_of
-from shared.routes import Match
+from shared.routes import TOPIC, WATCH_ID, Match, Route
 from topicsd.http.call import Call
-from topicsd.http.forwarding import Forwarder, in_doubt
+from topicsd.http.forwarding import STREAMS, Forwarder, in_doubt
 from topicsd.http.handlers import Handlers
 from topicsd.http.in_flight import InFlight
 from topicsd.http.link_stream import LinkStream
 from topicsd.http.peers import Peers
+from topicsd.http.query import query_text
+from topicsd.http.watching import Watching
 from topicsd.live.stream import Stream
 
 # When the whole server ends, who asked ends too, hurries what it waits for, and closes with the answer. Only
 # when it does not, this worker ends alone.
 LINK_GRACE_SECONDS = 0.3
+# They were asked for where the request came in.
+NO_SCOPES: frozenset[str] = frozenset()
 NO_FIELDS = Fields(None, None, False, "", "", "", "", None, "", "", frozenset(), "", "")
 
 
@@ -55,6 +59,7 @@ class Dispatch:
         self._peers = peers
         self._postman = postman
         settings = handlers.settings
+        self.watching = Watching(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
         self._in_flight = InFlight(settings.max_inflight_per_key)
         self._probes_need_key = settings.probe_auth
         self._forwarder = Forwarder(links, peers, handlers.loop, handlers.monotonic, lambda: self.drains)
@@ -70,7 +75,14 @@ class Dispatch:
 
     def owner_of(self, match: Match) -> int | None:
         """The shard that a request is for; None is the front process."""
-        return shard_of(topic_id(match.name), self._shard_count) if match.route.is_data else None
+        route = match.route
+        if not route.is_data:
+            return None
+        if route.variable == TOPIC:
+            return shard_of(topic_id(match.name), self._shard_count)
+        wid = self.watching.ids.parse(match.name) if route.variable == WATCH_ID else None
+        # What has no owner is refused here, or given on.
+        return self.shard if wid is None else wid.shard
 
     def start(self, match: Match | Refusal, owner: int | None, call: Call) -> None:
         """Have the call answered, once."""
@@ -79,34 +91,53 @@ class Dispatch:
             return
         route = match.route
         call.name = match.name
-        prefixes: tuple[str, ...] = ()
+        key: Key | None = None
         try:
             if self.keys:
-                key = self._check_key(match, call.fields)
-                if isinstance(key, Key):
-                    prefixes = key.prefixes
-                    key = self._enter(key, call)
-                if key is not None:
-                    call.refuse(key)
+                found = self._check_key(match, call.fields, call.query)
+                refusal: Refusal | None
+                if isinstance(found, Refusal):
+                    refusal = found
+                else:
+                    key = found
+                    refusal = None if key is None or route.is_stream else self._enter(key, call)
+                if refusal is not None:
+                    call.refuse(refusal)
                     return
-            if not route.is_built:
-                call.refuse(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not built yet"))
+            if not route.is_plain:
+                self._start_other(route, owner, call, key)
             elif owner == self.shard:
                 self.handlers.start(route.operation, call)
             else:
-                self._forwarder.start(route.operation, owner, call, prefixes)
+                self._forwarder.start(route.operation, owner, call, key)
         except Exception as error:
             call.fail(route.operation, error)
 
-    def refuse_key(self, match: Match, fields: Fields) -> Refusal | None:
+    def _start_other(self, route: Route, owner: int | None, call: Call, key: Key | None) -> None:
+        """What is not about one topic."""
+        if not route.is_built:
+            call.refuse(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not built yet"))
+        elif owner != self.shard:
+            self._forwarder.start(route.operation, owner, call, key)
+        elif route.is_stream:
+            self.watching.opening.open(call, key)
+        else:
+            self.watching.creating.create(call, key)
+
+    def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
         """Why the key that was sent, or none, does not do for this."""
-        found = self._check_key(match, fields)
+        found = self._check_key(match, fields, query)
         return found if isinstance(found, Refusal) else None
 
-    def _check_key(self, match: Match, fields: Fields) -> Key | Refusal | None:
-        if match.route.is_open and not self._probes_need_key:
+    def _check_key(self, match: Match, fields: Fields, query: str) -> Key | Refusal | None:
+        route = match.route
+        if route.is_open and not self._probes_need_key:
             return None
-        return self.keys.check(fields.authorization, match.route.scopes, match.name)
+        if route.takes_token and fields.authorization is None:
+            token = query_text(query, "token")
+            if token is not None:
+                return self.keys.check_token(token, route.scopes, match.bound_name)
+        return self.keys.check(fields.authorization, route.scopes, match.bound_name)
 
     def _enter(self, key: Key, call: Call) -> Refusal | None:
         """Count the request among those of its key, until it is answered."""
@@ -124,14 +155,21 @@ class Dispatch:
         """A request that another process took for a topic of this shard."""
         asked = decode_forwarded(payload)
         fields = NO_FIELDS._replace(
-            content_type=asked.content_type, accept=asked.accept, idempotency_key=asked.idempotency_key
+            content_type=asked.content_type,
+            accept=asked.accept,
+            idempotency_key=asked.idempotency_key,
+            last_event_id=asked.last_event_id,
         )
         call = LinkCall(asked.name, asked.query, fields, asked.body, self.handlers.monotonic(), reply, self)
+        call.is_head = asked.is_head
         self._link_calls.add(call)
         reply.hurry = call.hurry_now
         try:
             if asked.asked_ms and not self.handlers.is_key_kept(asked.name, asked.asked_ms):
                 call.refuse(in_doubt(asked.operation, self.shard, is_keyed=False))
+            elif asked.operation in STREAMS:
+                key = Key(asked.key_id, NO_SCOPES, asked.prefixes) if asked.key_id else None
+                self.watching.opening.open(call, key)
             else:
                 self.handlers.start(asked.operation, call)
         except Exception as error:
@@ -147,6 +185,7 @@ class Dispatch:
     def drain(self) -> None:
         """The process ends: nothing is waited for any more but what is under way."""
         self.drains = True
+        self.watching.drain()
         self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._hurry_links)
 
     def _hurry_links(self) -> None:
@@ -184,7 +223,7 @@ class Dispatch:
 class LinkCall(Call):
     """A call that another process asked for over the link."""
 
-    __slots__ = ("_dispatch", "_reply")
+    __slots__ = ("_dispatch", "_reply", "is_head")
 
     def __init__(
         self,

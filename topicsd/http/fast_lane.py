@@ -6,7 +6,8 @@ L2  Answers leave in the order of the requests. Appends in a row may be on their
     `AHEAD_MAX` of them; any other request starts when those before it are answered, so that it sees
     what they did.
 L3  A connection whose requests are for another shard moves there, when nothing is outstanding and nothing
-    unsent (`drift.py`). The client notices nothing.
+    unsent (`drift.py`), and one that asks for a stream of another shard with that request. The client notices
+    nothing.
 L4  What a connection can make the process hold is bounded: a head, one body up to its limit, the calls
     ahead. A client that sends more than that waits in its socket; one that is too slow is closed.
 
@@ -35,6 +36,7 @@ from topicsd.live.stream import Stream
 AHEAD_MAX = 16
 # A body from here on is gathered apart from its head, so that it is never held twice.
 LARGE_BODY_BYTES = 256 << 10
+LOOK_AGAIN_SECONDS = 0.005
 
 Upgrade = Callable[[asyncio.Transport, bytes], None]
 """Moves a connection, with the bytes that were read of its next request, to the application."""
@@ -206,6 +208,8 @@ class FastLane(asyncio.Protocol):
                 if not self._calls:
                     self._move(data[at:])
                 return 0
+            if known.is_stream and not self._calls and self._move_to_stream(data[at:], known.owner):
+                return 0
         if self._calls and not (known.is_append and self._takes_appends):
             return 0
         body_at = head_end + 4
@@ -252,6 +256,16 @@ class FastLane(asyncio.Protocol):
         self._connections.closed(self)
         self._upgrade(self._transport, data)
 
+    def _move_to_stream(self, data: bytes, owner: int | None) -> bool:
+        """Whether the connection went to the shard that the stream comes from, or will soon."""
+        if owner is None or owner == self._shard or self._is_at_eof:
+            return False
+        if self._transport.get_write_buffer_size():
+            # Answers that were just written would be lost.
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._go_on)
+            return True
+        return self._go_over(data, owner)
+
     def _move_over(self, data: bytes, drift: Drift) -> bool:
         """Whether the connection went to the shard that it came to belong to, with the request that begins.
 
@@ -262,6 +276,9 @@ class FastLane(asyncio.Protocol):
             return False
         if not drift.may_move(self._monotonic()):
             return False
+        return self._go_over(data, shard)
+
+    def _go_over(self, data: bytes, shard: int) -> bool:
         if not self._dispatch.move(self._transport, data, shard):
             return False
         self._is_closing = True

@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from shared.auth import Key
 from shared.errors import IN_DOUBT, NOT_READY, Refusal
 from shared.forwarded import Forwarded, decode_answer, encode_forwarded
 from shared.http_answer import CLOSE
@@ -62,7 +63,7 @@ class Forwarder:
         self.is_ending = is_ending
         self.count = 0
 
-    def start(self, operation: str, owner: int | None, call: Call, prefixes: tuple[str, ...]) -> None:
+    def start(self, operation: str, owner: int | None, call: Call, key: Key | None) -> None:
         """Have it answered by the shard, or by the front process (None)."""
         if owner is not None and self.peers is not None:
             refusal = self.peers.refusal(owner)
@@ -79,7 +80,11 @@ class Forwarder:
             fields.accept,
             fields.idempotency_key,
             call.body,
-            prefixes,
+            () if key is None else key.prefixes,
+            0,
+            "" if key is None else key.id,
+            fields.last_event_id,
+            call.is_head,
         )
         Foreign(self, owner, call, asked).ask()
 

@@ -44,7 +44,7 @@ FRAME_BYTES = 64
 class Handlers:
     def __init__(self, shard: Shard, settings: Settings, loop: Loop, caps: Caps | None = None) -> None:
         """`caps` are those of a server of several shards."""
-        self._shard = shard
+        self.shard = shard
         self._topics = shard.state.topics
         self.settings = settings
         self.loop = loop
@@ -98,7 +98,7 @@ class Handlers:
             request.idempotency_key = call.fields.idempotency_key
         if request.config is not None and request.config.type == "queue":
             # It means something only to a write that creates the topic.
-            if call.name not in self._shard.state.topics:
+            if call.name not in self.shard.state.topics:
                 call.refuse(_no_queues())
                 return
             request.config = None
@@ -118,7 +118,7 @@ class Handlers:
             except Exception as error:
                 call.fail("append", error)
 
-        caps, state = self._caps, self._shard.state
+        caps, state = self._caps, self.shard.state
         counts_topic = caps.counts_topics and call.name not in state.topics and request.create is not False
         if counts_topic or caps.bytes_max:
             self._append_capped(call, request, reply, counts_topic)
@@ -139,7 +139,7 @@ class Handlers:
                 caps.end_bytes(size)
                 reply(answer)
 
-        make = _guarded(call, "append", lambda: append(self._shard.state, call.name, request, told))
+        make = _guarded(call, "append", lambda: append(self.shard.state, call.name, request, told))
         if counts_topic:
             caps.with_topic(call.name, make, told)
         else:
@@ -147,7 +147,7 @@ class Handlers:
 
     def is_key_kept(self, name: str, asked_ms: int) -> bool:
         """Whether an idempotency key that was used so long ago is still known, if its write was done."""
-        topic = self._shard.state.topics.get(name)
+        topic = self.shard.state.topics.get(name)
         return topic is None or topic.config.idempotency_window_ms > asked_ms
 
     def _put_topic(self, call: Call) -> None:
@@ -169,7 +169,7 @@ class Handlers:
             call.send(encode(body), 201 if answer.created else 200)
 
         reply = _reply(call, told)
-        state, caps = self._shard.state, self._caps
+        state, caps = self.shard.state, self._caps
         if caps.counts_topics and call.name not in state.topics:
             make = _guarded(call, "put_topic", lambda: put_topic(state, call.name, patch, reply))
             caps.with_topic(call.name, make, reply)
@@ -178,7 +178,7 @@ class Handlers:
 
     def _topic_state(self, call: Call) -> None:
         touch = query_boolean(call.query, "touch", True)
-        state = touch if isinstance(touch, Refusal) else topic_state(self._shard.state, call.name, touch)
+        state = touch if isinstance(touch, Refusal) else topic_state(self.shard.state, call.name, touch)
         if isinstance(state, Refusal):
             call.refuse(state)
             return
@@ -217,7 +217,7 @@ class Handlers:
             self.loop.call_soon(self._caps.publish)
             call.send(encode(body))
 
-        delete_topic(self._shard.state, call.name, if_empty, _reply(call, told))
+        delete_topic(self.shard.state, call.name, if_empty, _reply(call, told))
 
     def _delete_records(self, call: Call) -> None:
         body = decode_delete(call.body)
@@ -238,7 +238,7 @@ class Handlers:
             }
             call.send(encode(body))
 
-        delete_records(self._shard.state, call.name, request, _reply(call, told))
+        delete_records(self.shard.state, call.name, request, _reply(call, told))
 
 
 def _guarded(call: Call, what: str, make: Callable[[], None]) -> Callable[[], None]:

@@ -25,7 +25,8 @@ class KnownLine(NamedTuple):
     owner: int | None
     is_append: bool
     is_plain: bool
-    """HTTP/1.1, a path, no HEAD."""
+    """HTTP/1.1, a path, no HEAD, no stream."""
+    is_stream: bool
 
 
 class KnownFields(NamedTuple):
@@ -53,14 +54,17 @@ class KnownHeads:
             return line
         match = resolve("GET" if line.method == "HEAD" else line.method, line.path)
         is_match = isinstance(match, Match)
+        is_stream = is_match and match.route.is_stream  # type: ignore[union-attr]
         known = KnownLine(
             line,
             match,
             self._dispatch.owner_of(match) if isinstance(match, Match) else None,
             is_match and match.route.operation == "append",  # type: ignore[union-attr]
-            line.minor_version == 1 and not line.authority and line.method != "HEAD",
+            line.minor_version == 1 and not line.authority and line.method != "HEAD" and not is_stream,
+            is_stream,
         )
-        if len(text) <= REMEMBERED_BYTES_MAX:
+        # A line of a stream is sent once, and may have a key in it.
+        if len(text) <= REMEMBERED_BYTES_MAX and not (is_match and match.route.takes_token):  # type: ignore[union-attr]
             if len(self._lines) >= REMEMBERED_MAX:
                 self._lines.clear()
             self._lines[text] = known

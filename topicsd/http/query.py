@@ -12,11 +12,14 @@ from shared.errors import INVALID_REQUEST, Refusal
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
+def query_text(query: str, name: str) -> str | None:
+    """The value of a parameter; the last one when it is sent twice."""
+    return dict(parse_qsl(query, keep_blank_values=True)).get(name) if query else None
+
+
 def query_boolean(query: str, name: str, default: bool) -> bool | Refusal:
     """The value of a boolean parameter; the last one when it is sent twice."""
-    if not query:
-        return default
-    value = dict(parse_qsl(query, keep_blank_values=True)).get(name)
+    value = query_text(query, name)
     if value is None:
         return default
     known = _BOOLEANS.get(value)

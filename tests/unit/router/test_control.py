@@ -347,5 +347,5 @@ def test_a_query_is_clamped_and_decoded_once(query: str, parsed: ListQuery) -> N
 
 
 def test_what_is_not_built_says_so(ask: Asked) -> None:
-    status, told = ask("create_watch")
+    status, told = ask("put_router")
     assert (status, told["error"]["code"]) == (501, "not_implemented")

@@ -7,21 +7,36 @@ from shared.http_head import LINE_BYTES_MAX
 from shared.names import topic_id
 from shared.placement import shard_of
 from shared.routes import ROUTES
+from shared.watch_id import WatchIds
 
 SHARDS = 5
+IDS = WatchIds(b"instance--------", SHARDS)
+WID = IDS.make(3, bytes(range(16)))
 
 
 @pytest.fixture
 def placer() -> Placer:
-    return Placer(SHARDS)
+    return Placer(IDS)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation)
 def test_every_route_is_placed(placer: Placer, route: object) -> None:
-    path = route.pattern.replace(":topic", "orders").replace(":router", "r").replace(":wid", "w")  # type: ignore[attr-defined]
+    path = route.pattern.replace(":topic", "orders").replace(":router", "r").replace(":wid", WID)  # type: ignore[attr-defined]
     line = f"{route.method} {path}?x=1 HTTP/1.1\r\n".encode()  # type: ignore[attr-defined]
-    owner = shard_of(topic_id("orders"), SHARDS)
-    assert placer.place(line) == (owner if route.is_data else CONTROL)  # type: ignore[attr-defined]
+    owner = {":topic": shard_of(topic_id("orders"), SHARDS), ":wid": 3, "": ANY_WORKER}
+    assert placer.place(line) == (owner[route.variable] if route.is_data else CONTROL)  # type: ignore[attr-defined]
+
+
+def test_the_id_of_another_server_has_no_home_here(placer: Placer) -> None:
+    wid = WatchIds(b"another---------", SHARDS).make(3, bytes(16))
+    for one in (wid, WID[:-1], "w"):
+        assert placer.place(f"GET /v0/watch/{one} HTTP/1.1\r\n".encode()) == ANY_WORKER
+
+
+def test_a_line_that_may_have_a_key_in_it_is_not_remembered(placer: Placer) -> None:
+    for _ in range(2):
+        assert placer.place(f"GET /v0/watch/{WID}?token=secret HTTP/1.1\r\n".encode()) == 3
+    assert placer._known == {}
 
 
 def test_a_name_is_decoded_before_it_is_placed(placer: Placer) -> None:

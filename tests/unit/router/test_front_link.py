@@ -13,14 +13,32 @@ import msgspec
 import pytest
 import uvloop
 
-from router import front_link
+from router import front_link, reserved_count
 from router.control import METRICS_TYPE, Answer
 from router.front_link import FrontLink
-from router.topic_count import TopicCount
-from shared.board import Board
+from router.reserved_count import ReservedCount
+from router.watch_home import WatchHome
+from shared.board import Board, WorkerState
+from shared.errors import Refusal
 from shared.link import FRONT, LinkKind, LinkPool, serve_links
+from shared.stream_count import StreamCount
+from shared.watch_request import WatchRequest, encode_watch_request
+from tests.harness.whole_server import name_on
 
 TOPICS = [{"topic": "a", "count": 1}]
+
+
+class Doors:
+    """Of shards that all serve."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def __len__(self) -> int:
+        return len(self._board)
+
+    def refusal(self, shard: int) -> Refusal | None:
+        return None
 
 
 class Control:
@@ -38,7 +56,11 @@ def run(play: Callable[[FrontLink, str], Coroutine[Any, Any, None]]) -> None:
     async def whole() -> None:
         instance = os.urandom(8).hex()
         board = Board.create(2)
-        link = FrontLink(instance, TopicCount(board, 0))
+        topics, sessions = (
+            ReservedCount(board, 0, counted)
+            for counted in (reserved_count.TOPICS, reserved_count.WATCH_SESSIONS)
+        )
+        link = FrontLink(instance, board, topics, StreamCount(1, 0), WatchHome(Doors(board), sessions))
         await link.start(Control())  # type: ignore[arg-type]
         try:
             await play(link, instance)
@@ -115,5 +137,65 @@ def test_a_shard_that_hangs_counts_as_one_that_does_not_answer(monkeypatch: pyte
         worker = await serve_links(instance, "0", lambda kind, payload, reply: None)
         assert await link.list_shard(0, "", "", 7) is None
         worker.close()
+
+    run(play)
+
+
+# -- watch sessions and streams ----------------------------------------------------------------------------
+
+
+async def ask(instance: str, kind: LinkKind, payload: bytes) -> bytes:
+    links = LinkPool(instance)
+    answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    links.call(FRONT, kind, payload, answered.set_result)
+    answer = await asyncio.wait_for(answered, 5)
+    links.close()
+    assert answer is not None
+    return answer
+
+
+def watch_of(shard: int) -> bytes:
+    name = name_on(shard, 2, "watched")
+    return encode_watch_request(
+        WatchRequest([name], [0], [None], "", [], 1, 1, 1000, False, True, True, False, False)
+    )
+
+
+def test_a_request_for_a_session_goes_to_its_home_and_the_answer_passes_through() -> None:
+    async def play(link: FrontLink, instance: str) -> None:
+        seen = []
+
+        def serve(kind: int, payload: bytes, reply: Callable[[bytes], None]) -> None:
+            seen.append((kind, payload))
+            reply(b"as it is")
+
+        for shard in range(2):
+            link._board.slot(shard).state = WorkerState.READY
+        worker = await serve_links(instance, "1", serve)
+        assert await ask(instance, LinkKind.MAKE_WATCH, watch_of(1)) == b"as it is"
+        assert seen == [(LinkKind.MAKE_WATCH, watch_of(1))]
+        worker.close()
+        # The other one was never reached, so nothing is taken for it.
+        answer = await ask(instance, LinkKind.MAKE_WATCH, watch_of(0))
+        assert struct.unpack_from("<H", answer)[0] == 503
+        assert b'"shard":0' in answer
+        link._watches.sessions.look()
+        assert [link._watches.sessions.of(shard) for shard in range(2)] == [0, 1]
+
+    run(play)
+
+
+def test_streams_are_counted_and_those_of_a_process_that_is_gone_are_given_back() -> None:
+    async def enter(instance: str, pid: int) -> Any:
+        answer = await ask(instance, LinkKind.ENTER_STREAM, msgspec.msgpack.encode([pid, ""]))
+        return msgspec.msgpack.decode(answer)
+
+    async def play(link: FrontLink, instance: str) -> None:
+        link._board.slot(0).pid, link._board.slot(1).pid = 10, 11
+        assert [await enter(instance, 10), await enter(instance, 11)] == ["", "max_sse_connections"]
+        await ask(instance, LinkKind.LEAVE_STREAM, msgspec.msgpack.encode([10, ""]))
+        assert [await enter(instance, 11), await enter(instance, 10)] == ["", "max_sse_connections"]
+        link._board.slot(1).pid = 0
+        assert await enter(instance, 10) == ""
 
     run(play)

@@ -8,11 +8,15 @@ import socket
 import pytest
 import uvloop
 
+from router.first_line import Placer
 from router.front import Front
 from shared.clock import SystemClock
 from shared.errors import NOT_READY, Refusal
 from shared.handoff import Handed
+from shared.watch_id import WatchIds
 from tests.harness.front_stage import request, until
+
+PLACER = Placer(WatchIds(b"instance--------", 1))
 
 
 class _FullShards:
@@ -37,7 +41,7 @@ class _FullShards:
 def test_who_waits_for_room_in_vain_is_told(goes_down: bool) -> None:
     async def run() -> bytes:
         shards = _FullShards()
-        front = Front(shards, SystemClock(), lambda connection, data: True, head_seconds=0.2)
+        front = Front(shards, SystemClock(), lambda connection, data: True, PLACER, head_seconds=0.2)
         client, accepted = socket.socketpair()
         client.setblocking(False)
         accepted.setblocking(False)
@@ -59,7 +63,7 @@ def test_who_waits_for_room_in_vain_is_told(goes_down: bool) -> None:
 
 def test_a_returned_connection_is_answered_though_its_shard_is_up_again() -> None:
     async def run() -> bytes:
-        front = Front(_FullShards(), SystemClock(), lambda connection, data: True)
+        front = Front(_FullShards(), SystemClock(), lambda connection, data: True, PLACER)
         client, accepted = socket.socketpair()
         front.returned(0, [Handed(accepted.detach(), b"")])
         answer = client.recv(4096)
@@ -73,7 +77,7 @@ def test_a_returned_connection_is_answered_though_its_shard_is_up_again() -> Non
 @pytest.mark.parametrize("bound", [{"queued_bytes_max": 10}, {"descriptors_max": 0}, {"connections_max": 0}])
 def test_more_than_may_wait_is_told_at_once(bound: dict[str, int]) -> None:
     async def run() -> bytes:
-        front = Front(_FullShards(), SystemClock(), lambda connection, data: True, **bound)  # type: ignore[arg-type]
+        front = Front(_FullShards(), SystemClock(), lambda connection, data: True, PLACER, **bound)  # type: ignore[arg-type]
         client, accepted = socket.socketpair()
         accepted.setblocking(False)
         client.send(request("GET", "/v0/topics/a"))
@@ -98,7 +102,7 @@ def test_what_the_supervisor_has_no_room_for_waits_its_turn() -> None:
                 connection.close()
             return has_room
 
-        front = Front(_FullShards(), SystemClock(), on_control)
+        front = Front(_FullShards(), SystemClock(), on_control, PLACER)
         clients = []
         for number in range(3):
             client, accepted = socket.socketpair()

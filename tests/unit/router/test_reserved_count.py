@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from router.topic_count import TopicCount
+from router.reserved_count import TOPICS, ReservedCount
 from shared.board import WorkerState
 from tests.harness.manual_clock import ManualClock
 from tests.harness.small_board import SmallBoard
@@ -27,7 +27,7 @@ def _make(small: SmallBoard, shard: int, makes: bool = True) -> None:
 
 
 def test_no_more_are_allowed_than_there_may_be_whoever_asks(small: SmallBoard) -> None:
-    count = TopicCount(small.board, 5)
+    count = ReservedCount(small.board, 5, TOPICS)
     assert [count.reserve(shard) for shard in (0, 1, 0, 1, 1, 0, 1)] == [True] * 5 + [False] * 2
     for shard in (0, 1, 0, 1, 1):
         _make(small, shard)
@@ -35,7 +35,7 @@ def test_no_more_are_allowed_than_there_may_be_whoever_asks(small: SmallBoard) -
 
 
 def test_what_was_allowed_and_not_made_is_given_back(small: SmallBoard) -> None:
-    count = TopicCount(small.board, 1)
+    count = ReservedCount(small.board, 1, TOPICS)
     assert count.reserve(0)
     assert count.reserve(1) is False
     _make(small, 0, makes=False)
@@ -44,7 +44,7 @@ def test_what_was_allowed_and_not_made_is_given_back(small: SmallBoard) -> None:
 
 def test_a_topic_that_is_deleted_makes_room_at_once(small: SmallBoard) -> None:
     small.begin(0, pid=1, topics=3)
-    count = TopicCount(small.board, 3)
+    count = ReservedCount(small.board, 3, TOPICS)
     assert count.reserve(1) is False
     small.board.slot(0).topics -= 1
     assert count.reserve(1)
@@ -53,7 +53,7 @@ def test_a_topic_that_is_deleted_makes_room_at_once(small: SmallBoard) -> None:
 
 def test_a_shard_that_is_down_has_the_topics_that_it_had(small: SmallBoard) -> None:
     small.begin(1, pid=7, topics=4)
-    count = TopicCount(small.board, 6)
+    count = ReservedCount(small.board, 6, TOPICS)
     count.look()
     small.end(1)
     assert [count.reserve(0) for _ in range(3)] == [True, True, False]
@@ -68,7 +68,7 @@ def test_a_shard_that_is_down_has_the_topics_that_it_had(small: SmallBoard) -> N
 def test_the_reservations_of_a_worker_that_died_are_given_back_when_it_is_ready_again(
     small: SmallBoard,
 ) -> None:
-    count = TopicCount(small.board, 2)
+    count = ReservedCount(small.board, 2, TOPICS)
     assert count.reserve(1)
     assert count.reserve(1)
     small.end(1)
@@ -79,7 +79,7 @@ def test_the_reservations_of_a_worker_that_died_are_given_back_when_it_is_ready_
 
 def test_nothing_is_allowed_before_every_shard_has_said_what_it_has(small: SmallBoard) -> None:
     small.end(1)
-    count = TopicCount(small.board, 10)
+    count = ReservedCount(small.board, 10, TOPICS)
     assert count.reserve(0) is None
     small.board.slot(1).state = WorkerState.REFUSED
     assert count.reserve(0) is True
@@ -87,7 +87,7 @@ def test_nothing_is_allowed_before_every_shard_has_said_what_it_has(small: Small
 
 def test_without_a_bound_everything_is_allowed(small: SmallBoard) -> None:
     small.end(1)
-    assert TopicCount(small.board, 0).reserve(0) is True
+    assert ReservedCount(small.board, 0, TOPICS).reserve(0) is True
 
 
 def test_whatever_happens_in_whatever_order_there_are_never_more() -> None:
@@ -95,7 +95,7 @@ def test_whatever_happens_in_whatever_order_there_are_never_more() -> None:
     for seed in range(200):
         rng = Random(seed)
         with SmallBoard(3, ManualClock()) as small:
-            count = TopicCount(small.board, bound)
+            count = ReservedCount(small.board, bound, TOPICS)
             topics, under_way = [0, 0, 0], [0, 0, 0]
             for _ in range(60):
                 shard = rng.randrange(3)

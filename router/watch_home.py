@@ -1,0 +1,57 @@
+"""Which shard is the home of a new watch session, and whether there may be one more.
+
+The home is the shard of most of its topics: what they get is written there, and need not cross a link.
+Between equals it is the one with the fewest sessions, so that sessions of topics that are spread are spread.
+
+Must not know: how a shard is asked, what a session is made of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from router.reserved_count import ReservedCount
+from shared.errors import NOT_READY, THROTTLED, Refusal
+from shared.names import topic_id
+from shared.placement import shard_of
+
+RETRY_AFTER_MS: Final = 1000
+
+
+class Shards(Protocol):
+    """The workers, as `router/shard_doors.py` has them."""
+
+    def __len__(self) -> int: ...
+    def refusal(self, shard: int) -> Refusal | None: ...
+
+
+class WatchHome:
+    def __init__(self, shards: Shards, sessions: ReservedCount) -> None:
+        self._shards = shards
+        self.sessions = sessions
+
+    def reserve(self, names: Sequence[str]) -> int | Refusal:
+        """The home of a session of these topics, which is counted there from here on."""
+        home = self._home_of(names)
+        refusal = self._shards.refusal(home)
+        if refusal is not None:
+            return refusal
+        is_allowed = self.sessions.reserve(home)
+        if is_allowed:
+            return home
+        if is_allowed is None:
+            message = "whether there may be another watch session is not known: a shard is not ready"
+            return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
+        bound = self.sessions.bound
+        detail: dict[str, object] = {"limit": "max_watch_sessions", "max": bound}
+        return Refusal(THROTTLED, f"there are {bound} watch sessions already", detail, RETRY_AFTER_MS)
+
+    def not_reached(self, home: int) -> Refusal:
+        message = f"shard {home} does not answer"
+        return self._shards.refusal(home) or Refusal(NOT_READY, message, {"shard": home}, RETRY_AFTER_MS)
+
+    def _home_of(self, names: Sequence[str]) -> int:
+        owned = Counter(shard_of(topic_id(name), len(self._shards)) for name in names)
+        return min(owned, key=lambda shard: (-owned[shard], self.sessions.of(shard), shard))

@@ -1,0 +1,63 @@
+"""A client of server-sent events, strict as `raw_client.py`: every line is one that the format has.
+
+Promises: `next` gives the next event; comments are counted and passed over.
+
+What it must not know: what the events should say.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from tests.harness.raw_client import RawClient, request_bytes
+
+_FIELDS = ("id", "event", "data", "retry")
+
+
+class Event(NamedTuple):
+    name: str
+    data: Any
+    id: str
+
+
+class EventClient(RawClient):
+    """`fields` are those of the head of the stream."""
+
+    def __init__(self, port: int, target: str, *fields: str) -> None:
+        super().__init__(port)
+        self.comments = 0
+        self.send(request_bytes("GET", target, None, *fields))
+
+    def read_head(self) -> str:
+        return self._read_until(b"\r\n\r\n").decode()
+
+    def begin(self) -> EventClient:
+        """Read the head and the first words of a stream."""
+        status_line, *lines = self.read_head().split("\r\n")
+        assert status_line == "HTTP/1.1 200 OK", (status_line, lines, self._held)
+        self.fields = dict(line.split(": ", 1) for line in lines)
+        assert self._read_until(b"\n\n") == b"retry: 2000"
+        return self
+
+    def next(self) -> Event:
+        while True:
+            lines = self._read_until(b"\n\n").decode().split("\n")
+            if not lines[0].startswith(":"):
+                break
+            self.comments += 1
+        found: dict[str, list[str]] = {}
+        for line in lines:
+            name, _, value = line.partition(": ")
+            assert name in _FIELDS, line
+            found.setdefault(name, []).append(value)
+        return Event(found["event"][0], json.loads("\n".join(found["data"])), found.get("id", [""])[0])
+
+    def records(self, count: int) -> list[tuple[str, int]]:
+        """Topics and seqs of so many records; other events are passed over."""
+        told: list[tuple[str, int]] = []
+        while len(told) < count:
+            event = self.next()
+            if event.name == "record":
+                told += [(event.data["topic"], record["$seq"]) for record in event.data["records"]]
+        return told

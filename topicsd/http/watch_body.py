@@ -1,0 +1,132 @@
+"""The body of a request for a watch session: every bound of it, and the names that its key is for.
+
+Must not know: which of the topics exist.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from shared.auth import Key
+from shared.config import Settings
+from shared.errors import FORBIDDEN, INVALID_REQUEST, Refusal
+from shared.json_bounds import may_hold_nul
+from shared.names import refuse_topic_name
+from shared.watch_request import WatchRequest
+from topicsd.http.bodies import Consistency, decode_control_body, refuse_node, refuse_nul_in, refuse_number
+from topicsd.http.large_bodies import control_look
+
+LIMIT_DEFAULT: Final = 256
+BYTES_DEFAULT: Final = 1 << 20
+BYTES_MAX: Final = 8 << 20
+HEARTBEAT_MS_MIN: Final = 1000
+HEARTBEAT_MS_MAX: Final = 60_000
+# Each session keeps its own.
+NODES_MAX: Final = 256
+
+
+class WatchedTopic(msgspec.Struct, gc=False):
+    from_seq: int | None = None
+    tail: bool = False
+    epoch: int | None = None
+
+
+class WatchBody(msgspec.Struct, gc=False):
+    topics: dict[str, WatchedTopic]
+    node: str | list[str] | None = None
+    limit: int = LIMIT_DEFAULT
+    max_batch_bytes: int = 256 << 10
+    """0 is another number than none."""
+    heartbeat_ms: int = 15_000
+    include_meta: bool = True
+    include_tags: bool = False
+    include_data: bool = True
+    consistency: Consistency = "eventual"
+
+
+_decode = msgspec.json.Decoder(WatchBody).decode
+_look = control_look(WatchBody)
+
+
+def decode_watch(
+    body: bytes, key: Key | None, is_lenient: bool, settings: Settings
+) -> WatchRequest | Refusal:
+    """`is_lenient` leaves out what the key is not for, instead of refusing it all."""
+    asked = decode_control_body(_decode, body, _look)
+    if isinstance(asked, Refusal):
+        return asked
+    nodes = _nodes(asked.node)
+    refusal = (
+        _refuse_numbers(asked)
+        or _refuse_topics(asked.topics, settings.max_watch_topics)
+        or _refuse_nodes(nodes, settings.max_node_bytes)
+        or (refuse_nul_in("node", nodes) if may_hold_nul(body) else None)
+    )
+    if refusal is not None:
+        return refusal
+    topics = asked.topics
+    if key is not None and key.prefixes:
+        topics = {name: one for name, one in topics.items() if key.allows_name(name)}
+        if len(topics) < len(asked.topics) and not (is_lenient and topics):
+            name = next(name for name in asked.topics if name not in topics)
+            message = f'topics: the key is not for the name "{name}"'
+            return Refusal(FORBIDDEN, message, {"field": "topics", "topic": name})
+    return WatchRequest(
+        names=list(topics),
+        from_seqs=[None if one.tail else one.from_seq or 0 for one in topics.values()],
+        epochs=[one.epoch for one in topics.values()],
+        key_id="" if key is None else key.id,
+        nodes=nodes,
+        limit=min(asked.limit or LIMIT_DEFAULT, settings.max_limit),
+        bytes_max=min(asked.max_batch_bytes or BYTES_DEFAULT, BYTES_MAX),
+        heartbeat_ms=asked.heartbeat_ms,
+        with_tags=asked.include_tags,
+        with_meta=asked.include_meta,
+        with_data=asked.include_data,
+        is_strong=asked.consistency == "strong",
+        is_lenient=is_lenient,
+    )
+
+
+def _nodes(node: str | list[str] | None) -> list[str]:
+    if node is None:
+        return []
+    return [node] if isinstance(node, str) else sorted(set(node))
+
+
+def _refuse_numbers(asked: WatchBody) -> Refusal | None:
+    # These are clamped from above.
+    for field in ("limit", "max_batch_bytes"):
+        refusal = refuse_number(field, min(getattr(asked, field), 0))
+        if refusal is not None:
+            return refusal
+    if HEARTBEAT_MS_MIN <= asked.heartbeat_ms <= HEARTBEAT_MS_MAX:
+        return None
+    message = f"heartbeat_ms: must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}"
+    return Refusal(INVALID_REQUEST, message, {"field": "heartbeat_ms"})
+
+
+def _refuse_topics(topics: dict[str, WatchedTopic], count_max: int) -> Refusal | None:
+    if not 1 <= len(topics) <= count_max:
+        message = f"topics: has {len(topics)}, from 1 to {count_max} are allowed"
+        return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": count_max})
+    for name, one in topics.items():
+        refusal = refuse_topic_name(name, "topics") or (
+            refuse_number(f"topics.{name}.from_seq", one.from_seq)
+            or refuse_number(f"topics.{name}.epoch", one.epoch)
+        )
+        if one.tail and one.from_seq is not None:
+            field = f"topics.{name}.tail"
+            refusal = Refusal(INVALID_REQUEST, f"{field}: excludes from_seq", {"field": field})
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _refuse_nodes(nodes: list[str], bytes_max: int) -> Refusal | None:
+    if len(nodes) > NODES_MAX:
+        message = f"node: has {len(nodes)}, at most {NODES_MAX} are allowed"
+        return Refusal(INVALID_REQUEST, message, {"field": "node", "max": NODES_MAX})
+    return next(filter(None, (refuse_node(node, bytes_max) for node in nodes)), None)

@@ -1,0 +1,79 @@
+"""All that watching takes in one worker, put together: sessions, feeds, streams, and their routes.
+
+Must not know: what any of them does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.config import Settings
+from shared.link import Asked, LinkKind, LinkPool
+from shared.watch_id import WatchIds
+from topicsd.engine.shard import Shard
+from topicsd.http.peers import Peers
+from topicsd.http.stream_permits import StreamPermits
+from topicsd.http.watch_create import WatchCreate
+from topicsd.http.watch_open import WatchOpen
+from topicsd.live.feeds import Feeds
+from topicsd.live.open_watch import WatchStreams
+from topicsd.live.remote_feed import Ways
+from topicsd.live.watch_making import WatchMaking, answer_stands
+from topicsd.live.watch_sessions import WatchSessions
+from topicsd.wal.sync_thread import Loop
+
+WATCHING: Final = frozenset({LinkKind.FEED, LinkKind.MAKE_WATCH, LinkKind.TOPIC_HEADS})
+"""What other processes ask of it."""
+
+
+class Watching:
+    def __init__(
+        self,
+        shard: Shard,
+        settings: Settings,
+        loop: Loop,
+        links: LinkPool,
+        number: int,
+        shard_count: int,
+        peers: Peers | None,
+    ) -> None:
+        state = shard.state
+        ways = None if peers is None else Ways(links, peers.refusal, state.watch, loop)
+        self._state = state
+        self._feeds = Feeds(state, loop, number, shard_count, ways)
+        self.sessions = WatchSessions(state, loop)
+        self.ids = WatchIds(shard.identity.instance, shard_count)
+        making = WatchMaking(state, self.sessions, number, shard_count, ways)
+        monotonic = state.clock.monotonic
+        self.creating = WatchCreate(
+            settings, self.ids, number, self.sessions, making, links, monotonic, peers
+        )
+        self.opening = WatchOpen(self.ids, self.sessions, StreamPermits(settings, links, peers))
+        self._streams = WatchStreams(self.sessions, self._feeds, loop, state.clock, self.opening.left)
+        self.opening.open_watch = self._streams.open_watch
+        self._peers = peers
+        self.sessions.on_change = self._publish
+        self._publish()
+
+    def _publish(self) -> None:
+        if self._peers is not None:
+            slot = self._peers.slot
+            slot.watch_sessions = len(self.sessions)
+            slot.sse_connections = self.sessions.stream_count
+
+    def answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
+        if kind == LinkKind.FEED:
+            self._feeds.answer(payload, asked)
+        elif kind == LinkKind.MAKE_WATCH:
+            self.creating.make(payload, asked)
+        else:
+            assert kind == LinkKind.TOPIC_HEADS
+            asked(answer_stands(self._state, payload))
+
+    def check_patience(self, now: float) -> None:
+        self._streams.check_patience(now)
+
+    def drain(self) -> None:
+        """Streams end with a last word, and none begins."""
+        self.opening.drains = True
+        self._streams.drain()
