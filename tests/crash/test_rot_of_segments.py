@@ -119,12 +119,13 @@ def judge(store: CheckpointedStore, disk: MemoryDisk, path: str) -> str:
         }
         assert {seq for seq, _, _ in missing} <= told, f"seqs of {name} are missing, and nobody says so"
         outcome = "told" if refusals else outcome
-    # What goes on from here goes on rightly, or says why not.
+    # What goes on from here goes on rightly, and the log does not grow for want of a checkpoint.
     run.append("d", 5)
     run.settle()
     assert run.calls[-1].answer.first_seq == store.states["d"].head_seq + 1
     run.checkpoint()
     run.settle()
+    assert run.shard.checkpoints.failure is None
     run.close()
     return outcome
 

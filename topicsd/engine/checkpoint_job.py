@@ -19,6 +19,7 @@ Must not know: when to run (`checkpointer.py`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -42,10 +43,12 @@ from topicsd.engine.segment_install import give_up, install
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.watch_session import encode_session, session_section
-from topicsd.segment.entry import SegmentName
+from topicsd.segment.entry import SegmentDamage, SegmentName
 from topicsd.segment.store import SegmentStore
 from topicsd.wal.control_frame import EvictWatermark, encode_control
 from topicsd.wal.log_place import LogPlace
+
+logger = logging.getLogger("topicsd.engine")
 
 T = TypeVar("T")
 
@@ -172,6 +175,7 @@ class CheckpointJob:
                     yield from self._log_floor(topic)
                 copy = SegmentCopy(self._files, self._bounds, captured, shard.clock.now_ms())
                 yield from copy.run()
+                self._tell(topic, copy.damages)
                 yield from self._save_marks(captured)
                 if captured.tails or copy.pieces or captured.dropped:
                     self._captures.append((captured, copy.pieces))
@@ -180,6 +184,11 @@ class CheckpointJob:
                 if copy.pieces or captured.changed or captured.dead:
                     on_way = unpublished(shard)  # Time has passed.
             yield None
+
+    def _tell(self, topic: Topic, damages: list[SegmentDamage]) -> None:
+        for damage in damages:
+            logger.error('topic "%s" is damaged, and goes on in a new segment: %s', topic.name, damage)
+            self._shard.damaged_segments.add(damage.name)
 
     def _log_floor(self, topic: Topic) -> Job[None]:
         """What a cap evicted is found again by replay, from what was alive. A start from the snapshot before

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from topicsd.checkpoint.snapshot_format import Snapshot, TopicEntry
 from topicsd.engine.active_file import ActiveFile
 from topicsd.engine.dedupe import KeyColumns
@@ -22,7 +24,7 @@ from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.engine.watch_session import apply_session, sessions_of
 from topicsd.segment.dead_file import DeadDamage, unpack_marks
-from topicsd.segment.entry import COLD, DATA, SegmentEntry, SegmentName
+from topicsd.segment.entry import COLD, DATA, SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.store import SegmentStore
 
 logger = logging.getLogger("topicsd.engine")
@@ -91,8 +93,9 @@ def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore) -> Topic:
 
 
 def _live(entry: SegmentEntry, run: Run, earliest_seq: int) -> tuple[int, int]:
-    """What is alive in the segment; counted when its marks are not those of the entry."""
-    if run.dead is None or run.dead.count(1) == entry.dead_count:
+    """What is alive in the segment; counted when its marks are not those of the entry, or where the index is
+    at hand, which is less than the entry says when it was made again from what can be read."""
+    if isinstance(run, SealedRun) and (run.dead is None or run.dead.count(1) == entry.dead_count):
         return entry.live_count, entry.live_bytes
     first = max(run.first_seq, earliest_seq)
     count, size = run.live_totals(first, run.next_seq - 1) if first < run.next_seq else (0, 0)
@@ -106,7 +109,13 @@ def _run(shard: ShardState, topic: Topic, entry: SegmentEntry, hot: SegmentStore
     marks = _marks(shard, name, entry)
     if entry.is_sealed:
         return SealedRun(shard.segments, name, entry, marks)
-    index = shard.segments.index(name, entry)
+    try:
+        index = shard.segments.index(name, entry)
+    except SegmentDamage as damage:
+        # Nothing of it can be had. The topic goes on behind it, and readers are told.
+        logger.error('topic "%s" is damaged, and goes on in a new segment: %s', topic.name, damage)
+        shard.damaged_segments.add(name)
+        return SealedRun(shard.segments, name, msgspec.structs.replace(entry, is_sealed=True), marks)
     run = TailRun(entry.first_seq)
     run.positions.extend(iter(index.offsets))
     run.set_columns(index.lengths, index.stamps)

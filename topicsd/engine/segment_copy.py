@@ -4,7 +4,9 @@ A piece is a segment that grows: the topic's active one, or a new one behind it.
 full or old enough, and in front of seqs that were lost, as the seqs of a segment have no hole. The frames
 are copied as they stand; their index is made from the columns of the runs.
 
-What goes wrong leaves bytes behind the lengths that the last snapshot names, and nobody reads those.
+What goes wrong leaves bytes behind the lengths that the last snapshot names, and nobody reads those. An
+active segment that turns out to be damaged is sealed as it stands, with what of it can be read, and its topic
+goes on in a new one.
 
 Must not know: what the runs of the topic become (`segment_install.py`).
 """
@@ -14,8 +16,7 @@ from __future__ import annotations
 import errno
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate, compress, count, islice
 from operator import add, ne
@@ -29,6 +30,7 @@ from topicsd.engine.capture import Capture
 from topicsd.engine.fill_page import READ_GAP_BYTES, READ_SPAN_BYTES
 from topicsd.engine.tag_index import TagIndex
 from topicsd.engine.tail_run import TailRun
+from topicsd.segment.close_damaged import close_damaged
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, SegmentHeader
 from topicsd.segment.dead_file import encode_dead, pack_marks
 from topicsd.segment.entry import DEAD, HOT, SegmentDamage, SegmentEntry, SegmentName
@@ -125,6 +127,8 @@ class SegmentCopy:
         self._writer: SegmentWriter | None = None
         self._piece: Piece | None = None
         self.pieces: list[Piece] = []
+        self.damages: list[SegmentDamage] = []
+        """What could not be gone on with, and was closed."""
 
     def run(self) -> Job[None]:
         captured = self._captured
@@ -168,8 +172,8 @@ class SegmentCopy:
                 piece = None
             if piece is None:
                 piece = self._piece = self._begin(seq)
-            if self._writer is None:
-                yield self._open(piece)
+            if self._writer is None and not (yield from self._open(piece)):
+                continue
             seq = yield from self._copy_step(piece, tail, seq)
 
     def _begin(self, first_seq: int) -> Piece:
@@ -177,15 +181,31 @@ class SegmentCopy:
         topic.has_files = True
         return Piece(SegmentName(topic.topic_id, topic.epoch, first_seq, 0), topic.complete_to)
 
-    def _open(self, piece: Piece) -> partial[None]:
+    def _open(self, piece: Piece) -> Job[bool]:
+        """False when the piece is damaged: then it is closed, and another has to begin behind it."""
         identity = self._files.identity
         header = SegmentHeader(identity.shard, identity.instance, *piece.name)
 
         def open_() -> None:
-            with _damage_as_error():
-                self._writer = open_active(self._files.fs, self._files.paths, header, piece.old)
+            self._writer = open_active(self._files.fs, self._files.paths, header, piece.old)
 
-        return partial(open_)
+        return (yield from self._unless_damaged(piece, open_))
+
+    def _unless_damaged(self, piece: Piece, work: Callable[[], None]) -> Job[bool]:
+        """Do it on the thread; False when that met damage, because of which the piece is closed."""
+        damages = yield partial(_damages_met, work)
+        if not damages:
+            return True
+        if piece.old is None:
+            # It was written just now, and the log has all of it for the next try.
+            raise OSError(errno.EIO, str(damages[0]))
+        self.damages += damages
+        entry, _ = self._entry(piece)
+        files = self._files
+        piece.has_tags = yield partial(close_damaged, files.fs, files.paths, piece.name, entry)
+        piece.is_sealed = True
+        yield from self._end_piece()
+        return False
 
     def _copy_step(self, piece: Piece, tail: TailRun, seq: int) -> Job[int]:
         """Copy some records from `seq` on; the seq behind them."""
@@ -229,16 +249,17 @@ class SegmentCopy:
     def _seal(self) -> Job[None]:
         piece = self._piece
         assert piece is not None
-        if self._writer is None:
-            yield self._open(piece)
+        if self._writer is None and not (yield from self._open(piece)):
+            return
         writer = self._writer
         assert writer is not None
         # The tags of an active segment are those of the running topic, from which deletes take away what a
         # replay of their frames has to find here.
         is_running = piece.tags.is_unknown or piece.old is not None
-        yield partial(_seal, writer, None if is_running else piece.tags.seqs_by_tag(), piece)
-        piece.is_sealed = True
-        yield from self._end_piece()
+        tags = None if is_running else piece.tags.seqs_by_tag()
+        if (yield from self._unless_damaged(piece, partial(_seal, writer, tags, piece))):
+            piece.is_sealed = True
+            yield from self._end_piece()
 
     def _end_piece(self) -> Job[None]:
         piece, writer = self._piece, self._writer
@@ -306,25 +327,23 @@ def write_marks(files: Files, name: SegmentName, marks: bytes, complete_to: int)
 
 def _seal(writer: SegmentWriter, pairs: dict[bytes, int | array[int]] | None, piece: Piece) -> None:
     if pairs is None:
-        with _damage_as_error():
-            tags = writer.tags()
+        tags = writer.tags()
     else:
         seqs = {tag: [one] if isinstance(one, int) else list(one) for tag, one in pairs.items()}
         # What was taken out of the running index meanwhile is dead, and belongs to no other segment.
         seqs = {tag: kept for tag, all_ in seqs.items() if (kept := [s for s in all_ if s < piece.next_seq])}
         tags = encode_tags(seqs, piece.first_seq) if seqs else None
     piece.has_tags = tags is not None
-    with _damage_as_error():
-        writer.seal(writer.footer(), tags)
+    writer.seal(writer.footer(), tags)
 
 
-@contextmanager
-def _damage_as_error() -> Iterator[None]:
-    """A segment that cannot be gone on with is one more way for the disk to fail a checkpoint."""
+def _damages_met(work: Callable[[], None]) -> list[SegmentDamage]:
+    """On the disk thread, which hands on errors of the disk only."""
     try:
-        yield
+        work()
     except SegmentDamage as damage:
-        raise OSError(errno.EIO, str(damage)) from damage
+        return [damage]
+    return []
 
 
 def _stretches(positions: array[int], lengths: array[int]) -> list[tuple[int, int]]:

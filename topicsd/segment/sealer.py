@@ -25,7 +25,12 @@ from contextlib import suppress
 from topicsd.disk.atomic_replace import create_afresh, exists, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
-from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, SegmentHeader, encode_segment_header
+from topicsd.segment.data_file import (
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    encode_segment_header,
+    is_media_error,
+)
 from topicsd.segment.entry import DATA, HOT, INDEX, TAGS, SegmentDamage, SegmentEntry
 from topicsd.segment.index_file import ENTRY_BYTES, IndexDamage, decode_index, encode_entries, encode_footer
 from topicsd.segment.rebuild import rebuild_index, rebuild_tags
@@ -75,12 +80,14 @@ class SegmentWriter:
 
     def footer(self) -> bytes:
         """The footer for the index, which is looked at once more before a checksum makes it true."""
-        entries = self._fs.pread(self._index_fd, self.count * ENTRY_BYTES, 0)
         try:
+            entries = self._fs.pread(self._index_fd, self.count * ENTRY_BYTES, 0)
             index = decode_index(entries, self.header.first_seq, self.count, sealed=False)
             if index.data_end != self.data_bytes:
                 raise IndexDamage(f"ends at {index.data_end} of the {self.data_bytes} bytes of .data")
-        except IndexDamage as damage:
+        except (IndexDamage, OSError) as damage:
+            if isinstance(damage, OSError) and not is_media_error(damage):
+                raise
             entries = self._rebuild_index(str(damage))
         return encode_footer(entries)
 

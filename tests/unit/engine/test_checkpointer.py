@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 
 import pytest
 from msgspec.structs import replace
@@ -162,20 +161,18 @@ def test_records_that_a_cap_evicted_stay_so_when_marks_are_newer_than_the_snapsh
     assert one.state("t") == replace(before, durable_seq=6)
 
 
-def test_a_segment_that_cannot_be_gone_on_with_fails_the_checkpoint_and_not_the_stop(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    one = shard()
-    one.append("t", 1)
+def test_a_new_segment_that_cannot_be_read_again_fails_the_checkpoint_and_not_the_topic() -> None:
+    one = shard(segment_max_events=2)
+    one.append("t", 1, 2)
+    fault = one.disk.fail("pread", 2, forever=True)  # The first is of the log.
     one.checkpoint()
-    (path,) = [path for path in one.disk.all_files() if path.endswith(".data")]
-    one.disk.write_file(path, b"")
-    one.append("t", 2)
-    with caplog.at_level(logging.ERROR):
-        one.checkpoint()
-    assert "a checkpoint failed" in caplog.text
-    one.restart()
-    assert one.state("t").head_seq == 2
+    assert fault.fired > 1
+    assert one.shard.checkpoints.failure is not None
+    assert one.shard.state.damaged_segments == set()
+    one.disk.clear_faults()
+    one.checkpoint()
+    one.kill()
+    assert one.seqs("t") == [1, 2]
 
 
 def test_a_full_disk_empties_the_trash_before_the_next_try() -> None:

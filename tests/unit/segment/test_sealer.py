@@ -155,6 +155,16 @@ def test_a_seal_looks_at_the_index_before_it_makes_it_true() -> None:
         assert files(disk) == files(right)
 
 
+def test_an_index_that_the_disk_cannot_give_back_is_made_again() -> None:
+    right = made_disk()
+    checkpoint(right, FRAMES, 20, None, seal=True)
+    disk = made_disk()
+    fault = disk.fail("pread")
+    checkpoint(disk, FRAMES, 20, None, seal=True)
+    assert fault.fired
+    assert files(disk) == files(right)
+
+
 def test_data_that_is_shorter_than_its_entry_or_gone_is_damage() -> None:
     disk = made_disk()
     entry = checkpoint(disk, FRAMES, 20, None)
