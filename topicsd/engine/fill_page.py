@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from topicsd.engine.page import PAGE_RECORDS, Page, Variant
+from topicsd.engine.page import PAGE_RECORDS, Frames, Page, Variant
 from topicsd.engine.run import Run, Source
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
@@ -24,9 +24,6 @@ READ_GAP_BYTES = 4096
 READ_SPAN_BYTES = 1 << 20
 # A page with more than this is not kept: it would take the place of many, and each growth would copy it.
 KEPT_BYTES_MAX = 256 << 10
-
-Place = tuple[int, int, int]
-"""A seq, where its frame begins in a piece of bytes, how long it is."""
 
 
 class Unfetched(NamedTuple):
@@ -43,8 +40,7 @@ class Fetched(NamedTuple):
     run: SealedRun
     first_seq: int
     last_seq: int
-    frames: bytes
-    places: list[Place]
+    frames: Frames | None
     error: str = ""
 
 
@@ -63,7 +59,7 @@ class PageSource:
         page = cache.page(self._topic.epoch, first, self._variant)
         if page.next_seq > upto:
             return page
-        if self._is_large(run, page.next_seq, upto):
+        if _is_large(run, page.next_seq, upto):
             page = Page(first)
             return self._grow_by(page, run, first, upto, bytes_wanted) or page
         before = len(page.text)
@@ -77,13 +73,6 @@ class PageSource:
             # What could not be read now may be read another time.
             cache.forget(self._topic.epoch, first, self._variant)
         return page
-
-    def _is_large(self, run: Run, first: int, last: int) -> bool:
-        if isinstance(run, TailRun):
-            low = max(0, first - run.first_seq)
-            return sum(run.lengths[low : last + 1 - run.first_seq]) > KEPT_BYTES_MAX
-        assert isinstance(run, SealedRun)
-        return run.entry.data_bytes * PAGE_RECORDS > run.entry.count * KEPT_BYTES_MAX
 
     def _grow(self, page: Page, upto: int, bytes_wanted: int) -> Unfetched | None:
         """Take in what the next run has for the page, or step over what no run has."""
@@ -101,12 +90,12 @@ class PageSource:
             return self._grow_fetched(page, run, first, last, bytes_wanted)
         assert isinstance(run, TailRun)
         topic_id = self._topic.topic_id
-        for frames, places, error in _read_run(run, self._shard.files, first, last, bytes_wanted):
+        for frames, error in _read_run(run, self._shard.files, first, last, bytes_wanted):
             if error:
-                page.skip(places[0][0])
-                page.add_damage(places[0][0], error)
+                page.skip(frames.first_seq)
+                page.add_damage(frames.first_seq, error)
             else:
-                page.add_frames(topic_id, frames, places, self._variant)
+                page.add_frames(topic_id, frames, self._variant)
         return None
 
     def _grow_fetched(
@@ -115,40 +104,58 @@ class PageSource:
         for one in self._fetched:
             if one.run is run and one.first_seq <= first <= one.last_seq:
                 last = min(last, one.last_seq)
-                if one.error:
+                if one.frames is None:
                     page.skip(last)
                     for seq in range(first, last + 1):
                         page.add_damage(seq, one.error)
                 else:
-                    places = one.places[first - one.first_seq : last + 1 - one.first_seq]
-                    # What a rewrite left out has no length, and nobody asks for it.
-                    places = [place for place in places if place[2]]
-                    page.add_frames(self._topic.topic_id, one.frames, places, self._variant)
-                    if page.next_seq <= last:
-                        page.skip(last)
+                    page.add_frames(self._topic.topic_id, one.frames.part(first, last), self._variant)
                 return None
         return Unfetched(run, first, bytes_wanted)
 
 
+def _is_large(run: Run, first: int, last: int) -> bool:
+    if isinstance(run, TailRun):
+        low = max(0, first - run.first_seq)
+        return sum(run.lengths[low : last + 1 - run.first_seq]) > KEPT_BYTES_MAX
+    assert isinstance(run, SealedRun)
+    return run.entry.data_bytes * PAGE_RECORDS > run.entry.count * KEPT_BYTES_MAX
+
+
 def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fetched) -> None:
     """Make pages of all that came with one reading, for the reads that follow."""
-    source = PageSource(shard, topic, variant, [fetched])
-    first = fetched.first_seq
-    while first <= fetched.last_seq and topic.run_of(first) is fetched.run:
+    run, frames = fetched.run, fetched.frames
+    if (
+        frames is None
+        or topic.run_of(fetched.first_seq) is not run
+        or _is_large(run, fetched.first_seq, fetched.last_seq)
+    ):
+        return
+    cache, source = shard.pages, PageSource(shard, topic, variant, [fetched])
+    next_page = fetched.first_seq // PAGE_RECORDS * PAGE_RECORDS + PAGE_RECORDS
+    for first in (fetched.first_seq, *range(next_page, fetched.last_seq + 1, PAGE_RECORDS)):
         upto = min(fetched.last_seq, first | (PAGE_RECORDS - 1))
-        source.page(fetched.run, first, upto, 0)
-        first = upto + 1
+        page = cache.page(topic.epoch, first, variant)
+        if page.next_seq != first:
+            # It begins in front of the segment, or somebody read on meanwhile.
+            source.page(run, first, upto, 0)
+            continue
+        before = len(page.text)
+        page.add_frames(topic.topic_id, frames.part(first, upto), variant)
+        cache.grew(len(page.text) - before)
+        if page.damage is not None:
+            cache.forget(topic.epoch, first, variant)
 
 
 def _read_run(
     run: TailRun, log: Source, first: int, last: int, bytes_wanted: int
-) -> Iterable[tuple[bytes, list[Place], str]]:
+) -> Iterable[tuple[Frames, str]]:
     """The frames of a stretch, those that stand close together in one read; with an error one by itself."""
     base = run.first_seq
     if run.frames is not None:
         for seq in range(first, last + 1):
             frame = run.frames[seq - base]
-            yield frame, [(seq, 0, len(frame))], ""
+            yield Frames(seq, frame, (0,), (len(frame),)), ""
         return
     source = run.source or log
     positions = run.positions[first - base : last + 1 - base]
@@ -164,9 +171,10 @@ def _read_run(
                 break
             end = position + lengths[upto]
             upto += 1
-        places = [(first + n, positions[n] - start, lengths[n]) for n in range(at, upto)]
         try:
-            yield source.read(start, end), places, ""
+            data = source.read(start, end)
+            starts = [position - start for position in positions[at:upto]]
+            yield Frames(first + at, data, starts, lengths[at:upto]), ""
         except OSError:
             # One of them cannot be read: each by itself, so that it does not take the others with it.
             for n in range(at, upto):
@@ -175,8 +183,8 @@ def _read_run(
         at = upto
 
 
-def _read_alone(source: Source, seq: int, position: int, length: int) -> tuple[bytes, list[Place], str]:
+def _read_alone(source: Source, seq: int, position: int, length: int) -> tuple[Frames, str]:
     try:
-        return source.read(position, position + length), [(seq, 0, length)], ""
+        return Frames(seq, source.read(position, position + length), (0,), (length,)), ""
     except OSError as error:
-        return b"", [(seq, 0, length)], f"it cannot be read: {error.strerror}"
+        return Frames(seq, b"", (), ()), f"it cannot be read: {error.strerror}"
