@@ -17,6 +17,7 @@ from topicsd.engine.retention import delete_front, delete_one
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
+from topicsd.engine.tag_index import TagIndex
 from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
@@ -45,21 +46,26 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     below = topic.head + 1 if request.before_seq is None else min(request.before_seq, topic.head + 1)
     control = Delete(below, request.tag, request.is_prefix)
     sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
-    unknown = [run for run in topic.runs if isinstance(run, TailRun) and run.tags.is_unknown]
-    if control.tag is None or not (sealed or unknown):
+    tails = [run for run in topic.runs if isinstance(run, TailRun) and _is_better_on_a_thread(run, control)]
+    if control.tag is None or not (sealed or tails):
         _join(shard, topic, control, {}, reply)
         return
     go_on = partial(_looked_up, shard, topic, control, reply)
-    shard.threads.read.submit(lambda: look_up(sealed, unknown, control), go_on)
+    shard.threads.read.submit(lambda: look_up(sealed, tails, control), go_on)
+
+
+def _is_better_on_a_thread(run: TailRun, control: Delete) -> bool:
+    """The tags have to be read, or there are many to be sorted."""
+    return run.tags.is_unknown or (control.is_prefix and run.tags.unsorted_count > 1)
 
 
 class LookedUp(NamedTuple):
     found: Found
-    tags: dict[TailRun, dict[bytes, list[int]]]
+    tags: dict[TailRun, TagIndex]
     """Of active segments whose tags were not known since the start."""
 
 
-def look_up(sealed: list[SealedRun], unknown: list[TailRun], control: Delete) -> LookedUp | SegmentDamage:
+def look_up(sealed: list[SealedRun], tails: list[TailRun], control: Delete) -> LookedUp | SegmentDamage:
     """On a thread: what the frame matches in segments, with all that taking it out will need."""
     assert control.tag is not None
     found: Found = {}
@@ -68,7 +74,11 @@ def look_up(sealed: list[SealedRun], unknown: list[TailRun], control: Delete) ->
             found[run] = run.find_tag(control.tag.encode(), control.is_prefix, control.below)
             if found[run]:
                 run.load_index()
-        return LookedUp(found, {run: run.source.tags() for run in unknown if run.source is not None})
+        tags = {run: TagIndex.of(run.source.tags()) for run in tails if run.tags.is_unknown and run.source}
+        if control.is_prefix:
+            for index in (*tags.values(), *(run.tags for run in tails)):
+                index.sort()
+        return LookedUp(found, tags)
     except SegmentDamage as damage:
         return damage
 
@@ -92,7 +102,7 @@ def _looked_up(
     else:
         for run, tags in found.tags.items():
             if run.tags.is_unknown:
-                run.tags.fill(tags)
+                run.tags = tags
         _join(shard, topic, control, found.found, reply)
 
 

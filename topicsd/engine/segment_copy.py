@@ -325,13 +325,12 @@ def write_marks(files: Files, name: SegmentName, marks: bytes, complete_to: int)
     replace_file(files.fs, f"{files.paths.root}/{name.key(DEAD)}", data)
 
 
-def _seal(writer: SegmentWriter, pairs: dict[bytes, int | array[int]] | None, piece: Piece) -> None:
+def _seal(writer: SegmentWriter, pairs: dict[bytes, list[int]] | None, piece: Piece) -> None:
     if pairs is None:
         tags = writer.tags()
     else:
-        seqs = {tag: [one] if isinstance(one, int) else list(one) for tag, one in pairs.items()}
         # What was taken out of the running index meanwhile is dead, and belongs to no other segment.
-        seqs = {tag: kept for tag, all_ in seqs.items() if (kept := [s for s in all_ if s < piece.next_seq])}
+        seqs = {tag: kept for tag, all_ in pairs.items() if (kept := [s for s in all_ if s < piece.next_seq])}
         tags = encode_tags(seqs, piece.first_seq) if seqs else None
     piece.has_tags = tags is not None
     writer.seal(writer.footer(), tags)

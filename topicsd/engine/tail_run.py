@@ -86,7 +86,7 @@ class TailRun(Run):
     def find_tag(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
         if self.tags.is_unknown:
             assert self.source is not None
-            self.tags.fill(self.source.tags())
+            self.tags = TagIndex.of(self.source.tags())
         return self.tags.take(tag, is_prefix, below)
 
     def place_of(self, seq: int, log: Source) -> tuple[str, int]:
@@ -101,7 +101,10 @@ class TailRun(Run):
             return (
                 False  # The place in the arrays is the place in the segment, which the next copy goes on in.
             )
-        if self.is_being_copied or count < TRIM_RECORDS or count * 2 < len(self._lengths):
+        if self.is_being_copied or count < TRIM_RECORDS:
+            return False
+        self.tags.prune(seq)
+        if count * 2 < len(self._lengths):
             return False
         for column in (self.positions, self._lengths, self._stamps):
             del column[:count]
@@ -110,5 +113,4 @@ class TailRun(Run):
         if self.frames is not None:
             del self.frames[:count]
         self.first_seq = seq
-        self.tags.prune(seq)
         return True

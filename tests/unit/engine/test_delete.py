@@ -4,6 +4,7 @@ import pytest
 
 from tests.harness.one_shard import OneShard, record
 from topicsd.engine.requests import Deleted
+from topicsd.engine.tag_index import STRETCH_RECORDS
 
 TAGS = ["a", "ab", "b", None, "a", "abc", "b", "ä", None, "a"]
 
@@ -219,3 +220,16 @@ def test_a_delete_of_an_ephemeral_topic_is_done_in_memory() -> None:
     assert one.delete("t", tag="a").deleted == 3
     assert one.disk.calls == before
     assert one.seqs("t") == [2, 3, 4, 6, 7, 8, 9]
+
+
+def test_many_tags_are_sorted_on_the_thread_and_those_that_come_meanwhile_are_left() -> None:
+    one = OneShard(wal_file_bytes=1 << 24)
+    for first in range(0, 3 * STRETCH_RECORDS, 512):
+        one.append("t", *[record(1, tag=f"tag-{first + at}") for at in range(512)])
+    told = one.send_delete("t", tag="tag-1", is_prefix=True)
+    one.loop.run_until_idle()
+    assert not told.came
+    late = one.send_append("t", record(1, tag="tag-1x"))
+    one.settle()
+    assert told.answer.deleted == sum(str(at).startswith("1") for at in range(3 * STRETCH_RECORDS))
+    assert one.seqs("t", late.answer.first_seq - 1) == [late.answer.first_seq]

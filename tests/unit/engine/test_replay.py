@@ -13,6 +13,7 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import DATA_DIR, IDENTITY, INSTANCE, PATHS, OneShard, record
 from tests.harness.wal_bytes import WalBytes, append_frame
 from topicsd.disk.layout import create_data_dir
+from topicsd.engine.tag_index import TagIndex
 from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.wal.control_frame import (
@@ -41,7 +42,7 @@ def picture(topic: Topic) -> dict[str, Any]:
         assert isinstance(run, TailRun)
         if run.tags.is_unknown:
             assert run.source is not None
-            run.tags.fill(run.source.tags())
+            run.tags = TagIndex.of(run.source.tags())
         for seq in range(max(run.first_seq, topic.earliest_seq), run.next_seq):
             at = seq - run.first_seq
             if not run.is_dead(seq):
@@ -50,8 +51,8 @@ def picture(topic: Topic) -> dict[str, Any]:
     tags = {
         (tag, seq)
         for run in topic.runs
-        for tag, seqs in run.tags._seqs.items()
-        for seq in ([seqs] if isinstance(seqs, int) else seqs)
+        for tag, seqs in run.tags.seqs_by_tag().items()
+        for seq in seqs
         if seq in live
     }
     return {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from topicsd.engine.tag_index import TagIndex
+from topicsd.engine.tag_index import PRUNED_AT_ONCE, STRETCH_RECORDS, TagIndex
 
 
 def index_of(*tags: bytes) -> TagIndex:
@@ -55,13 +55,50 @@ def test_a_tag_that_comes_after_a_prefix_was_asked_for_is_found_by_the_next() ->
     assert sorted(index.take(b"a", True, below=100)) == [10, 11]
 
 
-def test_what_is_pruned_is_forgotten() -> None:
-    index = index_of(b"a", b"b", b"a", b"c", b"a")
-    index.prune(4)
-    assert len(index) == 2
-    assert index.take(b"a", False, below=100) == [5]
-    assert index.take(b"b", False, below=100) == []
-    assert index.take(b"", True, below=100) == [4]
+def test_what_is_pruned_is_forgotten_a_whole_stretch_at_a_time() -> None:
+    index = TagIndex()
+    for seq in range(1, 3 * STRETCH_RECORDS):
+        index.add(b"all", seq)
+        index.add(b"tag-%d" % seq, seq)
+    index.prune(2 * STRETCH_RECORDS - 1)
+    assert index.take(b"tag-5", False, below=10**6) == []
+    assert index.take(b"all", False, below=10**6) == [*range(STRETCH_RECORDS, 3 * STRETCH_RECORDS)]
+    index.prune(3 * STRETCH_RECORDS)
+    assert len(index) == 0
+    index.add(b"all", 3 * STRETCH_RECORDS - 1)
+    index.add(b"all", 3 * STRETCH_RECORDS)
+    assert index.take(b"", True, below=10**6) == [3 * STRETCH_RECORDS - 1, 3 * STRETCH_RECORDS]
+
+
+def test_the_front_is_forgotten_in_small_steps() -> None:
+    index = TagIndex()
+    for number in range(3 * PRUNED_AT_ONCE):
+        index.add(b"a", number * STRETCH_RECORDS)
+    for left in (2 * PRUNED_AT_ONCE, PRUNED_AT_ONCE, 0, 0):
+        index.prune(10**6)
+        assert len(index) == left
+
+
+def test_what_was_sorted_stays_so_but_for_the_stretch_that_grows() -> None:
+    index = TagIndex()
+    for seq in range(4 * STRETCH_RECORDS):
+        index.add(b"tag-%d" % seq, seq)
+    assert index.unsorted_count == 4
+    index.sort()
+    assert index.unsorted_count == 0
+    index.add(b"tag-x", 4 * STRETCH_RECORDS - 1)
+    assert index.unsorted_count == 1
+    assert index.take(b"tag-x", True, below=10**6) == [4 * STRETCH_RECORDS - 1]
+
+
+def test_all_seqs_of_a_tag_are_given_in_their_order() -> None:
+    index = TagIndex()
+    for seq in range(1, 2 * STRETCH_RECORDS, 500):
+        index.add(b"a", seq)
+    for seq in (1, STRETCH_RECORDS + 1):
+        index.add(b"a", seq)  # These came before.
+    index.add(b"b", 7)
+    assert index.seqs_by_tag() == {b"a": [*range(1, 2 * STRETCH_RECORDS, 500)], b"b": [7]}
 
 
 def test_it_agrees_with_a_list_of_pairs_over_random_calls() -> None:
@@ -69,7 +106,7 @@ def test_it_agrees_with_a_list_of_pairs_over_random_calls() -> None:
     tags = [b"x", b"xy", b"xyz", b"y", b"y-1", b"z"]
     for _ in range(50):
         index, pairs = TagIndex(), set()
-        for seq in range(1, 200):
+        for seq in range(STRETCH_RECORDS - 100, STRETCH_RECORDS + 100):
             tag = rng.choice(tags)
             index.add(tag, seq)
             pairs.add((tag, seq))
@@ -83,8 +120,6 @@ def test_it_agrees_with_a_list_of_pairs_over_random_calls() -> None:
                 }
                 assert sorted(index.take(wanted, is_prefix, below)) == sorted(at for _, at in right)
                 pairs -= right
-            if rng.random() < 0.02:
-                below = rng.randint(1, seq)
-                index.prune(below)
-                pairs = {(tag, at) for tag, at in pairs if at >= below}
-            assert len(index) == len({tag for tag, _ in pairs})
+            assert index.seqs_by_tag() == {
+                tag: sorted(at for other, at in pairs if other == tag) for tag in {tag for tag, _ in pairs}
+            }
