@@ -88,7 +88,8 @@ class TopicEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeyGeneration(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Idempotency keys of a tenth of a window, as columns: entry i of each is of the same key."""
+    """Idempotency keys of a tenth of a window, or a part of them with the next behind it, as columns: entry i
+    of each is of the same key."""
 
     window_ms: int
     number: int

@@ -52,8 +52,9 @@ logger = logging.getLogger("topicsd.engine")
 
 T = TypeVar("T")
 
-# How many topics one turn of the loop looks at.
+# How many topics one turn of the loop looks at, and how many pieces it puts in their place.
 TOPICS_A_TURN = 100
+PIECES_A_TURN = 32
 
 
 class Leaving(NamedTuple):
@@ -224,12 +225,16 @@ class CheckpointJob:
         return session_section(encoded)
 
     def _install(self) -> Job[None]:
-        for captures in _slices(self._captures, TOPICS_A_TURN):
-            for captured, pieces in captures:
-                topic = captured.topic
-                if self._shard.topics_by_id.get(topic.topic_id) is topic:
-                    install(self._shard.segments, self._hot, captured, pieces)
-            yield None
+        piece_count = 0
+        for captured, pieces in self._captures:
+            topic = captured.topic
+            if self._shard.topics_by_id.get(topic.topic_id) is topic:
+                install(self._shard.segments, self._hot, captured, pieces)
+            piece_count += 1 + len(pieces)
+            if piece_count >= PIECES_A_TURN:
+                piece_count = 0
+                yield None
+        yield None
 
     def _write_snapshot(self, head: SnapshotHead, keys: list[bytes]) -> None:
         pieces = snapshot_pieces(head, self._entries, keys)

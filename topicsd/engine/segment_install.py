@@ -59,7 +59,9 @@ def _run_of(
         sealed = SealedRun(reader, piece.name, piece.entry, marks)
         sealed.saved_dead_count = piece.entry.dead_count
         skipped = topic.earliest_seq - piece.first_seq
-        sealed.live_count, sealed.live_bytes = live_totals(piece.lengths, marks, skipped)
+        # Else all of it is alive, as its entry says, and nothing is to be counted.
+        if marks is not None or skipped > 0:
+            sealed.live_count, sealed.live_bytes = live_totals(piece.lengths, marks, skipped)
         return sealed
     run = TailRun(piece.first_seq)
     run.positions, run.tags, run.dead = piece.offsets, piece.tags, marks

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from topicsd.engine.dedupe import DIGEST_BYTES, GENERATIONS, Dedupe, KeyedWrite, key_digest
+from topicsd.engine.dedupe import DIGEST_BYTES, GENERATIONS, KEYS_A_STEP, Dedupe, KeyedWrite, key_digest
 
 WINDOW = 10_000
 
@@ -178,3 +178,31 @@ def test_it_agrees_with_a_plain_dictionary_over_random_uses() -> None:
             dedupe.has_room(now, 0)
             dedupe.add(key(name), write(number), window, now)
             used[name] = (write(number), now)
+
+
+def test_the_keys_of_a_generation_go_through_columns_in_small_parts() -> None:
+    dedupe, keys_count = Dedupe(0), 2 * KEYS_A_STEP + 7
+    for number in range(keys_count):
+        dedupe.add(key(number), write(number), WINDOW, 1000)
+    parts = list(dedupe.columns())
+    assert [len(part.digests) // DIGEST_BYTES for part in parts] == [KEYS_A_STEP, KEYS_A_STEP, 7]
+    again = Dedupe(0)
+    for part in parts:
+        again.add_columns(part, 1000)
+    assert again.count == keys_count
+    for number in range(0, keys_count, 97):
+        assert again.find(key(number), (WINDOW,), 1000) == write(number)
+
+
+def test_keys_that_come_between_two_parts_are_in_a_later_one() -> None:
+    dedupe = Dedupe(0)
+    for number in range(KEYS_A_STEP + 1):
+        dedupe.add(key(number), write(number), WINDOW, 1000)
+    columns = dedupe.columns()
+    again = Dedupe(0)
+    again.add_columns(next(columns), 1000)
+    dedupe.add(key(10**6), write(3), WINDOW, 1000)
+    for part in columns:
+        again.add_columns(part, 1000)
+    assert again.count == dedupe.count
+    assert again.find(key(10**6), (WINDOW,), 1000) == write(3)
