@@ -199,11 +199,20 @@ class Upkeep:
         for topic in list(self._shard.topics.values()):
             for run in [run for run in topic.runs if isinstance(run, SealedRun)]:
                 if self._is_there(topic, run):
-                    entry = msgspec.structs.replace(run.entry, dead_count=run.saved_dead_count)
-                    damages = yield partial(_scrub, self._shard.segments, run.name, entry, self._pace)
-                    for damage in damages if self._is_there(topic, run) else ():
-                        logger.error('topic "%s" is damaged: %s', topic.name, damage)
-                        self._shard.damaged_segments.add(run.name)
+                    yield from self._scrub(topic, run)
+
+    def _scrub(self, topic: Topic, run: SealedRun) -> Job[None]:
+        entry = msgspec.structs.replace(run.entry, dead_count=run.saved_dead_count)
+        try:
+            damages = yield partial(_scrub, self._shard.segments, run.name, entry, self._pace)
+        except OSError as error:
+            if error.errno == errno.ECANCELED:
+                raise
+            logger.warning("%s could not be looked at: %s", run.name.key(""), error)
+            return
+        for damage in damages if self._is_there(topic, run) else ():
+            logger.error('topic "%s" is damaged: %s', topic.name, damage)
+            self._shard.damaged_segments.add(run.name)
 
     # -- how -------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+
 import msgspec
 import pytest
 
@@ -143,3 +146,20 @@ def test_a_start_without_the_cold_directory_says_so_and_serves_the_rest(
     assert one.refused_read("t").code == "corrupt_segment"
     assert one.seqs("t", 70)[0] == 71
     assert one.append("t", 1).first_seq == 96
+
+
+def test_a_file_that_cannot_be_opened_now_does_not_keep_the_others_from_being_looked_at(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = filled(40)
+    last = sealed(one)[2]
+    one.disk.flip(f"/data/shards/00/{last.name.key('.data')}", last.index.offsets[3] + 50)
+    one.restart()
+    fault = one.disk.fail("open_read", error=errno.EMFILE)
+    job = one.shard.upkeep.scrub_all()
+    with caplog.at_level(logging.WARNING):
+        one.shard._keeping.start(job, lambda outcome: None)
+        one.settle()
+    assert fault.fired
+    assert "could not be looked at" in caplog.text
+    assert one.shard.state.damaged_segments == {last.name}
