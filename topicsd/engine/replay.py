@@ -12,9 +12,10 @@ from __future__ import annotations
 from topicsd.engine.dedupe import KeyedWrite
 from topicsd.engine.delete import apply_delete
 from topicsd.engine.lost_range import LostRange
-from topicsd.engine.retention import enforce_caps, evict_again
+from topicsd.engine.retention import evict_again
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
+from topicsd.engine.trim_report import keep_to_caps
 from topicsd.engine.watch_session import apply_session
 from topicsd.wal import control_frame
 from topicsd.wal.control_frame import Control, decode_control
@@ -81,7 +82,7 @@ class Replay:
                     tag_at = at + HEADER_BYTES + node_len
                     topic.run.tags.add(buffer[tag_at : tag_at + tag_len], seq)
                 if topic.evicts:
-                    enforce_caps(topic)
+                    keep_to_caps(self._shard, topic)
             else:
                 try:
                     control = decode_control(parse_frame(buffer, at, at + size))
@@ -133,7 +134,7 @@ class Replay:
                 found.next_config = found.config
                 found.ceiling = control.ceiling
                 if found.evicts:
-                    enforce_caps(found)
+                    keep_to_caps(shard, found)
             case control_frame.Delete():
                 apply_delete(found, control, {})
             case control_frame.EvictWatermark():

@@ -82,3 +82,12 @@ def test_age_goes_by_what_is_alive_of_a_rewritten_segment() -> None:
     assert run.entry.generation == 1
     one.pass_time(run.stamps[-1] + 102_000 - one.clock.now_ms())
     assert one.seqs("t") == [11]
+
+
+def test_a_start_over_it_leaves_the_topic_over_its_caps_as_the_run_before_did() -> None:
+    one = with_lost_segment(cap_records=10)
+    one.append("t", 1, 2)
+    one.kill()
+    assert one.state("t").count == 12
+    one.append("t", *range(3))
+    assert one.state("t").count == 10
