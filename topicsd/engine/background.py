@@ -20,7 +20,7 @@ import errno
 from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol, TypeVar
 
-from shared.errors import Refusal
+from shared.errors import STORAGE_FULL, Refusal
 from topicsd.wal.batch import Entry
 from topicsd.wal.sync_thread import DiskThread, Loop
 
@@ -144,4 +144,5 @@ class _Running:
 
 
 def _log_failed(refusal: Refusal) -> OSError:
-    return OSError(errno.EIO, f"the log takes nothing: {refusal.message}")
+    number = errno.ENOSPC if refusal.code == STORAGE_FULL else errno.EIO
+    return OSError(number, f"the log takes nothing: {refusal.message}")

@@ -74,6 +74,8 @@ class Checkpointer:
             self._damaged = {number for number in numbers if number > found.head.number}
         self._file = place.file if (place := shard.log.place) is not None else 0
         self._frames_done = -1 if has_more else shard.log.frame_count
+        self._is_asked = False
+        """One began and did not come to its end: it is tried again also when nothing was written."""
         self.is_running = False
         self.failure: Exception | None = None
         """Of the last one."""
@@ -108,7 +110,7 @@ class Checkpointer:
 
     @property
     def _has_work(self) -> bool:
-        return self._shard.log.frame_count > self._frames_done
+        return self._is_asked or self._shard.log.frame_count > self._frames_done
 
     def _interval_is_over(self) -> None:
         self._timer_is_set = False
@@ -120,11 +122,12 @@ class Checkpointer:
         self._told.append(done)
         if self.is_running:
             return
-        self.is_running = True
+        self.is_running = self._is_asked = True
         self._background.start(self._run(), self._ended)
 
     def _ended(self, outcome: Exception | None) -> None:
         self.is_running = False
+        self._is_asked = outcome is not None
         self.failure = outcome
         self.on_end()
         told, self._told = self._told, []

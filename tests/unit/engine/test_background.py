@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.errors import STORAGE_FAILED, Refusal
+from shared.errors import STORAGE_FAILED, STORAGE_FULL, Refusal
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from topicsd.engine.background import SYNCED, Background, Job
@@ -177,3 +177,16 @@ def test_a_job_that_holds_the_loop_does_not_go_on_behind_a_sync_that_failed() ->
     with pytest.raises(OSError, match="it is over"):
         stage.background.run_now(job())
     assert not went_on
+
+
+@pytest.mark.parametrize(("code", "number"), [(STORAGE_FULL, errno.ENOSPC), (STORAGE_FAILED, errno.EIO)])
+def test_a_job_learns_why_the_log_takes_nothing(code: str, number: int) -> None:
+    def job() -> Job[None]:
+        yield SYNCED
+
+    stage = Stage()
+    stage.start(job())
+    stage.settle()
+    stage.log.waiting[0].refuse(Refusal(code, "no"))
+    stage.settle()
+    assert [outcome.errno for outcome in stage.outcomes] == [number]

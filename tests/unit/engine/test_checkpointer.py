@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.harness.one_shard import PATHS, OneShard, record
+from topicsd.engine.checkpointer import RETRY_SECONDS
 
 NEVER_MS = 1 << 40
 
@@ -128,6 +129,22 @@ def test_a_failed_checkpoint_is_told_and_tried_again_and_the_log_keeps_everythin
     assert len(snapshots(one)) == 1
     one.kill()
     assert one.seqs("t") == list(range(1, 8))
+
+
+def test_a_checkpoint_that_was_asked_for_is_tried_again_though_nothing_was_written() -> None:
+    one = shard()
+    one.append("t", 1)
+    one.checkpoint()
+    done = one.shard.checkpoints.count
+    fault = one.disk.fail("rename")
+    one.checkpoint()
+    assert fault.fired
+    assert one.shard.checkpoints.failure is not None
+    one.pass_time(RETRY_SECONDS * 1000 + 1)
+    assert one.shard.checkpoints.count == done + 1
+    assert one.shard.checkpoints.failure is None
+    one.pass_time(RETRY_SECONDS * 3000)
+    assert one.shard.checkpoints.count == done + 1
 
 
 def test_what_was_to_go_still_goes_when_the_manifest_could_not_be_written() -> None:
