@@ -15,12 +15,15 @@ from itertools import accumulate
 from operator import add
 from typing import Final
 
+import msgspec
+
 CONTROL_DEPTH_MAX: Final = 64
 DATA_DEPTH_MAX: Final = 128
 
 # A long body is looked at in pieces of this size.
 PIECE_BYTES: Final = 64 << 10
 
+_BACKSLASH = ord("\\")
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b'"[]{}'))
 
@@ -39,15 +42,19 @@ def is_utf8(body: bytes) -> bool:
     return True
 
 
-def is_too_deep(body: bytes, depth_max: int) -> bool:
-    """Whether brackets are nested deeper than that anywhere in the text.
+def is_too_deep(text: bytes | msgspec.Raw, depth_max: int) -> bool:
+    """Whether brackets are nested deeper than that anywhere in the text, if it is JSON.
 
     >>> is_too_deep(b'[[1], "[["]', 2), is_too_deep(b'[[[1]], "]]"]', 2)
     (False, True)
     """
-    if len(body) <= depth_max or body.count(b"[") + body.count(b"{") <= depth_max:
-        return False
-    return are_too_deep([memoryview(body)], depth_max)
+    if len(text) <= 2 * depth_max:
+        return False  # Every bracket that opens closes again.
+    if len(text) <= PIECE_BYTES:
+        body = bytes(text)
+        if body.count(b"[") + body.count(b"{") <= depth_max:
+            return False
+    return are_too_deep([memoryview(text)], depth_max)
 
 
 def are_too_deep(parts: Iterable[memoryview], depth_max: int) -> bool:
@@ -77,12 +84,8 @@ def are_too_deep(parts: Iterable[memoryview], depth_max: int) -> bool:
 
 def may_hold_nul(body: bytes) -> bool:
     """Whether a text in it may be decoded to one with a NUL; a raw one is no JSON."""
-    return b"\\u0000" in body
-
-
-def may_have_key(body: bytes, quoted_key: bytes) -> bool:
-    """Whether an object in it may have that key, also one that is written with escapes."""
-    return quoted_key in body or b"\\u00" in body
+    # A byte is found at once, and most bodies have no backslash.
+    return _BACKSLASH in body and b"\\u0000" in body
 
 
 def _deepest(brackets: bytes, depth: int) -> int:

@@ -192,6 +192,12 @@ def test_what_stands_in_data_too_is_still_too_deep_beside_it(api: Api) -> None:
         api.refused(400, "invalid_request", "POST", "", body % (nest, nest))
 
 
+def test_of_a_key_that_stands_twice_only_the_last_value_counts(api: Api) -> None:
+    values = _nested(200), _nested(128)
+    api.append_raw(b'{"data":%b,"data":%b}' % values)
+    api.refused(400, "invalid_request", "POST", "", b'{"records":[{"data":%b,"data":%b}]}' % values[::-1])
+
+
 @pytest.mark.parametrize("rest", ["/diff", "/delete"])
 def test_control_fields_are_nested_64_deep_and_no_deeper(api: Api, rest: str) -> None:
     api.put()

@@ -21,7 +21,6 @@ from shared.json_bounds import (
     are_too_deep,
     is_too_deep,
     is_utf8,
-    may_have_key,
     may_hold_nul,
 )
 from topicsd.engine.encode_records import refuse_lengths
@@ -36,6 +35,7 @@ TOLD_MAX = 240
 # `data` and `meta` stand in a record, in the list of records, in the body.
 RECORD_DEPTH = 3
 APPEND_DEPTH_MAX = DATA_DEPTH_MAX + RECORD_DEPTH
+DATA_TOO_DEEP: Final = f"{DATA_DEPTH_MAX} levels in data or meta"
 CHOICES: Final = {
     "type": get_args(TopicType),
     "discard": get_args(Discard),
@@ -54,12 +54,28 @@ class DiffBody(msgspec.Struct, gc=False):
     epoch: int | None = None
 
 
+class _KnownRecord(NewRecord, forbid_unknown_fields=True, gc=False):
+    pass
+
+
+class _KnownPatch(TopicConfigPatch, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class _KnownAppend(AppendRequest, forbid_unknown_fields=True, gc=False):
+    """An append in which nothing but data and meta can be nested."""
+
+    records: list[_KnownRecord]  # type: ignore[assignment]
+    config: _KnownPatch | None = None
+
+
 class DeleteBody(msgspec.Struct, gc=False):
     before_seq: int | None = None
     match: str | list[str] | None = None
 
 
 _append = msgspec.json.Decoder(AppendRequest)
+_known_append: msgspec.json.Decoder[AppendRequest] = msgspec.json.Decoder(_KnownAppend)
 _diff = msgspec.json.Decoder(DiffBody)
 _delete = msgspec.json.Decoder(DeleteBody)
 _patch = msgspec.json.Decoder(TopicConfigPatch)
@@ -80,18 +96,13 @@ def refuse_media_type(fields: Fields, body: bytes) -> Refusal | None:
 
 
 def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
-    is_deep = is_too_deep(body, CONTROL_DEPTH_MAX)
-    if is_deep and is_too_deep(body, APPEND_DEPTH_MAX):
-        return _too_deep(f"{DATA_DEPTH_MAX} levels in data or meta")
     if needs_look(body, limits.max_batch_records):
         refusal = look_at_append(body, limits)
         if refusal is not None:
             return refusal
-    request = _decode(_append.decode, body)
+    request = _decode_append(body)
     if isinstance(request, Refusal):
         return request
-    if is_deep and are_too_deep(_control_parts(body, request), CONTROL_DEPTH_MAX):
-        return _too_deep(f"{CONTROL_DEPTH_MAX} levels beside data and meta")
     if request.node is not None:
         refusal = refuse_node(request.node, limits.max_node_bytes)
         if refusal is not None:
@@ -105,11 +116,38 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
         refusal = _refuse_nul(request)
         if refusal is not None:
             return refusal
-    if may_have_key(body, b'"meta"'):
-        for index, record in enumerate(request.records):
-            refusal = _refuse_meta(index, record, limits.max_meta_bytes)
-            if refusal is not None:
-                return refusal
+    for record in request.records:
+        if record.meta is not NO_META:
+            return _refuse_meta(request.records, limits.max_meta_bytes) or request
+    return request
+
+
+def _decode_append(body: bytes) -> AppendRequest | Refusal:
+    """Where every field is known, nothing can be deep but meta, at which all look, and data that is long.
+
+    What a key that stands twice had at first is thrown away unread, however deep it was.
+    """
+    if not is_utf8(body):
+        return _not_utf8()
+    try:
+        request = _known_append.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return _decode_unknown(body)
+    for record in request.records:
+        if len(record.data) > 2 * DATA_DEPTH_MAX and is_too_deep(record.data, DATA_DEPTH_MAX):
+            return _too_deep(DATA_TOO_DEEP)
+    return request
+
+
+def _decode_unknown(body: bytes) -> AppendRequest | Refusal:
+    """One that may have fields which mean nothing, or is wrong."""
+    if is_too_deep(body, APPEND_DEPTH_MAX):
+        return _too_deep(DATA_TOO_DEEP)
+    request = _decode(_append.decode, body)
+    if isinstance(request, Refusal) or not is_too_deep(body, CONTROL_DEPTH_MAX):
+        return request
+    if are_too_deep(_control_parts(body, request), CONTROL_DEPTH_MAX):
+        return _too_deep(f"{CONTROL_DEPTH_MAX} levels beside data and meta")
     return request
 
 
@@ -158,6 +196,10 @@ def _too_deep(told: str) -> Refusal:
     return Refusal(INVALID_REQUEST, f"the body is nested deeper than {told}")
 
 
+def _not_utf8() -> Refusal:
+    return Refusal(INVALID_REQUEST, "the body is not UTF-8")
+
+
 def _control_parts(body: bytes, request: AppendRequest) -> Iterator[memoryview]:
     """The body without what is deep in data and meta, in pieces; for a body that is deep somewhere.
 
@@ -189,7 +231,7 @@ def _decode(decode: Callable[[bytes], T], body: bytes) -> T | Refusal:
     if not body:
         return Refusal(INVALID_REQUEST, "the body is empty, a JSON object is needed")
     if not is_utf8(body):
-        return Refusal(INVALID_REQUEST, "the body is not UTF-8")
+        return _not_utf8()
     try:
         return decode(body)
     except RecursionError:
@@ -257,21 +299,25 @@ def refuse_nul_in(field: str, texts: Sequence[str | None] | None) -> Refusal | N
     return None
 
 
-def _refuse_meta(index: int, record: NewRecord, bytes_max: int) -> Refusal | None:
-    # What is too long is for the engine to refuse; it is not built to count its keys.
-    if record.meta is NO_META or len(record.meta) > bytes_max:
-        return None
-    field = f"records[{index}].meta"
-    try:
-        keys = _meta.decode(record.meta)
-    except msgspec.DecodeError:
-        if bytes(record.meta) == b"null":
+def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
+    for index, record in enumerate(records):
+        if record.meta is NO_META:
+            continue
+        if is_too_deep(record.meta, DATA_DEPTH_MAX):
+            return _too_deep(DATA_TOO_DEEP)
+        if len(record.meta) > bytes_max:
+            continue  # That is for the engine to refuse; it is not built to count its keys.
+        field = f"records[{index}].meta"
+        try:
+            keys = _meta.decode(record.meta)
+        except msgspec.DecodeError:
+            if bytes(record.meta) != b"null":
+                return Refusal(INVALID_REQUEST, f"{field}: must be a JSON object", {"field": field})
             record.meta = NO_META
-            return None
-        return Refusal(INVALID_REQUEST, f"{field}: must be a JSON object", {"field": field})
-    if len(keys) > META_KEYS_MAX:
-        message = f"{field}: has {len(keys)} keys, at most {META_KEYS_MAX} are allowed"
-        return Refusal(INVALID_REQUEST, message, {"field": field, "max": META_KEYS_MAX})
+            continue
+        if len(keys) > META_KEYS_MAX:
+            message = f"{field}: has {len(keys)} keys, at most {META_KEYS_MAX} are allowed"
+            return Refusal(INVALID_REQUEST, message, {"field": field, "max": META_KEYS_MAX})
     return None
 
 
