@@ -1,4 +1,4 @@
-"""Answers as bytes. What every write and read answers is formatted by hand, the rest is encoded from structs.
+"""Answers as bytes, encoded from structs in the order of their fields. Records are bytes already.
 
 Must not know: sockets, who asked.
 """
@@ -6,38 +6,59 @@ Must not know: sockets, who asked.
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from shared.contract import TopicConfig
 from shared.errors import STATUS, Refusal
 from shared.http_answer import refusal_body, refusal_fields
-from topicsd.engine.requests import Appended, ReadAnswer
+from topicsd.engine.requests import Appended, ReadAnswer, Tombstone
 
 encode = msgspec.json.Encoder().encode
-_BOOL = (b"false", b"true")
+
+
+class _Performance(msgspec.Struct, gc=False):
+    server_total_ms: float
+
+
+class _Append(msgspec.Struct, gc=False):
+    topic: str
+    first_seq: int
+    last_seq: int
+    seqs: list[int] | UnsetType
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    durability: str
+    performance: _Performance
+
+
+class _ReadEnd(msgspec.Struct, gc=False):
+    """What stands behind the records."""
+
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    tombstone: Tombstone | None
+    lag: int
+    performance: _Performance
 
 
 def render_appended(answer: Appended, with_seqs: bool, elapsed_us: int) -> bytes:
     first, last = answer.first_seq, answer.last_seq
-    seqs = b""
-    if with_seqs:
-        seqs = b'"seqs":[%b],' % (
-            b"%d" % first if first == last else b",".join([b"%d" % seq for seq in range(first, last + 1)])
-        )
-    return (
-        b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
-        b'"durability":"%b","performance":{"server_total_ms":%d.%03d}}'
-        % (
-            answer.topic.encode(),
+    return encode(
+        _Append(
+            answer.topic,
             first,
             last,
-            seqs,
+            UNSET if not with_seqs else [first] if first == last else list(range(first, last + 1)),
             answer.head_seq,
             last - first + 1,
-            _BOOL[answer.created],
-            _BOOL[answer.deduped],
-            answer.durability.encode(),
-            elapsed_us // 1000,
-            elapsed_us % 1000,
+            answer.created,
+            answer.deduped,
+            answer.durability,
+            _Performance(elapsed_us / 1000),
         )
     )
 
@@ -47,21 +68,20 @@ def render_read(answer: ReadAnswer, elapsed_us: int) -> list[bytes | memoryview]
     records = answer.parts
     if records:
         records[-1] = records[-1][:-1]  # The comma behind the last one.
+    next_from, head = answer.next_from_seq, answer.head_seq
+    end = _ReadEnd(
+        next_from,
+        head,
+        answer.earliest_seq,
+        next_from == head,
+        answer.tombstone,
+        head - next_from,
+        _Performance(elapsed_us / 1000),
+    )
     return [
         b'{"topic":"%b","epoch":%d,"records":[' % (answer.topic.encode(), answer.epoch),
         *records,
-        b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,"tombstone":%b,"lag":%d,'
-        b'"performance":{"server_total_ms":%d.%03d}}'
-        % (
-            answer.next_from_seq,
-            answer.head_seq,
-            answer.earliest_seq,
-            _BOOL[answer.caught_up],
-            b"null" if answer.tombstone is None else encode(answer.tombstone),
-            answer.lag,
-            elapsed_us // 1000,
-            elapsed_us % 1000,
-        ),
+        b"]," + encode(end)[1:],
     ]
 
 
