@@ -14,6 +14,8 @@ from topicsd.engine.page import PAGE_RECORDS, Page, Variant
 # What a page costs besides its text: the object, its ends, its place in the cache.
 PAGE_COST_BYTES = 600
 _VARIANTS = 4
+# A copy of a short piece costs less than a view of it.
+COPIED_BYTES_MAX = 2 << 10
 
 
 class PageCache:
@@ -59,7 +61,11 @@ class PageCache:
                 return None
             pages.move_to_end(key)
             text = page.text
-            parts.append(text if size == len(text) else memoryview(text)[start : start + size])
+            if size == len(text):
+                parts.append(text)
+            else:
+                source = text if size <= COPIED_BYTES_MAX else memoryview(text)
+                parts.append(source[start : start + size])
             if number == last_number:
                 return parts
             number += 1

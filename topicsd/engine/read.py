@@ -39,13 +39,14 @@ def read(
 ) -> ReadAnswer | Refusal | Unfetched:
     if request.from_seq < 0:
         return Refusal(INVALID_REQUEST, "from_seq: must be at least 0", {"field": "from_seq"})
-    topic = shard.visible_topic(name)
-    if topic is None:
+    topic = shard.topics.get(name)
+    if topic is None or not topic.visible:
         return topic_not_found(name)
     if topic.config.ttl_ms:
         log_expired(shard, topic, shard.clock.now_ms())
     cursor, tombstone = request.from_seq, None
-    if cursor > topic.head or cursor + 1 < topic.evict_floor or request.epoch not in (None, topic.epoch):
+    is_of_another = request.epoch is not None and request.epoch != topic.epoch
+    if cursor > topic.head or cursor + 1 < topic.evict_floor or is_of_another:
         cursor, tombstone = _missed(topic, request)
     head = stop = topic.head if not request.is_strong else max(cursor, _synced_head(shard, topic))
     if topic.lost.ranges:
@@ -82,14 +83,18 @@ def _plain_case(
     shard: ShardState, topic: Topic, request: ReadRequest, cursor: int, stop: int, head: int
 ) -> ReadAnswer | None:
     """All that is wanted is alive, in one run, and in pages that are there."""
-    index = topic.run_index(cursor + 1)
-    if index == len(topic.runs) or (request.nodes and topic.config.dedupe_node):
+    if request.nodes and topic.config.dedupe_node:
         return None
-    run = topic.runs[index]
     first, last = cursor + 1, min(stop, cursor + request.limit)
-    if run.dead is not None or not run.first_seq <= first <= last < run.next_seq:
+    if first < topic.earliest_seq or last < first:
         return None
-    if first < topic.earliest_seq:
+    run: Run = topic.run
+    if first < run.first_seq:
+        before = topic.run_of(first)
+        if before is None or not before.first_seq <= first <= last < before.next_seq:
+            return None
+        run = before
+    if run.dead is not None:
         return None
     variant = VARIANTS[request.with_tags, request.with_meta]
     parts = shard.pages.stretch(topic.epoch, first, last, variant, request.bytes_max)
