@@ -34,7 +34,6 @@ PARTS_A_FRAME = 3
 
 # A plain number: packing a member of an enum costs as much as the rest of the header.
 _APPEND = int(FrameType.APPEND)
-_NODE_OR_META = FLAG_NODE | FLAG_META
 
 
 Encoded = tuple[list[bytes], list[int], int, list[bytes] | None]
@@ -66,31 +65,32 @@ def encode_records(
     max_bytes = limits.max_record_bytes
     for record in records:
         payload = bytes(record.data)
-        flags, tag, node, meta_bytes = class_flag, b"", b"", 0
-        node_text = record.node or default_node
-        if record.tag or node_text or record.meta is not NO_META:  # Most records are nothing but data.
+        tag = b""
+        if not (record.tag or record.node or default_node or record.meta is not NO_META):
+            # Most records are nothing but data.
+            if len(payload) > max_bytes:
+                return _refuse_size(seq - first_seq, len(payload), max_bytes)
+            body = pack_body_head(_APPEND, class_flag, topic_id, seq, ts, 0, 0, len(payload)) + payload
+        else:
             if record.tag:
                 tag = record.tag.encode()
-                flags |= FLAG_TAG
                 if tags is None:
                     tags = [b""] * len(lengths)
-            if node_text:
-                node = node_text.encode()
-                flags |= FLAG_NODE
-            if record.meta is not NO_META:
-                meta = bytes(record.meta)
+            node_text = record.node or default_node
+            node = node_text.encode() if node_text else b""
+            meta = bytes(record.meta)
+            if node or meta or len(tag) > limits.max_tag_bytes or len(payload) > max_bytes:
+                refusal = refuse_lengths(seq - first_seq, len(payload), len(meta), tag, node, limits)
+                if refusal is not None:
+                    return refusal
+            flags = class_flag | (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
+            if meta:
                 payload = payload_with_meta(payload, meta)
                 flags |= FLAG_META
-                meta_bytes = len(meta)
+            head = pack_body_head(_APPEND, flags, topic_id, seq, ts, len(node), len(tag), len(payload))
+            body = head + node + tag + payload
         if tags is not None:
             tags.append(tag)
-        payload_bytes = len(payload)
-        if payload_bytes > max_bytes or flags & _NODE_OR_META or len(tag) > limits.max_tag_bytes:
-            refusal = refuse_lengths(seq - first_seq, len(record.data), meta_bytes, tag, node, limits)
-            if refusal is not None:
-                return refusal
-        head = pack_body_head(_APPEND, flags, topic_id, seq, ts, len(node), len(tag), payload_bytes)
-        body = b"%b%b%b%b" % (head, node, tag, payload) if tag or node else head + payload
         # In three parts, so that the checksum is taken over one byte string and the batch is joined once.
         length = len(body) + CHECKSUM_BYTES
         parts += (pack_u32(length), body, pack_u64(xxh3(body)))
@@ -104,20 +104,25 @@ def encode_records(
 def refuse_lengths(
     index: int, data_bytes: int, meta_bytes: int, tag: bytes, node: bytes, limits: Settings
 ) -> Refusal | None:
-    for field, size, bound in (
-        ("meta", meta_bytes, limits.max_meta_bytes),
-        ("tag", len(tag), limits.max_tag_bytes),
-        ("node", len(node), limits.max_node_bytes),
-    ):
-        if size > bound:
-            message = f"records[{index}].{field}: has {size} bytes, at most {bound} are allowed"
-            return Refusal(INVALID_REQUEST, message, {"field": f"records[{index}].{field}", "max": bound})
-    payload_bytes = data_bytes + meta_bytes
-    if payload_bytes > limits.max_record_bytes:
-        bound = limits.max_record_bytes
-        message = f"records[{index}]: data and meta have {payload_bytes} bytes, at most {bound} are allowed"
-        return Refusal(RECORD_TOO_LARGE, message, {"field": f"records[{index}]", "max": bound})
+    if meta_bytes > limits.max_meta_bytes:
+        return _refuse_field(index, "meta", meta_bytes, limits.max_meta_bytes)
+    if len(tag) > limits.max_tag_bytes:
+        return _refuse_field(index, "tag", len(tag), limits.max_tag_bytes)
+    if len(node) > limits.max_node_bytes:
+        return _refuse_field(index, "node", len(node), limits.max_node_bytes)
+    if data_bytes + meta_bytes > limits.max_record_bytes:
+        return _refuse_size(index, data_bytes + meta_bytes, limits.max_record_bytes)
     return None
+
+
+def _refuse_field(index: int, field: str, size: int, bound: int) -> Refusal:
+    message = f"records[{index}].{field}: has {size} bytes, at most {bound} are allowed"
+    return Refusal(INVALID_REQUEST, message, {"field": f"records[{index}].{field}", "max": bound})
+
+
+def _refuse_size(index: int, size: int, bound: int) -> Refusal:
+    message = f"records[{index}]: data and meta have {size} bytes, at most {bound} are allowed"
+    return Refusal(RECORD_TOO_LARGE, message, {"field": f"records[{index}]", "max": bound})
 
 
 def records_digest(records: list[NewRecord], node: str | None) -> bytes:

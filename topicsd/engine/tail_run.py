@@ -57,8 +57,7 @@ class TailRun(Run):
             self._lengths.append(lengths[0])
             self._stamps.append(ts)
         else:
-            starts = accumulate(lengths, initial=position)
-            self.positions.extend(start for start, _ in zip(starts, lengths, strict=False))
+            self.positions.extend(accumulate(lengths[:-1], initial=position))
             self._lengths.extend(lengths)
             self._stamps.extend(repeat(ts, len(lengths)))
         if self.dead is not None:
