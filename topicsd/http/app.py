@@ -163,7 +163,7 @@ class AppLane(RequestHandler):
         assert request is not None
         known = request.known
         self._answer = asyncio.get_running_loop().create_future()
-        call = HttpCall(self, "", known.line.query, request.fields, request.body, self._monotonic())
+        call = HttpCall("", known.line.query, request.fields, request.body, self._monotonic(), lane=self)
         call.is_head = known.line.method == "HEAD"
         call.is_old = known.line.minor_version == 0
         call.closes = self._dispatch.drains or not keeps_alive(known.line, request.fields)
@@ -213,7 +213,7 @@ class AppLane(RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """aiohttp's word for what went wrong between it and us; ours is said instead."""
-        call = HttpCall(self, "", "", NO_FIELDS, b"", self._since)
+        call = HttpCall("", "", NO_FIELDS, b"", self._since, lane=self)
         call.fail("the application", exc)
         assert call.answer is not None
         return Rendered(call.answer, closes=True)

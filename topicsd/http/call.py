@@ -14,6 +14,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from shared.errors import INTERNAL, Refusal
 from shared.http_answer import CLOSE, REASONS
 from shared.http_head import Fields
@@ -55,27 +57,26 @@ class Lane(Protocol):
         ...
 
 
-class Call:
-    """What a handler sees. `name` is the topic, `started` the monotonic time when it was read."""
+class Call(msgspec.Struct, eq=False):
+    """What a handler sees. `name` is the topic, `started` the monotonic time when it was read.
 
-    __slots__ = ("body", "closes", "fields", "hurry", "name", "on_answer", "query", "started")
+    A struct, and so are its kinds, because one is made for every request.
+    """
 
-    is_head: bool
+    name: str
+    query: str
+    fields: Fields
+    body: bytes
+    started: float
+    hurry: Callable[[], None] | None = None
+    """Set while a handler waits for a better answer than it has: called when there is no time for it, or
+    nobody to hear it."""
+    on_answer: Callable[[], None] | None = None
+    """Called when it is answered."""
+    closes: bool = False
+    """Whether the connection ends with the answer."""
+    is_head: bool = False
     """Only the head of the answer is wanted."""
-
-    def __init__(self, name: str, query: str, fields: Fields, body: bytes, started: float) -> None:
-        self.name = name
-        self.query = query
-        self.fields = fields
-        self.body = body
-        self.started = started
-        self.hurry: Callable[[], None] | None = None
-        """Set while a handler waits for a better answer than it has: called when there is no time for it,
-        or nobody to hear it."""
-        self.on_answer: Callable[[], None] | None = None
-        """Called when it is answered."""
-        self.closes = False
-        """Whether the connection ends with the answer."""
 
     def send(self, body: bytes, status: int = 200) -> None:
         self.send_parts([body], len(body), status)
@@ -101,27 +102,13 @@ class Call:
         self.refuse(Refusal(INTERNAL, f"an error that was not foreseen, {error_id} in the log"))
 
 
-class HttpCall(Call):
+class HttpCall(Call, kw_only=True, eq=False):
     """A call on a connection. Answers leave in the order of the requests: it waits for those before it."""
 
-    __slots__ = ("answer", "is_head", "is_old", "lane")
-
-    def __init__(
-        self, lane: Lane, name: str, query: str, fields: Fields, body: bytes, started: float
-    ) -> None:
-        self.name = name
-        self.query = query
-        self.fields = fields
-        self.body = body
-        self.started = started
-        self.hurry = None
-        self.on_answer = None
-        self.closes = False
-        self.lane = lane
-        self.is_head = False
-        self.is_old = False
-        """Of HTTP/1.0, whose clients expect to be told that the connection goes on."""
-        self.answer: list[bytes | memoryview] | None = None
+    lane: Lane
+    is_old: bool = False
+    """Of HTTP/1.0, whose clients expect to be told that the connection goes on."""
+    answer: list[bytes | memoryview] | None = None
 
     @property
     def is_special(self) -> bool:

@@ -160,7 +160,8 @@ class Dispatch:
             idempotency_key=asked.idempotency_key,
             last_event_id=asked.last_event_id,
         )
-        call = LinkCall(asked.name, asked.query, fields, asked.body, self.handlers.monotonic(), reply, self)
+        started = self.handlers.monotonic()
+        call = LinkCall(asked.name, asked.query, fields, asked.body, started, reply=reply, dispatch=self)
         call.is_head = asked.is_head
         self._link_calls.add(call)
         reply.hurry = call.hurry_now
@@ -220,36 +221,23 @@ class Dispatch:
         return True
 
 
-class LinkCall(Call):
+class LinkCall(Call, kw_only=True, eq=False):
     """A call that another process asked for over the link."""
 
-    __slots__ = ("_dispatch", "_reply", "is_head")
-
-    def __init__(
-        self,
-        name: str,
-        query: str,
-        fields: Fields,
-        body: bytes,
-        started: float,
-        reply: Asked,
-        dispatch: Dispatch,
-    ) -> None:
-        super().__init__(name, query, fields, body, started)
-        self._reply = reply
-        self._dispatch = dispatch
+    reply: Asked
+    dispatch: Dispatch
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
         # Who asked ends its connection, as it would with an answer of its own.
-        self._reply(encode_answer(status, fields + CLOSE if self.closes else fields, parts))
-        self._dispatch.answered_link(self)
+        self.reply(encode_answer(status, fields + CLOSE if self.closes else fields, parts))
+        self.dispatch.answered_link(self)
 
     def open_stream(self, fields: bytes) -> Stream:
         # Who waits for what other processes asked does not wait for a stream: that has an end of its own.
-        self._dispatch.answered_link(self)
-        return LinkStream(self._reply, fields)
+        self.dispatch.answered_link(self)
+        return LinkStream(self.reply, fields)
 
     def hurry_now(self) -> None:
         if self.hurry is not None:

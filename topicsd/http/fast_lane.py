@@ -230,7 +230,7 @@ class FastLane(asyncio.Protocol):
         return end
 
     def _start_call(self, known: KnownLine, about: KnownFields, body: bytes, started: float) -> None:
-        call = HttpCall(self, "", known.line.query, about.fields, body, started)
+        call = HttpCall("", known.line.query, about.fields, body, started, lane=self)
         if not (about.is_plain and known.is_plain):
             call.is_head = known.line.method == "HEAD"
             call.is_old = known.line.minor_version == 0
@@ -329,7 +329,7 @@ class FastLane(asyncio.Protocol):
         if self._calls:
             # It is found again when those before it are answered.
             return 0
-        call = HttpCall(self, "", "", NO_FIELDS, b"", self._since)
+        call = HttpCall("", "", NO_FIELDS, b"", self._since, lane=self)
         call.closes = self._is_refused = True
         self._calls.append(call)
         call.refuse(refusal)
