@@ -62,6 +62,7 @@ class FastLane(asyncio.Protocol):
         """`first` is what was read of the connection before it came here."""
         self._dispatch = dispatch
         self._heads = heads
+        self._known_line, self._known_fields = heads.known_line, heads.known_fields
         self._connections = connections
         self._upgrade = upgrade
         self._monotonic = dispatch.handlers.monotonic
@@ -160,6 +161,8 @@ class FastLane(asyncio.Protocol):
         if at < size:
             self._pieces.append(data[at:] if at else data)
             self._held = size - at
+        elif self._is_reading and not self._held:
+            return
         waits = self._held > 0 and self._held >= self._wanted and (bool(self._calls) or self._is_clogged)
         if waits == self._is_reading:
             self._is_reading = not waits
@@ -193,15 +196,15 @@ class FastLane(asyncio.Protocol):
             refusal = refuse_unfinished(data[at:])
             return 0 if refusal is None else self._refuse(refusal)
         line_end = data.find(b"\r\n", at)
-        known = self._heads.line(data[at:line_end])
-        if isinstance(known, Refusal):
-            return self._refuse(known)
-        about = self._heads.fields(data[line_end + 2 : head_end])
-        if isinstance(about, Refusal):
-            return self._refuse(about)
-        fields = about.fields
+        line, block = data[at:line_end], data[line_end + 2 : head_end]
+        known, about = self._known_line(line), self._known_fields(block)
+        if known is None or about is None:
+            learned = self._learn(line, block)
+            if isinstance(learned, Refusal):
+                return self._refuse(learned)
+            known, about = learned
         if not (about.is_plain and known.is_plain):
-            refusal = refuse_together(known.line, fields)
+            refusal = refuse_together(known.line, about.fields)
             if refusal is not None:
                 return self._refuse(refusal)
             if about.needs_app:
@@ -213,7 +216,7 @@ class FastLane(asyncio.Protocol):
         if self._calls and not (known.is_append and self._takes_appends):
             return 0
         body_at = head_end + 4
-        length = fields.content_length or 0
+        length = about.fields.content_length or 0
         if length > self._body_bytes_max:
             return self._refuse(too_large(self._body_bytes_max))
         end = body_at + length
@@ -228,6 +231,13 @@ class FastLane(asyncio.Protocol):
         self._has_behind = end < size
         self._start_call(known, about, data[body_at:end], started)
         return end
+
+    def _learn(self, line: bytes, block: bytes) -> tuple[KnownLine, KnownFields] | Refusal:
+        known = self._heads.line(line)
+        if isinstance(known, Refusal):
+            return known
+        about = self._heads.fields(block)
+        return about if isinstance(about, Refusal) else (known, about)
 
     def _start_call(self, known: KnownLine, about: KnownFields, body: bytes, started: float) -> None:
         call = HttpCall("", known.line.query, about.fields, body, started, lane=self)

@@ -41,14 +41,17 @@ class KnownHeads:
         self._dispatch = dispatch
         self._lines: dict[bytes, KnownLine] = {}
         self._blocks: dict[bytes, KnownFields] = {}
+        self.known_line = self._lines.get
+        """What is remembered of a line; None is to be learned."""
+        self.known_fields = self._blocks.get
 
     def line(self, text: bytes) -> KnownLine | Refusal:
-        return self._lines.get(text) or self._learn_line(text)
+        return self.known_line(text) or self.learn_line(text)
 
     def fields(self, text: bytes) -> KnownFields | Refusal:
-        return self._blocks.get(text) or self._learn_fields(text)
+        return self.known_fields(text) or self.learn_fields(text)
 
-    def _learn_line(self, text: bytes) -> KnownLine | Refusal:
+    def learn_line(self, text: bytes) -> KnownLine | Refusal:
         line = parse_line(text)
         if isinstance(line, Refusal):
             return line
@@ -70,7 +73,7 @@ class KnownHeads:
             self._lines[text] = known
         return known
 
-    def _learn_fields(self, text: bytes) -> KnownFields | Refusal:
+    def learn_fields(self, text: bytes) -> KnownFields | Refusal:
         fields = parse_fields(text)
         if isinstance(fields, Refusal):
             return fields
