@@ -100,9 +100,19 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
         refusal = look_at_append(body, limits)
         if refusal is not None:
             return refusal
-    request = _decode_append(body)
-    if isinstance(request, Refusal):
-        return request
+    if not is_utf8(body):
+        return _not_utf8()
+    try:
+        request = _known_append.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        decoded = _decode_unknown(body)
+        if isinstance(decoded, Refusal):
+            return decoded
+        request = decoded
+    if len(body) > 2 * DATA_DEPTH_MAX:
+        refusal = _refuse_deep(request.records)
+        if refusal is not None:
+            return refusal
     if request.node is not None:
         refusal = refuse_node(request.node, limits.max_node_bytes)
         if refusal is not None:
@@ -122,21 +132,15 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
     return request
 
 
-def _decode_append(body: bytes) -> AppendRequest | Refusal:
-    """Where every field is known, nothing can be deep but meta, at which all look, and data that is long.
+def _refuse_deep(records: list[NewRecord]) -> Refusal | None:
+    """Where every field is known, nothing can be deep but data, when it is long, and meta, at which all look.
 
-    What a key that stands twice had at first is thrown away unread, however deep it was.
+    What a key that stands twice had at first was thrown away unread, however deep it was.
     """
-    if not is_utf8(body):
-        return _not_utf8()
-    try:
-        request = _known_append.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return _decode_unknown(body)
-    for record in request.records:
+    for record in records:
         if len(record.data) > 2 * DATA_DEPTH_MAX and is_too_deep(record.data, DATA_DEPTH_MAX):
             return _too_deep(DATA_TOO_DEEP)
-    return request
+    return None
 
 
 def _decode_unknown(body: bytes) -> AppendRequest | Refusal:
@@ -186,10 +190,14 @@ def decode_control_body(
     decode: Callable[[bytes], T], body: bytes, look: Callable[[bytes], Refusal | None]
 ) -> T | Refusal:
     """A body without data: none is an empty object."""
-    if is_too_deep(body, CONTROL_DEPTH_MAX):
-        return _too_deep(f"{CONTROL_DEPTH_MAX} levels")
-    refusal = look(body)
-    return _decode(decode, body or b"{}") if refusal is None else refusal
+    if len(body) > 2 * CONTROL_DEPTH_MAX:
+        # Only a longer one can be deep, or large.
+        if is_too_deep(body, CONTROL_DEPTH_MAX):
+            return _too_deep(f"{CONTROL_DEPTH_MAX} levels")
+        refusal = look(body)
+        if refusal is not None:
+            return refusal
+    return _decode(decode, body or b"{}")
 
 
 def _too_deep(told: str) -> Refusal:

@@ -89,10 +89,16 @@ class Handlers:
         return {"server_total_ms": round(elapsed_us / 1000, 3)}
 
     def _append(self, call: Call) -> None:
-        with_seqs = query_boolean(call.query, "return_seqs", True) if call.query else True
+        with_seqs = True
+        if call.query:
+            asked = query_boolean(call.query, "return_seqs", True)
+            if isinstance(asked, Refusal):
+                call.refuse(asked)
+                return
+            with_seqs = asked
         request = decode_append(call.body, self.settings)
-        if isinstance(with_seqs, Refusal) or isinstance(request, Refusal):
-            call.refuse(with_seqs if isinstance(with_seqs, Refusal) else request)  # type: ignore[arg-type]
+        if isinstance(request, Refusal):
+            call.refuse(request)
             return
         if request.idempotency_key is None and call.fields.idempotency_key:
             request.idempotency_key = call.fields.idempotency_key
