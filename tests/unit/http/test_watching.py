@@ -60,14 +60,11 @@ class Way:
         self.is_closed = True
 
 
-class StreamCall(Call):
+class StreamCall(Call, kw_only=True, eq=False):
     """A request for a stream, and what became of it."""
 
-    def __init__(self, wid: str, fields: Fields = NO_FIELDS) -> None:
-        super().__init__(wid, "", fields, b"", 0.0)
-        self.is_head = False
-        self.status = 0
-        self.way: Way | None = None
+    status: int = 0
+    way: Way | None = None
 
     def send_parts(self, parts: Any, length: int, status: int = 200, fields: bytes = b"") -> None:
         assert not self.status
@@ -77,6 +74,10 @@ class StreamCall(Call):
         assert not self.status
         self.status, self.way = 200, Way()
         return self.way
+
+
+def stream_call(wid: str, fields: Fields = NO_FIELDS) -> StreamCall:
+    return StreamCall(wid, "", fields, b"", 0.0)
 
 
 @pytest.fixture
@@ -196,7 +197,7 @@ def left(worker: Capped) -> int:
 
 
 def test_a_stream_is_counted_before_it_begins_and_given_back_when_it_ends(worker: Capped) -> None:
-    call = StreamCall(session_of(worker))
+    call = stream_call(session_of(worker))
     told = entering(worker, call)
     assert call.status == 0
     told(_pack(""))
@@ -211,13 +212,13 @@ def test_a_stream_is_counted_before_it_begins_and_given_back_when_it_ends(worker
     ("answer", "status"), [(_pack("max_sse_connections"), 429), (None, 503), (NEVER_SENT, 503)]
 )
 def test_a_stream_that_may_not_be_is_refused(worker: Capped, answer: bytes | None, status: int) -> None:
-    call = StreamCall(session_of(worker))
+    call = stream_call(session_of(worker))
     entering(worker, call)(answer)
     assert (call.status, left(worker), worker.here.sse_connections) == (status, 0, 0)
 
 
 def test_who_leaves_meanwhile_takes_no_place(worker: Capped) -> None:
-    call = StreamCall(session_of(worker))
+    call = stream_call(session_of(worker))
     told = entering(worker, call)
     assert call.hurry is not None
     call.hurry()
@@ -227,7 +228,7 @@ def test_who_leaves_meanwhile_takes_no_place(worker: Capped) -> None:
 
 
 def test_a_session_that_ends_meanwhile_is_410(worker: Capped) -> None:
-    call = StreamCall(session_of(worker))
+    call = stream_call(session_of(worker))
     told = entering(worker, call)
     worker.one.pass_time(SESSION_TTL_SECONDS * 1000)
     told(_pack(""))
@@ -236,7 +237,7 @@ def test_a_session_that_ends_meanwhile_is_410(worker: Capped) -> None:
 
 def test_two_that_come_at_once_have_one_place(worker: Capped) -> None:
     wid = session_of(worker)
-    first, second = StreamCall(wid), StreamCall(wid)
+    first, second = stream_call(wid), stream_call(wid)
     answers = [entering(worker, first), entering(worker, second)]
     for told in answers:
         told(_pack(""))
@@ -245,7 +246,7 @@ def test_two_that_come_at_once_have_one_place(worker: Capped) -> None:
     assert first.way.is_closed
     assert not second.way.is_closed
     assert (left(worker), worker.here.sse_connections) == (1, 1)
-    third = StreamCall(wid)
+    third = stream_call(wid)
     worker.dispatch.watching.opening.open(third, None)
     assert third.way is not None
     assert (second.way.is_closed, left(worker)) == (True, 1)
@@ -255,7 +256,7 @@ def test_two_that_come_at_once_have_one_place(worker: Capped) -> None:
 
 def test_when_the_process_ends_streams_end_and_none_begins(worker: Capped) -> None:
     wid = session_of(worker)
-    first, second = StreamCall(wid), StreamCall(wid)
+    first, second = stream_call(wid), stream_call(wid)
     entering(worker, first)(_pack(""))
     worker.dispatch.watching.drain()
     assert first.way is not None
