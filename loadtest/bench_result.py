@@ -33,6 +33,7 @@ class Result(msgspec.Struct, kw_only=True):
     cpu_ratio: float | None = None
     p50_us: float | None = None
     p99_us: float | None = None
+    ceiling_p99_us: float | None = None
     goal: Goal | None = None
     verdict: str = ""
     note: str = ""

@@ -1,7 +1,8 @@
 """Stands for the server where a test wants the benchmark and not what it measures.
 
-It answers what the benchmark asks, with what the ceilings do: writes go to a bare log, reads come from
-rendered pages. `python -m tests.unit.loadtest.stub_server` takes its port file and directory as the server.
+It answers what the benchmark asks, with what the ceilings do: writes go to a bare log and to who watches,
+reads come from rendered pages. `python -m tests.unit.loadtest.stub_server` takes its port file and
+directory as the server.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import uvloop
 
 from loadtest.bare_log import BareLog
 from loadtest.ceilings.bare_http import rendered, serve
+from loadtest.ceilings.fanout_ceiling import STREAM, FanoutCeiling, Watched
 from loadtest.ceilings.read_ceiling import HotTail, ReadCeiling
-from loadtest.ceilings.write_ceiling import WriteCeiling
 
 
-class Stub(WriteCeiling):
-    def __init__(self, log: BareLog, tail: HotTail) -> None:
-        super().__init__(log)
+class Stub(FanoutCeiling):
+    def __init__(self, log: BareLog, tail: HotTail, watched: Watched) -> None:
+        super().__init__(log, watched)
         self._reads = ReadCeiling(tail)
 
     def take(self, data: bytes, body_at: int, end: int) -> None:
-        if not data.startswith(b"POST"):
+        if not data.startswith((b"POST", STREAM)):
             self.transport.write(rendered(b"{}"))
         elif b"/diff " in data[:100]:
             self._reads.transport = self.transport
@@ -34,8 +35,8 @@ class Stub(WriteCeiling):
 async def main() -> None:
     directory = os.environ["TOPICS_DATA_DIR"]
     os.mkdir(directory)
-    log, tail = BareLog(directory, is_durable=False), HotTail()
-    await serve(lambda: Stub(log, tail), os.environ["TOPICS_PORT_FILE"])
+    log, tail, watched = BareLog(directory, is_durable=False), HotTail(), Watched()
+    await serve(lambda: Stub(log, tail, watched), os.environ["TOPICS_PORT_FILE"])
 
 
 if __name__ == "__main__":

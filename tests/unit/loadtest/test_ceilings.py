@@ -9,13 +9,47 @@ from typing import Any
 
 import pytest
 
+from loadtest.ceilings import fanout_ceiling
 from loadtest.ceilings.read_ceiling import COUNT, DATA, PAGE, HotTail
 from loadtest.generator import Load, run
 from loadtest.processes import Running
 from loadtest.subjects import Subjects
-from loadtest.traffic import append_body, ask
+from loadtest.traffic import NotMeasured, append_body, ask
+from loadtest.watching import Topic, make_sessions, measure
+from tests.unit.loadtest.scripted_server import answer, scripted
+from topicsd.live import sse_frames
+from topicsd.live.piece import Piece
 
 pytestmark = pytest.mark.slow
+
+
+def test_the_events_of_the_ceiling_are_those_of_the_server() -> None:
+    records = [b'{"$seq":%d,"$ts":1790000000000,"data":{"a":1}}' % seq for seq in (6, 7)]
+    piece = Piece("orders", 3, 5, 7, 7, 1, 2, b",".join(records), None)
+    assert fanout_ceiling.events("orders", records, 7) == sse_frames.alone(piece)
+
+
+def test_the_ceiling_of_fan_out_sends_each_record_to_all_who_watch(tmp_path: Path) -> None:
+    with Subjects(str(tmp_path)).ceiling("fanout_ceiling") as ceiling:
+        topics = make_sessions(ceiling.port, ["x", "y"] * 3)
+        took = measure(ceiling.port, topics, append_body(1, b'"marked"'), 0.2)
+    assert [len(topic.streams) for topic in topics] == [3, 3]
+    assert took.count >= 6
+    (log,) = (tmp_path / "subject-1" / "data").iterdir()
+    written = log.read_bytes().count(b'"marked"')
+    # Those of the first moments are not counted, nor those that were on their way at the end.
+    assert took.count <= written * 3
+    assert took.bytes > took.count * 100
+    assert 0 < took.each_us[0] <= took.last_us[0] < 1e6
+
+
+def test_a_stream_that_is_refused_is_told() -> None:
+    refusal = answer(status=b"429 Too Many Requests")
+    with (
+        scripted(lambda request: [refusal]) as server,
+        pytest.raises(NotMeasured, match="a stream was answered with"),
+    ):
+        measure(server.port, [Topic("x", ["/v0/watch/x"])], b"{}", 0.1)
 
 
 def gone(pids: list[int]) -> bool:
