@@ -24,8 +24,8 @@ class Event(NamedTuple):
 class EventClient(RawClient):
     """`fields` are those of the head of the stream."""
 
-    def __init__(self, port: int, target: str, *fields: str) -> None:
-        super().__init__(port)
+    def __init__(self, port: int, target: str, *fields: str, buffer_bytes: int | None = None) -> None:
+        super().__init__(port, buffer_bytes=buffer_bytes)
         self.comments = 0
         self.send(request_bytes("GET", target, None, *fields))
 

@@ -1,0 +1,66 @@
+"""Watchers of a server whose workers are killed under load are told of everything, in order, once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.harness.crash_sweep import DEEP
+from tests.harness.process_ledger import seed_of_this_run
+from tests.harness.tally import attempt
+from tests.harness.watch_book import WatchBook
+from tests.harness.watch_crew import WatchCrew
+from tests.harness.whole_server import WholeServer
+
+SHARDS = 2
+WATCHERS = 20
+SECONDS = 120.0 if DEEP else 12.0
+CAP = 60
+
+pytestmark = pytest.mark.slow
+
+
+def test_watchers_are_told_of_everything_while_workers_are_killed(tmp_path: Path) -> None:
+    seed = seed_of_this_run()
+    rng = Random(seed)
+    # A cache that does not hold what slow watchers still want: they read what checkpoints have sealed.
+    flags = ("--wal-file-bytes=256KiB", "--page-cache-bytes=1MiB", "--checkpoint-interval-ms=500")
+    with WholeServer(tmp_path, *flags, shards=SHARDS) as server:
+        caps, made_anew = {}, []
+        for shard in range(SHARDS):
+            caps[server.topic_of(shard, "plain")] = 0
+            caps[server.topic_of(shard, "capped")] = CAP
+            made_anew.append(server.topic_of(shard, "anew"))
+            caps[made_anew[-1]] = 0
+        book = WatchBook(caps)
+        crew = WatchCrew(server.port, book, seed, made_anew, WATCHERS)
+        with attempt("workers killed while watched", f"TOPICS_TEST_SEED={seed}"):
+            crew.start()
+            try:
+                _kill_now_and_then(server, book, rng)
+            finally:
+                crew.finish()
+            book.check()
+        assert server.stop() == 0
+    print(dict(book.counts))
+    assert book.counts["records read"] > 2 * book.counts["records written"] > 1000
+    assert book.counts["workers killed"] >= 3
+    told = {name for name, number in book.counts.items() if number}
+    assert {"tombstone from_seq_too_old", "tombstone recreated", "topic-deleted", "error not_ready"} <= told
+
+
+def _kill_now_and_then(server: WholeServer, book: WatchBook, rng: Random) -> None:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline and not book.complaints:
+        time.sleep(rng.uniform(0.3, 2.0))
+        shard = rng.randrange(SHARDS)
+        victim = server.a_worker(shard)
+        victim.signal(signal.SIGKILL)
+        assert victim.wait()
+        victim.close()
+        server.wait_for_shard(shard)
+        book.count("workers killed")

@@ -1,0 +1,187 @@
+"""What was written to topics that are watched, and what each watcher must have been told of it.
+
+Promises: one writer a topic, so every seq is known in the end. A watcher is judged as it reads: records
+come in order, once for each time that its cursor passes, as they were written, none of its own node; what is
+passed over in silence was asked to be deleted by then, or is of its own node; anything else has a tombstone
+over it, and only topics with a cap have those.
+
+A record says of which incarnation of its topic it is (`n`), which is how a watcher learns that.
+
+What it must not know: how anything is delivered, processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+
+class Written(NamedTuple):
+    value: int
+    node: str
+    tag: str
+
+
+class Told(msgspec.Struct):
+    """How much of one topic a watcher was told of."""
+
+    seq: int
+    incarnation: int | None = None
+    """None until a record says it."""
+    above: int = -1
+    """It is a later one than this."""
+    is_deleted: bool = False
+    passed: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    """What was passed over in silence in an incarnation that is not known yet."""
+
+    def copy(self) -> Told:
+        return msgspec.structs.replace(self, passed=list(self.passed))
+
+
+class _Unsure(NamedTuple):
+    """Passed over in silence while nobody knew yet what it is."""
+
+    topic: str
+    incarnation: int
+    seq: int
+    nodes: frozenset[str]
+
+
+class WatchBook:
+    def __init__(self, caps: dict[str, int]) -> None:
+        """The topics, each with its cap or 0."""
+        self.caps = caps
+        self.counts: Counter[str] = Counter()
+        """Of what happened, for people."""
+        self.complaints: list[str] = []
+        self._lock = threading.Lock()
+        self._incarnations = dict.fromkeys(caps, 0)
+        self._written: dict[tuple[str, int], dict[int, Written]] = {(topic, 0): {} for topic in caps}
+        self._deleted: dict[tuple[str, int], set[int]] = {(topic, 0): set() for topic in caps}
+        self._seen: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self._unsure: set[_Unsure] = set()
+
+    def count(self, what: str, number: int = 1) -> None:
+        with self._lock:
+            self.counts[what] += number
+
+    def complain(self, what: str) -> None:
+        with self._lock:
+            self.complaints.append(what)
+
+    # -- what a topic's writer tells -----------------------------------------------------------------------
+
+    def incarnation(self, topic: str) -> int:
+        return self._incarnations[topic]
+
+    def written(self, topic: str, first_seq: int, records: Iterable[Written]) -> None:
+        with self._lock:
+            known = self._written[topic, self._incarnations[topic]]
+            for seq, record in enumerate(records, first_seq):
+                assert seq not in known, f"{topic}: seq {seq} is given twice"
+                known[seq] = record
+
+    def deletes(self, topic: str, before_seq: int | None, tag: str | None) -> None:
+        """It is about to be asked; all that is there is known."""
+        key = (topic, self._incarnations[topic])
+        with self._lock:
+            self._deleted[key] |= {
+                seq
+                for seq, record in self._written[key].items()
+                if (before_seq is None or seq < before_seq) and (tag is None or record.tag == tag)
+            }
+
+    def made_anew(self, topic: str) -> None:
+        """It is deleted, and about to be made."""
+        with self._lock:
+            number = self._incarnations[topic] = self._incarnations[topic] + 1
+            self._written[topic, number] = {}
+            self._deleted[topic, number] = set()
+
+    # -- what a watcher is told ----------------------------------------------------------------------------
+
+    def told_record(self, told: Told, topic: str, record: dict[str, Any], nodes: frozenset[str]) -> None:
+        seq, data, node = record["$seq"], record["data"], record.get("$node", "")
+        self._learn(told, topic, data["n"], nodes)
+        assert seq > told.seq, f"{topic}: seq {seq} comes behind {told.seq}"
+        assert node not in nodes, f"{topic}: seq {seq} is of its own node"
+        self.told_upto(told, topic, seq - 1, nodes)
+        with self._lock:
+            before = self._seen.setdefault((topic, data["n"], seq), (data["v"], node))
+        assert before == (data["v"], node), f"{topic}: seq {seq} was {before} for somebody else"
+        told.seq = seq
+
+    def _learn(self, told: Told, topic: str, incarnation: int, nodes: frozenset[str]) -> None:
+        if told.incarnation is None:
+            assert incarnation > told.above, f"{topic}: incarnation {incarnation} behind {told.above}"
+            told.incarnation = incarnation
+            passed, told.passed = told.passed, []
+            for first, last in passed:
+                self._pass(topic, incarnation, first, last, nodes)
+        assert incarnation == told.incarnation, f"{topic}: was made anew, which nobody said"
+
+    def told_upto(self, told: Told, topic: str, seq: int, nodes: frozenset[str]) -> None:
+        """Whatever is there up to here and was not told is passed over in silence."""
+        if seq <= told.seq:
+            return
+        if told.incarnation is None:
+            told.passed.append((told.seq + 1, seq))
+        else:
+            self._pass(topic, told.incarnation, told.seq + 1, seq, nodes)
+        told.seq = seq
+
+    def _pass(self, topic: str, incarnation: int, first: int, last: int, nodes: frozenset[str]) -> None:
+        key = (topic, incarnation)
+        with self._lock:
+            written, deleted = self._written[key], self._deleted[key]
+            for seq in range(first, last + 1):
+                if seq not in deleted:
+                    record = written.get(seq)
+                    if record is None:
+                        self._unsure.add(_Unsure(topic, incarnation, seq, nodes))
+                    else:
+                        assert record.node in nodes, f"{topic}: seq {seq} went missing in silence"
+
+    def told_loss(self, told: Told, topic: str, tombstone: dict[str, Any], nodes: frozenset[str]) -> None:
+        if tombstone["reason"] == "recreated":
+            told.above = told.above if told.incarnation is None else told.incarnation
+            told.incarnation = None
+            told.passed.clear()
+            told.seq = tombstone["earliest_seq"] - 1
+            return
+        assert tombstone["gap_from"] > told.seq, f"{topic}: told again of a loss, {tombstone} behind {told}"
+        most = tombstone["head_seq"] - self.caps[topic]
+        assert self.caps[topic] and tombstone["gap_to"] <= most, (
+            f"{topic}: lost more than its cap: {tombstone}"
+        )
+        self.told_upto(told, topic, tombstone["gap_from"] - 1, nodes)
+        told.seq = tombstone["gap_to"]
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def is_told_of_all(self, told: Told, topic: str, nodes: frozenset[str]) -> bool:
+        """Nobody writes any more: whether nothing is left that it must be told of."""
+        with self._lock:
+            now = self._incarnations[topic]
+            written, deleted = self._written[topic, now], self._deleted[topic, now]
+            if told.is_deleted or told.incarnation not in (None, now):
+                return False
+            return all(
+                seq <= told.seq or seq in deleted or record.node in nodes for seq, record in written.items()
+            )
+
+    def check(self) -> None:
+        """What could not be judged at the time, and what watchers saw against what was written."""
+        assert not self.complaints, "\n".join(self.complaints[:5])
+        for (topic, incarnation, seq), (value, node) in self._seen.items():
+            record = self._written[topic, incarnation].get(seq)
+            assert record is not None, f"{topic}: seq {seq} was seen, and nobody wrote it"
+            assert (record.value, record.node) == (value, node), f"{topic}: seq {seq} is not what was written"
+        for topic, incarnation, seq, nodes in self._unsure:
+            record = self._written[topic, incarnation].get(seq)
+            assert record is not None, f"{topic}: seq {seq} does not exist, and was passed over"
+            assert record.node in nodes, f"{topic}: seq {seq} went missing in silence"

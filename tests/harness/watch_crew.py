@@ -1,0 +1,396 @@
+"""Clients of a server that is killed in parts: a writer for each topic, and watchers of several.
+
+Promises: what they do comes from their seeds, what they are told is judged by the `WatchBook`; a watcher
+stops reading for a while now and then, leaves, takes over from itself, and comes back with the id of an event
+that it got, mostly the last. `finish` has all of them read to the end.
+
+What it must not know: how the server does it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from tests.harness.event_client import Event, EventClient
+from tests.harness.raw_client import READ_BYTES, Answer
+from tests.harness.watch_book import Told, WatchBook, Written
+from tests.harness.writer_crew import Client, ConnectionEnded
+from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX
+
+NODES: Final = ("", "", "n1", "n2")
+TAGS: Final = ("", "red", "blue")
+BUFFER_BYTES: Final = 4096
+FILLER: Final = "x" * 4000
+PATIENCE_SECONDS: Final = 30.0
+QUIET_SECONDS: Final = 0.05
+RETRY_SECONDS: Final = 0.05
+IDS_KEPT: Final = 20
+# What a stream may say besides what is of its topics.
+INTERRUPTED: Final = {"not_ready", "storage_failed"}
+ENDED: Final = {"taken_over", "slow_consumer"}
+# Nothing was done, and it may be asked again.
+COME_AGAIN: Final = {(503, "not_ready"), (429, "throttled")}
+
+
+class TopicWriter:
+    """All that happens to one topic."""
+
+    def __init__(self, port: int, book: WatchBook, topic: str, rng: Random, is_made_anew: bool) -> None:
+        self._port = port
+        self._book = book
+        self._topic = topic
+        self._rng = rng
+        self._is_made_anew = is_made_anew
+        self._client: Client | None = None
+        self._values = count()
+        self._head = 0
+        self._path = f"/v0/topics/{topic}"
+        cap = book.caps[topic]
+        self._config = msgspec.json.encode({"cap_records": cap} if cap else {})
+
+    def make(self) -> None:
+        self._until_done("PUT", self._path, self._config)
+
+    def live(self, ending: threading.Event) -> None:
+        while not ending.wait(self._rng.uniform(0.002, 0.02)):
+            number = self._rng.random()
+            if number < 0.01:
+                below = self._rng.randint(1, self._head + 1)
+                self._delete({"before_seq": below}, below, None)
+            elif number < 0.02:
+                tag = self._rng.choice(TAGS[1:])
+                self._delete({"match": ["tag", "Eq", tag]}, None, tag)
+            elif number < 0.032 and self._is_made_anew:
+                self._make_anew()
+            else:
+                self._append()
+
+    def _append(self) -> None:
+        records = [
+            Written(next(self._values), self._rng.choice(NODES), self._rng.choice(TAGS))
+            for _ in range(self._rng.choice((1, 1, 2, 10)))
+        ]
+        number = self._book.incarnation(self._topic)
+        told = []
+        for value, node, tag in records:
+            data: dict[str, Any] = {"n": number, "v": value}
+            if not self._book.caps[self._topic] and self._rng.random() < 0.2:
+                # Much to read for who is behind: it does not fit the buffers of who does not read.
+                data["x"] = FILLER
+            record: dict[str, Any] = {"data": data}
+            told.append(record | ({"node": node} if node else {}) | ({"tag": tag} if tag else {}))
+        answer = self._ask("POST", self._path, msgspec.json.encode({"records": told}))
+        if answer is not None and answer.status == 200:
+            assert answer.json["first_seq"] == self._head + 1, answer
+        elif answer is not None and (answer.status, answer.code) in COME_AGAIN:
+            time.sleep(RETRY_SECONDS)
+            return
+        else:
+            assert answer is None or answer.status in (503, 504), answer
+            self._book.count("appends in doubt")
+            state = self._until_done("GET", self._path)
+            assert state.json["head_seq"] in (self._head, self._head + len(records)), state
+            if state.json["head_seq"] == self._head:
+                return
+        self._book.written(self._topic, self._head + 1, records)
+        self._head += len(records)
+        self._book.count("records written", len(records))
+
+    def _delete(self, what: dict[str, Any], before_seq: int | None, tag: str | None) -> None:
+        self._book.deletes(self._topic, before_seq, tag)
+        self._until_done("POST", f"{self._path}/delete", msgspec.json.encode(what))
+        self._book.count("deletes")
+
+    def _make_anew(self) -> None:
+        self._until_done("DELETE", self._path)
+        self._book.made_anew(self._topic)
+        self._head = 0
+        self.make()
+        self._book.count("topics made anew")
+
+    def _until_done(self, method: str, target: str, body: bytes | None = None) -> Answer:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            answer = self._ask(method, target, body)
+            if answer is not None and answer.status in (200, 201):
+                return answer
+            assert answer is None or answer.status in (503, 504), answer
+            assert time.monotonic() < deadline, f"{method} {target}: {answer}"
+            time.sleep(RETRY_SECONDS)
+
+    def _ask(self, method: str, target: str, body: bytes | None = None) -> Answer | None:
+        """None when the connection ended before the answer."""
+        try:
+            if self._client is None:
+                self._client = Client(self._port)
+            answer = self._client.ask(method, target, body)
+        except (ConnectionEnded, ConnectionError):
+            self.close()
+            return None
+        if answer.closes:
+            self.close()
+        return answer
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class _Stream(EventClient):
+    """It reads only as far as there is something, and takes the end of its connection for what it is."""
+
+    def begin(self) -> EventClient:
+        super().begin()
+        self.socket.settimeout(QUIET_SECONDS)
+        return self
+
+    def _recv(self) -> bytes:
+        try:
+            data = self.socket.recv(READ_BYTES)
+        except ConnectionError as error:
+            raise ConnectionEnded(repr(error)) from None
+        if not data:
+            raise ConnectionEnded("in order")
+        return data
+
+    def is_refused(self) -> bool:
+        """Whether there is no stream now, for a reason that passes."""
+        while len(self._held) < len(b"HTTP/1.1 200"):
+            self._read_more()
+        if self._held.startswith(b"HTTP/1.1 200"):
+            return False
+        answer = self.read_answer()
+        assert (answer.status, answer.code) in COME_AGAIN, answer
+        return True
+
+
+class Watcher:
+    def __init__(self, port: int, book: WatchBook, rng: Random, topics: list[str]) -> None:
+        self._port = port
+        self._book = book
+        self._rng = rng
+        self._topics = topics
+        self._nodes = frozenset(rng.choice(([], [], ["n1"], ["n1", "n2"])))
+        self._stream: _Stream | None = None
+        self._told: dict[str, Told] = {}
+        self._ids: deque[tuple[str, dict[str, Told]]] = deque(maxlen=IDS_KEPT)
+        self._target = ""
+
+    def live(self, ending: threading.Event) -> None:
+        self._begin()
+        while not ending.is_set():
+            number = self._rng.random()
+            if number < 0.02:
+                self._book.count("times that somebody did not read")
+                longest = 2.0 if self._rng.random() < 0.99 else CLOGGED_SECONDS_MAX + 5
+                ending.wait(self._rng.uniform(0.1, longest))
+            elif number < 0.04:
+                self._come_back(self._rng.random() < 0.5)
+            elif number < 0.044:
+                self._begin()
+                ending.wait(self._rng.choice((0.0, 1.0)))
+            elif any(told.is_deleted for told in self._told.values()) and number < 0.3:
+                self._come_back(False)
+            self._read()
+
+    def finish(self) -> None:
+        """Nobody writes or kills any more."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self._is_done():
+            assert time.monotonic() < deadline, f"{self._told} of {self._target} is all that it was told"
+            if any(told.is_deleted for told in self._told.values()):
+                self._come_back(False)
+            self._read()
+        # Whatever would come twice comes now.
+        for _ in range(3):
+            self._read()
+
+    def _is_done(self) -> bool:
+        return all(self._book.is_told_of_all(told, name, self._nodes) for name, told in self._told.items())
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    # -- its connections -----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """With a session of its own."""
+        self.close()
+        names = self._rng.sample(self._topics, self._rng.randint(1, len(self._topics)))
+        from_end = self._rng.random() < 0.2
+        body: dict[str, Any] = {
+            "topics": {name: {"tail": True} if from_end else {"from_seq": 0} for name in names},
+            "limit": self._rng.choice((1, 3, 256)),
+            "max_batch_bytes": self._rng.choice((1, 1000, 0)),
+            "consistency": self._rng.choice(("eventual", "strong")),
+            "heartbeat_ms": 1000,
+        }
+        if self._nodes:
+            body["node"] = sorted(self._nodes)
+        made = self._make(msgspec.json.encode(body))
+        self._target = made["stream_url"]
+        self._told = {name: Told(made["topics"][name]["from_seq"]) for name in names}
+        self._ids.clear()
+        self._connect()
+
+    def _make(self, body: bytes) -> Any:
+        for _ in self._tries():
+            with Client(self._port) as client:
+                answer = client.ask("POST", "/v0/watch", body)
+                if answer.status == 200:
+                    return answer.json
+                # 404: a topic is being made anew.
+                assert answer.status in (404, 503, 504), answer
+        raise AssertionError("no session is made")
+
+    def _come_back(self, before_leaving: bool) -> None:
+        """With the last id mostly; `before_leaving`, which takes the session over from itself."""
+        old, self._stream = self._stream, None
+        if old is not None and not before_leaving:
+            self._rng.choice((old.close, old.reset))()
+        if not self._ids:
+            self._begin()
+        else:
+            index = -1 if self._rng.random() < 0.7 else self._rng.randrange(len(self._ids))
+            while len(self._ids) - 1 > index % len(self._ids):
+                self._ids.pop()
+                self._book.count("events taken back")
+            self._told = {name: told.copy() for name, told in self._ids[-1][1].items()}
+            for told in self._told.values():
+                told.is_deleted = False
+            self._connect()
+        if old is not None:
+            old.close()
+
+    def _connect(self) -> None:
+        fields = [f"last-event-id: {self._ids[-1][0]}"] if self._ids else []
+        for _ in self._tries():
+            stream = _Stream(self._port, self._target, *fields, buffer_bytes=BUFFER_BYTES)
+            try:
+                if not stream.is_refused():
+                    stream.begin()
+                    self._stream = stream
+                    self._book.count("streams")
+                    return
+            finally:
+                if self._stream is not stream:
+                    stream.close()
+        raise AssertionError(f"there is no stream of {self._target}")
+
+    def _tries(self) -> Iterator[None]:
+        """Each may fail by the end of a connection."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            yield None
+            time.sleep(RETRY_SECONDS)
+
+    # -- what it is told -----------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """What is there, up to so many events."""
+        assert self._stream is not None
+        try:
+            for _ in range(50):
+                if not self._take(self._stream.next()):
+                    self._come_back(False)
+                    return
+        except TimeoutError:
+            return
+        except ConnectionEnded:
+            self._book.count("streams that were lost")
+            self._come_back(False)
+
+    def _take(self, event: Event) -> bool:
+        """Whether the stream goes on."""
+        data, nodes, book = event.data, self._nodes, self._book
+        if event.name == "error":
+            book.count(f"error {data['code']}")
+            assert data["code"] in ENDED if "topics" not in data else data["code"] in INTERRUPTED, data
+            return "topics" in data
+        topic = data["topic"]
+        told = self._told[topic]
+        assert not told.is_deleted, f"{topic} is deleted, and there is {event}"
+        if event.name == "record":
+            assert data["records"]
+            for record in data["records"]:
+                book.told_record(told, topic, record, nodes)
+            book.told_upto(told, topic, data["to_seq"], nodes)
+            book.count("records read", len(data["records"]))
+        elif event.name == "tombstone":
+            book.told_loss(told, topic, data, nodes)
+            book.count(f"tombstone {data['reason']}")
+        elif event.name == "caught-up":
+            book.told_upto(told, topic, data["head_seq"], nodes)
+        else:
+            assert event.name == "topic-deleted", event
+            told.is_deleted = True
+            book.count(event.name)
+        assert event.id, event
+        self._ids.append((event.id, {name: one.copy() for name, one in self._told.items()}))
+        return True
+
+
+class WatchCrew:
+    """All of them, each a thread."""
+
+    def __init__(self, port: int, book: WatchBook, seed: object, made_anew: list[str], watchers: int) -> None:
+        self._book = book
+        topics = list(book.caps)
+        self._writers = [
+            TopicWriter(port, book, topic, Random(f"{seed} {topic}"), topic in made_anew) for topic in topics
+        ]
+        self._watchers = [
+            Watcher(port, book, Random(f"{seed} {number}"), topics) for number in range(watchers)
+        ]
+        self._ending = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        for writer in self._writers:
+            writer.make()
+        everybody: list[TopicWriter | Watcher] = [*self._writers, *self._watchers]
+        for one in everybody:
+            self._start(partial(one.live, self._ending))
+
+    def finish(self) -> None:
+        """Writing ends, and everybody reads to the end."""
+        self._ending.set()
+        self._join()
+        if not self._book.complaints:
+            for watcher in self._watchers:
+                self._start(watcher.finish)
+            self._join()
+        everybody: list[TopicWriter | Watcher] = [*self._writers, *self._watchers]
+        for one in everybody:
+            with suppress(OSError):
+                one.close()
+
+    def _start(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._run, args=(work,))
+        self._threads.append(thread)
+        thread.start()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join(2 * PATIENCE_SECONDS)
+            assert not thread.is_alive(), "a client does not come to its end"
+        self._threads.clear()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as problem:
+            self._book.complain(f"{type(problem).__name__}: {problem}")
