@@ -1,7 +1,8 @@
-"""Load scenarios for locust: a writer, a reader, and both over 1,000 topics.
+"""Load scenarios for locust: a writer, a reader, both over 1,000 topics, and watchers with who they watch.
 
-`locust -f loadtest/locustfile.py Writer --host http://127.0.0.1:4000`, or `Reader`, or `Mixed`. They check
-what they are told, so that a wrong answer is a failure as a refused one is. For figures use
+`locust -f loadtest/locustfile.py Writer --host http://127.0.0.1:4000`, or `Reader`, or `Mixed`, or
+`Watcher Watched`. They check what they are told, so that a wrong answer is a failure as a refused one is. The
+time that is told of an event is how long ago its last record was sent. For figures use
 `python -m loadtest bench`: locust itself costs far more than what it asks for.
 
 `LOADTEST_TOPICS` says how many topics Mixed goes over. What it must not know: how the server spreads them.
@@ -10,12 +11,15 @@ what they are told, so that a wrong answer is a failure as a refused one is. For
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
+import time
 from typing import Any
 
 from locust import FastHttpUser, constant_throughput, task
 
+WATCHED = [f"locust-watched-{number}" for number in range(8)]
 TOPICS = int(os.environ.get("LOADTEST_TOPICS", "1000"))
 BATCH = 10
 PAGE = 100
@@ -24,7 +28,8 @@ _numbers = itertools.count()
 
 
 def record() -> dict[str, Any]:
-    return {"data": {"sku": "AEROPRESS-GO", "qty": 1, "total": random.randrange(10_000)}, "tag": "order"}
+    data = {"sku": "AEROPRESS-GO", "qty": 1, "total": random.randrange(10_000), "sent_ms": time.time() * 1000}
+    return {"data": data, "tag": "order"}
 
 
 class TopicUser(FastHttpUser):
@@ -111,3 +116,57 @@ class Mixed(TopicUser):
         if self.cursors:
             topic = random.choice(list(self.cursors))
             self.cursors[topic] = self.read_on(topic, self.cursors[topic])
+
+
+class Watched(TopicUser):
+    """Writes to the topics that are watched."""
+
+    wait_time = constant_throughput(20)
+
+    @task
+    def write(self) -> None:
+        self.append(random.choice(WATCHED), random.choice((1, 1, 3)))
+
+
+class Watcher(TopicUser):
+    """Watches some of them on one stream: each record in order, none missing, none twice."""
+
+    wait_time = constant_throughput(1)
+
+    @task
+    def watch(self) -> None:
+        names = random.sample(WATCHED, 4)
+        for name in names:
+            self.append(name, 1)
+        asked = {"topics": {name: {"tail": True} for name in names}, "heartbeat_ms": 1000}
+        made = self.client.post("/v0/watch", json=asked, name="watch").json()
+        cursors = {name: stand["from_seq"] for name, stand in made["topics"].items()}
+        stream = self.client.get(made["stream_url"], name="stream", stream=True)
+        # What locust gives of its answer reads lines that end as those of a head do.
+        lines = stream._response
+        while event := bytes(lines.readline(b"\n\n")):
+            fields = dict(line.split(b": ", 1) for line in event.splitlines() if b": " in line)
+            if b"data" in fields:
+                self.take(fields[b"event"].decode(), fields[b"data"], cursors)
+
+    def take(self, kind: str, data: bytes, cursors: dict[str, int]) -> None:
+        """An event: a request in the tables of locust, with its lag as the time that it took."""
+        told = json.loads(data)
+        wrong, lag_ms = None, 0.0
+        if kind == "record":
+            seqs = [one["$seq"] for one in told["records"]]
+            due = cursors[told["topic"]] + 1
+            cursors[told["topic"]] = told["to_seq"]
+            lag_ms = time.time() * 1000 - told["records"][-1]["data"]["sent_ms"]
+            if seqs != list(range(due, told["to_seq"] + 1)):
+                wrong = ValueError(f"{told['topic']}: {seqs} where {due} is due")
+        elif kind != "caught-up":
+            wrong = ValueError(f"{kind}: {told}")
+        self.environment.events.request.fire(
+            request_type="SSE",
+            name=kind,
+            response_time=lag_ms,
+            response_length=len(data),
+            exception=wrong,
+            context={},
+        )

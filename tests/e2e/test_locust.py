@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,24 +35,35 @@ pytestmark = [
 ]
 
 
-def run_locust(server: Running, scenario: str, directory: Path) -> list[dict[str, int]]:
+def run_locust(server: Running, directory: Path, *scenario: str) -> list[dict[str, Any]]:
     """What locust counted, a table for each kind of request."""
     command = [
         *(sys.executable, "-m", "locust", "--locustfile", f"{PROJECT}/loadtest/locustfile.py"),
         *("--headless", "--only-summary", "--json", "--host", f"http://127.0.0.1:{server.port}"),
-        *("--users", str(USERS), "--spawn-rate", str(USERS), "--run-time", f"{SECONDS}s", scenario),
+        *("--users", str(USERS), "--spawn-rate", str(USERS), "--run-time", f"{SECONDS}s", *scenario),
     ]
     done = subprocess.run(
         command, cwd=directory, env=environ(), capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    tables: list[dict[str, int]] = json.loads(done.stdout[done.stdout.index("[") :])
+    tables: list[dict[str, Any]] = json.loads(done.stdout[done.stdout.index("[") :])
     return tables
 
 
 @pytest.mark.parametrize("scenario", ["Writer", "Reader", "Mixed"])
 def test_a_scenario_runs_without_a_failure(tmp_path: Path, scenario: str) -> None:
     with Subjects(str(tmp_path)).server(2) as server:
-        tables = run_locust(server, scenario, tmp_path)
+        tables = run_locust(server, tmp_path, scenario)
     assert sum(table["num_failures"] for table in tables) == 0
     assert sum(table["num_requests"] for table in tables) > USERS * SECONDS
+
+
+def test_watchers_get_each_record_of_the_writers(tmp_path: Path) -> None:
+    with Subjects(str(tmp_path)).server(2) as server:
+        tables = run_locust(server, tmp_path, "Watcher", "Watched")
+    by_name = {table["name"]: table for table in tables}
+    assert sum(table["num_failures"] for table in tables) == 0
+    assert by_name["stream"]["num_requests"] == USERS // 2
+    # Each of the topics is watched by half of the watchers, and a piece may be of several appends.
+    assert by_name["record"]["num_requests"] > by_name["append"]["num_requests"] / 2
+    assert by_name["caught-up"]["num_requests"] > 0
