@@ -155,9 +155,8 @@ class WatchBook:
             return
         assert tombstone["gap_from"] > told.seq, f"{topic}: told again of a loss, {tombstone} behind {told}"
         most = tombstone["head_seq"] - self.caps[topic]
-        assert self.caps[topic] and tombstone["gap_to"] <= most, (
-            f"{topic}: lost more than its cap: {tombstone}"
-        )
+        assert self.caps[topic], f"{topic}: has no cap, and lost {tombstone}"
+        assert tombstone["gap_to"] <= most, f"{topic}: lost more than its cap: {tombstone}"
         self.told_upto(told, topic, tombstone["gap_from"] - 1, nodes)
         told.seq = tombstone["gap_to"]
 
