@@ -36,3 +36,38 @@ def test_the_first_steps_work_as_they_are_written(tmp_path: Path) -> None:
     assert state["head_seq"] == 2
     assert (deleted["deleted"], deleted["earliest_seq"]) == (1, 2)
     assert gone["deleted"] is True
+
+
+def _without_times(text: str) -> str:
+    return re.sub(r'"(\$ts|server_total_ms)":[\d.]+', r'"\1":N', text).rstrip()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_a_watch_says_what_the_readme_shows(tmp_path: Path) -> None:
+    readme = (PROJECT / "README.md").read_text()
+    section = readme.partition("\n## Watching\n")[2].partition("\n## ")[0]
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    (steps,) = (text for language, text in fenced if not language)
+    shown = [text.removeprefix("$ ").partition("\n") for language, text in fenced if language == "console"]
+    assert [command.split()[0] for command, _, _ in shown] == ["curl"] * 3
+    settings = "\n".join(steps.splitlines()[:2])
+    wid_there = msgspec.json.decode(shown[0][2])["wid"]
+    wid_here = wid_there
+    # Topics of several shards come in an order of their own.
+    with served(tmp_path, "--shards=1") as server:
+
+        def bash(script: str) -> str:
+            script = script.replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")
+            ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+            assert ran.stderr == ""
+            return ran.stdout
+
+        bash(CURL + steps)
+        for command, _, expected in shown:
+            # A stream does not end; all that is there is said at once.
+            arguments = command.removeprefix("curl ").replace(wid_there, wid_here)
+            told = bash(f"{settings}\ncurl --silent --max-time 3 {arguments}")
+            if told.startswith("{"):
+                wid_here = msgspec.json.decode(told)["wid"]
+            assert _without_times(told) == _without_times(expected.replace(wid_there, wid_here)), command
