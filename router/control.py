@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl
 
-from router.metrics_render import Measured, Sample, as_json, as_prometheus
-from router.metrics_table import progress
+from router.metrics_render import Measured, Sample, ShardSample, as_json, as_prometheus
+from router.metrics_table import FRONT_METRICS, FrontCounts, progress
 from router.topic_list import (
     PAGE_SIZE,
     PAGE_SIZE_MAX,
@@ -65,13 +65,13 @@ class Control:
         clock: Clock,
         version: str,
         list_shard: ListShard,
-        front_counters: Callable[[], Mapping[str, int]] = dict,
+        front_counts: Callable[[], FrontCounts] = FrontCounts,
     ) -> None:
         self._workers = workers
         self._clock = clock
         self._version = version
         self._list_shard = list_shard
-        self._front_counters = front_counters
+        self._front_counts = front_counts
         self._started = clock.monotonic()
         self._was_ready = False
 
@@ -153,6 +153,7 @@ class Control:
         workers = self._workers
         board = workers.board
         ready = not isinstance(self.ready(), Refusal)
+        counts = self._front_counts()
         samples = [
             Sample("topics_ready", "gauge", "1 while the server is ready.", int(ready)),
             Sample("topics_draining", "gauge", "1 while the server shuts down.", int(workers.is_draining)),
@@ -163,13 +164,15 @@ class Control:
                 "1 when there are more topics than are told of one by one.",
                 int(is_cut),
             ),
-            *(
-                Sample(f"topics_front_{name}", "counter" if name.endswith("_total") else "gauge", "", value)
-                for name, value in self._front_counters().items()
-            ),
+            *(Sample(one.name, one.kind, one.help, one.read(counts)) for one in FRONT_METRICS),
         ]
-        restarts: list[float] = [workers.restart_count(shard) for shard in range(len(board))]
-        measured = Measured(list(board), samples, {"topics_worker_restarts_total": restarts}, topics)
+        restarts = ShardSample(
+            "topics_worker_restarts_total",
+            "counter",
+            "Times that the worker ended and was started again.",
+            [workers.restart_count(shard) for shard in range(len(board))],
+        )
+        measured = Measured(list(board), samples, [restarts], topics)
         return (as_json if wants_json(accept) else as_prometheus)(measured)
 
     async def _list(self, query: str, prefixes: Sequence[str]) -> dict[str, object] | Refusal:

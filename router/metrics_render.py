@@ -7,11 +7,11 @@ Must not know: HTTP, where a number comes from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from router.metrics_table import SHARD_HISTOGRAMS, SHARD_METRICS, Kind, ShardHistogram
+from router.metrics_table import SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS, Kind, ShardHistogram
 from shared.board import Slot
 from shared.histogram import BUCKETS, bounds
 
@@ -26,6 +26,8 @@ TOPIC_SERIES: Final = (
 _LEAST: Final = ("topics_recovery_progress", "topics_shard_ready")
 _MOST: Final = (
     "topics_wal_read_only",
+    "topics_wal_queue_depth_peak",
+    "topics_checkpoint_failed",
     "topics_shard_draining",
     "topics_loop_late_us",
     "topics_loop_late_us_peak",
@@ -45,11 +47,19 @@ class Sample(NamedTuple):
     value: float
 
 
+class ShardSample(NamedTuple):
+    """One number of each shard that is not on the board."""
+
+    name: str
+    kind: Kind
+    help: str
+    values: Sequence[float]
+
+
 class Measured(NamedTuple):
     slots: Sequence[Slot]
     samples: Sequence[Sample]
-    more: Mapping[str, list[float]]
-    """Counters by shard that are not on the board."""
+    by_shard: Sequence[ShardSample]
     topics: Sequence[Mapping[str, Any]]
     """As a list of topics has them."""
 
@@ -59,12 +69,13 @@ def as_prometheus(measured: Measured) -> str:
     for sample in measured.samples:
         lines += _header(sample.name, sample.kind, sample.help)
         lines.append(f"{sample.name} {_number(sample.value)}")
-    for metric in SHARD_METRICS:
-        lines += _header(metric.name, metric.kind, metric.help)
-        lines += _series(metric.name, [metric.read(slot) for slot in measured.slots])
-    for name, values in measured.more.items():
-        lines += _header(name, "counter", "")
-        lines += _series(name, values)
+    for one in (*_read(measured.slots), *measured.by_shard):
+        lines += _header(one.name, one.kind, one.help)
+        lines += _series(one.name, one.values)
+    for family in SHARD_FAMILIES:
+        lines += _header(family.name, family.kind, family.help)
+        for label, read in family.series:
+            lines += _series(family.name, [read(slot) for slot in measured.slots], f",{label}")
     for histogram in SHARD_HISTOGRAMS:
         lines += _header(histogram.name, "histogram", histogram.help)
         for shard, slot in enumerate(measured.slots):
@@ -73,26 +84,45 @@ def as_prometheus(measured: Measured) -> str:
         for name, field, text in TOPIC_SERIES:
             lines += _header(name, "gauge", text)
             # A name has no character that would have to be escaped.
-            lines += [f'{name}{{topic="{one["topic"]}"}} {one[field]}' for one in measured.topics]
+            lines += [f'{name}{{topic="{topic["topic"]}"}} {topic[field]}' for topic in measured.topics]
     return "\n".join(lines) + "\n"
 
 
 def as_json(measured: Measured) -> dict[str, object]:
-    """The sums of all shards and, under `shards` and `topics`, each one's own."""
+    """What all shards have together and, under `shards` and `topics`, each one's own."""
     by_shard: list[dict[str, object]] = [{"shard": shard} for shard in range(len(measured.slots))]
     found: dict[str, object] = {sample.name: _plain(sample.value) for sample in measured.samples}
-    table = {metric.name: [metric.read(slot) for slot in measured.slots] for metric in SHARD_METRICS}
-    for name, values in {**table, **measured.more}.items():
+    for name, _, _, values in (*_read(measured.slots), *measured.by_shard):
         for one, value in zip(by_shard, values, strict=True):
             one[name] = _plain(value)
         whole = min(values) if name in _LEAST else max(values) if name in _MOST else sum(values)
         found[name] = _plain(whole)
+    for family in SHARD_FAMILIES:
+        for told, slots in _told_of(found, by_shard, measured.slots):
+            told[family.name] = {
+                _label_value(label): _plain(sum(map(read, slots))) for label, read in family.series
+            }
     for histogram in SHARD_HISTOGRAMS:
-        for one, slot in zip(by_shard, measured.slots, strict=True):
-            told = {_label_value(label): _summary(read(slot)) for label, read in histogram.series}
-            one[histogram.name] = told.get("", told)
+        for told, slots in _told_of(found, by_shard, measured.slots):
+            series = {
+                _label_value(label): _summary([sum(words) for words in zip(*map(read, slots), strict=True)])
+                for label, read in histogram.series
+            }
+            told[histogram.name] = series.get("", series)
     topics = [{field: one[field] for field in ("topic", *_TOPIC_FIELDS)} for one in measured.topics]
     return {**found, "shards": by_shard, "topics": topics}
+
+
+def _read(slots: Sequence[Slot]) -> Iterator[ShardSample]:
+    for metric in SHARD_METRICS:
+        yield ShardSample(metric.name, metric.kind, metric.help, [metric.read(slot) for slot in slots])
+
+
+def _told_of(
+    found: dict[str, object], by_shard: list[dict[str, object]], slots: Sequence[Slot]
+) -> list[tuple[dict[str, object], Sequence[Slot]]]:
+    """Where something is told, and of which shards: of all together, and of each."""
+    return [(found, slots), *((one, [slot]) for one, slot in zip(by_shard, slots, strict=True))]
 
 
 _TOPIC_FIELDS: Final = tuple(field for _, field, _ in TOPIC_SERIES)
@@ -145,11 +175,11 @@ def _label_value(label: str) -> str:
 
 
 def _header(name: str, kind: str, text: str) -> list[str]:
-    return [*([f"# HELP {name} {text}"] if text else []), f"# TYPE {name} {kind}"]
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
-def _series(name: str, values: list[float]) -> list[str]:
-    return [f'{name}{{shard="{shard}"}} {_number(value)}' for shard, value in enumerate(values)]
+def _series(name: str, values: Sequence[float], more: str = "") -> list[str]:
+    return [f'{name}{{shard="{shard}"{more}}} {_number(value)}' for shard, value in enumerate(values)]
 
 
 def _number(value: float) -> str:

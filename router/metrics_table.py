@@ -1,7 +1,7 @@
-"""What is measured of each shard, as two tables: plain numbers, and histograms.
+"""What is measured, as tables: numbers of each shard, also by kind, histograms, and the front's own numbers.
 
-The numbers come from the board; a reader of it may see one that is half a second old. Where the reference has
-a number, it has its name.
+The numbers of a shard come from the board; a reader of it may see one that is half a second old. Where the
+reference has a number, it has its name.
 
 Must not know: how a table is rendered, HTTP.
 """
@@ -23,6 +23,33 @@ class ShardMetric(NamedTuple):
     kind: Kind
     help: str
     read: Callable[[Slot], float]
+
+
+class ShardFamily(NamedTuple):
+    """Numbers of each slot of one name, told apart by a label as those of a histogram are."""
+
+    name: str
+    kind: Kind
+    help: str
+    series: tuple[tuple[str, Callable[[Slot], float]], ...]
+
+
+class FrontCounts(NamedTuple):
+    """What the front process counts, of itself and the acceptors together."""
+
+    accepted: int = 0
+    handed_over: int = 0
+    refused: int = 0
+    waiting: int = 0
+    control: int = 0
+    restarts: int = 0
+
+
+class FrontMetric(NamedTuple):
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[FrontCounts], int]
 
 
 class ShardHistogram(NamedTuple):
@@ -175,6 +202,59 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         "topics_shard_draining",
         "1 while the worker finishes what it has, to end.",
         lambda slot: slot.state is WorkerState.DRAINING,
+    ),
+)
+
+SHARD_FAMILIES: Final[tuple[ShardFamily, ...]] = (
+    ShardFamily(
+        "topics_topics_by_class",
+        "gauge",
+        "Topics, by durability class.",
+        (
+            ('class="ephemeral"', lambda slot: slot.topics_ephemeral),
+            ('class="memory"', lambda slot: slot.topics_memory),
+            ('class="disk"', lambda slot: slot.topics_disk),
+            ('class="fsync"', lambda slot: slot.topics_fsync),
+        ),
+    ),
+)
+
+FRONT_METRICS: Final[tuple[FrontMetric, ...]] = (
+    FrontMetric(
+        "topics_front_connections_accepted_total",
+        "counter",
+        "Connections that were accepted.",
+        lambda counts: counts.accepted,
+    ),
+    FrontMetric(
+        "topics_front_connections_handed_over_total",
+        "counter",
+        "Connections that were given to a worker.",
+        lambda counts: counts.handed_over,
+    ),
+    FrontMetric(
+        "topics_front_connections_refused_total",
+        "counter",
+        "Connections that were turned away: no worker, no room, or no first line in time.",
+        lambda counts: counts.refused,
+    ),
+    FrontMetric(
+        "topics_front_connections_waiting",
+        "gauge",
+        "Connections whose first line is still to come, or that wait for room on their way to a worker.",
+        lambda counts: counts.waiting,
+    ),
+    FrontMetric(
+        "topics_front_connections_control",
+        "gauge",
+        "Connections that the front process answers itself.",
+        lambda counts: counts.control,
+    ),
+    FrontMetric(
+        "topics_front_restarts_total",
+        "counter",
+        "Times that an acceptor ended and was started again.",
+        lambda counts: counts.restarts,
     ),
 )
 

@@ -25,7 +25,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -42,6 +42,7 @@ from router.front import Front
 from router.front_link import FrontLink
 from router.key_reload import KeyReload, LoadSettings
 from router.listening import ListenRefused, open_listeners, port_of, remove_port_file, write_port_file
+from router.metrics_table import FrontCounts
 from router.process_pool import PoolTimes, ProcessPool
 from router.reserved_count import TOPICS, WATCH_SESSIONS, ReservedCount
 from router.watch_home import WatchHome
@@ -175,7 +176,7 @@ class _Supervisor:
             self._instance, self._board, topics, streams, WatchHome(self._pool.doors, sessions)
         )
         self._control = Control(
-            self._pool, clock, program_version(), self._link.list_shard, self._front_counters
+            self._pool, clock, program_version(), self._link.list_shard, self._front_counts
         )
         self._app = ControlApp(self._control, parse_keys(settings.api_keys), settings.probe_auth)
         placer = Placer(WatchIds(bytes.fromhex(self._instance), self._shard_count))
@@ -210,7 +211,7 @@ class _Supervisor:
         self._worker_spec["settings"] = msgspec.to_builtins(taken)
         self._app.keys = keys
 
-    def _front_counters(self) -> Mapping[str, int]:
+    def _front_counts(self) -> FrontCounts:
         """Of this process and the acceptors together; theirs may be half a second old."""
         accepted, handed_over = self._accept_loop.accepted_count, self._front.handed_over_count
         refused = self._front.refused_count + self._accept_loop.refused_count
@@ -222,14 +223,14 @@ class _Supervisor:
             refused += counts.refused
             waiting += self._acceptors.waiting_count()
             restarts = sum(self._acceptors.restart_count(number) for number in range(len(self._acceptors)))
-        return {
-            "connections_accepted_total": accepted,
-            "connections_handed_over_total": max(handed_over, 0),
-            "connections_refused_total": refused,
-            "connections_waiting": waiting,
-            "connections_control": self._controls.count,
-            "restarts_total": restarts,
-        }
+        return FrontCounts(
+            accepted=accepted,
+            handed_over=max(handed_over, 0),
+            refused=refused,
+            waiting=waiting,
+            control=self._controls.count,
+            restarts=restarts,
+        )
 
     def _pools(self) -> list[ProcessPool]:
         return [self._pool] if self._acceptors is None else [self._acceptors, self._pool]

@@ -147,6 +147,11 @@ class Slot:
     pressure_delay_millionths = _Word(56)
     pressure_busy_millionths = _Word(57)
     refused_under_pressure_total = _Word(58)
+    topics_ephemeral = _Word(44)
+    """Of `topics`, as the next: by durability class."""
+    topics_memory = _Word(45)
+    topics_disk = _Word(46)
+    topics_fsync = _Word(47)
     topic_grants_total = _Word(30)
     """Topics that the front process allowed it to make; stored behind `topics`."""
     watch_sessions = _Word(36)

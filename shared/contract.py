@@ -15,7 +15,7 @@ What it must not know: HTTP, and what the engine does with a configuration.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -26,6 +26,7 @@ from shared.names import refuse_topic_name
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
 
 # The largest number that every place which keeps one can hold: msgpack and the frame have 64 bits, signed.
 NUMBER_MAX: Final = (1 << 63) - 1

@@ -42,6 +42,9 @@ class VitalSigns:
     def tell(self, shard: Shard, requests: RequestCounts) -> None:
         slot, state, log = self._slot, shard.state, shard.log
         slot.topics = len(state.topics)
+        by_class = state.totals.by_class
+        slot.topics_ephemeral, slot.topics_memory = by_class["ephemeral"], by_class["memory"]
+        slot.topics_disk, slot.topics_fsync = by_class["disk"], by_class["fsync"]
         slot.records_live = state.totals.live_count
         slot.bytes_live = state.totals.live_bytes
         slot.idempotency_keys = state.dedupe.count

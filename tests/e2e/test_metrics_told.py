@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.harness.prometheus_text import parse
 from tests.harness.served import served
 
 pytestmark = pytest.mark.slow
@@ -54,9 +54,10 @@ def test_every_number_is_there_after_requests(tmp_path: Path) -> None:
         def numbers(path: str = "/v0/metrics") -> dict[str, float]:
             """By their names, the shards and kinds together."""
             found: dict[str, float] = {}
-            text = ask("GET", path).decode()
-            for name, value in re.findall(r"^(\w+)(?:\{(?![^}]*le=).*\})? (\S+)$", text, re.MULTILINE):
-                found[name] = found.get(name, 0) + float(value)
+            for family in parse(ask("GET", path).decode()).values():
+                for (name, labels), value in family.series.items():
+                    if "le" not in dict(labels):
+                        found[name] = found.get(name, 0) + value
             return found
 
         deadline = time.monotonic() + 20
@@ -78,6 +79,8 @@ def test_every_number_is_there_after_requests(tmp_path: Path) -> None:
         assert told["topics_wal_batch_frames_sum"] == told["topics_wal_frames_total"]
         assert told["topics_wal_fsync_latency_us_count"] == told["topics_wal_fsyncs_total"] > 0
         assert told["topics_topic_head_seq"] == APPENDS * RECORDS
+        assert told["topics_topics_by_class"] == told["topics_topics"] == 4
+        assert told["topics_front_connections_accepted_total"] >= 1
         assert told["topics_topic_metrics_truncated"] == 0
         assert numbers("/v0/metrics?topics=1")["topics_topic_metrics_truncated"] == 1
         assert server.stop() == 0

@@ -40,6 +40,25 @@ def test_what_is_alive_is_told(slot: Slot) -> None:
     assert slot.idempotency_keys == 1
 
 
+def test_topics_are_told_by_class_over_changes_deletes_and_a_restart(slot: Slot) -> None:
+    one = OneShard()
+    for number, durability in enumerate(("ephemeral", "memory", "disk", "fsync", "fsync", "fsync")):
+        one.put(f"t{number}", durability=durability)
+    one.put("t1", durability="disk")
+    one.put("t4", durability="memory")
+    one.delete_topic("t5")
+    wanted = (1, 1, 2, 1)
+    for restarts in range(3):
+        told(slot, one)
+        found = (slot.topics_ephemeral, slot.topics_memory, slot.topics_disk, slot.topics_fsync)
+        assert found == wanted
+        assert sum(found) == slot.topics
+        if restarts:
+            one.restart()
+        else:
+            one.kill()
+
+
 def test_what_was_lost_is_told_and_not_what_was_deleted(slot: Slot) -> None:
     one = OneShard()
     one.put("a", cap_records=3)

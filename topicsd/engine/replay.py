@@ -130,7 +130,7 @@ class Replay:
             case control_frame.TopicDelete():
                 shard.remove_topic(found)
             case control_frame.ConfigUpdate():
-                found.set_config(shard.one_config(control.config))
+                shard.set_config(found, control.config)
                 found.next_config = found.config
                 found.ceiling = control.ceiling
                 if found.evicts:

@@ -99,6 +99,7 @@ class ShardState:
         self._new_names.append(topic.name)
         self.topics_by_id[topic.topic_id] = topic
         topic.totals = self.totals
+        self.totals.by_class[topic.config.durability] += 1
         self.totals.live_count += topic.live_count
         self.totals.live_bytes += topic.live_bytes
 
@@ -108,10 +109,18 @@ class ShardState:
         del names[bisect_left(names, topic.name)]
         del self.topics_by_id[topic.topic_id]
         topic.add_live(-topic.live_count, -topic.live_bytes)
+        self.totals.by_class[topic.config.durability] -= 1
         if topic.has_files:
             self.gone_topics.append((topic.topic_id, topic.epoch))
         self.raised.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
+
+    def set_config(self, topic: Topic, config: TopicConfig) -> None:
+        """What one of the topics here is from now on."""
+        by_class = self.totals.by_class
+        by_class[topic.config.durability] -= 1
+        topic.set_config(self.one_config(config))
+        by_class[config.durability] += 1
 
     def sorted_names(self) -> list[str]:
         """Of all topics. New ones are sorted in when somebody asks, all at once."""

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
-from shared.contract import TopicConfig
+from shared.contract import DURABILITIES, TopicConfig
 from topicsd.engine.lost_range import LostRanges
 from topicsd.engine.run import Run
 from topicsd.engine.tail_run import TailRun
@@ -35,11 +35,13 @@ def _next_seq(run: Run) -> int:
 class Totals:
     """What is alive in all topics of a shard."""
 
-    __slots__ = ("evicted_count", "live_bytes", "live_count")
+    __slots__ = ("by_class", "evicted_count", "live_bytes", "live_count")
 
     def __init__(self) -> None:
         self.live_count = 0
         self.live_bytes = 0
+        self.by_class = dict.fromkeys(DURABILITIES, 0)
+        """How many topics are of each durability class."""
         self.evicted_count = 0
         """Records that a cap or their age took out, also in a replay."""
 

@@ -151,7 +151,7 @@ class PendingPut(TopicEntry):
                 topic.ceiling = self.ceiling.value
                 if needs_ceiling(config):
                     self.shard.watch_ceiling(topic)
-            topic.set_config(self.shard.one_config(config))
+            self.shard.set_config(topic, config)
             if topic.evicts:
                 keep_to_caps(self.shard, topic)
         tell(self.reply, TopicPut(topic.name, created=config is None, config=topic.config))

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from router.control import METRICS_TYPE, Control, parse_list_query, wants_json
-from router.metrics_table import SHARD_HISTOGRAMS, SHARD_METRICS
+from router.metrics_table import FrontCounts
 from router.topic_list import ListQuery, cursor_after
 from shared.board import Board, WorkerState
 from shared.errors import Refusal
 from shared.histogram import Histogram
 from tests.harness.manual_clock import ManualClock
+from tests.harness.prometheus_text import parse
 
 
 class Workers:
@@ -49,7 +50,7 @@ class Asked:
         self.topics = ["t0"]
         """All of shard 0."""
         self.control = Control(
-            self.workers, self.clock, "1.2.3", self.list_shard, lambda: {"accepted_total": 9}
+            self.workers, self.clock, "1.2.3", self.list_shard, lambda: FrontCounts(accepted=9)
         )
 
     async def list_shard(
@@ -166,21 +167,12 @@ def test_metrics_are_well_formed_for_prometheus(ask: Asked) -> None:
     assert status == 200
     assert isinstance(text, str)
     assert text.endswith("\n")
-    typed = re.findall(r"^# TYPE (\w+) (gauge|counter|histogram)$", text, re.MULTILINE)
-    names = [name for name, _ in typed]
-    assert len(names) == len(set(names))
-    for name, kind in typed:
-        if kind == "histogram":
-            names += [f"{name}_bucket", f"{name}_sum", f"{name}_count"]
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            labels = r'(\w+)(\{\w+="[\w.+]+"(,\w+="[\w+]+"){0,2}\})?'
-            sample = re.fullmatch(labels + r" -?[0-9.e+-]+", line)
-            assert sample, line
-            assert sample[1] in names
+    families = parse(text)
+    assert all(name.startswith("topics_") for name in families)
+    assert all(family.help.endswith(".") for family in families.values())
     assert 'topics_appends_total{shard="0"} 18446744073709551615' in text
     assert 'topics_worker_restarts_total{shard="0"} 4' in text
-    assert "topics_front_accepted_total 9" in text
+    assert "topics_front_connections_accepted_total 9" in text
     assert "\ntopics_ready 0\n" in text
     assert METRICS_TYPE.startswith("text/plain")
 
@@ -257,12 +249,50 @@ def test_a_wrong_number_of_topics_is_refused(ask: Asked) -> None:
     assert (status, told["error"]["code"]) == (400, "invalid_request")
 
 
-def test_metrics_have_one_name_each() -> None:
-    names = [metric.name for metric in (*SHARD_METRICS, *SHARD_HISTOGRAMS)]
-    assert len(set(names)) == len(names)
-    for metric in SHARD_METRICS:
-        assert metric.name.startswith("topics_")
-        assert (metric.kind == "counter") == metric.name.endswith("_total")
+def test_topics_are_told_by_class(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.READY)
+    for shard in (0, 1):
+        slot = ask.workers.board.slot(shard)
+        slot.topics_ephemeral, slot.topics_memory, slot.topics_disk, slot.topics_fsync = shard, 2, 3, 4
+    _, text = ask("metrics")
+    assert parse(text)["topics_topics_by_class"].total() == 19
+    assert 'topics_topics_by_class{shard="1",class="ephemeral"} 1\n' in text
+    told = ask("metrics", accept="application/json")[1]
+    assert told["topics_topics_by_class"] == {"ephemeral": 1, "memory": 4, "disk": 6, "fsync": 8}
+    assert told["shards"][0]["topics_topics_by_class"]["ephemeral"] == 0
+
+
+def test_metrics_as_text_and_as_json_tell_the_same(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.READY)
+    for shard in (0, 1):
+        slot = ask.workers.board.slot(shard)
+        for number in range(5, 48):
+            slot.words[number] = 100 * shard + number
+        slot.append_us = slot.sync_us = histogram_of(5, 6, 70)
+    families = parse(ask("metrics")[1])
+    told = ask("metrics", accept="application/json")[1]
+    of_topics = {name for name in families if name.startswith("topics_topic_") and name not in told}
+    assert of_topics == {f"topics_topic_{name}" for name in ("head_seq", "earliest_seq", "records", "bytes")}
+    assert set(families) - of_topics == set(told) - {"performance", "shards", "topics"}
+    for name in set(families) - of_topics:
+        for (line, labels), value in families[name].series.items():
+            label = dict(labels)
+            if line == name or line.endswith("_count"):
+                found = told["shards"][int(label.pop("shard"))][name] if "shard" in label else told[name]
+                for kind in label.values():
+                    found = found[kind]
+                assert value == (found if line == name else found["count"]), (line, labels)
+
+
+def test_what_no_sum_tells_is_told_of_the_worst_shard(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.READY)
+    for shard in (0, 1):
+        slot = ask.workers.board.slot(shard)
+        slot.checkpoint_has_failed, slot.waiting_writes_max = 1, 5 + shard
+        slot.append_us = histogram_of(5, 6, 70)
+    told = ask("metrics", accept="application/json")[1]
+    assert (told["topics_checkpoint_failed"], told["topics_wal_queue_depth_peak"]) == (1, 6)
+    assert told["topics_request_latency_us"]["append"]["count"] == 6
 
 
 def test_metrics_as_json_have_sums_and_shards(ask: Asked) -> None:
