@@ -217,7 +217,7 @@ def parse_list_query(query: str) -> ListQuery | Refusal:
     is_partial = _BOOLEANS.get(sent.get("partial", "false"))
     if is_partial is None:
         return Refusal(INVALID_REQUEST, "partial: must be true, false, 1 or 0", {"field": "partial"})
-    after = name_of_cursor(sent["cursor"]) if "cursor" in sent else ""
+    after = name_of_cursor(cursor) if (cursor := sent.get("cursor")) else ""
     if after is None:
         return bad_cursor()
     return ListQuery(sent.get("prefix", ""), after, min(max(page_size, 1), PAGE_SIZE_MAX), is_partial)

@@ -87,6 +87,20 @@ def port_of(listeners: Sequence[socket.socket]) -> int:
     return int(listeners[0].getsockname()[1])
 
 
+def addresses_of(listeners: Sequence[socket.socket]) -> str:
+    """Where they listen, each place once, for a person."""
+    return ",".join(dict.fromkeys(_place(one.getsockname()) for one in listeners))
+
+
+def _place(address: tuple[str, int]) -> str:
+    """
+    >>> _place(("127.0.0.1", 4000)), _place(("::1", 4000, 0, 0))
+    ('127.0.0.1:4000', '[::1]:4000')
+    """
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _resolve(host: str, port: int) -> tuple[int, tuple[str, int]]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -41,7 +41,14 @@ from router.first_line import Placer
 from router.front import Front
 from router.front_link import FrontLink
 from router.key_reload import KeyReload, LoadSettings
-from router.listening import ListenRefused, open_listeners, port_of, remove_port_file, write_port_file
+from router.listening import (
+    ListenRefused,
+    addresses_of,
+    open_listeners,
+    port_of,
+    remove_port_file,
+    write_port_file,
+)
 from router.metrics_table import FrontCounts
 from router.process_pool import PoolTimes, ProcessPool
 from router.reserved_count import TOPICS, WATCH_SESSIONS, ReservedCount
@@ -137,9 +144,13 @@ class _Supervisor:
         port = port_of(self._listeners.sockets)
         if self._settings.port_file:
             write_port_file(self._settings.port_file, port)
-        logger.info(
-            "listening", extra=fields(port=port, shards=self._shard_count, fronts=self._settings.fronts)
+        told = fields(
+            address=addresses_of(self._listeners.sockets),
+            port=port,
+            shards=self._shard_count,
+            fronts=self._settings.fronts,
         )
+        logger.info("listening", extra=told)
         # What it took to start is here to stay: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()

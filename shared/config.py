@@ -321,7 +321,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cold_dir: Annotated[
         str,
         Setting(
-            help="Where old sealed segments move, as on a larger and slower disk; empty is nowhere.",
+            help="Where old sealed segments move, once a minute, as on a larger and slower disk; it has to "
+            "be there. Empty is nowhere.",
             unit="path",
         ),
     ] = ""

@@ -29,6 +29,7 @@ Value = str | int | bool
 
 SECRET_SHOWN: Final = "(set)"
 
+_SIZE_UNITS: Final = ("bytes", "bytes/s")
 _SUFFIXES: Final = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -40,7 +41,7 @@ _size = re.compile(r"([0-9]{1,20}) ?(|KiB|MiB|GiB)")
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to say about a field besides its type and default. Bounds are inclusive.
 
-    For text the bounds are of its length. The unit `bytes` also allows the suffixes KiB, MiB and GiB.
+    For text the bounds are of its length. Units of bytes also allow the suffixes KiB, MiB and GiB.
     """
 
     help: str
@@ -67,6 +68,10 @@ class Declared(msgspec.Struct, frozen=True):
     def variable(self) -> str:
         """Its name in the environment."""
         return PREFIX + self.name.upper()
+
+    @property
+    def is_size(self) -> bool:
+        return self.setting.unit in _SIZE_UNITS
 
     @property
     def flag(self) -> str:
@@ -105,7 +110,7 @@ def parse_value(field: Declared, text: str) -> Value:
             raise ValueError("must be true, false, 1 or 0")
         value = _BOOLEANS[text]
     elif field.kind is int:
-        value = _parse_size(text) if field.setting.unit == "bytes" else _parse_whole_number(text)
+        value = _parse_size(text) if field.is_size else _parse_whole_number(text)
     else:
         value = text
     return _within_bounds(field, value)
@@ -123,7 +128,7 @@ def accept_value(field: Declared, given: object) -> Value:
             raise ValueError("must be true or false, without quotes")
         return given
     if field.kind is int:
-        if field.setting.unit == "bytes" and isinstance(given, str):
+        if field.is_size and isinstance(given, str):
             return parse_value(field, given)
         if isinstance(given, bool) or not isinstance(given, int):
             raise ValueError("must be a whole number, without quotes")
@@ -148,7 +153,7 @@ def render_value(field: Declared, value: Value) -> str:
     """The text of a value, as a person would write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int) and field.setting.unit == "bytes":
+    if isinstance(value, int) and field.is_size:
         return render_size(value)
     return str(value)
 
@@ -209,4 +214,4 @@ def _parse_size(text: str) -> int:
 
 
 def _render_bound(field: Declared, bound: int) -> str:
-    return render_size(bound) if field.setting.unit == "bytes" else str(bound)
+    return render_size(bound) if field.is_size else str(bound)

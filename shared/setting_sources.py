@@ -28,6 +28,9 @@ CONFIG_VARIABLE: Final = "TOPICS_CONFIG"
 CONFIG_FLAG: Final = "--config"
 DEFAULT: Final = "default"
 
+# Below it `difflib` finds names that share a few letters and were not meant.
+NEAR: Final = 0.65
+
 BY_NAME: Final[dict[str, Declared]] = {field.name: field for field in DECLARED}
 BY_VARIABLE: Final[dict[str, Declared]] = {field.variable: field for field in DECLARED}
 
@@ -42,6 +45,8 @@ class Resolved(NamedTuple):
     settings: Settings
     origins: dict[str, str]
     """By the name of each setting: `default`, the path of the file, the variable or the flag."""
+    sources: dict[str, str]
+    """By the names of those that were set, what a person would look for: in a file its key too."""
     advice: list[str]
     """Sentences about values that were taken and still may not be what was meant."""
 
@@ -74,11 +79,25 @@ def load_settings(
     if problems:
         raise SettingsError(problems)
     origins = {name: gathered.origins.get(name, DEFAULT) for name in BY_NAME}
-    return Resolved(settings, origins, list(gathered.advice.values()))
+    return Resolved(settings, origins, gathered.sources, list(gathered.advice.values()))
 
 
-def nearest_name(wrong: str, names: Iterable[str]) -> str:
-    return get_close_matches(wrong, list(names), n=1, cutoff=0.0)[0]
+def nearest_name(wrong: str, names: Iterable[str], prefix: str = "") -> str | None:
+    """What was meant, if that can be guessed. What all names have, `prefix`, makes none of them nearer.
+
+    >>> names = ["TOPICS_PORT", "TOPICS_HOST"]
+    >>> nearest_name("TOPICS_PROT", names, "TOPICS_"), nearest_name("TOPICS_RETRIES", names, "TOPICS_")
+    ('TOPICS_PORT', None)
+    """
+    rests = [name.removeprefix(prefix) for name in names]
+    found = get_close_matches(wrong.removeprefix(prefix), rests, n=1, cutoff=NEAR)
+    return prefix + found[0] if found else None
+
+
+def _no_such(wrong: str, names: Iterable[str], prefix: str = "") -> str:
+    nearest = nearest_name(wrong, names, prefix)
+    more = "`topicsd config show` lists them" if nearest is None else f"the nearest name is {nearest}"
+    return f"there is no such setting; {more}"
 
 
 class _Gathered:
@@ -127,8 +146,7 @@ def _read_environ(gathered: _Gathered, environ: Mapping[str, str]) -> None:
         field = BY_VARIABLE.get(variable)
         if field is None:
             # Without its value: what somebody meant to be a key would land in the log.
-            nearest = nearest_name(variable, [*BY_VARIABLE, CONFIG_VARIABLE])
-            sentence = f"there is no such setting; the nearest name is {nearest}"
+            sentence = _no_such(variable, [*BY_VARIABLE, CONFIG_VARIABLE], PREFIX)
             gathered.problems.append(SettingProblem(variable, None, sentence))
         else:
             gathered.take_text(field, environ[variable], variable)
@@ -149,5 +167,5 @@ def _read_file(gathered: _Gathered, config_file: ConfigFile) -> None:
         if isinstance(given, dict):
             sentence = "settings stand at the top level of the file, not in a table"
         else:
-            sentence = f"there is no such setting; the nearest name is {nearest_name(key, BY_NAME)}"
+            sentence = _no_such(key, BY_NAME)
         gathered.problems.append(SettingProblem(f"{path}: {ascii(key)[1:-1]}", None, sentence))

@@ -168,7 +168,9 @@ def test_a_full_topic_that_discards_nothing_refuses_with_what_it_holds(api: Api)
     answer = api.refused(422, "topic_full", "POST", "", {"records": [{"data": 3}]})
     detail = answer.json["error"]["detail"]
     assert detail == {"cap_records": 2, "cap_bytes": 0, "head_seq": 2, "earliest_seq": 1}
-    api.refused(400, "record_too_large", "POST", "", {"records": [{"data": 3}] * 3})
+    assert answer.message.endswith("is full: cap_records is 2, it holds 2 records")
+    answer = api.refused(400, "record_too_large", "POST", "", {"records": [{"data": 3}] * 3})
+    assert "this write alone has 3 records, the cap_records of the topic is 2" in answer.message
     api.delete(before_seq=2)
     assert api.append(3)["first_seq"] == 3
 

@@ -102,6 +102,7 @@ def test_a_damaged_layout_is_named(tmp_path: Path, command: str) -> None:
         assert (ran.code, ran.out) == (1, "")
         assert ran.err.startswith(f"topicsd: {layout} ")
         assert said in ran.err
+        assert ("restore it from a backup" in ran.err) == ("is damaged" in ran.err)
     layout.write_text(text)
     os.rename(tmp_path / "shards/00", tmp_path / "shards/07")
     ran = run_here(command, tmp_path)

@@ -113,11 +113,29 @@ def test_a_mistyped_flag_is_answered_with_the_nearest_and_without_its_value(comm
         assert SECRET not in ran.err
 
 
-@pytest.mark.parametrize("content", [None, b"\xff", b"port = ", b"#" * (1 << 21)])
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_a_flag_that_is_near_none_is_only_named() -> None:
+    ran = run_here("serve", "--quorum", "3")
+    assert ran.err.endswith("unrecognized arguments: --quorum\n")
+
+
+def test_a_file_that_cannot_be_read_is_told_with_what_named_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = run_here("config", "show", "--config", tmp_path)
+    assert (ran.code, ran.out) == (2, "")
+    told = f"{str(tmp_path)!r}: is no file to read settings from: Is a directory"
+    assert ran.err == f"topicsd: --config={told}\n"
+    monkeypatch.setenv("TOPICS_CONFIG", str(tmp_path / "none"))
+    ran = run_here("serve")
+    assert ran.code == 2
+    assert ran.err.startswith(f"topicsd: TOPICS_CONFIG={str(tmp_path / 'none')!r}: is no file")
+    assert "No such file or directory" in ran.err
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"port = ", b"#" * (1 << 21)])
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.toml"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     ran = run_here("config", "show", "--config", path)
     assert ran.code == 2
     assert ran.err.startswith(f"topicsd: {path}: ")

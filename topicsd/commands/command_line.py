@@ -85,8 +85,9 @@ def unknown_sentence(parser: argparse.ArgumentParser, unknown: list[str]) -> str
     if not wrong:
         return f"unrecognized arguments: {' '.join(unknown)}"
     known = [name for action in parser._actions for name in action.option_strings]
-    nearest = nearest_name(wrong[0], known)
-    return f"unrecognized arguments: {' '.join(wrong)}; the nearest option to {wrong[0]} is {nearest}"
+    nearest = nearest_name(wrong[0], known, "--")
+    told = f"; the nearest option to {wrong[0]} is {nearest}" if nearest else ""
+    return f"unrecognized arguments: {' '.join(wrong)}{told}"
 
 
 def version_line() -> str:

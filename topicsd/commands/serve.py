@@ -27,6 +27,7 @@ from shared.log_setup import fields, set_up_logging
 from shared.program_version import program_version
 from shared.setting_sources import Resolved
 from topicsd.commands.command import WRONG, Command, CommandError
+from topicsd.commands.other_places import refuse_places
 from topicsd.commands.setting_flags import add_setting_flags, resolved_settings
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs, RealFs
@@ -56,6 +57,7 @@ def run(given: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     refuse_open_door(settings, listen_sockets)
     fs = RealFs()
+    refuse_places(fs, resolved)
     lock = own_directory(fs, settings.data_dir)
     try:
         layout = open_own_layout(fs, settings)

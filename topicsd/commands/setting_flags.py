@@ -61,9 +61,11 @@ def resolved_settings(given: argparse.Namespace, environ: Mapping[str, str]) -> 
     flags = {
         field.name: text for field in DECLARED if (text := getattr(given, _PREFIX + field.name)) is not None
     }
-    path: str = environ.get(CONFIG_VARIABLE, "") if given.config is None else given.config
+    source, path = CONFIG_FLAG, given.config
+    if path is None:
+        source, path = CONFIG_VARIABLE, environ.get(CONFIG_VARIABLE, "")
     try:
-        return load_settings(flags, environ, _read(path) if path else None)
+        return load_settings(flags, environ, _read(source, path) if path else None)
     except SettingsError as error:
         if len(error.problems) == 1:
             raise CommandError(str(error)) from None
@@ -71,9 +73,12 @@ def resolved_settings(given: argparse.Namespace, environ: Mapping[str, str]) -> 
         raise CommandError(f"{len(error.problems)} settings are wrong:\n  {told}") from None
 
 
-def _read(path: str) -> ConfigFile:
-    with open(path, "rb") as file:
-        text = file.read(CONFIG_BYTES_MAX + 1)
+def _read(source: str, path: str) -> ConfigFile:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(CONFIG_BYTES_MAX + 1)
+    except OSError as error:
+        raise CommandError(f"{source}={path!r}: is no file to read settings from: {error.strerror}") from None
     if len(text) > CONFIG_BYTES_MAX:
         raise CommandError(f"{path}: is larger than any file with settings")
     try:

@@ -215,11 +215,11 @@ def read_layout(fs: Fs, data_dir: str) -> Layout | None:
     try:
         layout = msgspec.json.decode(text, type=Layout)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LayoutError(f"{path} is damaged: {error}") from None
+        raise LayoutError(_damaged(path, str(error))) from None
     if layout.format != LAYOUT_FORMAT:
         raise LayoutError(f"{path} has format {layout.format}; this program reads format {LAYOUT_FORMAT}")
     if layout != _sealed(layout):
-        raise LayoutError(f"{path} is damaged: its checksum does not match")
+        raise LayoutError(_damaged(path, "its checksum does not match"))
     for shard in range(layout.shards):
         for found in (shard_paths(data_dir, shard).wal, shard_paths(data_dir, shard).quarantine):
             if not exists(fs, found):
@@ -242,6 +242,13 @@ def make_segment_dirs(fs: Fs, paths: ShardPaths) -> None:
 def _sealed(layout: Layout) -> Layout:
     unsealed = msgspec.structs.replace(layout, checksum="")
     return msgspec.structs.replace(layout, checksum=xxhash.xxh3_64_hexdigest(msgspec.json.encode(unsealed)))
+
+
+def _damaged(path: str, why: str) -> str:
+    return (
+        f"{path} is damaged: {why}. It never changes once the directory is made, so any copy of it is good: "
+        "restore it from a backup"
+    )
 
 
 def _refuse_log(fs: Fs, data_dir: str, shards_dir: str) -> None:

@@ -97,12 +97,12 @@ def _refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refu
     """What a topic that discards nothing has no room for; records on their way count."""
     log_expired(shard, topic, shard.clock.now_ms())
     config = topic.config
-    for field, cap, new, used in (
-        ("cap_records", config.cap_records, count, topic.live_count + topic.pending_count),
-        ("cap_bytes", config.cap_bytes, size, topic.live_bytes + topic.pending_bytes),
+    for field, unit, cap, new, used in (
+        ("cap_records", "records", config.cap_records, count, topic.live_count + topic.pending_count),
+        ("cap_bytes", "bytes", config.cap_bytes, size, topic.live_bytes + topic.pending_bytes),
     ):
         if cap and new > cap:
-            message = f"records: this write alone is {new}, the {field} of the topic is {cap}"
+            message = f"records: this write alone has {new} {unit}, the {field} of the topic is {cap}"
             return Refusal(RECORD_TOO_LARGE, message, {"field": "records", "max": cap})
         if cap and used + new > cap:
             detail: dict[str, object] = {
@@ -111,7 +111,7 @@ def _refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refu
                 "head_seq": topic.head,
                 "earliest_seq": topic.earliest_seq,
             }
-            message = f'topic "{topic.name}" is full: {field} is {cap}, {used} are in use'
+            message = f'topic "{topic.name}" is full: {field} is {cap}, it holds {used} {unit}'
             return Refusal(TOPIC_FULL, message, detail)
     return None
 

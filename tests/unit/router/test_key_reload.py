@@ -33,7 +33,7 @@ class Stage:
         self.taken.append((settings.api_keys, len(keys)))
 
     def load(self, **settings: object) -> None:
-        self.loaded = Resolved(Settings(**settings), {}, [])  # type: ignore[arg-type]
+        self.loaded = Resolved(Settings(**settings), {}, {}, [])  # type: ignore[arg-type]
         self.reload.reload()
 
 

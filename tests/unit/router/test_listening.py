@@ -8,6 +8,7 @@ import pytest
 
 from router.listening import (
     ListenRefused,
+    addresses_of,
     open_listeners,
     port_of,
     refuse_new,
@@ -32,6 +33,16 @@ def test_all_acceptors_listen_at_one_port(count: int) -> None:
     assert ports == {port_of(listeners)}
     assert connects(ports.pop())
     for listener in listeners:
+        listener.close()
+
+
+def test_all_places_are_told_once() -> None:
+    listeners = open_listeners("127.0.0.1", 0, 2)
+    port = port_of(listeners)
+    assert addresses_of(listeners) == f"127.0.0.1:{port}"
+    [other] = open_listeners("127.0.0.2", 0)
+    assert addresses_of([*listeners, other]) == f"127.0.0.1:{port},127.0.0.2:{port_of([other])}"
+    for listener in (*listeners, other):
         listener.close()
 
 

@@ -17,6 +17,7 @@ from shared.setting import (
 
 COUNT = Declared("count", int, 5, Setting(help="A count.", unit="records", minimum=-3, maximum=100))
 SIZE = Declared("size", int, KIB, Setting(help="A size.", unit="bytes", minimum=1, maximum=4 << 30))
+RATE = Declared("rate", int, KIB, Setting(help="A rate.", unit="bytes/s", minimum=1, maximum=4 << 30))
 FLAG = Declared("flag", bool, False, Setting(help="A flag."))
 PATH = Declared("path", str, ".", Setting(help="A path.", unit="path", minimum=1))
 
@@ -33,6 +34,8 @@ PATH = Declared("path", str, ".", Setting(help="A path.", unit="path", minimum=1
         (SIZE, "2 KiB", 2 * KIB),
         (SIZE, "64 MiB", 64 * MIB),
         (SIZE, "4GiB", 4 << 30),
+        (RATE, "1000", 1000),
+        (RATE, "8 MiB", 8 * MIB),
         (FLAG, "true", True),
         (FLAG, "1", True),
         (FLAG, "false", False),

@@ -119,6 +119,29 @@ def test_a_mistyped_name_of_the_file_is_answered_with_the_right_one() -> None:
     assert problem.endswith("the nearest name is TOPICS_CONFIG")
 
 
+def test_a_name_that_is_near_none_is_answered_with_where_all_are() -> None:
+    for problem in problems_of({"TOPICS_RETRIES": "3"}, "replication = 3"):
+        assert problem.endswith("there is no such setting; `topicsd config show` lists them")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("TOPICS_DATADIR", "TOPICS_DATA_DIR"),
+        ("TOPICS_API_KEY", "TOPICS_API_KEYS"),
+        ("TOPICS_SHARD", "TOPICS_SHARDS"),
+        ("TOPICS_LOG_LEVEL", None),
+        ("TOPICS_HOSTNAME", "TOPICS_HOST"),
+        ("TOPICS_TLS", None),
+        ("TOPICS_WORKERS", None),
+        ("TOPICS_MAX_BODY", "TOPICS_MAX_BODY_BYTES"),
+    ],
+)
+def test_the_nearest_name_is_one_that_may_have_been_meant(wrong: str, right: str | None) -> None:
+    (problem,) = problems_of({wrong: "1"})
+    assert (f"the nearest name is {right}" if right else "`topicsd config show` lists them") in problem
+
+
 @pytest.mark.parametrize(
     ("environ", "told"),
     [

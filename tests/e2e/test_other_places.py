@@ -1,0 +1,95 @@
+"""The port file and the cold directory of a server are looked at before anything starts or is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.command_run import run_here
+from tests.harness.logging_state import logging_as_it_was
+from topicsd.commands.other_places import why_no_cold_dir, why_no_port_file
+from topicsd.disk.fs import RealFs
+
+FS = RealFs()
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith(("TOPICS_", "LISTEN_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    with logging_as_it_was():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("cold", "why"),
+    [
+        ("data", "is the data directory itself"),
+        ("data/../data/", "is the data directory itself"),
+        ("link", "is the data directory itself"),
+        ("data/shards", "is among the shards"),
+        ("data/shards/00", "is among the shards"),
+        ("data/shards/00/trash", "is among the shards"),
+        ("above", "is among the shards that would be in it"),
+        ("file", "is no directory"),
+        ("missing", "there is no such directory; make it, or mount what it is on"),
+    ],
+)
+def test_a_cold_directory_that_cannot_be_one_is_refused(tmp_path: Path, cold: str, why: str) -> None:
+    data = tmp_path / "above/shards/data"
+    (data / "shards/00/trash").mkdir(parents=True)
+    (tmp_path / "data").symlink_to(data)
+    (tmp_path / "link").symlink_to(data)
+    (tmp_path / "file").touch()
+    assert why in why_no_cold_dir(FS, cold, "data")
+    ran = run_here("serve", "--cold-dir", cold, "--data-dir", "data")
+    assert ran.code == 2
+    assert ran.err.startswith(f"topicsd: --cold-dir={cold!r}: ")
+    assert why in ran.err
+    assert os.listdir(data) == ["shards"]
+
+
+def test_a_cold_directory_beside_above_or_in_the_data_directory_will_do(tmp_path: Path) -> None:
+    for name in ("data/cold", "cold", "data-cold"):
+        (tmp_path / name).mkdir(parents=True)
+    for cold in ("data/cold", "cold", "data-cold", str(tmp_path)):
+        assert why_no_cold_dir(FS, cold, "data") == ""
+    assert why_no_cold_dir(FS, "", "data") == ""
+    assert why_no_cold_dir(FS, "cold", "not-made-yet") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("missing/port", "there is no directory {here}/missing"),
+        ("file/port", "{here}/file is no directory"),
+        ("folder", "is a directory, not a file"),
+    ],
+)
+def test_a_port_file_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, why: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setenv("TOPICS_PORT_FILE", path)
+    ran = run_here("serve")
+    assert ran.code == 2
+    assert ran.err == f"topicsd: TOPICS_PORT_FILE={path!r}: {why.format(here=tmp_path)}\n"
+    assert not os.path.exists("topics-data")
+    assert why_no_port_file(FS, "folder/port") == ""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_port_file_where_nobody_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert "may not be written to" in why_no_port_file(FS, "port")
+
+
+def test_what_a_file_says_of_a_place_is_told_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('cold_dir = "missing"\n')
+    ran = run_here("serve", "--config", "a.toml")
+    assert ran.err.startswith("topicsd: a.toml: cold_dir='missing': there is no such directory")
