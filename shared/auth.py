@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -39,6 +40,7 @@ SCOPE_NAMES: Final[dict[str, frozenset[str]]] = {
 
 SEAL: Final = "sha256-"
 KEY_ID_DIGITS: Final = 8
+KEY_PLACES: Final = 1024
 ADVISED_CHARACTERS: Final = 16
 
 _sealed_key = re.compile(SEAL + r"([0-9a-f]{64})")
@@ -66,6 +68,8 @@ class Key(NamedTuple):
     scopes: frozenset[str]
     prefixes: tuple[str, ...]
     """Of the names that it is for; none are all."""
+    place: int = 0
+    """Where things are counted by key: of its own, unless there are more than `KEY_PLACES`."""
 
     def allows_name(self, name: str) -> bool:
         return not self.prefixes or name.startswith(self.prefixes)
@@ -76,11 +80,15 @@ class Entry(NamedTuple):
     key: Key
 
 
+_NO_ENTRY: Final[tuple[bytes, None]] = (b"", None)
+
+
 class Keys:
     """All keys of the server. Without any, everybody may do everything."""
 
     def __init__(self, entries: list[Entry]) -> None:
-        self._entries = {bytes.fromhex(entry.digest): entry for entry in entries}
+        placed = ((bytes.fromhex(entry.digest), entry.key) for entry in _placed(entries))
+        self._entries = {digest: (digest, key) for digest, key in placed}
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -120,11 +128,9 @@ class Keys:
         return self.check(b"Bearer " + sent, scopes, name)
 
     def _find(self, sent: bytes) -> Key | None:
-        digest = sha256(sent)
-        entry = self._entries.get(digest.digest())
-        if entry is None or not hmac.compare_digest(entry.digest, digest.hexdigest()):
-            return None
-        return entry.key
+        sent_digest = sha256(sent).digest()
+        digest, key = self._entries.get(sent_digest, _NO_ENTRY)
+        return key if hmac.compare_digest(digest, sent_digest) else None
 
 
 def parse_keys(text: str) -> Keys:
@@ -155,6 +161,21 @@ def advise_on_api_keys(text: str) -> str | None:
         return None
     numbers = ", ".join(short)
     return f"the key of entry {numbers} is shorter than {ADVISED_CHARACTERS} characters and might be guessed"
+
+
+def _placed(entries: list[Entry]) -> Iterator[Entry]:
+    """All with their places, the same in every process.
+
+    From the digest and not from the order: a key keeps its place when others come or go, but for the few that
+    wanted the same.
+    """
+    taken: set[int] = set()
+    for entry in sorted(entries):
+        place = int(entry.digest[:KEY_ID_DIGITS], 16) % KEY_PLACES
+        while place in taken and len(taken) < KEY_PLACES:
+            place = (place + 1) % KEY_PLACES
+        taken.add(place)
+        yield entry._replace(key=entry.key._replace(place=place))
 
 
 def _parse(text: str) -> list[Entry]:

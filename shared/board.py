@@ -9,14 +9,15 @@ B3  The reason has its length written last, and 0 before it is changed; what a r
 B4  The name in /dev/shm is gone before anybody can die: the memory lives as long as a process maps it or has
     its descriptor, which only goes to children to whom it is passed.
 
-A slot, 4096 bytes, numbers in the order of the machine (both sides run on it)::
+A slot, 12288 bytes, numbers in the order of the machine (both sides run on it)::
 
-    0      8       16            24             32       40             512            3072     3080
-    +------+-------+-------------+--------------+---------+------  -----+--  ----------+--------+----  -----+
-    | pid  | state | replay_done | replay_total | beat_ms | as `Slot`   | histograms   | length | why       |
-    +------+-------+-------------+--------------+---------+------  -----+--  ----------+--------+----  -----+
+    0      8       16            24             32       40           512          3072     3080   4096
+    +------+-------+-------------+--------------+---------+-----------+------------+--------+------+---------+
+    | pid  | state | replay_done | replay_total | beat_ms | as `Slot` | histograms | length | why  | by key  |
+    +------+-------+-------------+--------------+---------+-----------+------------+--------+------+---------+
 
-A histogram has 256 bytes, and `why`, the reason, at most 200.
+A histogram has 256 bytes, `why`, the reason, at most 200, and there is a number for each place of a key
+(`shared/auth.py`).
 
 A board of all zeroes says that every worker is gone. Front process and workers are always of one release, so
 a new field takes the next free word and needs no version.
@@ -33,9 +34,11 @@ from typing import Final
 
 import posix_ipc
 
+from shared.auth import KEY_PLACES
 from shared.histogram import WORDS as HISTOGRAM_WORDS
 
-SLOT_BYTES: Final = 4096
+_BY_KEY_AT_WORD: Final = 512
+SLOT_BYTES: Final = 8 * (_BY_KEY_AT_WORD + KEY_PLACES)
 REASON_BYTES_MAX: Final = 200
 _WORD_BYTES: Final = 8
 _SLOT_WORDS: Final = SLOT_BYTES // _WORD_BYTES
@@ -92,7 +95,7 @@ class _Histogram:
 class Slot:
     """What one worker says. `_total` only grows while the worker lives, and begins at 0 with the next."""
 
-    __slots__ = ("_bytes", "words")
+    __slots__ = ("_bytes", "in_flight_by_key", "words")
 
     pid = _Word(0)
     # Word 1 is the state.
@@ -177,6 +180,8 @@ class Slot:
         self._bytes = memory
         # Not `struct.pack_into`, which stores byte by byte.
         self.words = memory.cast("Q")
+        self.in_flight_by_key = self.words[_BY_KEY_AT_WORD:]
+        """Requests that are in flight, by the place of their key."""
 
     @property
     def state(self) -> WorkerState:
@@ -206,6 +211,7 @@ class Slot:
             self.words[index] = 0
 
     def release(self) -> None:
+        self.in_flight_by_key.release()
         self.words.release()
         self._bytes.release()
 

@@ -237,7 +237,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_inflight_per_key: Annotated[
         int,
         Setting(
-            help="Requests of one key that may be in flight at one worker; 0 is unlimited.",
+            help="Requests of one key that may be in flight; 0 is unlimited.",
             unit="requests",
             minimum=0,
             maximum=1_000_000,

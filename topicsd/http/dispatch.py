@@ -60,7 +60,8 @@ class Dispatch:
         self._postman = postman
         settings = handlers.settings
         self.watching = Watching(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
-        self._in_flight = InFlight(settings.max_inflight_per_key)
+        counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
+        self._in_flight = InFlight(settings.max_inflight_per_key, *counts)
         self._probes_need_key = settings.probe_auth
         self._forwarder = Forwarder(links, peers, handlers.loop, handlers.monotonic, lambda: self.drains)
         self._link_calls: set[LinkCall] = set()
@@ -143,7 +144,7 @@ class Dispatch:
         """Count the request among those of its key, until it is answered."""
         if not self._in_flight.bound:
             return None
-        leave = self._in_flight.enter(key.id)
+        leave = self._in_flight.enter(key)
         if isinstance(leave, Refusal):
             return leave
         call.on_answer = leave

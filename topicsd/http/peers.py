@@ -33,6 +33,10 @@ class Peers:
         """This shard's own."""
         return self._board.slot(self._shard)
 
+    def in_flight_elsewhere(self) -> list[memoryview]:
+        """What each other shard counts by key."""
+        return [slot.in_flight_by_key for shard, slot in enumerate(self._board) if shard != self._shard]
+
     def refusal(self, shard: int) -> Refusal | None:
         """Why the shard cannot be asked now; None when it can."""
         slot = self._board.slot(shard)

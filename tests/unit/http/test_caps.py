@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.auth import parse_keys
+from shared.auth import Key, parse_keys
 from shared.board import WorkerState
 from shared.link import FRONT, NEVER_SENT, LinkKind
 from tests.harness.one_lane import HOME, SHARDS, OneLane, append, look, request
@@ -26,14 +26,14 @@ BODY = b'{"records":[{"data":1}]}'
 class Capped(OneLane):
     """A lane of a worker that has a peer, with the board between them."""
 
-    def __init__(self, small: SmallBoard | None = None, **settings: Any) -> None:
+    def __init__(self, small: SmallBoard | None = None, keys: str = "", **settings: Any) -> None:
         super().__init__(**settings)
         self.small = small or SmallBoard(SHARDS, self.one.clock)
         self.small.__enter__()
         peers = Peers(self.small.board, self.one.clock, 0)
         caps = Caps(self.one.shard.state, 0, peers, self.links)
         handlers = Handlers(self.one.shard, self.one.settings, self.one.loop, caps)
-        self.dispatch = Dispatch(handlers, parse_keys(""), self.links, 0, SHARDS, peers)
+        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, peers)
         self.lane = FastLane(self.dispatch, KnownHeads(self.dispatch), self, self._upgrade)
         self.lane.connection_made(self.wire)
 
@@ -180,3 +180,20 @@ def test_a_write_that_was_done_before_is_answered_whatever_the_cap(made: list[Ca
         assert (told_status, told["deduped"]) == (status, deduped), n
     capped.receive(append(HOME, 1, "idempotency-key: other"))
     assert capped.told()[0][0] == 429
+
+
+def test_what_a_key_has_in_flight_elsewhere_counts_here(made: list[Capped]) -> None:
+    name = "a-key-of-16-chars"
+    one = Capped(keys=name, max_inflight_per_key=3)
+    made.append(one)
+    key = one.dispatch.keys.check(b"Bearer " + name.encode(), frozenset(), "")
+    assert isinstance(key, Key)
+    sent = request("GET", "/v0/topics/none", b"", f"authorization: Bearer {name}")
+    one.there.in_flight_by_key[key.place] = 2
+    one.receive(sent)
+    assert [status for status, _ in one.told()] == [404]
+    assert one.here.in_flight_by_key[key.place] == 0
+    one.there.in_flight_by_key[key.place] = 3
+    one.receive(sent)
+    [(status, told)] = one.told()
+    assert (status, told["error"]["detail"]["limit"]) == (429, "max_inflight_per_key")

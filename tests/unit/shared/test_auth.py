@@ -4,7 +4,17 @@ from hashlib import sha256
 
 import pytest
 
-from shared.auth import ALL_SCOPES, NO_KEY, OTHER_NAME, WRONG_KEY, Key, Keys, parse_keys, seal_api_keys
+from shared.auth import (
+    ALL_SCOPES,
+    KEY_PLACES,
+    NO_KEY,
+    OTHER_NAME,
+    WRONG_KEY,
+    Key,
+    Keys,
+    parse_keys,
+    seal_api_keys,
+)
 from shared.errors import STATUS, Refusal
 
 KEY = "correct-horse-battery-staple"
@@ -29,9 +39,9 @@ def test_without_keys_nobody_is_asked_for_one() -> None:
 def test_a_key_alone_may_everything_everywhere() -> None:
     keys = parse_keys(KEY)
     assert len(keys) == 1
-    assert keys.check(b"Bearer " + KEY.encode(), ALL_SCOPES, "a") == Key(
-        sha256(KEY.encode()).hexdigest()[:8], ALL_SCOPES, ()
-    )
+    found = keys.check(b"Bearer " + KEY.encode(), ALL_SCOPES, "a")
+    assert isinstance(found, Key)
+    assert found[:3] == (sha256(KEY.encode()).hexdigest()[:8], ALL_SCOPES, ())
 
 
 @pytest.mark.parametrize(
@@ -181,3 +191,26 @@ def test_a_wrong_entry_is_refused_by_its_number(text: str, told: str) -> None:
     assert str(raised.value).startswith(told)
     assert KEY not in str(raised.value)
     assert OTHER not in str(raised.value)
+
+
+def places(names: list[str]) -> dict[str, int]:
+    keys = parse_keys(",".join(names))
+    found = {name: keys.check(b"Bearer " + name.encode(), NOTHING, "") for name in names}
+    return {name: key.place for name, key in found.items() if isinstance(key, Key)}
+
+
+def test_every_key_has_a_place_of_its_own_whatever_their_order() -> None:
+    names = [f"key-number-{number}" for number in range(KEY_PLACES)]
+    found = places(names)
+    assert sorted(found.values()) == list(range(KEY_PLACES))
+    assert places(names[::-1]) == found
+    more = places([*names, "one-more"])
+    assert len(more) == KEY_PLACES + 1
+    assert set(more.values()) == set(range(KEY_PLACES))
+
+
+def test_a_key_keeps_its_place_when_others_come_and_go() -> None:
+    names = [f"key-number-{number}" for number in range(10)]
+    found = places(names)
+    later = places([*names[1:], "another"])
+    assert [later[name] for name in names[1:]] == [found[name] for name in names[1:]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.auth import KEY_PLACES
 from shared.board import REASON_BYTES_MAX, SLOT_BYTES, Board, Slot, WorkerState
 from shared.histogram import WORDS as HISTOGRAM_WORDS
 
@@ -60,6 +61,7 @@ def test_each_histogram_has_a_place_of_its_own(board: Board) -> None:
         setattr(slot, name, [number << 32 | word for word in range(HISTOGRAM_WORDS)])
     for number, name in enumerate(HISTOGRAMS, 1):
         assert getattr(slot, name) == [number << 32 | word for word in range(HISTOGRAM_WORDS)]
+    slot.in_flight_by_key[0] = slot.in_flight_by_key[KEY_PLACES - 1] = 7
     assert slot.reason == "why"
     assert not any(getattr(slot, name) for name in WORDS)
     assert not any(board.slot(2).words)
@@ -100,7 +102,9 @@ def test_a_reason_that_is_being_changed_can_be_read(board: Board) -> None:
 def test_clearing_leaves_nothing(board: Board) -> None:
     slot = board.slot(0)
     slot.reason, slot.state, slot.topics = "why", WorkerState.REFUSED, 7
+    slot.in_flight_by_key[5] = 1
     slot.clear()
+    assert not any(slot.in_flight_by_key)
     assert (slot.reason, slot.state, slot.topics) == ("", WorkerState.GONE, 0)
 
 
