@@ -46,17 +46,23 @@ class AcceptLoop:
         self.refused_count = 0
 
     def open(self, listeners: Sequence[socket.socket]) -> None:
-        """Accept from these, which are this object's from here on."""
-        self._listeners = list(listeners)
-        self._keep_spare()
+        """Accept from these from here on, and from no others."""
+        before, self._listeners = self._listeners, list(listeners)
+        for listener in before:
+            if listener not in self._listeners:
+                self._loop.remove_reader(listener.fileno())
+        if self._spare_fd is None:
+            self._keep_spare()
         for listener in self._listeners:
-            listener.setblocking(False)
-            if listener.family in (socket.AF_INET, socket.AF_INET6):
-                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._loop.add_reader(listener.fileno(), self._accept, listener)
+            if listener not in before:
+                listener.setblocking(False)
+                if listener.family in (socket.AF_INET, socket.AF_INET6):
+                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._loop.add_reader(listener.fileno(), self._accept, listener)
 
     def close(self, is_last: bool) -> None:
-        """Listen no more; who holds the sockets last accepts what waits, which a close would reset."""
+        """Listen no more and close the listeners; who holds them last accepts what waits, which a close would
+        reset."""
         for listener in self._listeners:
             self._loop.remove_reader(listener.fileno())
             if is_last:
@@ -126,7 +132,7 @@ class AcceptLoop:
         self._loop.call_later(PAUSE_SECONDS, self._resume, listener)
 
     def _resume(self, listener: socket.socket) -> None:
-        if listener.fileno() < 0:
+        if listener not in self._listeners:
             return
         if self._spare_fd is None:
             self._keep_spare()

@@ -1,7 +1,8 @@
 """The acceptors, as the supervisor has them: their lives and sockets, what they pass on and what they count.
 
-F1  The supervisor keeps every listening socket open. What waits in the queue of an acceptor that died waits
-    for the one that takes its place, and is not reset.
+F1  The supervisor keeps every listening socket open, so what waits in the queue of an acceptor that died is
+    not reset. As long as one is missing, does not beat or is not up yet, the supervisor accepts in its place:
+    nobody waits for one that dies again and again.
 F2  All acceptors pass on what no worker answers through one channel, of which the receiving end is here.
 F3  Counts of acceptors that have ended are kept, so that a sum never falls.
 
@@ -18,7 +19,8 @@ from typing import Final, NamedTuple
 
 from router.acceptor import SPEC_VARIABLE
 from router.process_pool import PoolTimes, ProcessPool, Told
-from shared.board import Board, Slot
+from router.shard_doors import silence_ms
+from shared.board import Board, Slot, WorkerState
 from shared.clock import Clock
 from shared.handoff import Handed, channel_pair, receive_connections
 
@@ -43,7 +45,8 @@ class AcceptorCounts(NamedTuple):
 
 
 class AcceptorPool(ProcessPool):
-    """`doors` are the sending ends of the workers' channels, `on_control` takes what is passed on."""
+    """`doors` are the sending ends of the workers' channels, `on_control` takes what is passed on, and
+    `accept_from` has the supervisor accept from these listening sockets and from no others."""
 
     kind = "acceptor"
     number_field = "acceptor"
@@ -60,6 +63,7 @@ class AcceptorPool(ProcessPool):
         instance: str,
         log: str,
         on_control: Callable[[socket.socket, bytes], object],
+        accept_from: Callable[[Sequence[socket.socket]], None],
         times: PoolTimes,
     ) -> None:
         times = times._replace(drain_seconds=min(times.drain_seconds, DRAIN_SECONDS))
@@ -70,6 +74,7 @@ class AcceptorPool(ProcessPool):
         self._instance = instance
         self._log = log
         self._on_control = on_control
+        self._accept_from = accept_from
         self._counted = AcceptorCounts(0, 0, 0)
         self._control_sender, self._control_receiver = channel_pair()
         asyncio.get_running_loop().add_reader(self._control_receiver.fileno(), self._take_passed_on)
@@ -93,6 +98,19 @@ class AcceptorPool(ProcessPool):
 
     def returned(self, number: int, handed: list[Handed]) -> None:
         raise AssertionError("nobody hands a connection to an acceptor")
+
+    def ticked(self) -> None:
+        """Have the supervisor stand in for whoever does not accept now."""
+        fresh_ms = self._times.fresh_seconds * 1000
+        missing = [
+            number
+            for number, slot in enumerate(self.board)
+            if slot.state is not WorkerState.READY or silence_ms(slot, self._clock) > fresh_ms
+        ]
+        # Sockets that were passed are of all acceptors alike.
+        self._accept_from(
+            list(dict.fromkeys(one for number in missing for one in self._listeners.of(number)))
+        )
 
     def before_clear(self, slot: Slot) -> None:
         self._counted = _sum(self._counted, _counts(slot))

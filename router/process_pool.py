@@ -126,6 +126,9 @@ class ProcessPool:
     def before_clear(self, slot: Slot) -> None:
         """The last look at what a process that has ended had said."""
 
+    def ticked(self) -> None:
+        """Called after each look at all processes, until they are brought to their end."""
+
     # -- how they are --------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -239,6 +242,8 @@ class ProcessPool:
                 self._take_back(member)
             else:
                 self._watch(member, member.process, now)
+        if not self.is_draining:
+            self.ticked()
         self._timer = self._loop.call_later(self._times.tick_seconds, self._tick)
 
     def _watch(self, member: _Member, process: WorkerProcess, now: float) -> None:

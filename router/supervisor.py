@@ -5,8 +5,8 @@ application, then who accepts, then the port file. End: accept nothing more, pla
 drain the workers, then everything else.
 
 S1  The listening sockets, the board and the workers belong to this process alone. With `fronts` above 1
-    acceptors accept at its sockets, and it does so itself only at the end, when they go; else it is the
-    acceptor.
+    acceptors accept at its sockets, and it does so itself only where one is missing, and at the end, when
+    they go; else it is the acceptor.
 S2  The first SIGTERM or SIGINT drains, the second does not wait for the deadline, the third kills.
 S3  Nothing is left behind: the board has no name, the links have no file, and workers end when they read the
     end of their channel. The port file of a process that was killed is removed by the next.
@@ -210,6 +210,7 @@ class _Supervisor:
                 self._instance,
                 settings.log,
                 self._controls.adopt,
+                self._accept_loop.open,
                 self._times,
             )
 

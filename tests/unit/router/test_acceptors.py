@@ -106,6 +106,32 @@ def test_what_waits_for_an_acceptor_that_dies_waits_for_the_next(tmp_path: Path)
         assert not set(front.acceptor_pids()) & set(victims)
 
 
+def test_the_supervisor_accepts_while_no_acceptor_can_be_started(tmp_path: Path) -> None:
+    never = TIMES._replace(backoff_first_seconds=600.0, backoff_max_seconds=600.0)
+    with started(tmp_path, times=never) as front:
+        for pid in accepting(front):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not front.acceptor_pids())
+        load = Load(front.port(), "/v0/topics/a", count=4)
+        load.wait_for(100)
+        assert ask(front.port(), "GET", "/v0/health").status == 200
+        assert set(load.end()) == {200}
+
+
+def test_the_supervisor_accepts_for_one_that_hangs_until_it_goes_on(tmp_path: Path) -> None:
+    with started(tmp_path, times=TIMES._replace(hung_seconds=600.0)) as front:
+        victims = accepting(front)
+        for pid in victims:
+            os.kill(pid, signal.SIGSTOP)
+        load = Load(front.port(), "/v0/topics/a", count=4)
+        load.wait_for(100)
+        for pid in victims:
+            os.kill(pid, signal.SIGCONT)
+        load.wait_for(100)
+        assert set(load.end()) == {200}
+        assert sorted(front.acceptor_pids()) == sorted(victims)
+
+
 def test_one_that_is_killed_under_load_costs_only_what_it_was_reading(tmp_path: Path) -> None:
     with started(tmp_path) as front:
         victims = accepting(front)
