@@ -17,8 +17,6 @@ import os
 import signal
 import socket
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING
 
 import msgspec
 import uvloop
@@ -45,9 +43,6 @@ from topicsd.shard_start import ShardStart, StartEnded, StartRefused
 from topicsd.vital_signs import BEAT_SECONDS, VitalSigns
 from topicsd.worker_spec import SPEC_VARIABLE, Spec
 
-if TYPE_CHECKING:
-    from topicsd.http.app import App
-
 logger = logging.getLogger("topicsd.worker")
 
 SWITCH_SECONDS = 0.0005
@@ -58,7 +53,6 @@ CROSSING_SECONDS = 0.05
 EXIT_REFUSED = 3
 EXIT_STORAGE_FAILED = 4
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_APP_MODULE = "topicsd.http.app"
 
 
 class Worker:
@@ -72,7 +66,6 @@ class Worker:
         self._channel = socket.socket(fileno=spec.channel_fd)
         self._channel.setblocking(False)
         self._shard: Shard | None = None
-        self._app: App | None = None
         self._lanes: set[Connection] = set()
         self._changed = asyncio.Event()
         """Whatever a drain waits for: the last connection went, or somebody is in a hurry."""
@@ -127,10 +120,8 @@ class Worker:
         self._tell()
         self._check_patience()
         logger.info("shard %d is ready, topics: %d", spec.shard, len(shard.state.topics))
-        loading = self._loop.create_task(self._load_app())
         await self._ending.wait()
         await self._drain()
-        await loading
         server.close()
         links.close()
         await self._checkpoint(shard)
@@ -167,25 +158,6 @@ class Worker:
         self._exit_code = EXIT_STORAGE_FAILED
         self._loop.call_later(0.05, self._ending.set)
 
-    # -- the second lane -----------------------------------------------------------------------------------
-
-    async def _load_app(self) -> None:
-        """It takes as long to load as all the rest together, and few connections need it: a restart does
-        not wait for it."""
-        try:
-            await asyncio.to_thread(import_module, _APP_MODULE)
-        except Exception:
-            logger.exception("the second lane cannot be loaded")
-        gc.freeze()
-
-    def _upgrade(self, transport: asyncio.Transport, data: bytes) -> None:
-        if self._app is None:
-            # Loaded by now, or waited for.
-            from topicsd.http.app import App
-
-            self._app = App(self._dispatch, self._heads, self)
-        self._app.upgrade(transport, data)
-
     # -- connections ---------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
@@ -197,7 +169,7 @@ class Worker:
             self._changed.set()
 
     def _make_lane(self, first: bytes) -> FastLane:
-        return FastLane(self._dispatch, self._heads, self, self._upgrade, first)
+        return FastLane(self._dispatch, self._heads, self, first)
 
     def _answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
         assert self._shard is not None
@@ -255,8 +227,6 @@ class Worker:
                     self._changed.clear()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._changed.wait(), CROSSING_SECONDS / 2)
-        if self._app is not None:
-            await self._app.close()
 
     # -- the board -----------------------------------------------------------------------------------------
 

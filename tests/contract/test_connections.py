@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import APP, FAST, HttpServer
+from tests.harness.http_server import CODED, FAST, HttpServer
 from tests.harness.raw_client import Answer, RawClient, chunks_of, request_bytes
 
 RECORDS = b'{"records":[{"data":1}]}'
@@ -243,7 +243,7 @@ def test_a_client_whose_body_nobody_wants_is_told_at_once(
 # -- the server ends ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lane_of_its_own", [FAST, APP])
+@pytest.mark.parametrize("lane_of_its_own", [FAST, CODED])
 def test_a_drain_closes_what_is_idle_and_answers_what_is_asked(
     tmp_path_factory: pytest.TempPathFactory, lane_of_its_own: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Requests that hide in others: within bodies, behind upgrades, behind the switch to the other lane."""
+"""Requests that hide in others: within bodies, behind upgrades, behind bodies that are read as they come."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """A worker's HTTP over one shard on the real disk, in a thread of the test with a uvloop of its own.
 
-Promises: it listens on two ports of 127.0.0.1, one for each lane: a connection to the second goes to the
-application before it sends anything. Time is the machine's, and goes on by hand as well: `pass_time` moves
-it for records and keys, `lose_patience` for connections. `restart` ends the run and begins one on the same
-directory, at new ports. Behind the block nothing of it runs, and what the loop had to complain of is an
-error of the test.
+Promises: it listens on two ports of 127.0.0.1. On connections to the second every body is read as it comes,
+as if it were chunked or compressed, so that asking both shows that they read alike. Time is the machine's,
+and goes on by hand as well: `pass_time` moves it for records and keys, `lose_patience` for connections.
+`restart` ends the run and begins one on the same directory, at new ports. Behind the block nothing of it
+runs, and what the loop had to complain of is an error of the test.
 
 What it must not know: what the answers should be.
 """
@@ -14,24 +14,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import uvloop
 
 from shared.auth import parse_keys
 from shared.clock import SystemClock
 from shared.config import Settings
+from shared.errors import Refusal
 from shared.link import LinkPool
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.shard import Shard
-from topicsd.http.app import App
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.fast_lane import FastLane
 from topicsd.http.handlers import Handlers
-from topicsd.http.known_heads import KnownHeads
+from topicsd.http.known_heads import KnownFields, KnownHeads
 from topicsd.http.patience import Connection
 from topicsd.wal.sync_thread import start_threads
 from topicsd.wal.writer import Identity
@@ -40,8 +41,8 @@ T = TypeVar("T")
 
 INSTANCE: Final = b"http-server-----"
 FAST: Final = "fast"
-APP: Final = "app"
-LANES: Final = (FAST, APP)
+CODED: Final = "coded"
+LANES: Final = (FAST, CODED)
 START_SECONDS: Final = 20.0
 END_TURNS: Final = 3000
 
@@ -56,14 +57,12 @@ class AdvancedClock(SystemClock):
         return super().now_ms() + self.advanced_ms
 
 
-class Entrance(asyncio.Protocol):
-    """Moves a connection to the application before anything is read of it."""
+class CodedHeads(KnownHeads):
+    """Heads of which each says that its body is coded."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._app.upgrade(cast(asyncio.Transport, transport), b"")
+    def fields(self, text: bytes) -> KnownFields | Refusal:
+        known = super().fields(text)
+        return known if isinstance(known, Refusal) else known._replace(is_plain=False, is_coded=True)
 
 
 class HttpServer:
@@ -163,13 +162,12 @@ class HttpServer:
         )
         links = LinkPool("nobody")
         self.dispatch = Dispatch(Handlers(self.shard, self.settings, loop), self._keys, links, 0, 1)
-        heads = KnownHeads(self.dispatch)
-        app = App(self.dispatch, heads, self)
+        heads = {FAST: KnownHeads(self.dispatch), CODED: CodedHeads(self.dispatch)}
         servers = {
-            FAST: await loop.create_server(
-                lambda: FastLane(self.dispatch, heads, self, app.upgrade), "127.0.0.1", 0
-            ),
-            APP: await loop.create_server(lambda: Entrance(app), "127.0.0.1", 0),
+            lane: await loop.create_server(
+                partial(FastLane, self.dispatch, heads[lane], self), "127.0.0.1", 0
+            )
+            for lane in LANES
         }
         self.ports = {lane: server.sockets[0].getsockname()[1] for lane, server in servers.items()}
         started.set()
@@ -178,7 +176,6 @@ class HttpServer:
             server.close()
         for one in list(self.connections):
             one.drain()
-        await app.close()
         for _ in range(END_TURNS):
             if not self.connections:
                 break

@@ -8,7 +8,6 @@ What it must not know: what the answers should be.
 
 from __future__ import annotations
 
-import asyncio
 from itertools import count
 from typing import Any
 
@@ -55,12 +54,11 @@ class OneLane:
         self.one = OneShard(**settings)
         self.links = SilentLinks()
         self.connections: set[Connection] = set()
-        self.moved: list[bytes] = []
         handlers = Handlers(self.one.shard, self.one.settings, self.one.loop)
         self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, None, postman)
         self.heads = KnownHeads(self.dispatch)
         self.wire = RecordingTransport()
-        self.lane = FastLane(self.dispatch, self.heads, self, self._upgrade)
+        self.lane = FastLane(self.dispatch, self.heads, self)
         self.lane.connection_made(self.wire)
 
     def opened(self, connection: Connection) -> None:
@@ -68,9 +66,6 @@ class OneLane:
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
-
-    def _upgrade(self, transport: asyncio.Transport, data: bytes) -> None:
-        self.moved.append(data)
 
     def receive(self, *requests: bytes) -> None:
         """In one segment."""

@@ -1,2 +1,1 @@
-"""How the worker speaks HTTP: a fast lane for plain requests and an application for the rest, on one set of
-handlers."""
+"""How the worker speaks HTTP: connections that are cut into requests, and one set of handlers behind them."""

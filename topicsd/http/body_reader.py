@@ -16,7 +16,13 @@ import re
 import zlib
 from typing import Final, Protocol
 
-from shared.errors import HEADERS_TOO_LARGE, INVALID_REQUEST, PAYLOAD_TOO_LARGE, Refusal
+from shared.errors import (
+    HEADERS_TOO_LARGE,
+    INVALID_REQUEST,
+    PAYLOAD_TOO_LARGE,
+    UNSUPPORTED_MEDIA_TYPE,
+    Refusal,
+)
 from shared.http_head import Fields
 
 CHUNK_LINE_BYTES_MAX: Final = 256
@@ -26,6 +32,7 @@ FRAMING_BYTES_FREE: Final = 64 << 10
 FRAMING_FACTOR_MAX: Final = 2
 _INFLATED_AT_ONCE: Final = 256 << 10
 _GZIP_WINDOW: Final = 31
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t -~\x80-\xff]*)?")
 _TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[^\x00-\x08\x0a-\x1f\x7f]*")
@@ -181,6 +188,15 @@ class ChunkedBody:
 
 
 Body = LengthBody | ChunkedBody
+
+
+def refuse_coding(fields: Fields, bytes_max: int) -> Refusal | None:
+    """Why a body is not even begun to be read."""
+    if fields.expect not in ("", "100-continue"):
+        return Refusal(INVALID_REQUEST, "expect: only 100-continue is understood")
+    if fields.content_encoding not in ("", "identity", "gzip"):
+        return Refusal(UNSUPPORTED_MEDIA_TYPE, "content-encoding: only gzip is understood")
+    return too_large(bytes_max) if (fields.content_length or 0) > bytes_max else None
 
 
 def body_of(fields: Fields, bytes_max: int) -> Body:

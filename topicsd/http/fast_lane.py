@@ -1,7 +1,9 @@
-"""The plain case of every route that is not a stream: cut requests out of the bytes, answer them in turn.
+"""A connection of HTTP/1.1: cut requests out of the bytes, answer them in turn.
 
-L1  Strict where it accepts: a head is read by `shared/http_head.py` and means one thing, or is refused and
-    the connection closed. What is legal but not plain moves to the application, with the connection.
+L1  Strict: a head is read by `shared/http_head.py` and means one thing, or is refused and the connection
+    closed. A small body of known length is cut out of what was read. One that is large, chunked, compressed,
+    or waits for a word first is read as it comes (`body_reader.py`), alone on its connection unless it is
+    only large; behind it the connection is what it was.
 L2  Answers leave in the order of the requests. Appends in a row may be on their way together, at most
     `AHEAD_MAX` of them; any other request starts when those before it are answered, so that it sees
     what they did.
@@ -17,14 +19,12 @@ Must not know: what a handler does.
 from __future__ import annotations
 
 import asyncio
-import io
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
-from shared.http_head import keeps_alive, refuse_together, refuse_unfinished
-from topicsd.http.body_reader import too_large
+from shared.http_head import Fields, keeps_alive, refuse_together, refuse_unfinished
+from topicsd.http.body_reader import CONTINUE, Body, body_of, refuse_coding, too_large
 from topicsd.http.call import HttpCall
 from topicsd.http.connection_stream import ConnectionStream
 from topicsd.http.dispatch import NO_FIELDS, Dispatch
@@ -37,17 +37,16 @@ AHEAD_MAX = 16
 # A body from here on is gathered apart from its head, so that it is never held twice.
 LARGE_BODY_BYTES = 256 << 10
 LOOK_AGAIN_SECONDS = 0.005
+# As long as nobody can say how much is missing.
+_MORE_THAN_THERE_IS = 1 << 62
 
-Upgrade = Callable[[asyncio.Transport, bytes], None]
-"""Moves a connection, with the bytes that were read of its next request, to the application."""
 
-
-class Large(NamedTuple):
-    """A request of which the body is still to come."""
+class Coming(NamedTuple):
+    """A request of which the body is read as it comes."""
 
     known: KnownLine
     about: KnownFields
-    body: io.BytesIO
+    body: Body
 
 
 class FastLane(asyncio.Protocol):
@@ -56,7 +55,6 @@ class FastLane(asyncio.Protocol):
         dispatch: Dispatch,
         heads: KnownHeads,
         connections: Connections,
-        upgrade: Upgrade,
         first: bytes = b"",
     ) -> None:
         """`first` is what was read of the connection before it came here."""
@@ -64,13 +62,12 @@ class FastLane(asyncio.Protocol):
         self._heads = heads
         self._known_line, self._known_fields = heads.known_line, heads.known_fields
         self._connections = connections
-        self._upgrade = upgrade
         self._monotonic = dispatch.handlers.monotonic
         self._body_bytes_max = dispatch.handlers.body_bytes_max
         self._transport: asyncio.Transport
         self._first = first
         self._pieces: list[bytes] = []
-        self._large: Large | None = None
+        self._coming: Coming | None = None
         self._held = 0
         self._wanted = 0
         self._calls: deque[HttpCall] = deque()
@@ -132,8 +129,8 @@ class FastLane(asyncio.Protocol):
         if not self._held:
             if self._drift is None or not self._drift.is_due or not self._move_over(data, self._drift):
                 self._take(data, is_new=True)
-        elif self._large is not None:
-            self._take_large(self._large, data)
+        elif self._coming is not None:
+            self._take_body(self._coming, data)
         else:
             self._pieces.append(data)
             self._held += len(data)
@@ -171,17 +168,53 @@ class FastLane(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
-    def _take_large(self, large: Large, data: bytes) -> None:
-        missing = self._wanted - self._held
-        large.body.write(data if len(data) <= missing else data[:missing])
+    def _begin_body(self, known: KnownLine, about: KnownFields, data: bytes, at: int, body_at: int) -> int:
+        """Of the request that begins at `at`, as `_start_one`."""
+        fields = about.fields
+        coming = Coming(known, about, body_of(fields, self._body_bytes_max))
+        taken = coming.body.feed(data, body_at)
+        if isinstance(taken, Refusal):
+            return self._refuse(taken)
+        if coming.body.is_whole:
+            return taken if self._start_with(coming, has_behind=taken < len(data)) else 0
+        if fields.expect and taken == body_at:
+            refusal = self._refuse_early(known, fields)
+            if refusal is not None:
+                return self._refuse(refusal)
+            self._transport.write(CONTINUE)
+        self._coming = coming
+        self._held = len(data) - at
+        self._wanted = _MORE_THAN_THERE_IS
+        return len(data)
+
+    def _take_body(self, coming: Coming, data: bytes) -> None:
+        """What came of a body that had begun, and what came behind it."""
         self._held += len(data)
-        if len(data) < missing:
-            return
-        self._large = None
-        self._held = 0
-        # A BytesIO that is read whole gives its own bytes away; nothing is copied.
-        self._start_call(large.known, large.about, large.body.getvalue(), self._monotonic())
-        self._take(data[missing:], is_new=True)
+        taken = coming.body.feed(data, 0)
+        if isinstance(taken, Refusal):
+            self._refuse(taken)
+        elif coming.body.is_whole:
+            self._coming = None
+            self._held = 0
+            if self._start_with(coming, has_behind=taken < len(data)):
+                self._take(data[taken:], is_new=True)
+
+    def _start_with(self, coming: Coming, has_behind: bool) -> bool:
+        """Whether the request could be started, with the body that is there whole now."""
+        body = coming.body.finish()
+        self._has_behind = has_behind
+        if isinstance(body, Refusal):
+            self._refuse(body)
+            return False
+        self._start_call(coming.known, coming.about, body, self._monotonic())
+        return True
+
+    def _refuse_early(self, known: KnownLine, fields: Fields) -> Refusal | None:
+        """Why a client that waits to be told that it may send its body may not."""
+        match = known.match
+        if isinstance(match, Refusal):
+            return match
+        return self._dispatch.refuse_key(match, fields, known.line.query)
 
     def _all_held(self) -> bytes:
         data = b"".join(self._pieces)
@@ -207,10 +240,12 @@ class FastLane(asyncio.Protocol):
             refusal = refuse_together(known.line, about.fields)
             if refusal is not None:
                 return self._refuse(refusal)
-            if about.needs_app:
-                if not self._calls:
-                    self._move(data[at:])
-                return 0
+            if about.is_coded:
+                refusal = refuse_coding(fields, self._body_bytes_max)
+                if refusal is not None:
+                    return self._refuse(refusal)
+                if fields.is_chunked or fields.content_length:
+                    return 0 if self._calls else self._begin_body(known, about, data, at, head_end + 4)
             if known.is_stream and not self._calls and self._move_to_stream(data[at:], known.owner):
                 return 0
         if self._calls and not (known.is_append and self._takes_appends):
@@ -221,13 +256,10 @@ class FastLane(asyncio.Protocol):
             return self._refuse(too_large(self._body_bytes_max))
         end = body_at + length
         if end > size:
+            if length >= LARGE_BODY_BYTES:
+                return self._begin_body(known, about, data, at, body_at)
             self._wanted = end - at
-            if length < LARGE_BODY_BYTES:
-                return 0
-            self._large = Large(known, about, io.BytesIO(data[body_at:]))
-            self._large.body.seek(0, io.SEEK_END)
-            self._held = size - at
-            return size
+            return 0
         self._has_behind = end < size
         self._start_call(known, about, data[body_at:end], started)
         return end
@@ -259,12 +291,6 @@ class FastLane(asyncio.Protocol):
         self._dispatch.start(known.match, known.owner, call)
         if drains:
             self._hurry()
-
-    def _move(self, data: bytes) -> None:
-        """The application takes the connection with all that comes."""
-        self._is_closing = True
-        self._connections.closed(self)
-        self._upgrade(self._transport, data)
 
     def _move_to_stream(self, data: bytes, owner: int | None) -> bool:
         """Whether the connection went to the shard that the stream comes from, or will soon."""
@@ -331,7 +357,7 @@ class FastLane(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Take up what was held while answers were due."""
-        if self._held and self._large is None and not self._is_closing and not self._is_clogged:
+        if self._held and self._coming is None and not self._is_closing and not self._is_clogged:
             self._take(self._all_held(), is_new=True)
 
     def _refuse(self, refusal: Refusal) -> int:
@@ -364,7 +390,7 @@ class FastLane(asyncio.Protocol):
         self._hurry()
         self._calls.clear()
         self._pieces.clear()
-        self._large = None
+        self._coming = None
         self._held = 0
 
     # -- the process's side --------------------------------------------------------------------------------

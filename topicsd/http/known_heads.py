@@ -33,7 +33,8 @@ class KnownFields(NamedTuple):
     fields: Fields
     is_plain: bool
     """With a plain line nothing more is to be asked."""
-    needs_app: bool
+    is_coded: bool
+    """The body is chunked or compressed, or waits for a word."""
 
 
 class KnownHeads:
@@ -77,14 +78,9 @@ class KnownHeads:
         fields = parse_fields(text)
         if isinstance(fields, Refusal):
             return fields
-        needs_app = bool(
-            fields.is_chunked
-            or fields.content_encoding not in ("", "identity")
-            or fields.expect
-            or (fields.upgrade and "upgrade" in fields.connection and fields.upgrade == "websocket")
-        )
-        is_plain = fields.host is not None and not needs_app and not fields.connection
-        known = KnownFields(fields, is_plain, needs_app)
+        is_coded = bool(fields.is_chunked or fields.content_encoding not in ("", "identity") or fields.expect)
+        is_plain = fields.host is not None and not is_coded and not fields.connection
+        known = KnownFields(fields, is_plain, is_coded)
         if len(text) <= REMEMBERED_BYTES_MAX:
             if len(self._blocks) >= REMEMBERED_MAX:
                 self._blocks.clear()

@@ -34,7 +34,7 @@ class Capped(OneLane):
         caps = Caps(self.one.shard.state, 0, peers, self.links)
         handlers = Handlers(self.one.shard, self.one.settings, self.one.loop, caps)
         self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, peers)
-        self.lane = FastLane(self.dispatch, KnownHeads(self.dispatch), self, self._upgrade)
+        self.lane = FastLane(self.dispatch, KnownHeads(self.dispatch), self)
         self.lane.connection_made(self.wire)
 
     @property

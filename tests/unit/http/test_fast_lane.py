@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from typing import Any
@@ -11,7 +12,12 @@ import pytest
 from shared.forwarded import decode_forwarded, encode_answer
 from shared.link import NEVER_SENT
 from tests.harness.one_lane import AWAY, HOME, OneLane, append, diff, look
+from tests.harness.raw_client import request_bytes
 from topicsd.http.fast_lane import AHEAD_MAX, LARGE_BODY_BYTES
+
+BODY = b'{"records":[{"data":1}]}'
+CHUNKED = request_bytes("POST", f"/v0/topics/{HOME}", BODY, is_chunked=True)
+ZIPPED = request_bytes("POST", f"/v0/topics/{HOME}", gzip.compress(BODY, mtime=0), "content-encoding: gzip")
 
 
 def _answers(written: bytes) -> list[Any]:
@@ -147,14 +153,48 @@ def test_a_large_body_is_put_together_and_what_follows_it_is_read(lane: OneLane)
     assert len(lane.one.read(HOME, 2).records[0].data) == LARGE_BODY_BYTES + 2
 
 
-def test_what_is_not_plain_moves_once_everything_before_it_is_answered(lane: OneLane) -> None:
-    chunked = append(HOME).replace(b"content-length: 24", b"transfer-encoding: chunked")
-    lane.receive(append(HOME), chunked, append(HOME))
-    assert lane.moved == []
+def test_a_coded_body_starts_once_everything_before_it_is_answered(lane: OneLane) -> None:
+    lane.receive(append(HOME), CHUNKED, append(HOME), CHUNKED, look(HOME))
+    assert lane.under_way == 1
     lane.settle()
-    assert len(_answers(lane.wire.written)) == 1
-    assert lane.moved == [chunked + append(HOME)]
-    assert lane.connections == set()
+    assert [answer["head_seq"] for answer in _answers(lane.wire.written)] == [2, 3, 4, 5, 5]
+    assert len(lane.connections) == 1
+
+
+@pytest.mark.parametrize("size", [1, 7, len(CHUNKED) - 1, len(CHUNKED) + 1])
+def test_a_coded_body_may_come_in_pieces_and_what_is_behind_it_is_the_next_request(
+    lane: OneLane, size: int
+) -> None:
+    sent = CHUNKED + append(HOME) + ZIPPED + look(HOME)
+    for at in range(0, len(sent), size):
+        lane.receive(sent[at : at + size])
+        lane.settle()
+    assert [answer["head_seq"] for answer in _answers(lane.wire.written)] == [2, 3, 4, 4]
+
+
+def test_who_waits_for_a_word_gets_it_once_all_before_is_answered_or_hears_why_not(lane: OneLane) -> None:
+    head, _, body = append(HOME, 1, "expect: 100-continue").partition(b"\r\n\r\n")
+    lane.receive(append(HOME), head + b"\r\n\r\n")
+    assert lane.wire.written == b""
+    lane.settle()
+    assert lane.wire.written.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    lane.wire.take()
+    lane.receive(body)
+    lane.settle()
+    assert [answer["head_seq"] for answer in _answers(lane.wire.written)] == [3]
+    lane.wire.take()
+    lane.receive(head.replace(b"/v0/topics/", b"/v0/nothing/") + b"\r\n\r\n")
+    assert lane.wire.written.startswith(b"HTTP/1.1 404 ")
+    assert lane.wire.is_closed or lane.wire.has_ended_writing
+
+
+def test_a_coded_body_that_is_malformed_ends_the_connection_in_turn(lane: OneLane) -> None:
+    lane.receive(append(HOME), CHUNKED.replace(b"\r\n0\r\n", b"x0\r\n"), append(HOME))
+    lane.settle()
+    first, second = lane.wire.written.split(b"HTTP/1.1 ")[1:]
+    assert (first[:3], second[:3]) == (b"200", b"400")
+    assert lane.wire.is_closed or lane.wire.has_ended_writing
+    assert lane.one.state(HOME).head_seq == 2
 
 
 # -- the end -----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from shared.forwarded import Forwarded, decode_answer, decode_forwarded, encode_
 from shared.http_answer import CLOSE
 from shared.link import HEADER, NEVER_SENT, Done, Link, LinkKind
 from tests.harness.one_lane import AWAY, HOME, OneLane, append, diff, look, request
+from tests.harness.raw_client import request_bytes
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.drift import LOOKED_AT
 from topicsd.http.forwarding import AGAIN_SECONDS, AGAIN_SECONDS_MAX
@@ -310,14 +311,14 @@ class MovableTransport(RecordingTransport):
 class Drifting:
     """A lane on which nearly all was for the other shard, long enough ago."""
 
-    def __init__(self, seconds: float = 2.0) -> None:
+    def __init__(self, seconds: float = 2.0, sent: bytes = append(AWAY)) -> None:
         self.carrier = Carrier()
         self.lane = OneLane(postman=self.carrier)
         self.wire = MovableTransport()
         self.lane.wire = self.wire
         self.lane.lane.connection_made(self.wire)
         for _ in range(LOOKED_AT):
-            self.lane.receive(append(AWAY))
+            self.lane.receive(sent)
             self.answer()
         self.lane.one.pass_time(int(seconds * 1000))
         self.wire.take()
@@ -344,6 +345,13 @@ def test_a_connection_moves_with_the_request_that_begins() -> None:
     assert drifting.wire.written == b""
     assert drifting.lane.dispatch.moved_count == 1
     assert drifting.lane.connections == set()
+
+
+def test_one_whose_bodies_are_chunked_moves_too() -> None:
+    chunked = request_bytes("POST", f"/v0/topics/{AWAY}", b'{"records":[{"data":1}]}', is_chunked=True)
+    drifting = Drifting(sent=chunked)
+    drifting.lane.receive(chunked)
+    assert drifting.carrier.taken == [(1, chunked)]
 
 
 def test_it_stays_while_anything_is_outstanding_or_unsent() -> None:

@@ -15,7 +15,7 @@ def _drained(first: bytes) -> RecordingTransport:
 
     async def hand_over() -> RecordingTransport:
         wire = RecordingTransport()
-        lane = FastLane(one.dispatch, one.heads, one, one.lane._upgrade, first)
+        lane = FastLane(one.dispatch, one.heads, one, first)
         lane.connection_made(wire)
         one.dispatch.drains = True
         lane.drain()
