@@ -8,8 +8,9 @@ A frame is::
       5    8   call     a number of the asker's, that the answer repeats
      13    L   payload
 
-Frames of one loop turn leave in one write. Addresses are abstract (no file is left behind by a SIGKILL) and
-named after the instance; only processes of the same user are let in.
+Frames of one loop turn leave in one write, and a large one is not cut: what a small one waits for behind it
+is mostly the work on it at the other end, for which it would wait all the same. Addresses are abstract (no
+file is left behind by a SIGKILL) and named after the instance; only processes of the same user are let in.
 
 L1  What was asked is answered once, perhaps behind pieces of an answer that comes bit by bit. When the peer
     dies the answer is None: whether it was done is unknown.
@@ -27,16 +28,19 @@ Must not know: what is asked.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import socket
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from typing import cast
+from typing import NamedTuple, cast
 
 HEADER = struct.Struct("<IBQ")
 CREDIT = struct.Struct("<I")
 PAYLOAD_BYTES_MAX = (1 << 30) - 1
+# A payload from here on is gathered apart from its header: each copy of a large one holds the loop.
+LARGE_PAYLOAD_BYTES = 256 << 10
 # More than the largest body, which is to pass without refusing what comes beside it.
 WAITING_BYTES_MAX = 96 << 20
 FRONT = "front"
@@ -137,6 +141,14 @@ def address_of(instance: str, name: str) -> str:
     return f"\0topicsd/{instance}/{name}"
 
 
+class _Large(NamedTuple):
+    """A frame of which the payload is still to come."""
+
+    kind: int
+    number: int
+    payload: io.BytesIO
+
+
 class Link(asyncio.Protocol):
     """One end of a connection between two processes; `asks` says which."""
 
@@ -156,6 +168,7 @@ class Link(asyncio.Protocol):
         self._scheduled = False
         self._is_clogged = False
         self._pieces: list[bytes] = []
+        self._large: _Large | None = None
         self._held = 0
         self._wanted = HEADER.size
 
@@ -197,7 +210,18 @@ class Link(asyncio.Protocol):
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self._held:
+        if self._large is not None:
+            missing = self._wanted - self._held
+            self._large.payload.write(data if len(data) <= missing else data[:missing])
+            self._held += len(data)
+            if len(data) < missing:
+                return
+            large, self._large = self._large, None
+            self._held = 0
+            # A BytesIO that is read whole gives its own bytes away; nothing is copied.
+            self._take(large.kind, large.number, large.payload.getvalue())
+            data = data[missing:]
+        elif self._held:
             self._pieces.append(data)
             self._held += len(data)
             if self._held < self._wanted:
@@ -214,6 +238,11 @@ class Link(asyncio.Protocol):
                 return
             end = at + HEADER.size + length
             if end > size:
+                if length >= LARGE_PAYLOAD_BYTES:
+                    self._large = _Large(kind, number, io.BytesIO())
+                    self._held = self._large.payload.write(data[at + HEADER.size :])
+                    self._wanted = length
+                    return
                 self._wanted = end - at
                 break
             self._take(kind, number, data[at + HEADER.size : end])

@@ -1,6 +1,6 @@
 """From a request that was read to whoever answers it: a handler here, the topic's owner, the front process.
 
-Both lanes and the link hand their calls in here, so an answer never depends on the way that a request took.
+Connections and the link hand their calls in here, so an answer never depends on the way that a request took.
 
 Must not know: sockets, lanes, how a link works.
 """

@@ -1,4 +1,4 @@
-"""How long a connection is waited for, the same in both lanes; and the last seconds of one that was refused.
+"""How long a connection is waited for; and the last seconds of one that was refused.
 
 Lanes are asked now and then (`check_patience`), with the time, so nothing here starts a timer.
 

@@ -15,6 +15,7 @@ import uvloop
 
 from shared.link import (
     HEADER,
+    LARGE_PAYLOAD_BYTES,
     NEVER_SENT,
     PAYLOAD_BYTES_MAX,
     Asked,
@@ -49,7 +50,12 @@ def _frame(kind: int, number: int, payload: bytes) -> bytes:
     return HEADER.pack(len(payload), kind, number) + payload
 
 
-def test_frames_mean_the_same_wherever_they_are_cut() -> None:
+@pytest.mark.parametrize("large_bytes", [LARGE_PAYLOAD_BYTES, 100, 1])
+def test_frames_mean_the_same_wherever_they_are_cut(
+    monkeypatch: pytest.MonkeyPatch, large_bytes: int
+) -> None:
+    """Also those that are gathered apart, behind and in front of others."""
+    monkeypatch.setattr("shared.link.LARGE_PAYLOAD_BYTES", large_bytes)
     payloads = [b"", b"x", b"some bytes", b"y" * 300]
     sent = b"".join(_frame(LinkKind.REQUEST, n, payload) for n, payload in enumerate(payloads))
 
