@@ -237,7 +237,8 @@ class FastLane(asyncio.Protocol):
                 return self._refuse(learned)
             known, about = learned
         if not (about.is_plain and known.is_plain):
-            refusal = refuse_together(known.line, about.fields)
+            fields = about.fields
+            refusal = refuse_together(known.line, fields)
             if refusal is not None:
                 return self._refuse(refusal)
             if about.is_coded:

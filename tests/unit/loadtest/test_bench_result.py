@@ -6,8 +6,9 @@ import pytest
 
 from loadtest import bench_result, traffic
 from loadtest.bench_chart import bar
-from loadtest.bench_lines import LINES, Reading, medians
+from loadtest.bench_lines import LINES
 from loadtest.bench_result import Goal, Result, table
+from loadtest.bench_rounds import Reading, medians
 from loadtest.png_chart import GREEN, GREY, RED
 
 
