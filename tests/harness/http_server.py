@@ -60,9 +60,15 @@ class AdvancedClock(SystemClock):
 class CodedHeads(KnownHeads):
     """Heads of which each says that its body is coded."""
 
-    def fields(self, text: bytes) -> KnownFields | Refusal:
-        known = super().fields(text)
-        return known if isinstance(known, Refusal) else known._replace(is_plain=False, is_coded=True)
+    def learn_fields(self, text: bytes) -> KnownFields | Refusal:
+        known = super().learn_fields(text)
+        if isinstance(known, Refusal):
+            return known
+        coded = known._replace(is_plain=False, is_coded=True)
+        # A lane asks the table before it asks here.
+        if text in self._blocks:
+            self._blocks[text] = coded
+        return coded
 
 
 class HttpServer:

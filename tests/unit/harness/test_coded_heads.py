@@ -1,0 +1,20 @@
+"""What is asked at the second port of `HttpServer` is read another way than at the first, each time."""
+
+from __future__ import annotations
+
+from tests.harness.http_server import CodedHeads
+from tests.harness.one_lane import HOME, OneLane, append
+from topicsd.http.fast_lane import FastLane
+
+
+def test_every_body_is_taken_for_coded_also_when_its_head_is_known() -> None:
+    one = OneLane()
+    heads = CodedHeads(one.dispatch)
+    lane = FastLane(one.dispatch, heads, one)
+    lane.connection_made(one.wire)
+    for _ in range(2):
+        # Two that are plain would be under way together.
+        lane.data_received(append(HOME) * 2)
+        assert one.under_way == 1
+        one.settle()
+    assert one.one.state(HOME).head_seq == 4
