@@ -8,6 +8,7 @@ Must not know: how a request is read, or what a handler does.
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import logging
 import secrets
@@ -54,6 +55,11 @@ class Lane(Protocol):
 
     def open_stream(self, head: bytes) -> Stream:
         """The connection is for this stream from now on, which begins with the head of its answer."""
+        ...
+
+    def give_to(self, protocol: asyncio.Protocol) -> None:
+        """The connection is for another protocol from now on, with what came behind the request. One that
+        was lost is lost to that too."""
         ...
 
 
@@ -153,3 +159,10 @@ class HttpCall(Call, kw_only=True, eq=False):
         if on_answer is not None:
             on_answer()
         return stream
+
+    def give_to(self, protocol: asyncio.Protocol) -> None:
+        """Answer with another protocol, which begins with the head of its answer."""
+        on_answer, self.on_answer = self.on_answer, None
+        if on_answer is not None:
+            on_answer()
+        self.lane.give_to(protocol)

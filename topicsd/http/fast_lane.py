@@ -80,6 +80,8 @@ class FastLane(asyncio.Protocol):
         self._is_at_eof = False
         self._has_behind = False
         """More came with the request that was started last."""
+        self._heir: asyncio.Protocol | None = None
+        """Who has the connection now, while this lane still has bytes of it."""
         self._since = self._monotonic()
         """When it began to wait for what it waits for: a request, or the rest of one."""
         self._is_clogged = False
@@ -152,6 +154,8 @@ class FastLane(asyncio.Protocol):
             at = taken
         self._is_starting = False
         if self._is_closing:
+            if self._heir is not None and at < size:
+                self._heir.data_received(data[at:])
             return
         if at or is_new:
             self._since = started
@@ -355,6 +359,22 @@ class FastLane(asyncio.Protocol):
         self._connections.closed(self)
         self._forget()
         return ConnectionStream(self._transport, self._connections, self._monotonic, head)
+
+    def give_to(self, protocol: asyncio.Protocol) -> None:
+        """Of the call that stands first, as with a stream."""
+        if self._is_closing:
+            protocol.connection_lost(None)
+            return
+        self._is_closing = True
+        self._connections.closed(self)
+        behind = self._all_held()
+        self._forget()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        if behind:
+            protocol.data_received(behind)
+        if self._is_starting:
+            self._heir = protocol
 
     def _go_on(self) -> None:
         """Take up what was held while answers were due."""
