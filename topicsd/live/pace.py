@@ -1,0 +1,92 @@
+"""How many readings may be on their way for one connection, however many topics it follows.
+
+A reading that was begun may be answered when the connection has become clogged, and what it brings is held
+for a client that does not read. So a few are begun, and the others wait for their turn: what is held is
+bounded by their number, and not by that of the topics.
+
+Must not know: what is read, who follows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from shared.errors import Refusal
+from topicsd.engine.watch import Waiter
+from topicsd.live.feed import Feed, Found
+from topicsd.live.piece import Piece
+
+AT_ONCE_MAX: Final = 4
+
+
+class Pace:
+    def __init__(self, is_clogged: Callable[[], bool]) -> None:
+        self._is_clogged = is_clogged
+        self._is_going_on = False
+        self.under_way = 0
+        self.waiting: deque[PacedFeed] = deque()
+
+    def feed(self, feed: Feed) -> PacedFeed:
+        """The same feed, for one that follows it at this pace."""
+        return PacedFeed(feed, self)
+
+    def go_on(self) -> None:
+        """Begin what waits, as far as there is room: a reading is over, or the connection takes more."""
+        # What is found at once would come back here for each that waits.
+        if not self.waiting or self._is_going_on:
+            return
+        self._is_going_on = True
+        while self.waiting and self.under_way < AT_ONCE_MAX and not self._is_clogged():
+            self.waiting.popleft().begin()
+        self._is_going_on = False
+
+
+class PacedFeed:
+    """Of one subscription, so there is one reading at a time."""
+
+    __slots__ = ("_cursor", "_found", "_inner", "_pace", "wanted")
+
+    def __init__(self, inner: Feed, pace: Pace) -> None:
+        self.wanted = inner.wanted
+        self._inner = inner
+        self._pace = pace
+        self._cursor: tuple[int, int | None]
+        self._found: Found
+
+    def read(self, seq: int, epoch: int | None, found: Found) -> None:
+        self._cursor = (seq, epoch)
+        self._found = found
+        if self._pace.under_way < AT_ONCE_MAX:
+            self.begin()
+        else:
+            self._pace.waiting.append(self)
+
+    def begin(self) -> None:
+        self._pace.under_way += 1
+        self._inner.read(*self._cursor, self._answered)
+
+    def _answered(self, what: Piece | Refusal) -> None:
+        pace = self._pace
+        pace.under_way -= 1
+        self._found(what)
+        if pace.waiting:
+            pace.go_on()
+
+    def wait(self, seq: int, epoch: int, waiter: Waiter) -> None:
+        self._inner.wait(seq, epoch, waiter)
+
+    def later(self, waiter: Waiter) -> None:
+        self._inner.later(waiter)
+
+    def forget(self, waiter: Waiter) -> None:
+        self._inner.forget(waiter)
+
+    def enter(self) -> None:
+        self._inner.enter()
+
+    def leave(self) -> None:
+        if self in self._pace.waiting:
+            self._pace.waiting.remove(self)
+        self._inner.leave()
