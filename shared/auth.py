@@ -74,6 +74,15 @@ class Key(NamedTuple):
     def allows_name(self, name: str) -> bool:
         return not self.prefixes or name.startswith(self.prefixes)
 
+    def refusal(self, scopes: frozenset[str], name: str) -> Refusal | None:
+        """Why it does not do for this."""
+        if not scopes <= self.scopes:
+            missing = sorted(scopes - self.scopes)
+            return Refusal(FORBIDDEN, f"the key lacks the scope {' and '.join(missing)}", {"scopes": missing})
+        if name and self.prefixes and not name.startswith(self.prefixes):
+            return OTHER_NAME
+        return None
+
 
 class Entry(NamedTuple):
     digest: str
@@ -89,6 +98,8 @@ class Keys:
     def __init__(self, entries: list[Entry]) -> None:
         placed = ((bytes.fromhex(entry.digest), entry.key) for entry in _placed(entries))
         self._entries = {digest: (digest, key) for digest, key in placed}
+        # Without their places, which may be others next time.
+        self._keys = {entry.key._replace(place=0) for entry in entries}
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -112,12 +123,11 @@ class Keys:
         key = self._find(sent[1])
         if key is None:
             return WRONG_KEY
-        if not scopes <= key.scopes:
-            missing = sorted(scopes - key.scopes)
-            return Refusal(FORBIDDEN, f"the key lacks the scope {' and '.join(missing)}", {"scopes": missing})
-        if name and key.prefixes and not name.startswith(key.prefixes):
-            return OTHER_NAME
-        return key
+        return key.refusal(scopes, name) or key
+
+    def are_current(self, key: Key | None) -> bool:
+        """Whether what a connection was opened with, be it without any key, would do the same today."""
+        return not self._keys if key is None else key._replace(place=0) in self._keys
 
     def check_token(self, token: str, scopes: frozenset[str], name: str) -> Key | Refusal | None:
         """As `check`, for a key that stands in a query."""

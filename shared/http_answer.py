@@ -28,6 +28,7 @@ REASONS: Final = {
     415: b"Unsupported Media Type",
     417: b"Expectation Failed",
     422: b"Unprocessable Content",
+    426: b"Upgrade Required",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
@@ -45,13 +46,17 @@ _encode = msgspec.json.Encoder().encode
 
 def refusal_body(refusal: Refusal) -> dict[str, object]:
     """What stands in the body, but for `performance`."""
+    return {"error": error_of(refusal)}
+
+
+def error_of(refusal: Refusal) -> dict[str, object]:
     error: dict[str, object] = {"code": refusal.code, "message": refusal.message}
     detail = dict(refusal.detail or {})
     if refusal.retry_after_ms is not None:
         detail["retry_after_ms"] = refusal.retry_after_ms
     if detail:
         error["detail"] = detail
-    return {"error": error}
+    return error
 
 
 def refusal_fields(refusal: Refusal) -> bytes:
@@ -66,6 +71,10 @@ def refusal_fields(refusal: Refusal) -> bytes:
     detail = refusal.detail or {}
     if "allow" in detail:
         fields += b"allow: %b\r\n" % str(detail["allow"]).encode()
+    if "upgrade" in detail:
+        fields += b"upgrade: %b\r\n" % str(detail["upgrade"]).encode()
+    if "sec_websocket_version" in detail:
+        fields += b"sec-websocket-version: %b\r\n" % str(detail["sec_websocket_version"]).encode()
     if "www_authenticate" in detail:
         fields += b"www-authenticate: %b\r\n" % str(detail["www_authenticate"]).encode()
     return fields

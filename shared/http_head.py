@@ -42,7 +42,7 @@ _BARE_CR = re.compile(rb"\r(?!\n|\Z)")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _NOT_REPEATED = frozenset(
     b"host content-length transfer-encoding content-type content-encoding authorization idempotency-key "
-    b"expect upgrade last-event-id".split()
+    b"expect upgrade last-event-id origin sec-websocket-key sec-websocket-version".split()
 )
 
 
@@ -73,6 +73,9 @@ class Fields(NamedTuple):
     connection: frozenset[str]
     upgrade: str
     last_event_id: str
+    origin: str = ""
+    websocket_key: str = ""
+    websocket_version: str = ""
 
 
 def parse_line(line: bytes) -> RequestLine | Refusal:
@@ -196,6 +199,9 @@ def _fields_of(found: dict[bytes, bytes]) -> Fields | Refusal:
         connection=frozenset(option.strip() for option in options if option.strip()),
         upgrade=_text(found, b"upgrade").lower(),
         last_event_id=_text(found, b"last-event-id"),
+        origin=_text(found, b"origin").lower(),
+        websocket_key=_text(found, b"sec-websocket-key"),
+        websocket_version=_text(found, b"sec-websocket-version"),
     )
 
 

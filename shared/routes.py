@@ -31,6 +31,8 @@ class Route(NamedTuple):
     """False is answered `501 not_implemented`."""
     is_stream: bool = False
     """The answer does not end. Connections move to the process that has what is streamed."""
+    is_upgrade: bool = False
+    """Asks for another protocol, of whose operations each asks for its own scopes."""
     takes_token: bool = False
     """The key may stand in the query, where a browser cannot set a header field."""
     variable: str = ""
@@ -73,7 +75,7 @@ _WRITTEN: Final[tuple[Route, ...]] = (
     Route("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False, is_built=False),
     Route("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
     Route("GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True),
-    Route("GET", "/v0/ws", "web_socket", _scopes("read"), is_data=False, is_built=False, takes_token=True),
+    Route("GET", "/v0/ws", "web_socket", _scopes(""), is_data=True, takes_token=True, is_upgrade=True),
     Route("GET", "/v0/health", "health", _scopes(""), is_data=False, is_open=True),
     Route("GET", "/healthz", "health", _scopes(""), is_data=False, is_open=True),
     Route("GET", "/v0/ready", "ready", _scopes(""), is_data=False, is_open=True),

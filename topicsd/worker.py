@@ -39,6 +39,7 @@ from topicsd.http.patience import Connection
 from topicsd.http.peers import Peers
 from topicsd.http.topic_list import list_topics
 from topicsd.http.watching import WATCHING
+from topicsd.http.web_sockets import WebSockets
 from topicsd.shard_start import ShardStart, StartEnded, StartRefused
 from topicsd.vital_signs import BEAT_SECONDS, VitalSigns
 from topicsd.worker_spec import SPEC_VARIABLE, Spec
@@ -104,6 +105,7 @@ class Worker:
         self._dispatch = Dispatch(
             self._handlers, keys, links, spec.shard, spec.shards, self._peers, Postman(spec.instance)
         )
+        self._dispatch.open_socket = WebSockets(self._dispatch, self).open
         self._heads = KnownHeads(self._dispatch)
         server = await serve_links(spec.instance, str(spec.shard), self._answer_link)
         # What recovery left is here to stay: the collector need not look at it again and again.

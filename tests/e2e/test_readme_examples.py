@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -71,3 +72,16 @@ def test_a_watch_says_what_the_readme_shows(tmp_path: Path) -> None:
             if told.startswith("{"):
                 wid_here = msgspec.json.decode(told)["wid"]
             assert _without_times(told) == _without_times(expected.replace(wid_there, wid_here)), command
+
+
+@pytest.mark.slow
+def test_the_example_of_a_websocket_prints_what_it_says(tmp_path: Path) -> None:
+    readme = (PROJECT / "README.md").read_text()
+    found = re.search(
+        r"^```python\n(import json\n.*?create_connection.*?)^```\n\n```\n(.*?)^```", readme, re.M | re.S
+    )
+    assert found is not None
+    with served(tmp_path, "--shards=2") as server:
+        example = found[1].replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")
+        ran = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == (found[2], "")

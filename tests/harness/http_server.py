@@ -34,6 +34,7 @@ from topicsd.http.fast_lane import FastLane
 from topicsd.http.handlers import Handlers
 from topicsd.http.known_heads import KnownFields, KnownHeads
 from topicsd.http.patience import Connection
+from topicsd.http.web_sockets import WebSockets
 from topicsd.wal.sync_thread import start_threads
 from topicsd.wal.writer import Identity
 
@@ -133,6 +134,10 @@ class HttpServer:
 
         self.run(look)
 
+    def change_keys(self, keys: str) -> None:
+        """As the worker does when it is told to go by others."""
+        self.dispatch.keys = parse_keys(keys)
+
     def drain(self) -> None:
         def begin() -> None:
             self.dispatch.drains = True
@@ -168,6 +173,7 @@ class HttpServer:
         )
         links = LinkPool("nobody")
         self.dispatch = Dispatch(Handlers(self.shard, self.settings, loop), self._keys, links, 0, 1)
+        self.dispatch.open_socket = WebSockets(self.dispatch, self).open
         heads = {FAST: KnownHeads(self.dispatch), CODED: CodedHeads(self.dispatch)}
         servers = {
             lane: await loop.create_server(

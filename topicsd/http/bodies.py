@@ -147,7 +147,7 @@ def _decode_unknown(body: bytes) -> AppendRequest | Refusal:
     """One that may have fields which mean nothing, or is wrong."""
     if is_too_deep(body, APPEND_DEPTH_MAX):
         return _too_deep(DATA_TOO_DEEP)
-    request = _decode(_append.decode, body)
+    request = decode_body(_append.decode, body)
     if isinstance(request, Refusal) or not is_too_deep(body, CONTROL_DEPTH_MAX):
         return request
     if are_too_deep(_control_parts(body, request), CONTROL_DEPTH_MAX):
@@ -197,7 +197,7 @@ def decode_control_body(
         refusal = look(body)
         if refusal is not None:
             return refusal
-    return _decode(decode, body or b"{}")
+    return decode_body(decode, body or b"{}")
 
 
 def _too_deep(told: str) -> Refusal:
@@ -235,7 +235,7 @@ def _place(body: bytes, at: int, value: memoryview) -> int:
     return body.find(value, at)
 
 
-def _decode(decode: Callable[[bytes], T], body: bytes) -> T | Refusal:
+def decode_body(decode: Callable[[bytes], T], body: bytes) -> T | Refusal:
     if not body:
         return Refusal(INVALID_REQUEST, "the body is empty, a JSON object is needed")
     if not is_utf8(body):

@@ -8,7 +8,7 @@ Must not know: sockets, lanes, how a link works.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shared.auth import Key, Keys
 from shared.connection_mailbox import Postman
@@ -38,6 +38,12 @@ LINK_GRACE_SECONDS = 0.3
 NO_SCOPES: frozenset[str] = frozenset()
 NO_FIELDS = Fields(None, None, False, "", "", "", "", None, "", "", frozenset(), "", "")
 
+OpenSocket = Callable[[Call, Key | None], None]
+
+
+def _no_sockets(call: Call, key: Key | None) -> None:
+    call.refuse(Refusal(NOT_IMPLEMENTED, "there are no WebSockets here"))
+
 
 class Dispatch:
     """`peers` and `postman` are those of a server of several shards."""
@@ -66,6 +72,8 @@ class Dispatch:
         self._forwarder = Forwarder(links, peers, handlers.loop, handlers.monotonic, lambda: self.drains)
         self._link_calls: set[LinkCall] = set()
         self._is_idle: asyncio.Future[None] | None = None
+        self.open_socket: OpenSocket = _no_sockets
+        """Answers a request for a WebSocket, with the key that it showed."""
         self.moved_count = 0
         self.drains = False
         self._is_in_haste = False
@@ -120,10 +128,31 @@ class Dispatch:
             call.refuse(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not built yet"))
         elif owner != self.shard:
             self._forwarder.start(route.operation, owner, call, key)
+        elif route.is_upgrade:
+            self.open_socket(call, key)
         elif route.is_stream:
             self.watching.opening.open(call, key)
         else:
             self.watching.creating.create(call, key)
+
+    def start_with_key(self, key: Key | None, operation: str, call: Call) -> None:
+        """An operation on a topic, for which the key that its connection was opened with was found to do."""
+        refusal = None if key is None else self._enter(key, call)
+        if refusal is None:
+            self.ask_owner(operation, call)
+        else:
+            call.refuse(refusal)
+
+    def ask_owner(self, operation: str, call: Call) -> None:
+        """Have an operation on a topic done, wherever that lives; nobody's key is asked."""
+        try:
+            owner = shard_of(topic_id(call.name), self._shard_count)
+            if owner == self.shard:
+                self.handlers.start(operation, call)
+            else:
+                self._forwarder.start(operation, owner, call, None)
+        except Exception as error:
+            call.fail(operation, error)
 
     def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
         """Why the key that was sent, or none, does not do for this."""

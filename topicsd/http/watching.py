@@ -40,7 +40,7 @@ class Watching:
         state = shard.state
         ways = None if peers is None else Ways(links, peers.refusal, state.watch, loop)
         self._state = state
-        self._feeds = Feeds(state, loop, number, shard_count, ways)
+        self.feeds = Feeds(state, loop, number, shard_count, ways)
         self.sessions = WatchSessions(state, loop)
         self.ids = WatchIds(shard.identity.instance, shard_count)
         making = WatchMaking(state, self.sessions, number, shard_count, ways)
@@ -48,8 +48,10 @@ class Watching:
         self.creating = WatchCreate(
             settings, self.ids, number, self.sessions, making, links, monotonic, peers
         )
-        self.opening = WatchOpen(self.ids, self.sessions, StreamPermits(settings, links, peers))
-        self._streams = WatchStreams(self.sessions, self._feeds, loop, state.clock, self.opening.left)
+        self.permits = StreamPermits(settings, links, peers)
+        self.opening = WatchOpen(self.ids, self.sessions, self.permits)
+        self._socket_count = 0
+        self._streams = WatchStreams(self.sessions, self.feeds, loop, state.clock, self.opening.left)
         self.opening.open_watch = self._streams.open_watch
         self._peers = peers
         self.sessions.on_change = self._publish
@@ -59,11 +61,16 @@ class Watching:
         if self._peers is not None:
             slot = self._peers.slot
             slot.watch_sessions = len(self.sessions)
-            slot.sse_connections = self.sessions.stream_count
+            slot.sse_connections = self.sessions.stream_count + self._socket_count
+
+    def count_socket(self, change: int) -> None:
+        """WebSockets count among the streams."""
+        self._socket_count += change
+        self._publish()
 
     def answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
         if kind == LinkKind.FEED:
-            self._feeds.answer(payload, asked)
+            self.feeds.answer(payload, asked)
         elif kind == LinkKind.MAKE_WATCH:
             self.creating.make(payload, asked)
         else:

@@ -47,11 +47,16 @@ def events_of(piece: Piece) -> list[tuple[int, bytes]]:
 
 
 def events_for_newcomer(piece: Piece) -> list[tuple[int, bytes]]:
-    """The same for a stream that just began: it is told that it came too late, whatever evicted the rest."""
-    tombstone = piece.tombstone
+    """The same for a stream that just began."""
+    tombstone = for_newcomer(piece.tombstone)
+    return events_of(piece) if tombstone is piece.tombstone else _events(piece, tombstone)
+
+
+def for_newcomer(tombstone: Tombstone | None) -> Tombstone | None:
+    """Who just began to follow is told that it came too late, whatever evicted the rest."""
     if tombstone is None or tombstone.reason not in EVICTED:
-        return events_of(piece)
-    return _events(piece, msgspec.structs.replace(tombstone, reason=TOO_OLD))
+        return tombstone
+    return msgspec.structs.replace(tombstone, reason=TOO_OLD)
 
 
 def alone(piece: Piece) -> bytes:
@@ -68,15 +73,8 @@ def _events(piece: Piece, tombstone: Tombstone | None) -> list[tuple[int, bytes]
     events = []
     topic = piece.topic.encode()
     if tombstone is not None:
-        told = {
-            "topic": piece.topic,
-            "reason": tombstone.reason,
-            "gap_from": tombstone.gap_from,
-            "gap_to": tombstone.gap_to,
-            "earliest_seq": tombstone.earliest_seq,
-            "head_seq": tombstone.head_seq,
-        }
-        events.append((_behind(tombstone, piece), event(b"tombstone", _encode(told))))
+        lost = event(b"tombstone", _encode(told_of(tombstone, piece)))
+        events.append((cursor_behind(tombstone, piece), lost))
     if piece.count:
         data = b'{"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}' % (
             topic,
@@ -91,7 +89,19 @@ def _events(piece: Piece, tombstone: Tombstone | None) -> list[tuple[int, bytes]
     return events
 
 
-def _behind(tombstone: Tombstone, piece: Piece) -> int:
+def told_of(tombstone: Tombstone, piece: Piece) -> dict[str, object]:
+    """What a client is told of a loss, whatever way it comes."""
+    return {
+        "topic": piece.topic,
+        "reason": tombstone.reason,
+        "gap_from": tombstone.gap_from,
+        "gap_to": tombstone.gap_to,
+        "earliest_seq": tombstone.earliest_seq,
+        "head_seq": tombstone.head_seq,
+    }
+
+
+def cursor_behind(tombstone: Tombstone, piece: Piece) -> int:
     """The cursor behind what was lost and in front of the records that come with it."""
     if not piece.count:
         return piece.to_seq

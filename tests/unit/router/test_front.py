@@ -123,6 +123,7 @@ def test_what_has_no_owner_is_refused_here_while_no_worker_is_ready() -> None:
         (b"x" * 9000, "uri_too_long"),
         (b"GET /v0/watch/w HTTP/1.1\r\n", "not_ready"),
         (b"POST /v0/watch HTTP/1.1\r\n", "not_ready"),
+        (b"GET /v0/ws HTTP/1.1\r\n", "not_ready"),
     ],
 )
 def test_each_reason_to_have_no_owner_has_its_code(data: bytes, code: str) -> None:

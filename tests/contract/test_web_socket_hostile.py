@@ -1,0 +1,257 @@
+"""What no honest client of a WebSocket does: each ends in a close with its code, and memory stays bounded."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.http_server import HttpServer
+from tests.harness.raw_client import RawClient, request_bytes
+from tests.harness.ws_client import BINARY, CLOSE, PING, PONG, TEXT, Closed, WsClient, masked
+from topicsd.http.ws_lane import EMPTY_FRAMES_MAX, PING_SECONDS, PONG_SECONDS, WsLane
+from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX
+
+MESSAGE_BYTES_MAX = 64 << 10
+FIN = 0x80
+LAST_TEXT = FIN | TEXT
+PING_MESSAGE = b'{"type":"ping"}'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    folder = tmp_path_factory.mktemp("data")
+    with HttpServer(folder, max_body_bytes=MESSAGE_BYTES_MAX, max_record_bytes=MESSAGE_BYTES_MAX) as running:
+        yield running
+
+
+@pytest.fixture
+def socket(server: HttpServer, lane: str) -> Iterator[WsClient]:
+    with WsClient(server.ports[lane]) as client:
+        yield client
+
+
+def _fits(size: int) -> bytes:
+    return b'{"type":"ping","request_id":1,"x":"%b"}' % (b"x" * (size - 38))
+
+
+# What is sent, and the code that the close has.
+VIOLATIONS: dict[str, tuple[bytes, int]] = {
+    "a frame without a mask": (bytes([LAST_TEXT, 2]) + b"{}", 1002),
+    "the first reserved bit": (masked(LAST_TEXT | 0x40, b"{}"), 1002),
+    "the second reserved bit": (masked(LAST_TEXT | 0x20, b"{}"), 1002),
+    "the third reserved bit": (masked(LAST_TEXT | 0x10, b"{}"), 1002),
+    "a reserved opcode": (masked(FIN | 3, b"{}"), 1002),
+    "a reserved opcode of control": (masked(FIN | 11, b""), 1002),
+    "a fragment of nothing": (masked(FIN, b"{}"), 1002),
+    "a message within a message": (masked(TEXT, b"{") + masked(LAST_TEXT, b"}"), 1002),
+    "a ping in fragments": (masked(PING, b""), 1002),
+    "a close in fragments": (masked(CLOSE, b""), 1002),
+    "a long ping": (masked(FIN | PING, b"x" * 126), 1002),
+    "a length that is longer than it need be": (
+        struct.pack("!BBH", LAST_TEXT, FIN | 126, 2) + b"\0\0\0\0{}",
+        1002,
+    ),
+    "a length with its sign": (struct.pack("!BBQ", LAST_TEXT, FIN | 127, 1 << 63) + b"\0\0\0\0", 1002),
+    "a close of one byte": (masked(FIN | CLOSE, b"\x03"), 1002),
+    "a close with a code that nobody may send": (masked(FIN | CLOSE, (1005).to_bytes(2, "big")), 1002),
+    "a close with a code that is none": (masked(FIN | CLOSE, (999).to_bytes(2, "big")), 1002),
+    "a close with a reason that is no text": (masked(FIN | CLOSE, b"\x03\xe8\xff"), 1007),
+    "bytes": (masked(FIN | BINARY, b"{}"), 1003),
+    "no UTF-8": (masked(LAST_TEXT, b'"\xff"'), 1007),
+    "half a character": (masked(LAST_TEXT, b'"\xc3'), 1007),
+    "a surrogate": (masked(LAST_TEXT, b'"\xed\xa0\x80"'), 1007),
+    "no UTF-8, over two fragments": (masked(TEXT, b'"\xc3') + masked(FIN, b'"'), 1007),
+    "a large message, before it has come": (
+        struct.pack("!BBQ", LAST_TEXT, FIN | 127, MESSAGE_BYTES_MAX + 1) + b"\0\0\0\0",
+        1009,
+    ),
+    "a large message in fragments": (
+        masked(TEXT, b"x" * MESSAGE_BYTES_MAX) + masked(0, b"") + masked(FIN, b"x"),
+        1009,
+    ),
+    "an endless message": (struct.pack("!BBQ", LAST_TEXT, FIN | 127, (1 << 63) - 1) + b"\0\0\0\0", 1009),
+    "a flood of pings": (masked(FIN | PING, b"") * (EMPTY_FRAMES_MAX + 1), 1008),
+    "a flood of pongs": (masked(FIN | PONG, b"") * (EMPTY_FRAMES_MAX + 1), 1008),
+    "a flood of empty fragments": (masked(TEXT, b"") + masked(0, b"") * (EMPTY_FRAMES_MAX + 1), 1008),
+    "a request of HTTP": (request_bytes("GET", "/v0/health"), 1002),
+}
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("what", VIOLATIONS)
+def test_what_is_no_websocket_is_closed_with_its_code(socket: WsClient, what: str, pieces: int) -> None:
+    sent, code = VIOLATIONS[what]
+    message = masked(LAST_TEXT, b'{"type":"ping","request_id":1}')
+    size = len(sent) // pieces + 1
+    socket.send(message)
+    socket.send_in_pieces(sent[at : at + size] for at in range(0, len(sent), size))
+    assert socket.read() == {"type": "pong", "request_id": 1}
+    socket.expect_close(code)
+
+
+@pytest.mark.parametrize("what", VIOLATIONS)
+def test_it_is_closed_too_when_it_comes_with_the_request(server: HttpServer, lane: str, what: str) -> None:
+    sent, code = VIOLATIONS[what]
+    with WsClient(server.ports[lane], behind=sent) as socket:
+        socket.expect_close(code)
+
+
+def test_what_is_legal_is_heard_however_it_is_cut(socket: WsClient) -> None:
+    text = '{"type":"ping","request_id":"ä€😀"}'.encode()
+    middle = text.index("€".encode()) + 1
+    frames = [
+        masked(LAST_TEXT, text),
+        masked(TEXT, text[:middle]) + masked(FIN | PING, b"p" * 125) + masked(FIN, text[middle:]),
+        masked(TEXT, b"") + masked(0, text) + masked(FIN, b""),
+        masked(FIN | PONG, b"nobody asked"),
+        masked(LAST_TEXT, text),
+    ]
+    socket.send_in_pieces(bytes([byte]) for byte in b"".join(frames))
+    for _ in range(4):
+        assert socket.read() == {"type": "pong", "request_id": "ä€😀"}
+    assert socket.pongs == [b"p" * 125]
+    for size in (125, 126, 127, 65535, MESSAGE_BYTES_MAX):
+        socket.send(masked(LAST_TEXT, _fits(size)))
+        assert socket.read() == {"type": "pong", "request_id": 1}
+
+
+def test_what_stands_behind_a_close_is_not_heard(socket: WsClient) -> None:
+    publish = b'{"type":"publish","topic":"behind-a-close","records":[{"data":1}]}'
+    socket.send(masked(FIN | CLOSE, (1000).to_bytes(2, "big")) + masked(LAST_TEXT, publish))
+    assert socket.read() == Closed(1000, "")
+    socket.read_end()
+
+
+def test_nothing_of_a_socket_that_broke_is_done_behind_the_break(server: HttpServer, lane: str) -> None:
+    publish = b'{"type":"publish","topic":"behind-a-break","records":[{"data":1}]}'
+    with WsClient(server.ports[lane]) as socket:
+        socket.send(masked(LAST_TEXT | 0x40, b"{}") + masked(LAST_TEXT, publish))
+        socket.expect_close(1002)
+    with RawClient(server.ports[lane]) as client:
+        assert client.ask("GET", "/v0/topics/behind-a-break").status == 404
+
+
+def test_a_client_that_never_reads_is_told_at_last_and_nothing_is_held_for_it(
+    server: HttpServer, lane: str
+) -> None:
+    name = f"unread-{lane}"
+    with RawClient(server.ports[lane]) as writer, WsClient(server.ports[lane], buffer_bytes=4096) as socket:
+        socket.ask("publish", topic=name, records=[{"data": 0}])
+        socket.ask("subscribe", topic=name)
+        body = b'{"records":[{"data":"%b"}]}' % (b"x" * (MESSAGE_BYTES_MAX - 100))
+        for _ in range(200):
+            assert writer.ask("POST", f"/v0/topics/{name}", body).status == 200
+        (lane_of_it,) = _clogged(server)
+        held = server.run(lane_of_it._transport.get_write_buffer_size)
+        assert held <= (64 << 10) + 4 * (256 << 10)
+        server.lose_patience(CLOGGED_SECONDS_MAX - 1)
+        assert lane_of_it in server.connections
+        server.lose_patience(CLOGGED_SECONDS_MAX + 1)
+        told = socket.read()
+        seqs: list[int] = []
+        while told["type"] != "error":
+            seqs += [record["$seq"] for record in told.get("records", ())]
+            told = socket.read()
+        assert seqs == list(range(1, len(seqs) + 1))
+        assert told["code"] == "slow_consumer"
+        assert told["cursors"][name]["from_seq"] == seqs[-1] < 201
+        socket.expect_close(1013)
+
+
+def _clogged(server: HttpServer) -> list[WsLane]:
+    lanes = server.run(lambda: list(server.connections))
+    return [one for one in lanes if isinstance(one, WsLane) and one.is_clogged]
+
+
+def test_a_client_that_reads_again_gets_what_came_meanwhile_in_larger_pieces(
+    server: HttpServer, lane: str
+) -> None:
+    name = f"read-late-{lane}"
+    with RawClient(server.ports[lane]) as writer, WsClient(server.ports[lane], buffer_bytes=4096) as socket:
+        socket.ask("publish", topic=name, records=[{"data": 0}])
+        socket.ask("subscribe", topic=name)
+        body = b'{"records":[{"data":"%b"}]}' % (b"x" * (MESSAGE_BYTES_MAX // 4))
+        count = 1000
+        for _ in range(count):
+            assert writer.ask("POST", f"/v0/topics/{name}", body).status == 200
+        pieces: list[list[int]] = []
+        while not pieces or pieces[-1][-1] <= count:
+            told = socket.read()
+            if told["type"] == "record":
+                pieces.append([record["$seq"] for record in told["records"]])
+        assert [seq for piece in pieces for seq in piece] == list(range(1, count + 2))
+        assert max(map(len, pieces)) > 4
+
+
+def test_publishes_of_a_client_that_does_not_read_wait_in_its_socket(server: HttpServer, lane: str) -> None:
+    with WsClient(server.ports[lane], buffer_bytes=4096) as socket:
+        socket.socket.settimeout(2)
+        seqs = b",".join([b"%d" % number for number in range(500)])
+        publish = b'{"type":"publish","topic":"asked-%b","records":[' % lane.encode()
+        publish += b",".join([b'{"data":%b}' % one for one in seqs.split(b",")]) + b"]}"
+        sent = masked(LAST_TEXT, publish)
+        _send_until_nobody_reads(socket, sent)
+        (lane_of_it,) = _clogged(server)
+        held = server.run(lane_of_it._transport.get_write_buffer_size)
+        assert held < 1 << 20
+
+
+def _send_until_nobody_reads(socket: WsClient, sent: bytes) -> None:
+    for _ in range(50_000):
+        try:
+            socket.send(sent)
+        except TimeoutError:
+            return
+    raise AssertionError("the server reads on for ever")
+
+
+def test_a_silent_client_is_pinged_and_one_that_is_gone_is_closed(server: HttpServer, lane: str) -> None:
+    with WsClient(server.ports[lane]) as alive, WsClient(server.ports[lane]) as gone:
+        assert alive.ask("ping") == gone.ask("ping")
+        server.lose_patience(PING_SECONDS - 1)
+        server.lose_patience(PING_SECONDS + 1)
+        assert alive.read_frame() == (PING, b"")
+        assert gone.read_frame() == (PING, b"")
+        alive.send_frame(PONG)
+        assert alive.ask("ping") == {"type": "pong"}
+        server.lose_patience(PING_SECONDS + PONG_SECONDS + 2)
+        gone.expect_close(1008)
+        assert alive.read_frame() == (PING, b"")
+
+
+def test_a_message_that_does_not_come_through_is_closed(server: HttpServer, lane: str) -> None:
+    with WsClient(server.ports[lane]) as socket:
+        assert socket.ask("ping") == {"type": "pong"}
+        socket.send(masked(LAST_TEXT, _fits(1000))[:500])
+        assert _settled(server)
+        server.lose_patience(9)
+        server.lose_patience(15)
+        socket.expect_close(1008)
+
+
+def _settled(server: HttpServer) -> bool:
+    """What was sent has been read."""
+    with RawClient(server.ports["fast"]) as client:
+        return client.ask("GET", "/v0/topics/settled").status == 404
+
+
+def test_a_client_that_goes_without_a_word_is_forgotten(server: HttpServer, lane: str) -> None:
+    name = f"left-{lane}"
+    for leave in ("reset", "close", "send_end"):
+        socket = WsClient(server.ports[lane])
+        socket.ask("publish", topic=name, records=[{"data": 1}])
+        socket.ask("subscribe", topic=name, tail=True)
+        socket.expect("caught_up")
+        getattr(socket, leave)()
+        with RawClient(server.ports[lane]) as writer:
+            path = f"/v0/topics/{name}"
+            assert writer.ask("POST", path, b'{"records":[{"data":1}]}').status == 200
+            for _ in range(1000):
+                if not server.run(lambda: [one for one in server.connections if isinstance(one, WsLane)]):
+                    break
+            else:
+                raise AssertionError(f"after {leave}: {server.connections}")
+        socket.close()
+    assert server.run(lambda: len(server.dispatch.watching.feeds._feeds)) == 0

@@ -1,0 +1,88 @@
+"""The session of one WebSocket at a worker of two shards, in the hands of a test, without a socket.
+
+Promises: `OneLane`'s worker is behind it, so what is for the other shard ends in `links.asked`, and the test
+says what becomes of it (`answer`). What the session says is in `take`, message by message.
+
+What it must not know: what the answers should be.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from shared.auth import Key
+from shared.forwarded import encode_answer
+from tests.harness.one_lane import SHARDS, OneLane
+from topicsd.http.ws_session import WsSession
+from topicsd.live.feeds import Feeds
+from topicsd.live.remote_feed import Ways
+
+
+def texts_in(frames: bytes) -> list[Any]:
+    """The messages of whole frames of text."""
+    found, at = [], 0
+    while at < len(frames):
+        assert frames[at] == 0x81
+        size = frames[at + 1]
+        at += 2
+        for mark, width in ((126, 2), (127, 8)):
+            if size == mark:
+                size, at = int.from_bytes(frames[at : at + width], "big"), at + width
+                break
+        found.append(json.loads(frames[at : at + size]))
+        at += size
+    return found
+
+
+class RecordedWire:
+    def __init__(self) -> None:
+        self.is_clogged = False
+        self.written = b""
+        self.went_on = 0
+        self.closed: list[tuple[int, str]] = []
+
+    def write(self, frames: bytes) -> None:
+        self.written += frames
+
+    def go_on(self) -> None:
+        self.went_on += 1
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed.append((code, reason))
+
+
+class OneSocket:
+    def __init__(self, *, key: Key | None = None, **settings: Any) -> None:
+        worker = self.worker = OneLane(**settings)
+        one = worker.one
+        ways = Ways(worker.links, lambda shard: None, one.shard.state.watch, one.loop)
+        self.feeds = Feeds(one.shard.state, one.loop, 0, SHARDS, ways)
+        self.wire = RecordedWire()
+        self.session = WsSession(self.wire, worker.dispatch, self.feeds, key)
+
+    def say(self, type: str, **fields: Any) -> None:  # noqa: A002
+        assert not self.session.is_busy
+        self.session.receive(json.dumps({"type": type, **fields}).encode())
+
+    def publish(self, topic: str, data: object = 1, **fields: Any) -> None:
+        self.say("publish", topic=topic, records=[{"data": data}], **fields)
+
+    def settle(self) -> list[Any]:
+        """Go on until nothing happens any more; what was said since the last look."""
+        self.worker.settle()
+        return self.take()
+
+    def take(self) -> list[Any]:
+        written, self.wire.written = self.wire.written, b""
+        return texts_in(written)
+
+    @property
+    def asked_count(self) -> int:
+        """Of the other shard."""
+        return len(self.worker.links.asked)
+
+    def answer(self, number: int, body: object, status: int = 200, fields: bytes = b"") -> None:
+        """What the other shard was asked, by its place."""
+        *_, done = self.worker.links.asked[number]
+        done(encode_answer(status, fields, [json.dumps(body).encode()]))

@@ -1,0 +1,142 @@
+"""A client of a WebSocket that sends what it is told to, and reads what comes strictly.
+
+Promises: `say` and `frame` send well-formed frames, masked as a client has to; anything else is sent with
+`send`. What comes is read to the letter: a frame that is masked, fragmented, longer written than it need be,
+or no text of JSON is an error of the test. Pings are answered where nothing else is said.
+
+What it must not know: what the answers should be.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Final, NamedTuple
+
+from wsproto.utilities import generate_accept_token
+
+from tests.harness.raw_client import RawClient
+
+NONCE: Final = "AAAAAAAAAAAAAAAAAAAAAA=="
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+MASK: Final = b"\x5a\x00\xff\x13"
+REQUEST: Final = (
+    "GET {target} HTTP/1.1",
+    "host: localhost",
+    "connection: Upgrade",
+    "upgrade: websocket",
+    "sec-websocket-version: 13",
+    f"sec-websocket-key: {NONCE}",
+)
+
+
+class Closed(NamedTuple):
+    code: int
+    reason: str
+
+
+def masked(first: int, payload: bytes) -> bytes:
+    """A frame of a client; `first` is its first byte as it stands."""
+    size = len(payload)
+    if size < 126:
+        head = struct.pack("!BB", first, 0x80 | size)
+    elif size < 1 << 16:
+        head = struct.pack("!BBH", first, 0x80 | 126, size)
+    else:
+        head = struct.pack("!BBQ", first, 0x80 | 127, size)
+    key = MASK * (size // 4 + 1)
+    hidden = int.from_bytes(payload, "big") ^ int.from_bytes(key[:size], "big")
+    return head + MASK + hidden.to_bytes(size, "big")
+
+
+def upgrade_request(target: str = "/v0/ws", *fields: str) -> bytes:
+    return "\r\n".join([*REQUEST, *fields, "", ""]).format(target=target).encode()
+
+
+class WsClient(RawClient):
+    def __init__(
+        self,
+        port: int,
+        *fields: str,
+        target: str = "/v0/ws",
+        before: bytes = b"",
+        behind: bytes = b"",
+        buffer_bytes: int | None = None,
+    ) -> None:
+        """`before` and `behind` are sent with the request, in one go; what is before has one answer."""
+        super().__init__(port, buffer_bytes=buffer_bytes)
+        self._held = b""
+        self.pongs: list[bytes] = []
+        self.send(before + upgrade_request(target, *fields) + behind)
+        if before:
+            assert self.read_answer().status in (200, 201)
+        head = self._read_until(b"\r\n\r\n").split(b"\r\n")
+        assert head[0] == b"HTTP/1.1 101 Switching Protocols", head
+        told = dict(line.split(b": ") for line in head[1:])
+        assert told == {
+            b"upgrade": b"websocket",
+            b"connection": b"upgrade",
+            b"sec-websocket-accept": generate_accept_token(NONCE.encode()),
+        }
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    def say(self, type: str, **fields: Any) -> None:  # noqa: A002
+        self.say_raw(json.dumps({"type": type, **fields}).encode())
+
+    def say_raw(self, text: bytes) -> None:
+        self.send(masked(0x80 | TEXT, text))
+
+    def send_frame(self, opcode: int, payload: bytes = b"", *, is_last: bool = True) -> None:
+        self.send(masked((0x80 if is_last else 0) | opcode, payload))
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def read(self) -> Any:
+        """The next message, or `Closed`."""
+        while True:
+            opcode, payload = self.read_frame()
+            if opcode == TEXT:
+                return json.loads(payload)
+            if opcode == CLOSE:
+                return Closed(int.from_bytes(payload[:2], "big"), payload[2:].decode())
+            if opcode == PING:
+                self.send_frame(PONG, payload)
+            else:
+                assert opcode == PONG
+                self.pongs.append(payload)
+
+    def read_frame(self) -> tuple[int, bytes]:
+        first, size = self._read_exactly(2)
+        assert first & 0xF0 == 0x80, first
+        assert size < 128, "the server masks"
+        if size == 126:
+            size = int.from_bytes(self._read_exactly(2), "big")
+            assert size > 125
+        elif size == 127:
+            size = int.from_bytes(self._read_exactly(8), "big")
+            assert size > 0xFFFF
+        return first & 0x0F, self._read_exactly(size)
+
+    def expect(self, kind: str, **fields: Any) -> Any:
+        """The next message, of this type and with these fields."""
+        message = self.read()
+        assert not isinstance(message, Closed), message
+        assert message["type"] == kind, message
+        for name, value in fields.items():
+            assert message.get(name) == value, message
+        return message
+
+    def ask(self, type: str, **fields: Any) -> Any:  # type: ignore[override]  # noqa: A002
+        """The answer to a message, when nothing else comes in between."""
+        self.say(type, **fields)
+        return self.read()
+
+    def expect_close(self, code: int) -> str:
+        """The reason."""
+        closed = self.read()
+        assert isinstance(closed, Closed), closed
+        assert closed.code == code, closed
+        self.send_frame(CLOSE, code.to_bytes(2, "big"))
+        self.read_end()
+        return closed.reason

@@ -1,0 +1,227 @@
+"""What a client asks in the messages of a WebSocket: objects of JSON that say in `type` what they are.
+
+Every message may have a `request_id`, a text or a number, that the answer repeats as it was written. So it is
+read apart and first, and what is refused for any other field still has it. Unknown fields are ignored, as in
+bodies.
+
+Must not know: what is done about it, frames.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from shared.config import Settings
+from shared.contract import NUMBER_MAX
+from shared.errors import INVALID_REQUEST, Refusal
+from shared.json_bounds import may_hold_nul
+from topicsd.http.bodies import (
+    Consistency,
+    decode_body,
+    decode_control_body,
+    refuse_node,
+    refuse_nul_in,
+    refuse_number,
+)
+from topicsd.http.large_bodies import control_look
+
+T = TypeVar("T")
+
+LIMIT_DEFAULT: Final = 256
+BATCH_BYTES_DEFAULT: Final = 256 << 10
+BATCH_BYTES_OF_ZERO: Final = 1 << 20
+BATCH_BYTES_MAX: Final = 8 << 20
+REQUEST_ID_BYTES_MAX: Final = 256
+
+SUBSCRIBE: Final = "subscribe"
+UNSUBSCRIBE: Final = "unsubscribe"
+PUBLISH: Final = "publish"
+PING: Final = "ping"
+TYPES: Final = (SUBSCRIBE, UNSUBSCRIBE, PUBLISH, PING)
+
+_NOTHING: Final = msgspec.Raw(b"")
+
+
+class Envelope(NamedTuple):
+    type: str
+    request_id: bytes
+    """As it was written; empty when there was none."""
+
+
+class Place(msgspec.Struct):
+    """Where to begin in a topic: behind a seq of an epoch, or with what comes next."""
+
+    from_seq: int | None = None
+    tail: bool = False
+    epoch: int | None = None
+
+
+class Publish(msgspec.Struct, gc=False):
+    """The rest of it is the body of an append."""
+
+    topic: str
+    return_seqs: bool = True
+    config: msgspec.Raw = _NOTHING
+
+    @property
+    def has_config(self) -> bool:
+        return len(self.config) > 0 and bytes(self.config) != b"null"
+
+
+class Subscribe(NamedTuple):
+    places: dict[str, Place]
+    nodes: frozenset[str]
+    limit: int
+    bytes_max: int
+    with_tags: bool
+    with_meta: bool
+    with_data: bool
+    is_strong: bool
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    type: msgspec.Raw = _NOTHING
+    request_id: msgspec.Raw = _NOTHING
+
+
+class _Subscribe(msgspec.Struct):
+    topic: str | None = None
+    topics: str | list[str] | dict[str, Place] | None = None
+    from_seq: int | None = None
+    tail: bool = False
+    epoch: int | None = None
+    node: str | list[str] | None = None
+    limit: int = LIMIT_DEFAULT
+    max_batch_bytes: int = BATCH_BYTES_DEFAULT
+    include_meta: bool = True
+    include_tags: bool = False
+    include_data: bool = True
+    consistency: Consistency = "eventual"
+
+
+class _Unsubscribe(msgspec.Struct):
+    topic: str | None = None
+    topics: str | list[str] | None = None
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_id = msgspec.json.Decoder(str | int | float | None).decode
+_decode_publish = msgspec.json.Decoder(Publish).decode
+_decode_subscribe = msgspec.json.Decoder(_Subscribe).decode
+_decode_unsubscribe = msgspec.json.Decoder(_Unsubscribe).decode
+_look_at_subscribe = control_look(_Subscribe)
+_look_at_unsubscribe = control_look(_Unsubscribe)
+
+
+def read_envelope(message: bytes) -> Envelope | Refusal:
+    found = decode_body(_decode_envelope, message)
+    if isinstance(found, Refusal):
+        return found
+    request_id = bytes(found.request_id) or b"null"
+    if len(request_id) > REQUEST_ID_BYTES_MAX:
+        return _wrong("request_id", f"has more than {REQUEST_ID_BYTES_MAX} bytes")
+    try:
+        is_given = _decode_id(request_id) is not None
+    except msgspec.DecodeError:
+        return _wrong("request_id", "must be a text or a number")
+    return Envelope(_type_of(found.type), request_id if is_given else b"")
+
+
+def _type_of(raw: msgspec.Raw) -> str:
+    """Empty when it is none that anything is done about."""
+    try:
+        text = _decode_text(raw) if len(raw) <= REQUEST_ID_BYTES_MAX else ""
+    except msgspec.DecodeError:
+        return ""
+    return text if text in TYPES else ""
+
+
+def unknown_type() -> Refusal:
+    return _wrong("type", f"must be one of {', '.join(TYPES)}")
+
+
+def read_publish(message: bytes) -> Publish | Refusal:
+    return decode_body(_decode_publish, message)
+
+
+def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
+    asked = decode_control_body(_decode_subscribe, message, _look_at_subscribe)
+    if isinstance(asked, Refusal):
+        return asked
+    whole = Place(asked.from_seq, asked.tail, asked.epoch)
+    topics = asked.topics
+    if isinstance(topics, dict):
+        # What is said beside them is for those that say nothing themselves.
+        places = {name: whole if place == Place() else place for name, place in topics.items()}
+        if asked.topic is not None:
+            return _wrong("topics", "has the place of `topic`, send one of them")
+    else:
+        names = _names(asked.topic, topics)
+        if isinstance(names, Refusal):
+            return names
+        places = dict.fromkeys(names, whole)
+    nodes = [asked.node] if isinstance(asked.node, str) else asked.node or []
+    refusal = _refuse_places(places, settings.max_watch_topics) or _refuse_nodes(nodes, message, settings)
+    for field, value in (("limit", asked.limit), ("max_batch_bytes", asked.max_batch_bytes)):
+        # From above they are clamped.
+        refusal = refusal or refuse_number(field, min(value, 0))
+    return refusal or Subscribe(
+        places,
+        frozenset(nodes),
+        min(asked.limit or LIMIT_DEFAULT, settings.max_limit),
+        min(asked.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX),
+        asked.include_tags,
+        asked.include_meta,
+        asked.include_data,
+        asked.consistency == "strong",
+    )
+
+
+def read_unsubscribe(message: bytes) -> list[str] | Refusal:
+    asked = decode_control_body(_decode_unsubscribe, message, _look_at_unsubscribe)
+    return asked if isinstance(asked, Refusal) else _names(asked.topic, asked.topics)
+
+
+def _names(topic: str | None, topics: str | list[str] | None) -> list[str] | Refusal:
+    if (topic is None) == (topics is None):
+        return _wrong(
+            "topics", "is missing" if topics is None else "has the place of `topic`, send one of them"
+        )
+    if topics is None:
+        assert topic is not None
+        return [topic]
+    return [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
+
+
+def _refuse_places(places: dict[str, Place], topics_max: int) -> Refusal | None:
+    if not places:
+        return _wrong("topics", "is empty")
+    if len(places) > topics_max:
+        return too_many_topics(len(places), topics_max)
+    for name, place in places.items():
+        for field, value in (("from_seq", place.from_seq), ("epoch", place.epoch)):
+            if value is not None and not 0 <= value <= NUMBER_MAX:
+                return refuse_number(field, value)
+        if place.tail and place.from_seq is not None:
+            return _wrong("tail", f'and from_seq exclude each other, topic "{name[:256]}" has both')
+    return None
+
+
+def too_many_topics(count: int, topics_max: int) -> Refusal:
+    message = f"topics: would be {count}, at most {topics_max} are allowed"
+    return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": topics_max})
+
+
+def _refuse_nodes(nodes: list[str], message: bytes, settings: Settings) -> Refusal | None:
+    for node in nodes:
+        refusal = refuse_node(node, settings.max_node_bytes)
+        if refusal is not None:
+            return refusal
+    return refuse_nul_in("node", nodes) if may_hold_nul(message) else None
+
+
+def _wrong(field: str, told: str) -> Refusal:
+    return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
