@@ -246,6 +246,7 @@ class FastLane(asyncio.Protocol):
             if refusal is not None:
                 return self._refuse(refusal)
             if about.is_coded:
+                fields = about.fields
                 refusal = refuse_coding(fields, self._body_bytes_max)
                 if refusal is not None:
                     return self._refuse(refusal)
