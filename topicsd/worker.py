@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+from importlib import import_module
 
 import msgspec
 import uvloop
@@ -26,6 +27,7 @@ from shared.board import Board, Slot, WorkerState
 from shared.clock import SystemClock
 from shared.connection_mailbox import Mailbox, Postman
 from shared.handoff import is_told_to_end
+from shared.http2_preface import is_http2
 from shared.link import Asked, LinkKind, LinkPool, serve_links
 from shared.log_setup import set_up_logging
 from topicsd.adoption import Adoption
@@ -54,6 +56,7 @@ CROSSING_SECONDS = 0.05
 EXIT_REFUSED = 3
 EXIT_STORAGE_FAILED = 4
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LATE_MODULE = "topicsd.http.h2_lane"
 
 
 class Worker:
@@ -122,8 +125,10 @@ class Worker:
         self._tell()
         self._check_patience()
         logger.info("shard %d is ready, topics: %d", spec.shard, len(shard.state.topics))
+        loading = self._loop.create_task(self._load_late())
         await self._ending.wait()
         await self._drain()
+        await loading
         server.close()
         links.close()
         await self._checkpoint(shard)
@@ -160,6 +165,16 @@ class Worker:
         self._exit_code = EXIT_STORAGE_FAILED
         self._loop.call_later(0.05, self._ending.set)
 
+    # -- the lane of HTTP/2 --------------------------------------------------------------------------------
+
+    async def _load_late(self) -> None:
+        """It takes long to load, and few connections need it: a restart does not wait for it."""
+        try:
+            await asyncio.to_thread(import_module, _LATE_MODULE)
+        except Exception:
+            logger.exception("the lane of HTTP/2 cannot be loaded")
+        gc.freeze()
+
     # -- connections ---------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
@@ -170,7 +185,12 @@ class Worker:
         if not self._lanes:
             self._changed.set()
 
-    def _make_lane(self, first: bytes) -> FastLane:
+    def _make_lane(self, first: bytes) -> asyncio.Protocol:
+        if is_http2(first):
+            # Loaded by now, or waited for.
+            from topicsd.http.h2_lane import H2Lane
+
+            return H2Lane(self._dispatch, self._heads, self, first)
         return FastLane(self._dispatch, self._heads, self, first)
 
     def _answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:

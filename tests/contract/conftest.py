@@ -1,4 +1,7 @@
-"""One server for the tests of a file, a topic for each test, and every test through both lanes."""
+"""One server for the tests of a file, a topic for each test, and every test through all lanes.
+
+What is about the framing of HTTP/1.1 is marked `http1`, and does not go through the lane of HTTP/2.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
+from tests.harness.any_client import ALL_LANES, connect
 from tests.harness.http_server import LANES, HttpServer
-from tests.harness.raw_client import RawClient
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +21,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
         yield running
 
 
-@pytest.fixture(params=LANES)
-def lane(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "lane" in metafunc.fixturenames and "lane" not in given:
+        is_http1 = metafunc.definition.get_closest_marker("http1") is not None
+        metafunc.parametrize("lane", LANES if is_http1 else ALL_LANES)
 
 
 @pytest.fixture
@@ -31,5 +36,5 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def api(server: HttpServer, lane: str, topic: str) -> Iterator[Api]:
-    with RawClient(server.ports[lane]) as client:
+    with connect(server.ports, lane) as client:
         yield Api(client, topic)

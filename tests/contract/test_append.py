@@ -8,7 +8,6 @@ import pytest
 
 from tests.contract.api import Api
 from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import request_bytes
 
 ANSWER_FIELDS = [
     "topic",
@@ -184,8 +183,8 @@ def test_a_write_larger_than_the_cap_evicts_from_its_own_front(api: Api) -> None
 
 def test_appends_that_are_sent_at_once_are_answered_in_their_order(api: Api) -> None:
     bodies = [b'{"records":[{"data":%d}]}' % n for n in range(50)]
-    api.client.send(b"".join(request_bytes("POST", api.path, body) for body in bodies))
-    answers = [api.client.read_answer() for _ in bodies]
+    asked = [api.client.start("POST", api.path, body) for body in bodies]
+    answers = [api.client.finish(one) for one in asked]
     assert [answer.json["first_seq"] for answer in answers] == list(range(1, 51))
     assert [answer.status for answer in answers] == [201] + [200] * 49
 
@@ -239,8 +238,8 @@ def test_a_key_is_forgotten_when_its_window_is_over(server: HttpServer, api: Api
 def test_repeats_that_are_sent_with_the_first_wait_for_its_outcome(api: Api) -> None:
     api.put(durable=True)
     body = b'{"records":[{"data":1}],"idempotency_key":"k"}'
-    api.client.send(request_bytes("POST", api.path, body) * 5)
-    answers = [api.client.read_answer().json for _ in range(5)]
+    asked = [api.client.start("POST", api.path, body) for _ in range(5)]
+    answers = [api.client.finish(one).json for one in asked]
     assert [answer["first_seq"] for answer in answers] == [1] * 5
     assert [answer["deduped"] for answer in answers] == [False, True, True, True, True]
 

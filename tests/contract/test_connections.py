@@ -11,6 +11,8 @@ from tests.contract.api import Api
 from tests.harness.http_server import CODED, FAST, HttpServer
 from tests.harness.raw_client import Answer, RawClient, chunks_of, request_bytes
 
+pytestmark = pytest.mark.http1
+
 RECORDS = b'{"records":[{"data":1}]}'
 
 

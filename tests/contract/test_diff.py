@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
+from tests.harness.any_client import connect
 from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import RawClient, request_bytes
 
 ANSWER_FIELDS = [
     "topic",
@@ -222,39 +222,39 @@ def test_a_waiting_reader_is_answered_as_soon_as_something_is_written(
     server: HttpServer, lane: str, api: Api
 ) -> None:
     api.append(1)
-    with RawClient(server.ports[lane]) as reader:
-        reader.send(request_bytes("POST", api.path + "/diff", b'{"from_seq":1,"wait_ms":30000}'))
+    with connect(server.ports, lane) as reader:
+        asked = reader.start("POST", api.path + "/diff", b'{"from_seq":1,"wait_ms":30000}')
         _wait_until_somebody_waits(server, api.topic)
         api.append(2)
-        assert [record["$seq"] for record in reader.read_answer().json["records"]] == [2]
+        assert [record["$seq"] for record in reader.finish(asked).json["records"]] == [2]
 
 
 def test_own_records_do_not_wake_a_waiting_reader(server: HttpServer, lane: str, api: Api) -> None:
     api.append(1)
-    with RawClient(server.ports[lane]) as reader:
+    with connect(server.ports, lane) as reader:
         body = b'{"from_seq":1,"wait_ms":30000,"node":"me"}'
-        reader.send(request_bytes("POST", api.path + "/diff", body))
+        asked = reader.start("POST", api.path + "/diff", body)
         _wait_until_somebody_waits(server, api.topic)
         api.append("own", node="me")
         api.append("other", node="you")
-        told = reader.read_answer().json
+        told = reader.finish(asked).json
         assert [record["data"] for record in told["records"]] == ["other"]
         assert told["next_from_seq"] == 3
 
 
 def test_a_waiting_reader_hears_that_its_topic_is_gone(server: HttpServer, lane: str, api: Api) -> None:
     api.put()
-    with RawClient(server.ports[lane]) as reader:
-        reader.send(request_bytes("POST", api.path + "/diff", b'{"wait_ms":30000}'))
+    with connect(server.ports, lane) as reader:
+        asked = reader.start("POST", api.path + "/diff", b'{"wait_ms":30000}')
         _wait_until_somebody_waits(server, api.topic)
         api.call("DELETE")
-        assert reader.read_answer().code == "topic_not_found"
+        assert reader.finish(asked).code == "topic_not_found"
 
 
 def test_a_reader_that_hangs_up_is_waited_for_no_longer(server: HttpServer, lane: str, api: Api) -> None:
     api.put()
-    with RawClient(server.ports[lane]) as reader:
-        reader.send(request_bytes("POST", api.path + "/diff", b'{"wait_ms":30000}'))
+    with connect(server.ports, lane) as reader:
+        reader.start("POST", api.path + "/diff", b'{"wait_ms":30000}')
         _wait_until_somebody_waits(server, api.topic)
     _wait_for(lambda: server.run(lambda: server.shard.state.topics[api.topic].waiters is None))
     assert api.append(1)["first_seq"] == 1

@@ -14,6 +14,8 @@ from tests.contract.api import Api
 from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient, request_bytes
 
+pytestmark = pytest.mark.http1
+
 RECORDS = b'{"records":[{"data":1}]}'
 LENGTH = len(RECORDS)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.contract.api import Api
+from tests.harness.any_client import connect
 from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient, chunks_of, request_bytes
 from tests.harness.server_process import ServerProcess
@@ -26,7 +27,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
 
 @pytest.fixture
 def narrow_api(narrow: HttpServer, lane: str, topic: str) -> Iterator[Api]:
-    with RawClient(narrow.ports[lane]) as client:
+    with connect(narrow.ports, lane) as client:
         yield Api(client, topic)
 
 
@@ -39,10 +40,11 @@ def test_a_body_of_exactly_the_limit_is_taken(narrow_api: Api) -> None:
     body = _record(LIMIT)
     assert len(body) == LIMIT
     for n, is_chunked in enumerate((False, True), 1):
-        narrow_api.client.send(request_bytes("POST", narrow_api.path, body, is_chunked=is_chunked))
-        assert narrow_api.client.read_answer().json["first_seq"] == n
+        asked = narrow_api.client.start("POST", narrow_api.path, body, is_chunked=is_chunked)
+        assert narrow_api.client.finish(asked).json["first_seq"] == n
 
 
+@pytest.mark.http1
 @pytest.mark.parametrize("form", ["whole", "declared", "declared huge", "chunked", "gzip", "chunked gzip"])
 def test_a_body_over_the_limit_is_413_and_the_end(narrow_api: Api, form: str) -> None:
     body, client = _record(LIMIT + 1), narrow_api.client
@@ -62,6 +64,7 @@ def test_a_body_over_the_limit_is_413_and_the_end(narrow_api: Api, form: str) ->
     client.read_end()
 
 
+@pytest.mark.http1
 def test_a_client_that_sends_on_regardless_still_reads_why_it_was_refused(narrow_api: Api) -> None:
     client = narrow_api.client
     head = request_bytes("POST", narrow_api.path, b"").removesuffix(b"0\r\n\r\n")
@@ -74,8 +77,8 @@ def test_a_client_that_sends_on_regardless_still_reads_why_it_was_refused(narrow
 
 def test_a_body_that_grows_a_thousandfold_is_refused_while_it_is_unpacked(narrow_api: Api) -> None:
     bomb = gzip.compress(b"\0" * (64 * MIB), 9)
-    narrow_api.client.send(request_bytes("POST", narrow_api.path, bomb[:LIMIT], "content-encoding: gzip"))
-    assert narrow_api.client.read_answer().code == "payload_too_large"
+    answer = narrow_api.client.ask("POST", narrow_api.path, bomb[:LIMIT], "content-encoding: gzip")
+    assert answer.code == "payload_too_large"
 
 
 # -- JSON --------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from tests.harness.raw_client import Answer, RawClient, request_bytes
 from tests.harness.server_process import ServerProcess
 from topicsd.http.patience import Lingering
 
+pytestmark = pytest.mark.http1
+
 RECORDS = b'{"records":[{"data":1}]}'
 MIB = 1 << 20
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness.any_client import AnyClient, connect
 from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import Answer, RawClient, request_bytes
+from tests.harness.raw_client import Answer, request_bytes
 
 ALL = "key-that-may-do-everything"
 READER = "key-of-a-reader-of-orders"
@@ -45,21 +46,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
 
 
 @pytest.fixture
-def client(server: HttpServer, lane: str) -> Iterator[RawClient]:
-    with RawClient(server.ports[lane]) as one:
+def client(server: HttpServer, lane: str) -> Iterator[AnyClient]:
+    with connect(server.ports, lane) as one:
         for name in ("orders.eu", "private"):
             one.ask("POST", f"/v0/topics/{name}", RECORDS, f"authorization: Bearer {ALL}")
         yield one
 
 
-def _ask(client: RawClient, what: str, topic: str, *fields: str) -> Answer:
+def _ask(client: AnyClient, what: str, topic: str, *fields: str) -> Answer:
     method, rest, body = ASKED[what]
     return client.ask(method, f"/v0/topics/{topic}{rest}", body, *fields)
 
 
 @pytest.mark.parametrize("what", ASKED)
 @pytest.mark.parametrize("key", [READER, WRITER, ADMIN, DELETER])
-def test_a_key_may_do_what_its_scopes_say(client: RawClient, key: str, what: str) -> None:
+def test_a_key_may_do_what_its_scopes_say(client: AnyClient, key: str, what: str) -> None:
     answer = _ask(client, what, "orders.eu", f"authorization: Bearer {key}")
     if what in SCOPES[key]:
         assert answer.status in (200, 201, 501), answer
@@ -70,7 +71,7 @@ def test_a_key_may_do_what_its_scopes_say(client: RawClient, key: str, what: str
 
 
 @pytest.mark.parametrize("what", ["state", "diff", "append", "delete topic"])
-def test_what_exists_and_what_does_not_is_refused_alike(client: RawClient, what: str) -> None:
+def test_what_exists_and_what_does_not_is_refused_alike(client: AnyClient, what: str) -> None:
     for fields in ((), ("authorization: Bearer nobody-has-this-key",), (f"authorization: Bearer {READER}",)):
         there = _ask(client, what, "private", *fields)
         absent = _ask(client, what, "absent", *fields)
@@ -95,7 +96,7 @@ def test_what_exists_and_what_does_not_is_refused_alike(client: RawClient, what:
         "authorization: Bearer " + "k" * 8000,
     ],
 )
-def test_without_a_key_that_is_known_it_is_401_with_a_challenge(client: RawClient, field: str | None) -> None:
+def test_without_a_key_that_is_known_it_is_401_with_a_challenge(client: AnyClient, field: str | None) -> None:
     answer = _ask(client, "state", "orders.eu", *([] if field is None else [field]))
     assert (answer.status, answer.code) == (401, "unauthorized")
     assert answer.fields["www-authenticate"].startswith('Bearer realm="topicsd"')
@@ -105,17 +106,17 @@ def test_without_a_key_that_is_known_it_is_401_with_a_challenge(client: RawClien
 
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer  "])
-def test_the_scheme_is_read_as_the_standard_has_it(client: RawClient, scheme: str) -> None:
+def test_the_scheme_is_read_as_the_standard_has_it(client: AnyClient, scheme: str) -> None:
     assert _ask(client, "state", "orders.eu", f"authorization: {scheme} {ALL}").status == 200
 
 
-def test_the_key_is_asked_for_with_each_request(client: RawClient) -> None:
-    with_key = request_bytes("POST", "/v0/topics/each", RECORDS, f"authorization: Bearer {ALL}")
-    client.send(with_key + request_bytes("POST", "/v0/topics/each", RECORDS) + with_key)
-    assert [client.read_answer().status // 100 for _ in range(3)] == [2, 4, 2]
+def test_the_key_is_asked_for_with_each_request(client: AnyClient) -> None:
+    key = f"authorization: Bearer {ALL}"
+    asked = [client.start("POST", "/v0/topics/each", RECORDS, *fields) for fields in ((key,), (), (key,))]
+    assert [client.finish(one).status // 100 for one in asked] == [2, 4, 2]
 
 
-def test_a_prefix_binds_the_name_as_it_is_decoded(client: RawClient) -> None:
+def test_a_prefix_binds_the_name_as_it_is_decoded(client: AnyClient) -> None:
     field = f"authorization: Bearer {READER}"
     assert client.ask("GET", "/v0/topics/%6frders.eu", None, field).status == 200
     assert client.ask("GET", "/v0/topics/orders", None, field).status == 403
@@ -123,21 +124,24 @@ def test_a_prefix_binds_the_name_as_it_is_decoded(client: RawClient) -> None:
     assert client.ask("GET", "/v0/topics/orders.none", None, field).status == 404
 
 
-def test_two_keys_at_once_are_refused(client: RawClient) -> None:
+@pytest.mark.http1
+def test_two_keys_at_once_are_refused(client: AnyClient) -> None:
     answer = _ask(
         client, "state", "orders.eu", f"authorization: Bearer {ALL}", f"authorization: Bearer {ALL}"
     )
     assert (answer.status, answer.closes) == (400, True)
 
 
-def test_a_trailer_is_no_key(client: RawClient) -> None:
+@pytest.mark.http1
+def test_a_trailer_is_no_key(client: AnyClient) -> None:
     head = request_bytes("POST", "/v0/topics/orders.eu", b"", is_chunked=True).removesuffix(b"0\r\n\r\n")
     trailer = b"0\r\nauthorization: Bearer %b\r\n\r\n" % ALL.encode()
     client.send(head + b"%x\r\n%b\r\n" % (len(RECORDS), RECORDS) + trailer)
     assert client.read_answer().status == 401
 
 
-def test_who_may_not_send_a_body_is_told_before_the_body(client: RawClient) -> None:
+@pytest.mark.http1
+def test_who_may_not_send_a_body_is_told_before_the_body(client: AnyClient) -> None:
     fields = "host: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\nexpect: 100-continue"
     client.send(f"POST /v0/topics/orders.eu HTTP/1.1\r\n{fields}\r\n\r\n".encode())
     answer = client.read_answer()
@@ -150,7 +154,7 @@ def test_probes_need_a_key_when_they_are_told_to(tmp_path_factory: pytest.TempPa
     """Also on a connection of a worker, which passes them on."""
     with (
         HttpServer(tmp_path_factory.mktemp("data"), keys=KEYS, probe_auth=True) as server,
-        RawClient(server.ports[lane]) as client,
+        connect(server.ports, lane) as client,
     ):
         for path in ("/v0/health", "/v0/ready", "/healthz", "/readyz"):
             assert client.ask("GET", path).code == "unauthorized"
@@ -163,11 +167,10 @@ def test_requests_of_a_key_that_are_in_flight_are_bounded(
 ) -> None:
     with HttpServer(tmp_path_factory.mktemp("data"), keys=KEYS, max_inflight_per_key=2) as server:
         fields = f"authorization: Bearer {ALL}"
-        clients = [RawClient(server.ports[lane]) for _ in range(3)]
+        clients = [connect(server.ports, lane) for _ in range(3)]
         assert clients[0].ask("POST", "/v0/topics/t", RECORDS, fields).status == 201
-        wait = request_bytes("POST", "/v0/topics/t/diff", b'{"from_seq":1,"wait_ms":30000}', fields)
-        for client in clients[:2]:
-            client.send(wait)
+        wait = b'{"from_seq":1,"wait_ms":30000}'
+        asked = [client.start("POST", "/v0/topics/t/diff", wait, fields) for client in clients[:2]]
         deadline = time.monotonic() + 10
         while (refused := clients[2].ask("GET", "/v0/topics/t", None, fields)).status == 200:
             assert time.monotonic() < deadline
@@ -181,6 +184,6 @@ def test_requests_of_a_key_that_are_in_flight_are_bounded(
         while (answer := clients[2].ask("POST", "/v0/topics/t", RECORDS, fields)).status == 429:
             assert time.monotonic() < deadline
         assert answer.status == 200
-        assert clients[0].read_answer().json["next_from_seq"] == 2
+        assert clients[0].finish(asked[0]).json["next_from_seq"] == 2
         for client in clients:
             client.close()

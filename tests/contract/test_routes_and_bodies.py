@@ -7,15 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
+from tests.harness.any_client import AnyClient, connect
 from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import Answer, RawClient
+from tests.harness.raw_client import Answer
 
 RECORDS = b'{"records":[{"data":1}]}'
 
 
 @pytest.fixture
-def client(server: HttpServer, lane: str) -> Iterator[RawClient]:
-    with RawClient(server.ports[lane]) as one:
+def client(server: HttpServer, lane: str) -> Iterator[AnyClient]:
+    with connect(server.ports, lane) as one:
         yield one
 
 
@@ -28,7 +29,7 @@ NAMES += ["%C3%A9", "a+b", "a%25", "a" * 256, "-a", "_a", "a>b", "a%", "%zz", "a
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_is_none_is_400_for_every_method(client: RawClient, name: str) -> None:
+def test_a_name_that_is_none_is_400_for_every_method(client: AnyClient, name: str) -> None:
     for method, body in (("GET", None), ("PUT", b"{}"), ("POST", RECORDS), ("DELETE", None)):
         assert _is(client.ask(method, f"/v0/topics/{name}", body), 400, "invalid_request")
     assert _is(client.ask("POST", f"/v0/topics/{name}/diff", b"{}"), 400, "invalid_request")
@@ -43,7 +44,7 @@ def test_a_name_is_decoded_once(api: Api) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A" * 255, "9.x:y_z-1"])
-def test_a_name_by_the_rule_is_taken(client: RawClient, name: str) -> None:
+def test_a_name_by_the_rule_is_taken(client: AnyClient, name: str) -> None:
     assert client.ask("POST", f"/v0/topics/{name}", RECORDS).status in (200, 201)
 
 
@@ -68,7 +69,7 @@ PATHS += ["/v0/topics/a%2Fdiff/x", "/v0%2Ftopics/a"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_path_that_is_none_is_404(client: RawClient, path: str) -> None:
+def test_a_path_that_is_none_is_404(client: AnyClient, path: str) -> None:
     for method, body in (("GET", None), ("POST", b"{}")):
         assert _is(client.ask(method, path, body), 404, "not_found")
 
@@ -87,7 +88,7 @@ def test_a_path_that_is_none_is_404(client: RawClient, path: str) -> None:
     ],
 )
 def test_a_method_that_a_path_does_not_have_is_405_with_those_that_it_has(
-    client: RawClient, method: str, path: str, allow: str
+    client: AnyClient, method: str, path: str, allow: str
 ) -> None:
     answer = client.ask(method, path)
     assert (answer.status, answer.fields["allow"]) == (405, allow)
@@ -102,7 +103,7 @@ NOT_BUILT += [("DELETE", "/v0/routers/r")]
 
 
 @pytest.mark.parametrize(("method", "path"), NOT_BUILT)
-def test_what_is_not_built_says_so(client: RawClient, method: str, path: str) -> None:
+def test_what_is_not_built_says_so(client: AnyClient, method: str, path: str) -> None:
     body = b"{}" if method in ("POST", "PUT") else None
     assert _is(client.ask(method, path, body), 501, "not_implemented")
 
@@ -179,7 +180,7 @@ def test_a_request_is_no_line_in_the_log(
     server: HttpServer, lane: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    with RawClient(server.ports[lane]) as client:
+    with connect(server.ports, lane) as client:
         assert client.ask("GET", f"/v0/topics/{topic}").status == 404
         assert client.ask("POST", f"/v0/topics/{topic}", RECORDS).status == 201
     assert "/v0/topics" not in caplog.text
@@ -201,7 +202,7 @@ def test_every_answer_is_json_with_performance(api: Api) -> None:
         assert set(answer.fields) == {"content-type", "content-length"}
 
 
-def test_both_lanes_give_the_same_answers(server: HttpServer) -> None:
+def test_all_lanes_give_the_same_answers(server: HttpServer) -> None:
     asked = [
         ("PUT", "", b'{"durable":true}'),
         ("POST", "", b'{"records":[{"data":{"a":1.0},"tag":"t","node":"n","meta":{}}]}'),
@@ -216,11 +217,11 @@ def test_both_lanes_give_the_same_answers(server: HttpServer) -> None:
         ("GET", "", None),
     ]
     shapes = []
-    for port in server.ports.values():
-        with RawClient(port) as client:
+    for lane in server.ports:
+        with connect(server.ports, lane) as client:
             answers = [client.ask(method, f"/v0/topics/same{rest}", body) for method, rest, body in asked]
         shapes.append([_timeless(answer) for answer in answers])
-    assert shapes[0] == shapes[1]
+    assert shapes[0] == shapes[1] == shapes[2]
 
 
 def _timeless(answer: Answer) -> object:

@@ -7,6 +7,8 @@ import pytest
 from tests.contract.api import Api
 from tests.harness.raw_client import request_bytes
 
+pytestmark = pytest.mark.http1
+
 RECORDS = b'{"records":[{"data":1}]}'
 
 

@@ -1,4 +1,4 @@
-"""A watch session: every bound of what is asked for, what it answers, who may open it. In both lanes."""
+"""A watch session: every bound of what is asked for, what it answers, who may open it. In all lanes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from shared.auth import parse_keys
 from shared.watch_id import WatchIds
 from tests.contract.api import Api
+from tests.harness.any_client import AnyClient, connect
 from tests.harness.event_client import EventClient
 from tests.harness.http_server import INSTANCE, HttpServer
 from tests.harness.raw_client import Answer, RawClient
@@ -21,7 +22,7 @@ BEARER = "authorization: Bearer"
 KEYS = "key-of-everybody,key-of-orders:r:orders.,key-of-others:r:other.,key-that-writes:w"
 
 
-def ask(client: RawClient, body: object, query: str = "", *fields: str) -> Answer:
+def ask(client: AnyClient, body: object, query: str = "", *fields: str) -> Answer:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return client.ask("POST", f"/v0/watch{query}", data, *fields)
 
@@ -229,6 +230,7 @@ def test_a_client_has_to_take_events(api: Api, accept: str | None, status: int) 
         assert answer.code == "not_acceptable"
 
 
+@pytest.mark.http1
 def test_a_stream_says_what_there_is(server: HttpServer, lane: str, api: Api) -> None:
     api.append(1, 2)
     wid = ask(api.client, {"topics": {api.topic: {"from_seq": 1}}}).json["wid"]
@@ -241,6 +243,7 @@ def test_a_stream_says_what_there_is(server: HttpServer, lane: str, api: Api) ->
         assert stream.records(1) == [(api.topic, 3)]
 
 
+@pytest.mark.http1
 def test_a_second_stream_takes_over(server: HttpServer, lane: str, api: Api) -> None:
     api.append(1)
     wid = ask(api.client, {"topics": {api.topic: {}}}).json["wid"]
@@ -256,6 +259,7 @@ def test_a_second_stream_takes_over(server: HttpServer, lane: str, api: Api) -> 
             assert second.records(1) == [(api.topic, 2)]
 
 
+@pytest.mark.http1
 def test_an_id_of_an_event_that_is_none_is_refused_and_holds_no_place(
     tmp_path_factory: pytest.TempPathFactory, lane: str
 ) -> None:
@@ -275,6 +279,7 @@ def test_an_id_of_an_event_that_is_none_is_refused_and_holds_no_place(
 # -- caps ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.http1
 def test_there_are_no_more_sessions_and_streams_than_there_may_be(
     tmp_path_factory: pytest.TempPathFactory, lane: str
 ) -> None:
@@ -302,7 +307,7 @@ def test_there_are_no_more_sessions_and_streams_than_there_may_be(
 
 
 def test_a_session_is_for_the_key_that_made_it(keyed: HttpServer, lane: str) -> None:
-    with RawClient(keyed.ports[lane]) as client:
+    with connect(keyed.ports, lane) as client:
         everybody = "authorization: Bearer key-of-everybody"
         orders = "authorization: Bearer key-of-orders"
         for name in ("orders.eu", "private"):
@@ -324,7 +329,7 @@ def test_a_session_is_for_the_key_that_made_it(keyed: HttpServer, lane: str) -> 
 
 
 def test_a_key_that_is_not_for_all_names_any_more_does_not_open_it(keyed: HttpServer, lane: str) -> None:
-    with RawClient(keyed.ports[lane]) as client:
+    with connect(keyed.ports, lane) as client:
         for name in ("orders.eu", "orders.us"):
             client.ask(
                 "POST", f"/v0/topics/{name}", b'{"records":[{"data":1}]}', f"{BEARER} key-of-everybody"
@@ -339,7 +344,7 @@ def test_a_key_that_is_not_for_all_names_any_more_does_not_open_it(keyed: HttpSe
 
 
 def test_names_are_bound_by_prefixes_whether_they_exist_or_not(keyed: HttpServer, lane: str) -> None:
-    with RawClient(keyed.ports[lane]) as client:
+    with connect(keyed.ports, lane) as client:
         everybody = "authorization: Bearer key-of-everybody"
         orders = "authorization: Bearer key-of-orders"
         for name in ("orders.eu", "private"):
@@ -353,6 +358,7 @@ def test_names_are_bound_by_prefixes_whether_they_exist_or_not(keyed: HttpServer
             assert ask(client, {"topics": {name: {}}}, "?lenient=1", orders).status == 403
 
 
+@pytest.mark.http1
 def test_streams_of_one_key_are_bounded(tmp_path_factory: pytest.TempPathFactory, lane: str) -> None:
     with (
         HttpServer(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from tests.harness.h2_client import H2Client
 from tests.harness.raw_client import RawClient, request_bytes
 
 _FIELDS = ("id", "event", "data", "retry")
@@ -21,24 +22,14 @@ class Event(NamedTuple):
     id: str
 
 
-class EventClient(RawClient):
-    """`fields` are those of the head of the stream."""
+class EventReader:
+    """Whatever bytes of a stream come from."""
 
-    def __init__(self, port: int, target: str, *fields: str, buffer_bytes: int | None = None) -> None:
-        super().__init__(port, buffer_bytes=buffer_bytes)
+    def __init__(self) -> None:
         self.comments = 0
-        self.send(request_bytes("GET", target, None, *fields))
 
-    def read_head(self) -> str:
-        return self._read_until(b"\r\n\r\n").decode()
-
-    def begin(self) -> EventClient:
-        """Read the head and the first words of a stream."""
-        status_line, *lines = self.read_head().split("\r\n")
-        assert status_line == "HTTP/1.1 200 OK", (status_line, lines, self._held)
-        self.fields = dict(line.split(": ", 1) for line in lines)
-        assert self._read_until(b"\n\n") == b"retry: 2000"
-        return self
+    def _read_until(self, mark: bytes) -> bytes:
+        raise NotImplementedError
 
     def next(self) -> Event:
         while True:
@@ -61,3 +52,45 @@ class EventClient(RawClient):
             if event.name == "record":
                 told += [(event.data["topic"], record["$seq"]) for record in event.data["records"]]
         return told
+
+
+class EventClient(EventReader, RawClient):
+    """`fields` are those of the head of the stream."""
+
+    def __init__(self, port: int, target: str, *fields: str, buffer_bytes: int | None = None) -> None:
+        EventReader.__init__(self)
+        RawClient.__init__(self, port, buffer_bytes=buffer_bytes)
+        self.send(request_bytes("GET", target, None, *fields))
+
+    def read_head(self) -> str:
+        return self._read_until(b"\r\n\r\n").decode()
+
+    def begin(self) -> EventClient:
+        """Read the head and the first words of a stream."""
+        status_line, *lines = self.read_head().split("\r\n")
+        assert status_line == "HTTP/1.1 200 OK", (status_line, lines, self._held)
+        self.fields = dict(line.split(": ", 1) for line in lines)
+        assert self._read_until(b"\n\n") == b"retry: 2000"
+        return self
+
+    def _read_until(self, mark: bytes) -> bytes:
+        return RawClient._read_until(self, mark)
+
+
+class H2Events(EventReader):
+    """One of several streams of a client of HTTP/2."""
+
+    def __init__(self, client: H2Client, target: str, *fields: str) -> None:
+        super().__init__()
+        self._client = client
+        self._at = 0
+        self.stream_id = client.start("GET", target, None, *fields)
+        assert self._read_until(b"\n\n") == b"retry: 2000"
+
+    def _read_until(self, mark: bytes) -> bytes:
+        while (end := self._client.received(self.stream_id).find(mark, self._at)) < 0:
+            assert not self._client.is_at_end
+            self._client.read_some()
+        found = self._client.received(self.stream_id)[self._at : end]
+        self._at = end + len(mark)
+        return found

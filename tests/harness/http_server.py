@@ -1,10 +1,10 @@
 """A worker's HTTP over one shard on the real disk, in a thread of the test with a uvloop of its own.
 
-Promises: it listens on two ports of 127.0.0.1. On connections to the second every body is read as it comes,
-as if it were chunked or compressed, so that asking both shows that they read alike. Time is the machine's,
-and goes on by hand as well: `pass_time` moves it for records and keys, `lose_patience` for connections.
-`restart` ends the run and begins one on the same directory, at new ports. Behind the block nothing of it
-runs, and what the loop had to complain of is an error of the test.
+Promises: it listens on three ports of 127.0.0.1. On connections to the second every body is read as it comes,
+as if it were chunked or compressed, so that asking both shows that they read alike; the third is for HTTP/2.
+Time is the machine's, and goes on by hand as well: `pass_time` moves it for records and keys, `lose_patience`
+for connections. `restart` ends the run and begins one on the same directory, at new ports. Behind the block
+nothing of it runs, and what the loop had to complain of is an error of the test.
 
 What it must not know: what the answers should be.
 """
@@ -31,6 +31,7 @@ from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.shard import Shard
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.fast_lane import FastLane
+from topicsd.http.h2_lane import H2Lane
 from topicsd.http.handlers import Handlers
 from topicsd.http.known_heads import KnownFields, KnownHeads
 from topicsd.http.patience import Connection
@@ -44,6 +45,7 @@ INSTANCE: Final = b"http-server-----"
 FAST: Final = "fast"
 CODED: Final = "coded"
 LANES: Final = (FAST, CODED)
+H2: Final = "h2"
 START_SECONDS: Final = 20.0
 END_TURNS: Final = 3000
 
@@ -181,6 +183,9 @@ class HttpServer:
             )
             for lane in LANES
         }
+        servers[H2] = await loop.create_server(
+            partial(H2Lane, self.dispatch, heads[FAST], self), "127.0.0.1", 0
+        )
         self.ports = {lane: server.sockets[0].getsockname()[1] for lane, server in servers.items()}
         started.set()
         await self._ending.wait()

@@ -137,8 +137,26 @@ class RawClient:
         *fields: str,
         content_type: str | None = JSON_TYPE,
     ) -> Answer:
-        self.send(request_bytes(method, target, body, *fields, content_type=content_type))
-        return self.read_answer(method)
+        return self.finish(self.start(method, target, body, *fields, content_type=content_type))
+
+    def start(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        *fields: str,
+        content_type: str | None = JSON_TYPE,
+        is_chunked: bool = False,
+    ) -> str:
+        """Send a request; what is given back is for `finish`, in the order of the requests."""
+        request = request_bytes(
+            method, target, body, *fields, content_type=content_type, is_chunked=is_chunked
+        )
+        self.send(request)
+        return method
+
+    def finish(self, begun: str) -> Answer:
+        return self.read_answer(begun)
 
     def _read_until(self, mark: bytes) -> bytes:
         while mark not in self._held:

@@ -23,6 +23,7 @@ from collections import deque
 from typing import NamedTuple, cast
 
 from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.http2_preface import PREFACE_START
 from shared.http_head import Fields, keeps_alive, refuse_together, refuse_unfinished
 from topicsd.http.body_reader import CONTINUE, Body, body_of, refuse_coding, too_large
 from topicsd.http.call import HttpCall
@@ -315,6 +316,9 @@ class FastLane(asyncio.Protocol):
         """
         shard = drift.target
         if self._calls or self._is_closing or self._is_clogged or self._is_at_eof or shard is None:
+            return False
+        if data.startswith(PREFACE_START):
+            # Where it comes to, it would be the first of the connection.
             return False
         if not drift.may_move(self._monotonic()):
             return False

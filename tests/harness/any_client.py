@@ -1,0 +1,22 @@
+"""A client for any lane of a server: whole requests are asked alike over HTTP/1.1 and HTTP/2.
+
+Promises: `ask`, or `start` and `finish`, mean the same with either.
+
+What it must not know: what the answers should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.harness.h2_client import H2Client
+from tests.harness.http_server import H2, LANES
+from tests.harness.raw_client import RawClient
+
+AnyClient = RawClient | H2Client
+ALL_LANES: Final = (*LANES, H2)
+
+
+def connect(ports: Mapping[str, int], lane: str) -> AnyClient:
+    return H2Client(ports[lane]) if lane == H2 else RawClient(ports[lane])
