@@ -25,8 +25,9 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from router.control_app import ControlApp, ControlHandler
-from router.first_line import CONTROL, Placer
+from router.first_line import CONTROL, Placer, refusal_of
 from shared.errors import HEADERS_TOO_LARGE, PAYLOAD_TOO_LARGE, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.http2_preface import is_http2
 from shared.http_answer import closing_refusal
 from shared.http_head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, parse_fields, parse_line, refuse_together
 
@@ -162,7 +163,11 @@ class ControlGate(asyncio.BufferedProtocol):
             return
         placement = self._placer.place(self._held)
         if placement is not None and placement != CONTROL:
-            self._move(placement)
+            if is_http2(self._held):
+                # It may be at the start of a connection only, where this one would be for who takes it over.
+                self._refuse(refusal_of(self._held))
+            else:
+                self._move(placement)
             return
         end = self._held.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
         if end < 0:

@@ -1,9 +1,10 @@
 """Which process is to answer a connection, by the first line of its first request.
 
-A data route goes to the shard that owns its topic or its watch session, a control route stays here. Whatever
-is neither is refused by a worker like any other request on its connections, so that a refusal is the same
-wherever it comes from: any worker will do, as it does for what any worker answers. What a line means is
-remembered by its bytes, because clients repeat them.
+A data route goes to the shard that owns its topic or its watch session, a control route stays here. A
+connection of HTTP/2 may ask for anything: it goes to any worker, and stays there. Whatever is neither is
+refused by a worker like any other request on its connections, so that a refusal is the same wherever it comes
+from: any worker will do, as it does for what any worker answers. What a line means is remembered by its
+bytes, because clients repeat them.
 
 Must not know: workers, sockets.
 """

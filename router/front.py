@@ -3,7 +3,7 @@
 F1  Nothing is written to a connection that is handed over, so the copy of this process can be closed.
 F2  What was read goes along: a worker begins with the first byte that the client sent.
 F3  A connection that cannot be placed is answered, never reset: 503 while its shard is down, 408 when the
-    line does not come in time (nothing at all from who sent nothing).
+    line does not come in time (nothing at all from who sent nothing), on HTTP/2 that nothing was heard.
 F4  Bounded: so many connections wait here, each with at most a line and one reading, and so many bytes of
     them all. A channel that is full for a moment makes its connections wait in their order, and no longer
     than their time.
@@ -27,6 +27,7 @@ from router.last_words import LastWords
 from shared.clock import Clock
 from shared.errors import NOT_READY, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.handoff import DATA_BYTES_MAX, Handed
+from shared.http2_preface import TURNED_AWAY, is_http2
 from shared.http_answer import closing_refusal
 
 HEAD_SECONDS: Final = 10.0
@@ -108,10 +109,10 @@ class Front:
     def accepted(self, connection: socket.socket) -> None:
         """A connection from the accept loop; non-blocking, and this object's from here on."""
         if connection.fileno() >= self._descriptors_max:
-            self._refuse(connection, _BUSY, lingers=False)
+            self._refuse(connection, b"", _BUSY, lingers=False)
             return
         if self.waiting_count >= self._connections_max:
-            self._refuse(connection, _BUSY)
+            self._refuse(connection, b"", _BUSY)
             return
         waiting = _Waiting(connection, b"", self._clock.monotonic() + self._head_seconds)
         if not self._read(waiting):
@@ -130,7 +131,7 @@ class Front:
             connection = socket.socket(fileno=one.fd)
             connection.setblocking(False)
             self.handed_over_count -= 1
-            self._refuse(connection, answer)
+            self._refuse(connection, one.data, answer)
 
     def stop(self) -> None:
         """Place what can be placed now and turn away the rest; for when nothing is accepted any more."""
@@ -139,10 +140,10 @@ class Front:
         for waiting in list(self._reading.values()):
             self._forget(waiting)
             # Also when it has said nothing yet: its request may be on the way, and is to find an answer.
-            self._refuse(waiting.connection, _STOPPING)
+            self._turn_away(waiting, _STOPPING)
         for queue in self._queues:
             while queue:
-                self._refuse(self._next_queued(queue).connection, _STOPPING)
+                self._turn_away(self._next_queued(queue), _STOPPING)
 
     async def said_all(self) -> None:
         """Until those that were turned away have read why, or have had the time for it."""
@@ -188,18 +189,18 @@ class Front:
         if placement == ANY_WORKER:
             ready = self._shards.any_ready()
             if ready is None:
-                self._refuse(waiting.connection, closing_refusal(refusal_of(waiting.data)))
+                self._turn_away(waiting, closing_refusal(refusal_of(waiting.data)))
                 return
             placement = ready
         target = self._control if placement == CONTROL else placement
         refusal = self._refusal(target)
         if refusal is not None:
-            self._refuse(waiting.connection, closing_refusal(refusal))
+            self._turn_away(waiting, closing_refusal(refusal))
             return
         queue = self._queues[target]
         if queue or not self._send(target, waiting):
             if self._queued_bytes + len(waiting.data) > self._queued_bytes_max:
-                self._refuse(waiting.connection, _BUSY)
+                self._turn_away(waiting, _BUSY)
                 return
             queue.append(waiting)
             self._queued += 1
@@ -234,7 +235,7 @@ class Front:
             while queue and (refusal is not None or self._send(target, queue[0])):
                 waiting = self._next_queued(queue)
                 if refusal is not None:
-                    self._refuse(waiting.connection, closing_refusal(refusal))
+                    self._turn_away(waiting, closing_refusal(refusal))
         if self._queued:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
 
@@ -255,13 +256,17 @@ class Front:
 
     def _give_up(self, waiting: _Waiting, answer: bytes) -> None:
         if waiting.data:
-            self._refuse(waiting.connection, answer)
+            self._turn_away(waiting, answer)
         else:
             waiting.connection.close()
 
-    def _refuse(self, connection: socket.socket, answer: bytes, lingers: bool = True) -> None:
+    def _turn_away(self, waiting: _Waiting, answer: bytes) -> None:
+        self._refuse(waiting.connection, waiting.data, answer)
+
+    def _refuse(self, connection: socket.socket, data: bytes, answer: bytes, lingers: bool = True) -> None:
+        """`data` is what was read of it: who speaks HTTP/2 is not answered in HTTP/1.1."""
         self.refused_count += 1
-        self._last_words.say(connection, answer, lingers)
+        self._last_words.say(connection, TURNED_AWAY if is_http2(data) else answer, lingers)
 
 
 def descriptors_for_connections() -> int:

@@ -15,6 +15,7 @@ import uvloop
 
 from router import control_gate
 from router.control import Control
+from shared.http2_preface import PREFACE
 from tests.harness.front_stage import FrontStage, request, until
 
 pytestmark = pytest.mark.slow
@@ -48,6 +49,18 @@ def test_one_connection_goes_round_control_and_topics() -> None:
             assert answer.json["request"] == "GET /v0/topics/a HTTP/1.1\r\nhost: here\r\nx: y"
             # It is the worker's from here on.
             assert "pid" in (await client.ask("GET", "/v0/health")).json
+
+    on_stage(play)
+
+
+def test_the_preface_of_http_2_behind_a_request_is_an_unknown_version() -> None:
+    async def play(stage: FrontStage) -> None:
+        async with await stage.connect() as client:
+            assert (await client.ask("GET", "/v0/health")).status == 200
+            client.send(PREFACE)
+            answer = await client.answer()
+            assert (answer.status, answer.fields["connection"]) == (505, "close")
+            assert await client.rest() == b""
 
     on_stage(play)
 

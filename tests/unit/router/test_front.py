@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 import uvloop
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ConnectionTerminated
 
 from router.first_line import refusal_of
+from shared.http2_preface import PREFACE, TURNED_AWAY
 from shared.names import topic_id
 from shared.placement import shard_of
 from tests.harness.front_stage import TIMES, FrontStage, connect, request, until
@@ -103,6 +107,23 @@ def test_what_has_no_owner_is_refused_here_while_no_worker_is_ready() -> None:
                 answer = await stage.ask("GET", path)
                 assert answer.status == status
                 assert answer.fields["connection"] == "close"
+            for pid in stage.pool.pids():
+                os.kill(pid, signal.SIGKILL)
+
+    uvloop.run(run())
+
+
+def test_who_speaks_http_2_is_told_so_in_http_2_while_no_worker_is_ready() -> None:
+    async def run() -> None:
+        async with FrontStage(worker={"ready_after": 60}) as stage, await stage.connect() as client:
+            client.send(PREFACE)
+            assert await client.rest() == TURNED_AWAY
+            wire = H2Connection(H2Configuration())
+            wire.initiate_connection()
+            last = wire.receive_data(TURNED_AWAY)[-1]
+            assert isinstance(last, ConnectionTerminated)
+            # Nothing was heard: all of it may be sent again.
+            assert (last.last_stream_id, last.error_code) == (0, 0)
             for pid in stage.pool.pids():
                 os.kill(pid, signal.SIGKILL)
 
