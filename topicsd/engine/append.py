@@ -82,8 +82,9 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
     if refusal is not None:
         reply(refusal)
         return
+    pending = PendingAppend(shard, topic, encoded, ts, key, reply, created)
     topic.last_ts = ts
-    _join(shard, topic, PendingAppend(shard, topic, encoded, ts, key, reply, created), now_ms)
+    _join(shard, topic, pending, now_ms)
 
 
 def _refuse_count(count: int, bound: int) -> Refusal:
@@ -177,6 +178,7 @@ class PendingAppend(TopicEntry):
         "reply",
         "shard",
         "ts",
+        "ts_before",
     )
 
     def __init__(
@@ -195,6 +197,7 @@ class PendingAppend(TopicEntry):
         self.shard = shard
         self.encoded = encoded
         self.ts = ts
+        self.ts_before = topic.last_ts
         self.key = key
         self.reply = reply
         self.created = created
@@ -239,6 +242,7 @@ class PendingAppend(TopicEntry):
         self.end_wait()
         topic = self.topic
         topic.next_seq = self.first_seq
+        topic.last_ts = self.ts_before
         topic.pending_bytes -= self.encoded[2]
         if self.created:
             self.shard.remove_topic(topic)

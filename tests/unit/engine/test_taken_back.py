@@ -22,6 +22,7 @@ def numbers(one: OneShard) -> dict[str, Any]:
             topic.epoch,
             topic.head,
             topic.next_seq,
+            topic.last_ts,
             topic.pending_bytes,
             topic.waiting_count,
             topic.live_count,
