@@ -292,7 +292,7 @@ class ShardRun:
     def unwatch(self, known: KnownSession) -> None:
         """It ends, if it is there."""
         session = known.wanted.session
-        if session in self.shard.state.watch_sessions:
+        if session in self.shard.state.watch_sessions and not known.has_ended:
             self.steps.append(f"unwatch {session.hex()}")
             known.has_ended = True
             drop_session(self.shard.state, session)

@@ -40,9 +40,9 @@ def keep_session(shard: ShardState, session: WatchSession, reply: Reply) -> None
 
 
 def drop_session(shard: ShardState, session: bytes) -> None:
-    """It is gone at once. When its frame is lost with the machine it comes back, and ends once more."""
-    del shard.watch_sessions[session]
-    shard.log.join_in_passing(_encoded(shard, WatchSession(session)))
+    """It is gone once its frame is on the disk. Where that has no room for it the session comes back with the
+    next start, and ends once more."""
+    shard.log.join_in_passing(_encoded(shard, WatchSession(session)), PendingEnd(shard, session))
 
 
 def apply_session(shard: ShardState, session: WatchSession) -> None:
@@ -69,6 +69,27 @@ def sessions_of(head: SnapshotHead) -> list[WatchSession]:
 
 def _encoded(shard: ShardState, session: WatchSession) -> bytes:
     return encode_control(session, topic_id=0, ts=shard.clock.now_ms())
+
+
+class PendingEnd:
+    """Until it is there a snapshot has the session: it may not know more than the log."""
+
+    __slots__ = ("_session", "_shard", "ordinal")
+
+    ordinal: int
+
+    def __init__(self, shard: ShardState, session: bytes) -> None:
+        self._shard = shard
+        self._session = session
+
+    def publish(self) -> None:
+        del self._shard.watch_sessions[self._session]
+
+    def undo(self) -> None:
+        """Nothing was changed."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Nobody waits for it."""
 
 
 class PendingSession:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import msgspec
 import pytest
 
@@ -61,7 +63,7 @@ def test_sessions_are_carried_over_checkpoints(one: OneShard) -> None:
     one.settle()
     drop_session(one.shard.state, session(7).session)
     drop_session(one.shard.state, session(301).session)
-    one.settle()
+    one.pass_time(60)
     expected = dict(one.shard.state.watch_sessions)
     assert len(expected) == 250
     one.kill()
@@ -132,3 +134,19 @@ def test_a_snapshot_without_sessions_says_nothing_of_them(one: OneShard) -> None
     assert WATCH_SESSIONS not in head.sections
     assert sessions_of(head) == []
     assert LEAVING not in head.sections
+
+
+def test_a_snapshot_does_not_know_of_an_end_that_the_log_has_no_room_for(one: OneShard) -> None:
+    keep(one, session(1, "a"))
+    one.settle()
+    drop_session(one.shard.state, session(1).session)
+    one.disk.fail("pwrite", error=errno.ENOSPC)
+    one.settle()
+    one.checkpoint()
+    for _ in range(2):
+        assert list(one.shard.state.watch_sessions) == [session(1).session]
+        one.kill()
+    drop_session(one.shard.state, session(1).session)
+    one.settle()
+    one.checkpoint()
+    assert one.shard.state.watch_sessions == {}
