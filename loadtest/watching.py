@@ -195,10 +195,12 @@ class _Client:
             metered, started = meter(), time.perf_counter()
             self._begin()
             await self._wait(self._failure, seconds)
+            while not self._last_us and time.perf_counter() - started < PATIENCE_SECONDS:
+                await self._wait(self._failure, seconds)
             took = time.perf_counter() - started
             metered = meter() - metered
-            if not self._count:
-                raise NotMeasured("nothing was delivered")
+            if not self._last_us:
+                raise NotMeasured("no append was delivered to all")
             each, last = percentiles(self._each_us), percentiles(self._last_us)
             return Delivered(took, self._count, self._bytes, metered, each, last)
         finally:
