@@ -248,7 +248,7 @@ class Watcher:
 
     def _make(self, body: bytes) -> Any:
         for _ in self._tries():
-            with Client(self._port) as client:
+            with suppress(ConnectionEnded, ConnectionError), Client(self._port) as client:
                 answer = client.ask("POST", "/v0/watch", body)
                 if answer.status == 200:
                     return answer.json
@@ -278,20 +278,27 @@ class Watcher:
     def _connect(self) -> None:
         fields = [f"last-event-id: {self._ids[-1][0]}"] if self._ids else []
         for _ in self._tries():
-            stream = _Stream(self._port, self._target, *fields, buffer_bytes=BUFFER_BYTES)
-            try:
-                if not stream.is_refused():
-                    stream.begin()
-                    self._stream = stream
+            with suppress(ConnectionEnded, ConnectionError):
+                self._stream = self._open(fields)
+                if self._stream is not None:
                     self._book.count("streams")
                     return
-            finally:
-                if self._stream is not stream:
-                    stream.close()
         raise AssertionError(f"there is no stream of {self._target}")
 
+    def _open(self, fields: list[str]) -> _Stream | None:
+        """None when it is refused."""
+        stream = _Stream(self._port, self._target, *fields, buffer_bytes=BUFFER_BYTES)
+        try:
+            if not stream.is_refused():
+                stream.begin()
+                return stream
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()
+        return None
+
     def _tries(self) -> Iterator[None]:
-        """Each may fail by the end of a connection."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             yield None
