@@ -87,6 +87,11 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _gauge("topics_connections", "Connections of clients.", lambda slot: slot.connections),
     _gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
     _gauge(
+        "topics_sse_lagging",
+        "Of these, streams whose clients have not read for 5 seconds.",
+        lambda slot: slot.lagging_streams,
+    ),
+    _gauge(
         "topics_sse_connections", "Watch sessions that a stream is on.", lambda slot: slot.sse_connections
     ),
     _counter("topics_appends_total", "Writes that were acked.", lambda slot: slot.appends_total),

@@ -161,6 +161,7 @@ class Slot:
     watch_session_grants_total = _Word(37)
     """Sessions that the front process allowed it to make; stored behind `watch_sessions`."""
     sse_connections = _Word(38)
+    lagging_streams = _Word(51)
     """Sessions that a stream is on."""
 
     accepted_total = _Word(62)

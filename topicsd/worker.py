@@ -209,7 +209,6 @@ class Worker:
         now = self._clock.monotonic()
         for lane in list(self._lanes):
             lane.check_patience(now)
-        self._dispatch.watching.check_patience(now)
         self._loop.call_later(PATIENCE_CHECK_SECONDS, self._check_patience)
 
     # -- the end -------------------------------------------------------------------------------------------
@@ -264,6 +263,7 @@ class Worker:
         self._slot.connections = len(self._lanes)
         self._slot.forwarded_total = self._dispatch.forwarded_count
         self._slot.handed_over_total = self._dispatch.moved_count
+        self._slot.lagging_streams = self._dispatch.watching.lagging_count
         self._slot.adoption_pauses_total = self._adoption.pause_count
 
 

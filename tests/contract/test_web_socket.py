@@ -12,6 +12,8 @@ from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient
 from tests.harness.ws_client import WsClient, upgrade_request
 
+pytestmark = pytest.mark.http1
+
 
 @pytest.fixture
 def socket(server: HttpServer, lane: str) -> Iterator[WsClient]:

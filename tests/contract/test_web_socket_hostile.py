@@ -13,6 +13,8 @@ from tests.harness.ws_client import BINARY, CLOSE, PING, PONG, TEXT, Closed, WsC
 from topicsd.http.ws_lane import EMPTY_FRAMES_MAX, PING_SECONDS, PONG_SECONDS, WsLane
 from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX
 
+pytestmark = pytest.mark.http1
+
 MESSAGE_BYTES_MAX = 64 << 10
 FIN = 0x80
 LAST_TEXT = FIN | TEXT

@@ -187,6 +187,15 @@ class FakeStream:
         self.stamp: Callable[[], Any] = do_nothing
         """What it gives when an event is written is kept beside the event."""
         self._stamps: list[Any] = []
+        self.is_lagging = False
+        self.has_ended = False
+
+    def lags(self, is_lagging: bool) -> None:
+        self.is_lagging = is_lagging
+
+    def ended(self) -> None:
+        assert not self.has_ended
+        self.has_ended = True
 
     def write(self, data: bytes) -> None:
         assert not self.is_closed
@@ -251,7 +260,6 @@ def follow(
 ) -> tuple[FakeStream, SseStream]:
     stream = FakeStream()
     stream.stamp = stamp
-    ended: list[SseStream] = []
     sse = SseStream(
         stream,
         stage.feeds,
@@ -259,7 +267,7 @@ def follow(
         stage.clock,
         following,
         lambda name: wanted(name, **changes),
-        ended.append,
+        stream,
     )
     sse.begin()
     stage.settle()

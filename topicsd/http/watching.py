@@ -77,8 +77,10 @@ class Watching:
             assert kind == LinkKind.TOPIC_HEADS
             asked(answer_stands(self._state, payload))
 
-    def check_patience(self, now: float) -> None:
-        self._streams.check_patience(now)
+    @property
+    def lagging_count(self) -> int:
+        """Streams whose clients have not read for a while."""
+        return self._streams.lagging_count
 
     def drain(self) -> None:
         """Streams end with a last word, and none begins."""

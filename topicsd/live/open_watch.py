@@ -44,6 +44,7 @@ class WatchStreams:
         self._clock = clock
         self._left = left
         self._streams: set[_OpenStream] = set()
+        self.lagging_count = 0
 
     def open_watch(self, session: WatchSession, last_event_id: str, call: Answerer) -> None:
         """All is checked. Whether it was opened the session says when this comes back."""
@@ -51,46 +52,45 @@ class WatchStreams:
         if refusal is not None:
             call.refuse(refusal)
             return
-        opened = _OpenStream(session, self._ended)
+        opened = _OpenStream(session, self)
         # First: the one before it writes down how far it came.
         self._sessions.attach(session, opened)
         session.has_memory = True
         self._streams.add(opened)
         opened.begin(call.open_stream(FIELDS), self._feeds, self._loop, self._clock)
 
-    def check_patience(self, now: float) -> None:
-        for one in list(self._streams):
-            one.sse.check_patience(now)
-
     def drain(self) -> None:
         for one in list(self._streams):
             one.sse.end(SHUTTING_DOWN, "the server is shutting down")
 
-    def _ended(self, opened: _OpenStream) -> None:
+    def ended(self, opened: _OpenStream) -> None:
         self._streams.discard(opened)
         if self._sessions.detach(opened.session, opened):
             self._left(opened.session)
 
 
 class _OpenStream:
-    __slots__ = ("_on_end", "session", "sse")
+    __slots__ = ("_streams", "session", "sse")
 
     sse: SseStream
 
-    def __init__(self, session: WatchSession, on_end: Callable[[_OpenStream], None]) -> None:
+    def __init__(self, session: WatchSession, streams: WatchStreams) -> None:
         self.session = session
-        self._on_end = on_end
+        self._streams = streams
 
     def begin(self, stream: Stream, feeds: Feeds, loop: Loop, clock: Clock) -> None:
         session = self.session
-        self.sse = SseStream(stream, feeds, loop, clock, session, session.wanted, self._ended)
+        self.sse = SseStream(stream, feeds, loop, clock, session, session.wanted, self)
         self.sse.begin()
 
     def taken_over(self) -> None:
         self.sse.end(TAKEN_OVER, "another stream is on this session now")
 
-    def _ended(self, sse: SseStream) -> None:
-        self._on_end(self)
+    def ended(self) -> None:
+        self._streams.ended(self)
+
+    def lags(self, is_lagging: bool) -> None:
+        self._streams.lagging_count += 1 if is_lagging else -1
 
 
 def _rewind(session: WatchSession, last_event_id: str) -> Refusal | None:

@@ -10,11 +10,13 @@ Must not know: who gets it, how it is delivered.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
+
+RECREATED: Final = "recreated"
 
 
 class Wanted(NamedTuple):
@@ -90,6 +92,16 @@ class Piece:
     @property
     def is_at_head(self) -> bool:
         return self.to_seq >= self.head_seq
+
+    @property
+    def records_from(self) -> int:
+        """The cursor in front of the records, which is behind what was lost."""
+        tombstone = self.tombstone
+        if tombstone is None:
+            return self.from_seq
+        if not self.count:
+            return self.to_seq
+        return tombstone.earliest_seq - 1 if tombstone.reason == RECREATED else tombstone.gap_to
 
     @property
     def is_empty(self) -> bool:

@@ -24,7 +24,6 @@ OPENING: Final = b"retry: 2000\n\n"
 # Reasons of a loss that a cursor is told of when it comes back too late for what was evicted.
 EVICTED: Final = frozenset({"cap", "ttl", "mixed"})
 TOO_OLD: Final = "from_seq_too_old"
-RECREATED: Final = "recreated"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -71,15 +70,14 @@ def alone(piece: Piece) -> bytes:
 
 def _events(piece: Piece, tombstone: Tombstone | None) -> list[tuple[int, bytes]]:
     events = []
-    topic = piece.topic.encode()
     if tombstone is not None:
         lost = event(b"tombstone", _encode(told_of(tombstone, piece)))
-        events.append((cursor_behind(tombstone, piece), lost))
+        events.append((piece.records_from, lost))
     if piece.count:
         data = b'{"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}' % (
-            topic,
+            piece.topic.encode(),
             piece.records,
-            piece.from_seq,
+            piece.records_from,
             piece.to_seq,
             piece.head_seq,
         )
@@ -99,13 +97,6 @@ def told_of(tombstone: Tombstone, piece: Piece) -> dict[str, object]:
         "earliest_seq": tombstone.earliest_seq,
         "head_seq": tombstone.head_seq,
     }
-
-
-def cursor_behind(tombstone: Tombstone, piece: Piece) -> int:
-    """The cursor behind what was lost and in front of the records that come with it."""
-    if not piece.count:
-        return piece.to_seq
-    return tombstone.earliest_seq - 1 if tombstone.reason == RECREATED else tombstone.gap_to
 
 
 def caught_up(piece: Piece) -> bytes:

@@ -16,13 +16,15 @@ Must not know: HTTP, where a topic lives.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from shared.clock import Clock
 from shared.errors import Refusal
 from topicsd.live import sse_frames
 from topicsd.live.cursor_token import cursor_token
+from topicsd.live.feed import Feed
 from topicsd.live.feeds import Feeds
+from topicsd.live.pace import AT_ONCE_MAX, Pace
 from topicsd.live.piece import Piece, Wanted
 from topicsd.live.stream import Stream
 from topicsd.live.subscription import Subscription
@@ -53,16 +55,30 @@ class Following(Protocol):
     def heartbeat_ms(self) -> int: ...
 
 
+class Keeper(Protocol):
+    """Who has streams."""
+
+    def ended(self) -> None:
+        """The stream is over, whoever ended it."""
+        ...
+
+    def lags(self, is_lagging: bool) -> None:
+        """The stream begins to lag, or does no longer."""
+        ...
+
+
 class SseStream:
     __slots__ = (
         "_clock",
-        "_clogged_since",
         "_following",
         "_held",
+        "_is_lagging",
         "_is_over",
         "_is_plain",
+        "_keeper",
         "_loop",
-        "_on_end",
+        "_pace",
+        "_patience",
         "_spoke_at",
         "_stream",
         "_subscriptions",
@@ -77,27 +93,30 @@ class SseStream:
         clock: Clock,
         following: Following,
         wanted: Callable[[str], Wanted],
-        on_end: Callable[[SseStream], None],
+        keeper: Keeper,
     ) -> None:
-        """`on_end` is called once, when the stream is over, whoever ended it."""
         self._stream = stream
         self._loop = loop
         self._clock = clock
         self._following = following
-        self._on_end = on_end
+        self._keeper = keeper
         self._is_over = False
         self._is_plain = len(following.names) == 1 and following.epochs == following.first_epochs
         """What a piece says is the same for this stream as for others of its topic."""
         self._held: list[Subscription] = []
-        self._clogged_since = -1.0
+        self._is_lagging = False
+        self._patience: Any = None
+        """The timer of a client that does not read."""
         self._spoke_at = clock.monotonic()
         stream.on_ready = self._ready
         stream.on_lost = self._end
         stream.write(sse_frames.OPENING)
         self._timer = loop.call_later(following.heartbeat_ms / 1000, self._beat)
+        self._pace = Pace(lambda: stream.is_clogged)
+        paced: Callable[[Feed], Feed] = self._pace.feed if len(following.names) > AT_ONCE_MAX else _unpaced
         self._subscriptions = [
             Subscription(
-                feeds.feed(wanted(name)), following.seqs[index], following.epochs[index], self, index
+                paced(feeds.feed(wanted(name))), following.seqs[index], following.epochs[index], self, index
             )
             for index, name in enumerate(following.names)
         ]
@@ -113,8 +132,8 @@ class SseStream:
         return self._stream.is_clogged
 
     def hold(self, subscription: Subscription) -> None:
-        if self._clogged_since < 0:
-            self._clogged_since = self._clock.monotonic()
+        if self._patience is None:
+            self._patience = self._loop.call_later(LAGGING_SECONDS, self._lag)
         self._held.append(subscription)
 
     def deliver(self, subscription: Subscription, piece: Piece) -> None:
@@ -166,10 +185,11 @@ class SseStream:
         self._stream.write(data)
 
     def _ready(self) -> None:
-        self._clogged_since = -1.0
+        self._catch_up()
         held, self._held = self._held, []
         for subscription in held:
             subscription.go_on()
+        self._pace.go_on()
 
     def _beat(self) -> None:
         """Say something when there was nothing to say for long."""
@@ -182,14 +202,23 @@ class SseStream:
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    def is_lagging(self, now: float) -> bool:
-        return self._clogged_since >= 0 and now - self._clogged_since > LAGGING_SECONDS
+    def _lag(self) -> None:
+        """The client has not read for a while; it has the rest of its time."""
+        self._is_lagging = True
+        self._keeper.lags(True)
+        self._patience = self._loop.call_later(CLOGGED_SECONDS_MAX - LAGGING_SECONDS, self._give_up)
 
-    def check_patience(self, now: float) -> None:
-        """Called now and then."""
-        if self._clogged_since >= 0 and now - self._clogged_since > CLOGGED_SECONDS_MAX:
-            message = f"nothing was read for {CLOGGED_SECONDS_MAX:.0f} s; come back with the last event id"
-            self.end(TOO_SLOW, message)
+    def _catch_up(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if self._is_lagging:
+            self._is_lagging = False
+            self._keeper.lags(False)
+
+    def _give_up(self) -> None:
+        message = f"nothing was read for {CLOGGED_SECONDS_MAX:.0f} s; come back with the last event id"
+        self.end(TOO_SLOW, message)
 
     def end(self, code: str, message: str) -> None:
         """End it with a word why."""
@@ -202,12 +231,18 @@ class SseStream:
         if self._is_over:
             return
         self._is_over = True
+        self._catch_up()
         self._timer.cancel()
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close()
         self._held.clear()
-        self._on_end(self)
+        self._keeper.ended()
+
+
+def _unpaced(feed: Feed) -> Feed:
+    """Of so few that all may be read at once."""
+    return feed
 
 
 def rewind(following: Following, cursor: Mapping[str, tuple[int, int | None]]) -> None:

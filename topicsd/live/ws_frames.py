@@ -27,7 +27,7 @@ from shared.errors import Refusal
 from shared.http_answer import error_of
 from topicsd.engine.requests import Tombstone
 from topicsd.live.piece import Piece
-from topicsd.live.sse_frames import cursor_behind, for_newcomer, told_of
+from topicsd.live.sse_frames import for_newcomer, told_of
 
 TEXT: Final = 0x81
 CLOSE: Final = 0x88
@@ -111,14 +111,14 @@ def topic_deleted(topic: str, head_seq: int) -> bytes:
 def _frames(piece: Piece, tombstone: Tombstone | None) -> bytes:
     frames = []
     if tombstone is not None:
-        place = {"epoch": piece.epoch, "to_seq": cursor_behind(tombstone, piece)}
+        place = {"epoch": piece.epoch, "to_seq": piece.records_from}
         frames.append(encoded(b"tombstone", told_of(tombstone, piece) | place))
     if piece.count:
         told = (
             b'{"type":"record","topic":"%b","epoch":%d,"from_seq":%d,"to_seq":%d,"head_seq":%d,'
             b'"records":[%b]}'
         )
-        numbers = (piece.epoch, piece.from_seq, piece.to_seq, piece.head_seq)
+        numbers = (piece.epoch, piece.records_from, piece.to_seq, piece.head_seq)
         frames.append(frame(TEXT, told % (piece.topic.encode(), *numbers, piece.records)))
     if piece.is_at_head and not piece.is_empty:
         frames.append(caught_up(piece))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from tests.harness.live_stage import Event, Followed, LiveStage, follow
+from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow, wanted
 from topicsd.live.cursor_token import MAP_TOPICS_MAX, read_token
-from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.live.pace import AT_ONCE_MAX
+from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS, SseStream
 
 
 def names(events: list[Event]) -> list[str]:
@@ -180,23 +181,39 @@ def test_silence_is_broken_by_a_heartbeat_without_an_id() -> None:
 def test_who_does_not_read_lags_and_then_ends_with_a_cursor() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
-    following = Followed(stage, {"a0": 0})
-    stream, sse = follow(stage, following)
+    following = Followed(stage, {"a0": 0}, heartbeat_ms=60_000)
+    stream, _ = follow(stage, following)
     stream.take()
     stream.is_clogged = True
     stage.home.append("a0", 2)
     stage.settle()
-    now = stage.clock.monotonic()
-    sse.check_patience(now + LAGGING_SECONDS - 1)
-    assert not sse.is_lagging(now + LAGGING_SECONDS - 1)
-    assert sse.is_lagging(now + LAGGING_SECONDS + 1)
-    sse.check_patience(now + CLOGGED_SECONDS_MAX + 1)
-    events = stream.take()
-    assert names(events) == ["error"]
-    assert events[0].data["code"] == "slow_consumer"
-    assert read_token(events[0].id, ["a0"]) == {"a0": (1, None)}
+    stage.pass_time(round(LAGGING_SECONDS * 1000) - 1000)
+    assert not stream.is_lagging
+    stage.pass_time(2000)
+    assert stream.is_lagging
+    stage.pass_time(round((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
+    (event,) = stream.take()
+    assert (event.name, event.data["code"]) == ("error", "slow_consumer")
+    assert read_token(event.id, ["a0"]) == {"a0": (1, None)}
     assert following.seqs == [1]
-    assert stream.is_closed
+    assert (stream.is_closed, stream.has_ended, stream.is_lagging) == (True, True, False)
+
+
+def test_who_reads_again_in_time_lags_no_longer() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=60_000))
+    stream.take()
+    stream.is_clogged = True
+    stage.home.append("a0", 2)
+    stage.settle()
+    stage.pass_time(20_000)
+    stream.unclog()
+    stage.settle()
+    assert not stream.is_lagging
+    assert seqs(stream.take(), "a0") == [2]
+    stage.pass_time(20_000)
+    assert not stream.is_closed
 
 
 def test_a_client_that_leaves_is_followed_for_no_longer() -> None:
@@ -238,3 +255,40 @@ def test_coming_back_with_the_last_id_goes_on_behind_it() -> None:
     assert told is not None
     second, _ = follow(stage, Followed(stage, {name: seq for name, (seq, _) in told.items()}))
     assert seqs(second.take(), "a0") == [5, 6, 7, 8, 9, 10]
+
+
+def test_records_behind_a_loss_begin_where_it_ends() -> None:
+    stage = LiveStage()
+    stage.home.put("a0", cap_records=2)
+    stage.home.append("a0", *range(5))
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    tombstone, record, _ = stream.take()
+    assert (tombstone.data["gap_to"], record.data["from_seq"], record.data["to_seq"]) == (3, 3, 5)
+
+
+def test_of_many_topics_a_clogged_stream_reads_no_more_than_a_few() -> None:
+    stage = LiveStage()
+    topics = [f"t{number}-1" for number in range(50)]
+    for topic in topics:
+        stage.away.append(topic, 1)
+    following = Followed(stage, dict.fromkeys(topics, 0))
+    stream = FakeStream()
+    stream.is_clogged = False
+    sse = SseStream(
+        stream,
+        stage.feeds,
+        stage.home.loop,
+        stage.clock,
+        following,
+        lambda name: wanted(name),
+        stream,
+    )
+    sse.begin()
+    stream.is_clogged = True
+    stage.settle()
+    assert len(stream.take()) <= 2 * AT_ONCE_MAX
+    stream.unclog()
+    stage.settle()
+    stream.unclog()
+    stage.settle()
+    assert following.seqs == [1] * 50
