@@ -67,6 +67,8 @@ class _KnownAppend(AppendRequest, forbid_unknown_fields=True, gc=False):
 
     records: list[_KnownRecord]  # type: ignore[assignment]
     config: _KnownPatch | None = None
+    disable_backpressure: bool = False
+    """The API names it, so it is no reason to look closer."""
 
 
 class DeleteBody(msgspec.Struct, gc=False):
@@ -102,8 +104,10 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
             return refusal
     if not is_utf8(body):
         return _not_utf8()
+    # Nothing in a short one can be deep, whatever its fields are.
+    decoder = _append if len(body) <= 2 * CONTROL_DEPTH_MAX else _known_append
     try:
-        request = _known_append.decode(body)
+        request = decoder.decode(body)
     except (msgspec.DecodeError, RecursionError):
         decoded = _decode_unknown(body)
         if isinstance(decoded, Refusal):
@@ -145,10 +149,11 @@ def _refuse_deep(records: list[NewRecord]) -> Refusal | None:
 
 def _decode_unknown(body: bytes) -> AppendRequest | Refusal:
     """One that may have fields which mean nothing, or is wrong."""
-    if is_too_deep(body, APPEND_DEPTH_MAX):
+    is_deep = is_too_deep(body, CONTROL_DEPTH_MAX)
+    if is_deep and is_too_deep(body, APPEND_DEPTH_MAX):
         return _too_deep(DATA_TOO_DEEP)
     request = decode_body(_append.decode, body)
-    if isinstance(request, Refusal) or not is_too_deep(body, CONTROL_DEPTH_MAX):
+    if isinstance(request, Refusal) or not is_deep:
         return request
     if are_too_deep(_control_parts(body, request), CONTROL_DEPTH_MAX):
         return _too_deep(f"{CONTROL_DEPTH_MAX} levels beside data and meta")
