@@ -237,7 +237,7 @@ def test_what_was_lost_is_told_with_where_it_goes_on(socket: WsClient, api: Api,
         "epoch": told["epoch"],
         "to_seq": 2,
     }
-    assert _data(socket.expect("record", from_seq=1, to_seq=4)) == [3, 4]
+    assert _data(socket.expect("record", from_seq=2, to_seq=4)) == [3, 4]
 
 
 def test_a_topic_that_is_deleted_is_said_and_others_go_on(socket: WsClient, api: Api, topic: str) -> None:

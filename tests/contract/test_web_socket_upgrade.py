@@ -13,6 +13,8 @@ from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.ws_client import NONCE, Closed, WsClient, masked, upgrade_request
 
+pytestmark = pytest.mark.http1
+
 KEY = "key-of-an-administrator"
 
 
