@@ -50,6 +50,7 @@ logger = logging.getLogger("topicsd.worker")
 
 SWITCH_SECONDS = 0.0005
 PATIENCE_CHECK_SECONDS = 1.0
+LOOKED_AT_ONCE = 1000
 # With a disk that failed there is nothing to wait for but answers that are on their way.
 FAILED_DRAIN_SECONDS = 1.0
 CROSSING_SECONDS = 0.05
@@ -205,11 +206,19 @@ class Worker:
             self._dispatch.keys = parse_keys(payload.decode())
             asked(b"taken")
 
-    def _check_patience(self) -> None:
+    def _check_patience(self, lanes: list[Connection] | None = None) -> None:
+        """Look at all connections, at so many in one turn of the loop; `lanes` are those that are left."""
+        if lanes is None:
+            lanes = list(self._lanes)
         now = self._clock.monotonic()
-        for lane in list(self._lanes):
-            lane.check_patience(now)
-        self._loop.call_later(PATIENCE_CHECK_SECONDS, self._check_patience)
+        for lane in lanes[-LOOKED_AT_ONCE:]:
+            if lane in self._lanes:
+                lane.check_patience(now)
+        del lanes[-LOOKED_AT_ONCE:]
+        if lanes:
+            self._loop.call_soon(self._check_patience, lanes)
+        else:
+            self._loop.call_later(PATIENCE_CHECK_SECONDS, self._check_patience)
 
     # -- the end -------------------------------------------------------------------------------------------
 
