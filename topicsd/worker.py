@@ -54,6 +54,7 @@ LOOKED_AT_ONCE = 1000
 # With a disk that failed there is nothing to wait for but answers that are on their way.
 FAILED_DRAIN_SECONDS = 1.0
 CROSSING_SECONDS = 0.05
+HEARING_SECONDS = 0.25
 EXIT_REFUSED = 3
 EXIT_STORAGE_FAILED = 4
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -232,6 +233,8 @@ class Worker:
     async def _drain(self) -> None:
         """Take nothing new, answer what was read; bounded by the drain's time."""
         seconds: float = self._spec.settings.drain_seconds
+        started = self._clock.monotonic()
+        self._slot.connections = len(self._lanes)
         if self._slot.state is WorkerState.READY:
             self._slot.state = WorkerState.DRAINING
         else:
@@ -253,10 +256,15 @@ class Worker:
                 # What comes over the links is answered as long as another worker may still ask.
                 await self._dispatch.answered_all()
                 self._slot.connections = len(self._lanes)
-                while self._peers.is_anyone_draining() and not self._is_hasty:
+                while not self._is_hasty and self._may_be_asked(started):
                     self._changed.clear()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._changed.wait(), CROSSING_SECONDS / 2)
+
+    def _may_be_asked(self, started: float) -> bool:
+        """When all are told to end at once, some hear it later, and have requests for topics of this shard."""
+        is_young = self._clock.monotonic() - started < HEARING_SECONDS
+        return self._peers.is_anyone_draining() or (is_young and self._peers.is_anyone_ready())
 
     # -- the board -----------------------------------------------------------------------------------------
 

@@ -52,11 +52,14 @@ class Peers:
 
     def is_anyone_draining(self) -> bool:
         """Whether another worker, which ends too, still has connections."""
-        return any(
-            slot.state is WorkerState.DRAINING and slot.connections
-            for shard, slot in enumerate(self._board)
-            if shard != self._shard
-        )
+        return any(slot.state is WorkerState.DRAINING and slot.connections for slot in self._others())
+
+    def is_anyone_ready(self) -> bool:
+        """Whether another worker goes on, or has not heard yet that it is to end too."""
+        return any(slot.state is WorkerState.READY for slot in self._others())
+
+    def _others(self) -> list[Slot]:
+        return [slot for shard, slot in enumerate(self._board) if shard != self._shard]
 
     def topics_elsewhere(self) -> int:
         """As of the last beats."""

@@ -59,3 +59,12 @@ def test_what_others_have_is_theirs_alone(small: SmallBoard, clock: ManualClock)
     assert not peers.is_anyone_draining()
     small.board.slot(2).state = WorkerState.DRAINING
     assert peers.is_anyone_draining()
+
+
+def test_one_that_has_not_heard_of_the_end_may_still_ask(small: SmallBoard, clock: ManualClock) -> None:
+    peers = Peers(small.board, clock, 1)
+    small.board.slot(1).state = WorkerState.DRAINING
+    assert peers.is_anyone_ready()
+    for shard in (0, 2):
+        small.board.slot(shard).state = WorkerState.DRAINING
+    assert not peers.is_anyone_ready()
