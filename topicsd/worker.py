@@ -262,7 +262,7 @@ class Worker:
                         await asyncio.wait_for(self._changed.wait(), CROSSING_SECONDS / 2)
 
     def _may_be_asked(self, started: float) -> bool:
-        """When all are told to end at once, some hear it later, and have requests for topics of this shard."""
+        """When all are told to end at once, some hear it later, and still take requests for this shard."""
         is_young = self._clock.monotonic() - started < HEARING_SECONDS
         return self._peers.is_anyone_draining() or (is_young and self._peers.is_anyone_ready())
 
