@@ -38,6 +38,8 @@ class StageLink(LinkPool):
     def __init__(self, stage: LiveStage) -> None:
         self._stage = stage
         self.is_cut = False
+        self.is_full = False
+        """It takes nothing more just now, and says so at once."""
         self.question_count = 0
         self._under_way: dict[int, tuple[Asked, Done]] = {}
 
@@ -45,6 +47,9 @@ class StageLink(LinkPool):
         assert (name, kind) == ("1", LinkKind.FEED)
         question = Question(done)
         loop = self._stage.home.loop
+        if self.is_full:
+            done(NEVER_SENT)
+            return question
         if self.is_cut:
             loop.call_soon(done, NEVER_SENT)
             return question

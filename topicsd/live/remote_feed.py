@@ -92,6 +92,7 @@ class RemoteFeed:
         self._on_unused = on_unused
         self._count = 0
         self._pull: Question | None = None
+        self._is_pulling = False
         self._at: tuple[int, int | None] = (0, None)
         """The cursor of the pull, or of the last one."""
         self._pieces: dict[tuple[int, int | None], Piece] = {}
@@ -166,8 +167,10 @@ class RemoteFeed:
         )
         payload = encode_question(question)
         told = self._pulled if waits else partial(self._answered, cursor)
+        self._is_pulling = waits or self._is_pulling
         asked = self._ways.links.call(str(self._shard), LinkKind.FEED, payload, told)
-        if waits:
+        # A link that takes nothing more has said so by now.
+        if waits and self._is_pulling:
             self._pull = asked
 
     def _begin_pull(self, cursor: tuple[int, int | None]) -> None:
@@ -176,6 +179,7 @@ class RemoteFeed:
 
     def _pulled(self, answer: bytes | None) -> None:
         self._pull = None
+        self._is_pulling = False
         if not answer:
             self._lose(self._not_reached())
             return

@@ -182,6 +182,21 @@ def test_an_owner_that_dies_is_told_once_and_followed_again() -> None:
     assert got.seqs == [1, 2, 3, 4]
 
 
+def test_a_link_that_takes_no_question_just_now_is_asked_over_again() -> None:
+    stage = LiveStage()
+    stage.away.append("t1", 1)
+    got = Collector(stage.feeds.feed(wanted("t1")))
+    stage.settle()
+    stage.link.is_full = True
+    stage.away.append("t1", 2)
+    stage.settle()
+    stage.link.is_full = False
+    stage.pass_time(1000)
+    stage.away.append("t1", 3)
+    stage.settle()
+    assert got.seqs == [1, 2, 3]
+
+
 def test_a_topic_that_was_made_anew_there_is_told() -> None:
     stage = LiveStage()
     stage.away.append("t1", 1, 2, 3)
