@@ -34,6 +34,8 @@ from typing import Final
 
 import msgspec
 
+from shared.contract import NUMBER_MAX
+
 MAP_TOPICS_MAX: Final = 64
 TOKEN_CHARACTERS_MAX: Final = 32 << 10
 
@@ -56,7 +58,7 @@ def cursor_token(names: Sequence[str], seqs: Sequence[int], epochs: Sequence[int
 
 def read_token(token: str, names: Sequence[str]) -> dict[str, tuple[int, int | None]] | None:
     """Seq and epoch by name, the epoch None for that of the definition; None when it is no token of these
-    topics. A map may lack some of them."""
+    topics. A map may lack some of them, and have others."""
     if not token.isascii() or len(token) > TOKEN_CHARACTERS_MAX:
         return None
     try:
@@ -74,9 +76,10 @@ def read_token(token: str, names: Sequence[str]) -> dict[str, tuple[int, int | N
         found = _decode(data)
     except msgspec.DecodeError:
         return None
-    if not all(seq >= 0 for seq in found.values()):
+    if not all(0 <= seq <= NUMBER_MAX for seq in found.values()):
         return None
-    return {name: (seq, None) for name, seq in found.items() if name in names}
+    wanted = frozenset(names)
+    return {name: (seq, None) for name, seq in found.items() if name in wanted} or None
 
 
 def _varints(numbers: Iterable[int]) -> bytes:
@@ -94,6 +97,8 @@ def _read_varints(data: bytes) -> list[int] | None:
     for byte in data:
         number |= (byte & 0x7F) << shift
         shift += 7
+        if number > NUMBER_MAX:
+            return None
         if byte < 0x80:
             numbers.append(number)
             number = shift = 0
