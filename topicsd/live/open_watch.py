@@ -52,12 +52,13 @@ class WatchStreams:
         if refusal is not None:
             call.refuse(refusal)
             return
+        stream = call.open_stream(FIELDS)
         opened = _OpenStream(session, self)
-        # First: the one before it writes down how far it came.
+        # Before it begins: the one before it writes down how far it came.
         self._sessions.attach(session, opened)
         session.has_memory = True
         self._streams.add(opened)
-        opened.begin(call.open_stream(FIELDS), self._feeds, self._loop, self._clock)
+        opened.begin(stream, self._feeds, self._loop, self._clock)
 
     def drain(self) -> None:
         for one in list(self._streams):

@@ -15,6 +15,7 @@ Must not know: HTTP, where a topic lives.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -29,6 +30,8 @@ from topicsd.live.piece import Piece, Wanted
 from topicsd.live.stream import Stream
 from topicsd.live.subscription import Subscription
 from topicsd.wal.sync_thread import Loop
+
+logger = logging.getLogger("topicsd.live")
 
 LAGGING_SECONDS: Final = 5.0
 CLOGGED_SECONDS_MAX: Final = 30.0
@@ -110,7 +113,6 @@ class SseStream:
         self._spoke_at = clock.monotonic()
         stream.on_ready = self._ready
         stream.on_lost = self._end
-        stream.write(sse_frames.OPENING)
         self._timer = loop.call_later(following.heartbeat_ms / 1000, self._beat)
         self._pace = Pace(lambda: stream.is_clogged)
         paced: Callable[[Feed], Feed] = self._pace.feed if len(following.names) > AT_ONCE_MAX else _unpaced
@@ -122,8 +124,15 @@ class SseStream:
         ]
 
     def begin(self) -> None:
-        for subscription in list(self._subscriptions):
-            subscription.go_on()
+        try:
+            self._stream.write(sse_frames.OPENING)
+            for subscription in list(self._subscriptions):
+                subscription.go_on()
+        except Exception:
+            # A mistake of ours. The answer has begun, and says it by its end; the session is free again.
+            logger.exception("a stream could not begin")
+            self._stream.close()
+            self._end()
 
     # -- what the subscriptions find -----------------------------------------------------------------------
 

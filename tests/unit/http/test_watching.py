@@ -264,3 +264,39 @@ def test_when_the_process_ends_streams_end_and_none_begins(worker: Capped) -> No
     assert b'"shutting_down"' in first.way.said
     worker.dispatch.watching.opening.open(second, None)
     assert second.status == 503
+
+
+class NoWayCall(StreamCall, kw_only=True, eq=False):
+    """Its connection cannot be made a stream."""
+
+    def open_stream(self, fields: bytes) -> Way:
+        raise RuntimeError("the transport is closed")
+
+
+class DeafWay(Way):
+    def write(self, data: bytes) -> None:
+        if self.said:
+            raise RuntimeError("the transport is closed")
+        super().write(data)
+
+
+class DeafCall(StreamCall, kw_only=True, eq=False):
+    """What is written behind the beginning fails."""
+
+    def open_stream(self, fields: bytes) -> Way:
+        self.status, self.way = 200, DeafWay()
+        return self.way
+
+
+@pytest.mark.parametrize(("kind", "status"), [(NoWayCall, 500), (DeafCall, 200)])
+def test_a_stream_that_cannot_begin_is_over(worker: Capped, kind: type[StreamCall], status: int) -> None:
+    wid = session_of(worker)
+    failed, after = kind(wid, "", NO_FIELDS, b"", 0.0), stream_call(wid)
+    entering(worker, failed)(_pack(""))
+    assert (failed.status, left(worker), worker.here.sse_connections) == (status, 1, 0)
+    assert failed.way is None or failed.way.is_closed
+    entering(worker, after)(_pack(""))
+    assert after.way is not None
+    assert (left(worker), worker.here.sse_connections) == (0, 1)
+    worker.settle()
+    assert b"event: caught-up" in after.way.said
