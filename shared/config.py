@@ -182,6 +182,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 8_000_000
 
+    max_producers: Annotated[
+        int,
+        Setting(
+            help="Producers that a topic remembers the last write of; 0 is unlimited.",
+            unit="producers",
+            minimum=0,
+            maximum=1_000_000,
+        ),
+    ] = 4096
+
     max_topics: Annotated[
         int,
         Setting(

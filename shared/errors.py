@@ -32,6 +32,8 @@ TOPIC_EXISTS_INCOMPATIBLE: Final = "topic_exists_incompatible"
 TOPIC_NOT_EMPTY: Final = "topic_not_empty"
 NOT_A_QUEUE: Final = "not_a_queue"
 IDEMPOTENCY_MISMATCH: Final = "idempotency_mismatch"
+HEAD_MISMATCH: Final = "head_mismatch"
+PRODUCER_GAP: Final = "producer_gap"
 GONE: Final = "gone"
 PAYLOAD_TOO_LARGE: Final = "payload_too_large"
 URI_TOO_LONG: Final = "uri_too_long"
@@ -67,6 +69,8 @@ STATUS: Final[dict[str, int]] = {
     TOPIC_NOT_EMPTY: 409,
     NOT_A_QUEUE: 409,
     IDEMPOTENCY_MISMATCH: 409,
+    HEAD_MISMATCH: 409,
+    PRODUCER_GAP: 409,
     GONE: 410,
     PAYLOAD_TOO_LARGE: 413,
     URI_TOO_LONG: 414,

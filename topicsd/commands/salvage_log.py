@@ -272,7 +272,7 @@ class Salvage:
             case control_frame.LostRange():
                 self._lose(topic, control.first - 1)
                 del self._missing[topic.topic_id]
-            case control_frame.Idempotency():
+            case control_frame.Idempotency() | control_frame.Producer():
                 self._lose(topic, control.first_seq - 1)
                 del self._missing[topic.topic_id]
             case control_frame.Delete():

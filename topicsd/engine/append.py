@@ -14,6 +14,7 @@ import msgspec
 
 from shared.errors import (
     BATCH_TOO_LARGE,
+    HEAD_MISMATCH,
     INVALID_REQUEST,
     RECORD_TOO_LARGE,
     TOPIC_FULL,
@@ -21,16 +22,16 @@ from shared.errors import (
     Refusal,
 )
 from topicsd.engine.ceilings import raise_ceiling
-from topicsd.engine.dedupe import KeyedWrite
 from topicsd.engine.encode_records import Encoded, encode_records, whole_frames
-from topicsd.engine.keyed_write import Key, key_of, settled_by_key
+from topicsd.engine.keyed_write import Key, key_of
+from topicsd.engine.producer_write import ProducerKey, producer_of
 from topicsd.engine.requests import Appended, AppendRequest, Reply
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import keep_to_caps, log_expired
-from topicsd.wal.control_frame import Idempotency, encode_control
+from topicsd.wal.control_frame import encode_control
 
 
 def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -> None:
@@ -52,15 +53,19 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
         # Before the key is looked at, which belongs to the epoch; nothing joins before the creation does.
         topic.epoch = shard.log.batch.next_ordinal
     now_ms = shard.clock.now_ms()
-    key: Key | None = None
-    if request.idempotency_key is not None:
-        keyed = key_of(topic, request)
+    key: Key | ProducerKey | None = None
+    if request.idempotency_key is not None or request.producer is not None:
+        producer = request.producer
+        keyed = key_of(topic, request) if producer is None else producer_of(request, producer)
         if isinstance(keyed, Refusal):
             reply(keyed)
             return
-        if keyed is not None and settled_by_key(shard, topic, keyed, now_ms, reply):
+        if keyed is not None and keyed.settles(shard, topic, now_ms, reply):
             return
         key = keyed
+    if request.expected_head is not None and request.expected_head != topic.next_seq - 1:
+        reply(_refuse_head(request.expected_head, topic))
+        return
     ts = now_ms if now_ms > topic.last_ts else topic.last_ts
     records = request.records
     settings = shard.settings
@@ -85,6 +90,12 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
     pending = PendingAppend(shard, topic, encoded, ts, key, reply, created)
     topic.last_ts = ts
     _join(shard, topic, pending, now_ms)
+
+
+def _refuse_head(expected: int, topic: Topic) -> Refusal:
+    head = topic.next_seq - 1
+    message = f"expected_head: is {expected}, the head is {head} with what is on its way"
+    return Refusal(HEAD_MISMATCH, message, {"field": "expected_head", "head_seq": head})
 
 
 def _refuse_count(count: int, bound: int) -> Refusal:
@@ -157,8 +168,7 @@ def _frames_ahead(shard: ShardState, topic: Topic, pending: PendingAppend) -> li
         frames.append(encode_create(topic))
     key = pending.key
     if key is not None:
-        shard.keyed[key.digest] = pending
-        control = Idempotency(key.digest, key.records, topic.next_seq, len(pending.encoded[1]))
+        control = key.begin(pending)
         if not topic.is_ephemeral:  # What forgets its records forgets their keys.
             frames.append(encode_control(control, topic_id=topic.topic_id, ts=pending.ts))
     return frames
@@ -187,7 +197,7 @@ class PendingAppend(TopicEntry):
         topic: Topic,
         encoded: Encoded,
         ts: int,
-        key: Key | None,
+        key: Key | ProducerKey | None,
         reply: Reply,
         created: bool,
     ) -> None:
@@ -231,7 +241,7 @@ class PendingAppend(TopicEntry):
         # In the order of its fields: by name they would cost more than the rest of the answer.
         answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)
         if self.key is not None:
-            self._remember_key(self.key)
+            self.key.keep(self)
         if topic.waiters is not None:
             self.shard.watch.wake(topic)
         tell(self.reply, answer)
@@ -244,20 +254,14 @@ class PendingAppend(TopicEntry):
         topic.next_seq = self.first_seq
         topic.last_ts = self.ts_before
         topic.pending_bytes -= self.encoded[2]
+        if self.key is not None:
+            self.key.give_back(self)
         if self.created:
             self.shard.remove_topic(topic)
 
     def refuse(self, refusal: Refusal) -> None:
         if self.key is not None:
-            del self.shard.keyed[self.key.digest]
+            self.key.give_back(self)
         tell(self.reply, refusal)
         for reply in self.also_waiting or ():
             tell(reply, refusal)
-
-    def _remember_key(self, key: Key) -> None:
-        shard, topic = self.shard, self.topic
-        del shard.keyed[key.digest]
-        write = KeyedWrite(key.records, self.first_seq, len(self.encoded[1]))
-        shard.dedupe.add(
-            key.digest, write, topic.config.idempotency_window_ms, self.ts, not topic.is_ephemeral
-        )

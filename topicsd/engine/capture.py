@@ -127,4 +127,5 @@ def _entry(topic: Topic, complete_to: int, ceiling: int, holds: bool) -> TopicEn
         last_ts=topic.last_ts,
         windows_ms=list(topic.windows_ms),
         segments=[],
+        sections=topic.producers.section() if holds and topic.producers is not None else {},
     )

@@ -5,14 +5,18 @@ Must not know: how an append is done.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from shared.errors import IDEMPOTENCY_MISMATCH, INVALID_REQUEST, THROTTLED, Refusal
-from topicsd.engine.dedupe import key_digest
+from topicsd.engine.dedupe import KeyedWrite, key_digest
 from topicsd.engine.encode_records import records_digest
 from topicsd.engine.requests import Appended, AppendRequest, Reply
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
+from topicsd.wal.control_frame import Control, Idempotency
+
+if TYPE_CHECKING:
+    from topicsd.engine.append import PendingAppend
 
 KEY_CHARACTERS_MAX = 256
 
@@ -20,6 +24,26 @@ KEY_CHARACTERS_MAX = 256
 class Key(NamedTuple):
     digest: bytes
     records: bytes
+
+    def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+        return settled_by_key(shard, topic, self, now_ms, reply)
+
+    def begin(self, pending: PendingAppend) -> Control:
+        """The write joins the log; the frame in front of its records."""
+        pending.shard.keyed[self.digest] = pending
+        return Idempotency(self.digest, self.records, pending.first_seq, len(pending.encoded[1]))
+
+    def keep(self, pending: PendingAppend) -> None:
+        """It is published."""
+        shard, topic = pending.shard, pending.topic
+        del shard.keyed[self.digest]
+        write = KeyedWrite(self.records, pending.first_seq, len(pending.encoded[1]))
+        window_ms = topic.config.idempotency_window_ms
+        shard.dedupe.add(self.digest, write, window_ms, pending.ts, not topic.is_ephemeral)
+
+    def give_back(self, pending: PendingAppend) -> None:
+        """It is not on its way any more; more than once when it came to nothing."""
+        pending.shard.keyed.pop(self.digest, None)
 
 
 def key_of(topic: Topic, request: AppendRequest) -> Key | Refusal | None:
@@ -38,7 +62,7 @@ def settled_by_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply
     """Whether the key says what the answer is, or will be: of a write before, or of one on its way."""
     on_its_way = shard.keyed.get(key.digest)
     if on_its_way is not None:
-        assert on_its_way.key is not None
+        assert isinstance(on_its_way.key, Key)
         if on_its_way.key.records != key.records:
             reply(_mismatch())
         else:

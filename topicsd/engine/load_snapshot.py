@@ -16,6 +16,7 @@ from topicsd.checkpoint.snapshot_format import Snapshot, TopicEntry
 from topicsd.engine.active_file import ActiveFile
 from topicsd.engine.dedupe import KeyColumns
 from topicsd.engine.lost_range import LostRange
+from topicsd.engine.producers import producers_of
 from topicsd.engine.retention import move_earliest
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
@@ -79,6 +80,7 @@ def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore) -> Topic:
     topic.ttl_logged = entry.ttl_logged
     topic.last_ts = entry.last_ts
     topic.complete_to = entry.complete_to
+    topic.producers = producers_of(entry.sections)
     for lost in entry.lost:
         topic.lost.add(LostRange(*lost))
     runs: list[Run] = [_run(shard, topic, segment, hot) for segment in entry.segments]

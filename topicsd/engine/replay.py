@@ -12,6 +12,8 @@ from __future__ import annotations
 from topicsd.engine.dedupe import KeyedWrite
 from topicsd.engine.delete import apply_delete
 from topicsd.engine.lost_range import LostRange
+from topicsd.engine.producer_write import keep_produced
+from topicsd.engine.producers import Produced
 from topicsd.engine.retention import evict_again
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
@@ -145,6 +147,9 @@ class Replay:
                 found.ceiling = control.ceiling
             case control_frame.Idempotency():
                 self._remember_key(found, control, ts)
+            case control_frame.Producer():
+                write = Produced(control.producer_seq, control.first_seq, control.count, ts)
+                keep_produced(shard, found, control.producer, write)
             case control_frame.LostRange():
                 if not found.head + 1 == control.first <= control.last:
                     gap = f"{control.first} to {control.last}"

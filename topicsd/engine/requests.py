@@ -27,10 +27,18 @@ class NewRecord(msgspec.Struct, gc=False):
     meta: msgspec.Raw = NO_META
 
 
+class Producer(msgspec.Struct, gc=False):
+    """Who writes, and the number that this write has there."""
+
+    id: str
+    seq: int
+
+
 class AppendRequest(msgspec.Struct, gc=False):
     """`node` is for the records that name none; `create` is the topic's own `auto_create` unless given.
 
-    With `disable_backpressure` it is refused at the bounds, but not before.
+    With `disable_backpressure` it is refused at the bounds, but not before. `expected_head` is the highest
+    seq that may have been given out before it.
     """
 
     records: list[NewRecord]
@@ -39,9 +47,13 @@ class AppendRequest(msgspec.Struct, gc=False):
     create: bool | None = None
     config: TopicConfigPatch | None = None
     disable_backpressure: bool = False
+    expected_head: int | None = None
+    producer: Producer | None = None
 
 
 class Appended(msgspec.Struct, gc=False, frozen=True):
+    """Of a producer's write before its last one it is not known where its records are: its seqs are 0."""
+
     topic: str
     first_seq: int
     last_seq: int

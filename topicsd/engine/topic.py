@@ -16,16 +16,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from shared.contract import DURABILITIES, TopicConfig
 from topicsd.engine.lost_range import LostRanges
+from topicsd.engine.producers import Producers
 from topicsd.engine.run import Run
 from topicsd.engine.tail_run import TailRun
 from topicsd.scheduler.priority import base_priority
 from topicsd.segment.entry import SegmentName
 
+if TYPE_CHECKING:
+    from topicsd.engine.append import PendingAppend
+
 NEVER = 1 << 63
+_NONE: Final[dict[str, list[PendingAppend]]] = {}
 
 
 def _next_seq(run: Run) -> int:
@@ -74,6 +79,8 @@ class Topic:
         "next_config",
         "next_seq",
         "pending_bytes",
+        "producers",
+        "producing",
         "raised_at_ms",
         "raised_head",
         "rejects",
@@ -117,6 +124,10 @@ class Topic:
         self.waiters: dict[Callable[[], None], bool] | None = None
         """Called once something was published, or the topic is gone (`watch.py`)."""
         self.lost = LostRanges()
+        self.producers: Producers | None = None
+        """None when nobody ever numbered a write to it."""
+        self.producing = _NONE
+        """Numbered writes on their way, by their producer, in order; most topics share the empty one."""
         self.run = TailRun(1, in_memory=self.is_ephemeral)
         """What is published goes behind it."""
         self.runs: list[Run] = [self.run]

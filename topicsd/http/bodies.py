@@ -24,7 +24,7 @@ from shared.json_bounds import (
     may_hold_nul,
 )
 from topicsd.engine.encode_records import refuse_lengths
-from topicsd.engine.requests import NO_META, AppendRequest, NewRecord
+from topicsd.engine.requests import NO_META, AppendRequest, NewRecord, Producer
 from topicsd.http.large_bodies import control_look, look_at_append, needs_look
 
 T = TypeVar("T")
@@ -58,6 +58,10 @@ class _KnownRecord(NewRecord, forbid_unknown_fields=True, gc=False):
     pass
 
 
+class _KnownProducer(Producer, forbid_unknown_fields=True, gc=False):
+    pass
+
+
 class _KnownPatch(TopicConfigPatch, frozen=True, forbid_unknown_fields=True):
     pass
 
@@ -69,6 +73,7 @@ class _KnownAppend(AppendRequest, forbid_unknown_fields=True, gc=False):
     config: _KnownPatch | None = None
     disable_backpressure: bool = False
     """The API names it, so it is no reason to look closer."""
+    producer: _KnownProducer | None = None
 
 
 class DeleteBody(msgspec.Struct, gc=False):
@@ -295,6 +300,8 @@ def _refuse_nul(request: AppendRequest) -> Refusal | None:
     refusal = refuse_nul_in("node", [request.node]) or refuse_nul_in(
         "idempotency_key", [request.idempotency_key]
     )
+    if request.producer is not None:
+        refusal = refusal or refuse_nul_in("producer.id", [request.producer.id])
     for index, record in enumerate(request.records):
         # Most have neither, and there may be many.
         if record.tag or record.node:

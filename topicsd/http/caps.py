@@ -23,6 +23,7 @@ import msgspec
 from shared.errors import NOT_READY, THROTTLED, Refusal
 from shared.link import FRONT, LinkKind, LinkPool
 from topicsd.engine.keyed_write import Key, key_of
+from topicsd.engine.producer_write import is_produced
 from topicsd.engine.requests import AppendRequest
 from topicsd.engine.shard_state import ShardState
 from topicsd.http.peers import Peers
@@ -128,6 +129,8 @@ class Caps:
     def _is_known(self, name: str, request: AppendRequest) -> bool:
         """Whether it adds nothing: it was done before, or is on its way."""
         topic = self._state.topics.get(name)
+        if topic is not None and request.producer is not None:
+            return is_produced(topic, request.producer)
         key = None if topic is None else key_of(topic, request)
         if topic is None or not isinstance(key, Key):
             return False

@@ -2,9 +2,9 @@
 
 F1  What the owner never got is 503, at once: the client asks again.
 F2  What it got and did not answer is in doubt when it changes something. An append with an idempotency key
-    is asked again until the owner is back, and the key finds out what became of it; so it has one answer,
-    and no 504 unless the owner stays away. The owner is told how long ago it was asked first: where its
-    window has gone by, or is off, the key protects nothing and the answer is 504.
+    or a producer is asked again until the owner is back, and that finds out what became of it; so it has
+    one answer, and no 504 unless the owner stays away. The owner is told how long ago it was asked first:
+    where its window has gone by, or is off, the key protects nothing and the answer is 504.
 F3  Other writes are 504 then. To ask them again is not the same: another client's write may lie between,
     and they say how much they did. Reads are 503.
 F4  A client that leaves, or a process that ends, hurries what waits at the owner.
@@ -42,6 +42,7 @@ WAITS: Final = frozenset({"diff"}) | STREAMS
 
 class _Keyed(msgspec.Struct, gc=False):
     idempotency_key: str | None = None
+    producer: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decode_key = msgspec.json.Decoder(_Keyed).decode
@@ -138,7 +139,8 @@ class Foreign:
         if asked.idempotency_key:
             return True
         try:
-            return bool(_decode_key(asked.body).idempotency_key)
+            keyed = _decode_key(asked.body)
+            return bool(keyed.idempotency_key) or bytes(keyed.producer) != b"null"
         except (msgspec.DecodeError, RecursionError):
             return False
 

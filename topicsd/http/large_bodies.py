@@ -17,6 +17,7 @@ import msgspec
 from shared.config import Settings
 from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
 from topicsd.engine.keyed_write import KEY_CHARACTERS_MAX
+from topicsd.engine.producer_write import PRODUCER_CHARACTERS_MAX
 
 CONTROL_BODY_BYTES: Final = 256 << 10
 APPEND_BODY_BYTES: Final = 4 << 20
@@ -26,6 +27,8 @@ FIELD_BYTES_MAX: Final = CONTROL_BODY_BYTES
 _RECORD_BYTES_MIN: Final = 11
 # A character of a text may be written as \u0061, and there are its quotation marks.
 _ESCAPED: Final = 6
+# An id of the greatest length in its longest spelling, a number, and room for white space.
+PRODUCER_BYTES_MAX: Final = 2 * _ESCAPED * PRODUCER_CHARACTERS_MAX + 1024
 _NOTHING: Final = msgspec.Raw(b"")
 
 
@@ -52,6 +55,7 @@ class _RawAppend(msgspec.Struct, gc=False):
     records: list[_RawRecord] = []
     node: msgspec.Raw = _NOTHING
     idempotency_key: msgspec.Raw = _NOTHING
+    producer: msgspec.Raw = _NOTHING
 
 
 _raw_append = msgspec.json.Decoder(_RawAppend)
@@ -80,6 +84,8 @@ def look_at_append(body: bytes, limits: Settings) -> Refusal | None:
     # A character beyond the first 65,536 is written with two of them.
     if len(request.idempotency_key) > 2 * _ESCAPED * KEY_CHARACTERS_MAX + 2:
         return _too_long("idempotency_key", KEY_CHARACTERS_MAX, "characters")
+    if len(request.producer) > PRODUCER_BYTES_MAX:
+        return _too_long("producer", PRODUCER_BYTES_MAX, "bytes")
     for index, record in enumerate(request.records):
         if len(record.tag) > _ESCAPED * tag_max + 2:
             return _too_long(f"records[{index}].tag", tag_max, "bytes")

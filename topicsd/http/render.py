@@ -47,6 +47,8 @@ class _ReadEnd(msgspec.Struct, gc=False):
 
 def render_appended(answer: Appended, with_seqs: bool, elapsed_us: int) -> bytes:
     first, last = answer.first_seq, answer.last_seq
+    if not first:
+        return encode(_older(answer, with_seqs, elapsed_us))
     return encode(
         _Append(
             answer.topic,
@@ -61,6 +63,13 @@ def render_appended(answer: Appended, with_seqs: bool, elapsed_us: int) -> bytes
             _Performance(elapsed_us / 1000),
         )
     )
+
+
+def _older(answer: Appended, with_seqs: bool, elapsed_us: int) -> _Append:
+    """Where its records are is not known any more."""
+    seqs: list[int] | UnsetType = [] if with_seqs else UNSET
+    performance = _Performance(elapsed_us / 1000)
+    return _Append(answer.topic, 0, 0, seqs, answer.head_seq, 0, False, True, answer.durability, performance)
 
 
 def render_read(answer: ReadAnswer, elapsed_us: int) -> list[bytes | memoryview]:

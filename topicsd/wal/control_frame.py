@@ -65,6 +65,15 @@ class Idempotency(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
+class Producer(msgspec.Struct, frozen=True, array_like=True):
+    """The producer's own seq of the Append frames behind it in the same batch."""
+
+    producer: str
+    producer_seq: int
+    first_seq: int
+    count: int
+
+
 class LostRange(msgspec.Struct, frozen=True, array_like=True):
     """Seqs that were given out and whose records are gone; the head is at least `last`."""
 
@@ -103,6 +112,7 @@ Control = (
     | EvictWatermark
     | HeadWatermark
     | Idempotency
+    | Producer
     | LostRange
     | WatchSession
 )
@@ -115,6 +125,7 @@ _TYPES: dict[type[Control], FrameType] = {
     EvictWatermark: FrameType.EVICT_WATERMARK,
     HeadWatermark: FrameType.HEAD_WATERMARK,
     Idempotency: FrameType.IDEMPOTENCY,
+    Producer: FrameType.PRODUCER,
     LostRange: FrameType.LOST_RANGE,
     WatchSession: FrameType.WATCH_SESSION,
 }

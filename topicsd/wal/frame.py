@@ -62,6 +62,7 @@ class FrameType(IntEnum):
     WATCH_SESSION = 16
     CURSOR = 17
     LOST_RANGE = 18
+    PRODUCER = 19
 
 
 FLAG_TAG = 1

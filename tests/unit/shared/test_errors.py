@@ -32,6 +32,8 @@ def test_the_statuses_are_those_of_the_contract() -> None:
             "topic_not_empty",
             "not_a_queue",
             "idempotency_mismatch",
+            "head_mismatch",
+            "producer_gap",
         },
         410: {"gone"},
         413: {"payload_too_large"},

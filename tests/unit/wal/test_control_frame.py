@@ -24,6 +24,7 @@ CONTROLS: list[Control] = [
     control_frame.EvictWatermark({}),
     control_frame.HeadWatermark(0),
     control_frame.Idempotency(b"k" * 16, b"r" * 16, 1, 10_000),
+    control_frame.Producer("p-ä", 1 << 62, 1, 10_000),
     control_frame.LostRange(11, 266, "crash"),
 ]
 

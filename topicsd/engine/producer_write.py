@@ -1,0 +1,146 @@
+"""A write that its producer has numbered: done once, however often and however late it is sent.
+
+P1  A producer may begin with any seq; from then on each write has the next one. A jump is refused, what was
+    there is answered as a duplicate.
+P2  What is on its way counts: the next write may come before the one in front of it is published, and a
+    repeat waits for the outcome of the first.
+P3  Only the last write's answer is kept. Of an older one it is known that it was done, not where it is.
+
+Must not know: how an append is done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from shared.contract import NUMBER_MAX
+from shared.errors import INVALID_REQUEST, PRODUCER_GAP, THROTTLED, Refusal
+from topicsd.engine.producers import Produced, Producers
+from topicsd.engine.requests import Appended, AppendRequest, Producer, Reply
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.wal import control_frame
+from topicsd.wal.control_frame import Control
+
+if TYPE_CHECKING:
+    from topicsd.engine.append import PendingAppend
+
+PRODUCER_CHARACTERS_MAX = 256
+
+
+def producer_of(request: AppendRequest, producer: Producer) -> ProducerKey | Refusal:
+    if request.idempotency_key is not None:
+        message = "producer: has the place of idempotency_key, send one of them"
+        return Refusal(INVALID_REQUEST, message, {"field": "producer"})
+    length = len(producer.id)
+    if not 0 < length <= PRODUCER_CHARACTERS_MAX:
+        message = f"producer.id: has {length} characters, 1 to {PRODUCER_CHARACTERS_MAX} are allowed"
+        return Refusal(INVALID_REQUEST, message, {"field": "producer.id", "max": PRODUCER_CHARACTERS_MAX})
+    if not 0 <= producer.seq <= NUMBER_MAX:
+        message = f"producer.seq: must be from 0 to {NUMBER_MAX}"
+        return Refusal(INVALID_REQUEST, message, {"field": "producer.seq"})
+    return ProducerKey(producer.id, producer.seq)
+
+
+class ProducerKey(NamedTuple):
+    """What such a write is known by."""
+
+    producer: str
+    producer_seq: int
+
+    def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+        """Whether it says what the answer is, or will be."""
+        on_way = topic.producing.get(self.producer)
+        known = topic.producers.find(self.producer) if topic.producers is not None else None
+        if on_way:
+            last = _seq_of(on_way[-1])
+            if known is None or self.producer_seq > known.producer_seq:
+                place = self.producer_seq - _seq_of(on_way[0])
+                if place < 0:
+                    _wait(on_way[0], lambda answer: reply(_of_older(answer)))
+                    return True
+                if place < len(on_way):
+                    _wait(on_way[place], reply)
+                    return True
+        elif known is not None:
+            last = known.producer_seq
+        else:
+            return self._has_no_room(shard, topic, now_ms, reply)
+        if self.producer_seq > last + 1:
+            message = f"producer.seq: is {self.producer_seq}, the next one of this producer is {last + 1}"
+            detail: dict[str, object] = {"field": "producer.seq", "last_seq": last, "next_seq": last + 1}
+            reply(Refusal(PRODUCER_GAP, message, detail))
+            return True
+        if self.producer_seq == last + 1:
+            return False
+        assert known is not None
+        durability = topic.config.durability
+        first, end = 0, 0
+        if self.producer_seq == known.producer_seq:
+            first, end = known.first_seq, known.first_seq + known.records_count - 1
+        reply(Appended(topic.name, first, end, topic.head, False, True, durability))
+        return True
+
+    def _has_no_room(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+        bound = shard.settings.max_producers
+        known = topic.producers or Producers()
+        coming = sum(name not in known for name in topic.producing)
+        if known.has_room(bound, coming, now_ms):
+            return False
+        message = f'topic "{topic.name}" knows {bound} producers already, TOPICS_MAX_PRODUCERS is its bound'
+        detail: dict[str, object] = {"limit": "max_producers", "max": bound}
+        reply(Refusal(THROTTLED, message, detail, retry_after_ms=1000))
+        return True
+
+    def begin(self, pending: PendingAppend) -> Control:
+        """The write joins the log; the frame in front of its records."""
+        topic = pending.topic
+        if not topic.producing:
+            topic.producing = {}
+        topic.producing.setdefault(self.producer, []).append(pending)
+        return control_frame.Producer(
+            self.producer, self.producer_seq, pending.first_seq, len(pending.encoded[1])
+        )
+
+    def keep(self, pending: PendingAppend) -> None:
+        """It is published."""
+        self.give_back(pending)
+        write = Produced(self.producer_seq, pending.first_seq, len(pending.encoded[1]), pending.ts)
+        keep_produced(pending.shard, pending.topic, self.producer, write)
+
+    def give_back(self, pending: PendingAppend) -> None:
+        """It is not on its way any more; more than once when it came to nothing."""
+        on_way = pending.topic.producing.get(self.producer, [])
+        if pending in on_way:
+            on_way.remove(pending)
+            if not on_way:
+                del pending.topic.producing[self.producer]
+
+
+def keep_produced(shard: ShardState, topic: Topic, producer: str, write: Produced) -> None:
+    if topic.producers is None:
+        topic.producers = Producers()
+    topic.producers.keep(producer, write, shard.settings.max_producers)
+
+
+def is_produced(topic: Topic, producer: Producer) -> bool:
+    """Whether this write was done before, or is on its way."""
+    known = topic.producers.find(producer.id) if topic.producers is not None else None
+    on_way = topic.producing.get(producer.id)
+    last = _seq_of(on_way[-1]) if on_way else -1 if known is None else known.producer_seq
+    return producer.seq <= last
+
+
+def _seq_of(pending: PendingAppend) -> int:
+    assert isinstance(pending.key, ProducerKey)
+    return pending.key.producer_seq
+
+
+def _wait(pending: PendingAppend, reply: Reply) -> None:
+    pending.also_waiting = [*(pending.also_waiting or ()), reply]
+
+
+def _of_older(answer: Appended | Refusal) -> Appended | Refusal:
+    if isinstance(answer, Refusal):
+        return answer
+    return Appended(answer.topic, 0, 0, answer.head_seq, False, True, answer.durability)
