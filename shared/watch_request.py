@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import msgspec
 
+from shared.seek import Seek
+
 
 class WatchRequest(msgspec.Struct, array_like=True, frozen=True):
     """`names`, `from_seqs` and `epochs` are columns: entry i of each is of the same topic."""
 
     names: list[str]
     """Within the prefixes of the key."""
-    from_seqs: list[int | None]
-    """None is from what comes next."""
+    from_seqs: list[int | Seek | None]
+    """None is from what comes next; a place by time or from the end is looked up where the topic is."""
     epochs: list[int | None]
     """Of an earlier reading that is gone on from."""
     key_id: str

@@ -360,3 +360,15 @@ def test_streams_are_counted_over_all_shards_and_given_back_by_a_worker_that_die
 def _opens(server: WholeServer, wid: str) -> bool:
     with EventClient(server.port, f"/v0/watch/{wid}") as stream:
         return stream.read_head().startswith("HTTP/1.1 200")
+
+
+def test_a_place_by_time_or_from_the_end_is_found_in_every_shard(server: WholeServer) -> None:
+    names = [server.topic_of(shard, "sought") for shard in range(SHARDS)]
+    for name in names:
+        append(server, name)
+        append(server, name)
+    for place, seq in (({"from_ts": 0}, 0), ({"last": 1}, 1), ({"from_ts": 1 << 60}, 2)):
+        with RawClient(server.port) as client:
+            body = json.dumps({"topics": dict.fromkeys(names, place)}).encode()
+            told = client.ask("POST", "/v0/watch", body)
+        assert [told.json["topics"][name]["from_seq"] for name in names] == [seq] * SHARDS

@@ -52,6 +52,8 @@ class DiffBody(msgspec.Struct, gc=False):
     include_meta: bool = True
     wait_ms: int = 0
     epoch: int | None = None
+    from_ts: int | None = None
+    last: int | None = None
 
 
 class _KnownRecord(NewRecord, forbid_unknown_fields=True, gc=False):
@@ -175,6 +177,9 @@ def decode_diff(body: bytes) -> DiffBody | Refusal:
         # These are clamped from above.
         for field, value in (("limit", min(request.limit, 0)), ("wait_ms", min(request.wait_ms, 0))):
             refusal = refusal or refuse_number(field, value)
+    if request.from_ts is not None or request.last is not None:
+        is_placed = request.from_seq != 0 or request.epoch is not None
+        refusal = refusal or refuse_seek("", request.from_ts, request.last, is_placed)
     if may_hold_nul(body):
         nodes = [request.node] if isinstance(request.node, str) else request.node
         refusal = refusal or refuse_nul_in("node", nodes)
@@ -339,6 +344,16 @@ def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
             message = f"{field}: has {len(keys)} keys, at most {META_KEYS_MAX} are allowed"
             return Refusal(INVALID_REQUEST, message, {"field": field, "max": META_KEYS_MAX})
     return None
+
+
+def refuse_seek(prefix: str, from_ts: int | None, last: int | None, is_placed: bool) -> Refusal | None:
+    """`is_placed` says that the place is given in another way as well."""
+    refusal = refuse_number(f"{prefix}from_ts", from_ts) or refuse_number(f"{prefix}last", last)
+    if refusal is None and (from_ts is not None) + (last is not None) + is_placed > 1:
+        field = f"{prefix}from_ts" if last is None else f"{prefix}last"
+        message = f"{field}: excludes every other place: from_seq with epoch, from_ts, last, tail"
+        return Refusal(INVALID_REQUEST, message, {"field": field})
+    return refusal
 
 
 def refuse_number(field: str, value: int | None) -> Refusal | None:

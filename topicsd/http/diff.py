@@ -16,10 +16,12 @@ import msgspec
 from shared.config import Settings
 from shared.errors import Refusal
 from shared.histogram import Histogram
+from shared.seek import Seek
 from topicsd.engine.fetch import WaitingRead, read_through
 from topicsd.engine.fill_page import Unfetched
 from topicsd.engine.read import read
 from topicsd.engine.requests import ReadAnswer, ReadRequest
+from topicsd.engine.seek import seek
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.http.bodies import DiffBody, decode_diff
@@ -45,7 +47,23 @@ class Diff:
         if isinstance(body, Refusal):
             call.refuse(body)
             return
-        request = self._request(body)
+        if body.from_ts is not None or body.last is not None:
+            place = Seek(body.from_ts, body.last)
+            seek(self._shard, call.name, place, partial(self._placed, call, body))
+            return
+        self._read(call, body, self._request(body))
+
+    def _placed(self, call: Call, body: DiffBody, cursor: int | Refusal) -> None:
+        try:
+            if isinstance(cursor, Refusal):
+                call.refuse(cursor)
+            else:
+                body.from_seq = cursor
+                self._read(call, body, self._request(body))
+        except Exception as error:
+            call.fail("diff", error)
+
+    def _read(self, call: Call, body: DiffBody, request: ReadRequest) -> None:
         answer = read(self._shard, call.name, request)
         if isinstance(answer, Unfetched):
             waiting = WaitingRead(

@@ -22,13 +22,14 @@ from topicsd.engine.requests import (
     TopicDeleted,
     TopicPut,
 )
+from topicsd.engine.seek import seek
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
 from topicsd.http.bodies import decode_append, decode_delete, decode_patch, refuse_media_type
 from topicsd.http.call import Call
 from topicsd.http.caps import Caps
 from topicsd.http.diff import Diff
-from topicsd.http.query import query_boolean
+from topicsd.http.query import query_boolean, query_seek
 from topicsd.http.render import encode, render_appended, render_config
 from topicsd.http.request_counts import RequestCounts
 from topicsd.wal.sync_thread import Loop
@@ -183,6 +184,16 @@ class Handlers:
             put_topic(state, call.name, patch, reply)
 
     def _topic_state(self, call: Call) -> None:
+        place = query_seek(call.query) if call.query else None
+        if isinstance(place, Refusal):
+            call.refuse(place)
+        elif place is not None:
+            reply = _reply(call, lambda from_seq: self._answer_state(call, {"from_seq": from_seq}))
+            seek(self.shard.state, call.name, place, reply)
+        else:
+            self._answer_state(call, {})
+
+    def _answer_state(self, call: Call, place: dict[str, int]) -> None:
         touch = query_boolean(call.query, "touch", True)
         state = touch if isinstance(touch, Refusal) else topic_state(self.shard.state, call.name, touch)
         if isinstance(state, Refusal):
@@ -202,6 +213,7 @@ class Handlers:
             "last_read_ts": state.last_read_ts,
             "durable_seq": state.durable_seq,
             "epoch": state.epoch,
+            **place,
             "performance": self._performance(call),
         }
         call.send(encode(body))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
+from shared.contract import NUMBER_MAX
 from shared.errors import INVALID_REQUEST, Refusal
+from shared.seek import Seek, seek_of
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -27,3 +29,25 @@ def query_boolean(query: str, name: str, default: bool) -> bool | Refusal:
         message = f"{name}: must be true, false, 1 or 0"
         return Refusal(INVALID_REQUEST, message, {"field": name})
     return known
+
+
+def query_seek(query: str) -> Seek | Refusal | None:
+    """A place by time or from the end, where one is asked for."""
+    from_ts, last = query_number(query, "from_ts"), query_number(query, "last")
+    if isinstance(from_ts, Refusal):
+        return from_ts
+    if isinstance(last, Refusal):
+        return last
+    if from_ts is not None and last is not None:
+        return Refusal(INVALID_REQUEST, "last: excludes from_ts", {"field": "last"})
+    return seek_of(from_ts, last)
+
+
+def query_number(query: str, name: str) -> int | Refusal | None:
+    """The value of a number that is not negative, written in digits alone."""
+    text = query_text(query, name)
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= NUMBER_MAX:
+        return int(text)
+    return Refusal(INVALID_REQUEST, f"{name}: must be a number from 0 to {NUMBER_MAX}", {"field": name})

@@ -14,8 +14,16 @@ from shared.config import Settings
 from shared.errors import FORBIDDEN, INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from shared.names import refuse_topic_name
+from shared.seek import Seek, seek_of
 from shared.watch_request import WatchRequest
-from topicsd.http.bodies import Consistency, decode_control_body, refuse_node, refuse_nul_in, refuse_number
+from topicsd.http.bodies import (
+    Consistency,
+    decode_control_body,
+    refuse_node,
+    refuse_nul_in,
+    refuse_number,
+    refuse_seek,
+)
 from topicsd.http.large_bodies import control_look
 
 LIMIT_DEFAULT: Final = 256
@@ -31,6 +39,12 @@ class WatchedTopic(msgspec.Struct, gc=False):
     from_seq: int | None = None
     tail: bool = False
     epoch: int | None = None
+    from_ts: int | None = None
+    last: int | None = None
+
+    @property
+    def begin(self) -> int | Seek | None:
+        return None if self.tail else seek_of(self.from_ts, self.last) or self.from_seq or 0
 
 
 class WatchBody(msgspec.Struct, gc=False):
@@ -75,7 +89,7 @@ def decode_watch(
             return Refusal(FORBIDDEN, message, {"field": "topics", "topic": name})
     return WatchRequest(
         names=list(topics),
-        from_seqs=[None if one.tail else one.from_seq or 0 for one in topics.values()],
+        from_seqs=[one.begin for one in topics.values()],
         epochs=[one.epoch for one in topics.values()],
         key_id="" if key is None else key.id,
         nodes=nodes,
@@ -116,6 +130,7 @@ def _refuse_topics(topics: dict[str, WatchedTopic], count_max: int) -> Refusal |
         refusal = refuse_topic_name(name, "topics") or (
             refuse_number(f"topics.{name}.from_seq", one.from_seq)
             or refuse_number(f"topics.{name}.epoch", one.epoch)
+            or _refuse_place(name, one)
         )
         if one.tail and one.from_seq is not None:
             field = f"topics.{name}.tail"
@@ -123,6 +138,13 @@ def _refuse_topics(topics: dict[str, WatchedTopic], count_max: int) -> Refusal |
         if refusal is not None:
             return refusal
     return None
+
+
+def _refuse_place(name: str, one: WatchedTopic) -> Refusal | None:
+    if one.from_ts is None and one.last is None:
+        return None
+    is_placed = one.tail or one.from_seq is not None or one.epoch is not None
+    return refuse_seek(f"topics.{name}.", one.from_ts, one.last, is_placed)
 
 
 def _refuse_nodes(nodes: list[str], bytes_max: int) -> Refusal | None:

@@ -75,7 +75,7 @@ class Watching:
             self.creating.make(payload, asked)
         else:
             assert kind == LinkKind.TOPIC_HEADS
-            asked(answer_stands(self._state, payload))
+            answer_stands(self._state, payload, asked)
 
     @property
     def lagging_count(self) -> int:

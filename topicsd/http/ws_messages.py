@@ -24,6 +24,7 @@ from topicsd.http.bodies import (
     refuse_node,
     refuse_nul_in,
     refuse_number,
+    refuse_seek,
 )
 from topicsd.http.large_bodies import control_look
 
@@ -56,6 +57,14 @@ class Place(msgspec.Struct):
     from_seq: int | None = None
     tail: bool = False
     epoch: int | None = None
+    from_ts: int | None = None
+    last: int | None = None
+
+    @property
+    def query(self) -> str:
+        """What asks its owner for it."""
+        sought = (("from_ts", self.from_ts), ("last", self.last))
+        return "".join(f"&{name}={value}" for name, value in sought if value is not None)
 
 
 class Publish(msgspec.Struct, gc=False):
@@ -92,6 +101,8 @@ class _Subscribe(msgspec.Struct):
     from_seq: int | None = None
     tail: bool = False
     epoch: int | None = None
+    from_ts: int | None = None
+    last: int | None = None
     node: str | list[str] | None = None
     limit: int = LIMIT_DEFAULT
     max_batch_bytes: int = BATCH_BYTES_DEFAULT
@@ -151,7 +162,7 @@ def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
     asked = decode_control_body(_decode_subscribe, message, _look_at_subscribe)
     if isinstance(asked, Refusal):
         return asked
-    whole = Place(asked.from_seq, asked.tail, asked.epoch)
+    whole = Place(asked.from_seq, asked.tail, asked.epoch, asked.from_ts, asked.last)
     topics = asked.topics
     if isinstance(topics, dict):
         # What is said beside them is for those that say nothing themselves.
@@ -205,6 +216,11 @@ def _refuse_places(places: dict[str, Place], topics_max: int) -> Refusal | None:
         for field, value in (("from_seq", place.from_seq), ("epoch", place.epoch)):
             if value is not None and not 0 <= value <= NUMBER_MAX:
                 return refuse_number(field, value)
+        if place.from_ts is not None or place.last is not None:
+            is_placed = place.tail or place.from_seq is not None or place.epoch is not None
+            refusal = refuse_seek("", place.from_ts, place.last, is_placed)
+            if refusal is not None:
+                return refusal
         if place.tail and place.from_seq is not None:
             return _wrong("tail", f'and from_seq exclude each other, topic "{name[:256]}" has both')
     return None

@@ -75,6 +75,8 @@ class _State(msgspec.Struct, gc=False):
     head_seq: int
     earliest_seq: int
     epoch: int
+    from_seq: int | None = None
+    """What was sought."""
 
 
 _decode_state = msgspec.json.Decoder(_State).decode
@@ -201,8 +203,8 @@ class WsSession:
         assert isinstance(asked, Subscribe)
         self._entering = _Entering(asked, request_id, {}, {})
         # Where each of them stands its owner knows.
-        for name in asked.places:
-            call = self._call(name, "touch=false", b"", request_id, self._looked_up)
+        for name, place in asked.places.items():
+            call = self._call(name, "touch=false" + place.query, b"", request_id, self._looked_up)
             self._dispatch.ask_owner("topic_state", call)
 
     def _refuse_topics(self, places: dict[str, Place]) -> Refusal | None:
@@ -237,7 +239,7 @@ class WsSession:
         for name, place in entering.asked.places.items():
             self._leave(name)
             state = entering.found[name]
-            seq = state.head_seq if place.tail else place.from_seq or 0
+            seq = state.head_seq if place.tail else state.from_seq or place.from_seq or 0
             epoch = state.epoch if place.epoch is None else place.epoch
             told[name] = {
                 "from_seq": seq,

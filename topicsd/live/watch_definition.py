@@ -5,11 +5,14 @@ Must not know: who finds out where a topic stands, HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from shared.errors import TOPIC_NOT_FOUND, Refusal
+from shared.seek import Seek
 from shared.watch_request import WatchRequest
+from topicsd.engine.seek import seek
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic_admin import topic_not_found, topic_state
 from topicsd.wal.control_frame import WatchSession
@@ -21,6 +24,8 @@ class Stand(NamedTuple):
     head_seq: int
     earliest_seq: int
     epoch: int
+    from_seq: int | None = None
+    """What was sought there."""
 
 
 class Defined(NamedTuple):
@@ -29,13 +34,39 @@ class Defined(NamedTuple):
     """In its order."""
 
 
-def stands_here(shard: ShardState, names: Sequence[str]) -> list[Stand | None]:
-    """Of topics of this shard; None is one that does not exist."""
-    found = (topic_state(shard, name) for name in names)
-    return [
-        None if isinstance(state, Refusal) else Stand(state.head_seq, state.earliest_seq, state.epoch)
-        for state in found
-    ]
+Asked = tuple[str, Seek | None]
+"""A topic, and what is sought in it."""
+
+
+def stands_here(
+    shard: ShardState, asked: Sequence[Asked], told: Callable[[list[Stand | None]], object]
+) -> None:
+    """Of topics of this shard, at once or when what is sought is found; None is one that does not exist."""
+    places: dict[str, int] = {}
+    missing = [one for one in asked if one[1] is not None]
+
+    def go_on() -> None:
+        told([_stand(shard, name, places.get(name)) for name, _ in asked])
+
+    def found(name: str, place: int | Refusal) -> None:
+        if not isinstance(place, Refusal):
+            places[name] = place
+        missing.pop()
+        if not missing:
+            go_on()
+
+    if not missing:
+        go_on()
+    for name, sought in list(missing):
+        assert sought is not None
+        seek(shard, name, sought, partial(found, name))
+
+
+def _stand(shard: ShardState, name: str, place: int | None) -> Stand | None:
+    state = topic_state(shard, name)
+    if isinstance(state, Refusal):
+        return None
+    return Stand(state.head_seq, state.earliest_seq, state.epoch, place)
 
 
 def define(session: bytes, request: WatchRequest, stands: Mapping[str, Stand | None]) -> Defined | Refusal:
@@ -52,7 +83,8 @@ def define(session: bytes, request: WatchRequest, stands: Mapping[str, Stand | N
                 return topic_not_found(name)
             continue
         names.append(name)
-        from_seqs.append(stand.head_seq if from_seq is None else from_seq)
+        sought = stand.from_seq if isinstance(from_seq, Seek) else from_seq
+        from_seqs.append(stand.head_seq if sought is None else sought)
         epochs.append(stand.epoch if epoch is None else epoch)
         found.append(stand)
     if not names:

@@ -19,17 +19,18 @@ from shared.errors import NOT_READY, Refusal
 from shared.link import LinkKind
 from shared.names import topic_id
 from shared.placement import shard_of
+from shared.seek import Seek
 from shared.watch_id import SESSION_BYTES
 from shared.watch_request import WatchRequest
 from topicsd.engine.shard_state import ShardState
 from topicsd.live.remote_feed import Ways
-from topicsd.live.watch_definition import Defined, Stand, define, stands_here
+from topicsd.live.watch_definition import Asked, Defined, Stand, define, stands_here
 from topicsd.live.watch_sessions import WatchSession, WatchSessions
 
 RETRY_AFTER_MS: Final = 1000
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_names = msgspec.msgpack.Decoder(list[str]).decode
+_decode_asked = msgspec.msgpack.Decoder(list[Asked]).decode
 _decode_stands = msgspec.msgpack.Decoder(list[Stand | None]).decode
 
 
@@ -41,9 +42,9 @@ class Made(NamedTuple):
 Told = Callable[[Made | Refusal], None]
 
 
-def answer_stands(shard: ShardState, payload: bytes) -> bytes:
+def answer_stands(shard: ShardState, payload: bytes, told: Callable[[bytes], object]) -> None:
     """What another shard asks of topics of this one."""
-    return _encode(stands_here(shard, _decode_names(payload)))
+    stands_here(shard, _decode_asked(payload), lambda stands: told(_encode(stands)))
 
 
 class WatchMaking:
@@ -65,18 +66,16 @@ class WatchMaking:
 
     def make(self, request: WatchRequest, told: Told) -> None:
         """`told` gets the session, or a `Refusal`, once."""
-        by_shard: dict[int, list[str]] = {}
-        for name in request.names:
-            by_shard.setdefault(shard_of(topic_id(name), self._shard_count), []).append(name)
-        here = by_shard.pop(self._number, [])
-        stands = dict(zip(here, stands_here(self._shard, here), strict=True))
-        refusal = next(filter(None, map(self._refusal, by_shard)), None)
+        by_shard: dict[int, list[Asked]] = {}
+        for name, place in zip(request.names, request.from_seqs, strict=True):
+            asked = (name, place if isinstance(place, Seek) else None)
+            by_shard.setdefault(shard_of(topic_id(name), self._shard_count), []).append(asked)
+        refusals = (self._refusal(shard) for shard in by_shard if shard != self._number)
+        refusal = next(filter(None, refusals), None)
         if refusal is not None:
             told(refusal)
-        elif by_shard:
-            _Asking(self, request, told, stands).ask(by_shard)
         else:
-            self.keep(request, told, stands)
+            _Asking(self, request, told).ask(by_shard)
 
     def _refusal(self, shard: int) -> Refusal | None:
         return self._other_shards.refusal(shard)
@@ -87,12 +86,16 @@ class WatchMaking:
         return self._ways
 
     def ask(
-        self, shard: int, names: Sequence[str], done: Callable[[list[Stand | None] | Refusal], None]
+        self, shard: int, asked: Sequence[Asked], done: Callable[[list[Stand | None] | Refusal], None]
     ) -> None:
+        if shard == self._number:
+            stands_here(self._shard, asked, done)
+            return
+
         def answered(answer: bytes | None) -> None:
             done(_decode_stands(answer) if answer else self._not_reached(shard))
 
-        self._other_shards.links.call(str(shard), LinkKind.TOPIC_HEADS, _encode(names), answered)
+        self._other_shards.links.call(str(shard), LinkKind.TOPIC_HEADS, _encode(asked), answered)
 
     def _not_reached(self, shard: int) -> Refusal:
         message = f"shard {shard} does not answer"
@@ -111,29 +114,27 @@ class WatchMaking:
 
 
 class _Asking:
-    """While other shards say where their topics stand."""
+    """While it is found out where its topics stand, here and in other shards."""
 
-    def __init__(
-        self, making: WatchMaking, request: WatchRequest, told: Told, stands: dict[str, Stand | None]
-    ) -> None:
+    def __init__(self, making: WatchMaking, request: WatchRequest, told: Told) -> None:
         self._making = making
         self._request = request
         self._told = told
-        self._stands = stands
+        self._stands: dict[str, Stand | None] = {}
         self._missing = 0
         self._refusal: Refusal | None = None
 
-    def ask(self, by_shard: dict[int, list[str]]) -> None:
+    def ask(self, by_shard: dict[int, list[Asked]]) -> None:
         self._missing = len(by_shard)
-        for shard, names in by_shard.items():
-            self._making.ask(shard, names, partial(self._answered, names))
+        for shard, asked in by_shard.items():
+            self._making.ask(shard, asked, partial(self._answered, asked))
 
-    def _answered(self, names: list[str], answer: list[Stand | None] | Refusal) -> None:
+    def _answered(self, asked: list[Asked], answer: list[Stand | None] | Refusal) -> None:
         self._missing -= 1
         if isinstance(answer, Refusal):
             self._refusal = self._refusal or answer
         else:
-            self._stands.update(zip(names, answer, strict=True))
+            self._stands.update(zip((name for name, _ in asked), answer, strict=True))
         if self._missing:
             return
         if self._refusal is not None:

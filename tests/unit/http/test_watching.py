@@ -149,7 +149,7 @@ def test_topics_of_another_shard_are_one_question(worker: Capped) -> None:
     others = [AWAY]
     told = make(worker, wanted(HOME, *others))
     ((peer, kind, payload, answered),) = worker.links.asked
-    assert (peer, kind, payload) == ("1", LinkKind.TOPIC_HEADS, _pack(others))
+    assert (peer, kind, payload) == ("1", LinkKind.TOPIC_HEADS, _pack([(name, None) for name in others]))
     assert told.answers == []
     answered(_pack([[9, 4, 77]]))
     worker.settle()
