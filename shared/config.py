@@ -182,6 +182,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 8_000_000
 
+    max_cursors: Annotated[
+        int,
+        Setting(help="Named cursors of one topic.", unit="cursors", minimum=1, maximum=10_000),
+    ] = 1000
+
     max_producers: Annotated[
         int,
         Setting(

@@ -60,6 +60,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_deliveries: int = 0
     dead_letter: str | None = None
     leases_durable: bool = False
+    protect_cursors: bool = False
 
     @property
     def durable(self) -> bool:
@@ -87,6 +88,7 @@ class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
     max_deliveries: int | UnsetType = UNSET
     dead_letter: str | UnsetType | None = UNSET
     leases_durable: bool | UnsetType = UNSET
+    protect_cursors: bool | UnsetType = UNSET
 
 
 def merge_config(

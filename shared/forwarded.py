@@ -34,6 +34,8 @@ class Forwarded(msgspec.Struct, array_like=True):
     """Of the key; empty when there are no keys."""
     last_event_id: str = ""
     is_head: bool = False
+    item: str = ""
+    """The second name of the path."""
 
 
 class ForwardedAnswer(NamedTuple):

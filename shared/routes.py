@@ -45,6 +45,8 @@ class Match(NamedTuple):
     route: Route
     name: str
     """What stands in the place of the pattern's `:`, decoded; empty when it has none."""
+    item: str = ""
+    """What stands in the place of its second one."""
 
     @property
     def bound_name(self) -> str:
@@ -64,6 +66,10 @@ _WRITTEN: Final[tuple[Route, ...]] = (
     Route("DELETE", "/v0/topics/:topic", "delete_topic", _scopes("delete"), is_data=True),
     Route("POST", "/v0/topics/:topic/diff", "diff", _scopes("read"), is_data=True),
     Route("POST", "/v0/topics/:topic/delete", "delete_records", _scopes("delete"), is_data=True),
+    Route("GET", "/v0/topics/:topic/cursors", "list_cursors", _scopes("read"), is_data=True),
+    Route("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _scopes("write"), is_data=True),
+    Route("GET", "/v0/topics/:topic/cursors/:cursor", "cursor_state", _scopes("read"), is_data=True),
+    Route("DELETE", "/v0/topics/:topic/cursors/:cursor", "delete_cursor", _scopes("delete"), is_data=True),
     Route("POST", "/v0/topics/:topic/claim", "claim", _scopes("read write"), is_data=True, is_built=False),
     Route("POST", "/v0/topics/:topic/ack", "ack", _scopes("write"), is_data=True, is_built=False),
     Route("POST", "/v0/topics/:topic/nack", "nack", _scopes("write"), is_data=True, is_built=False),
@@ -103,8 +109,9 @@ def _table() -> dict[tuple[str, ...], dict[str, Route]]:
 
 
 _TABLE = _table()
-# A variable is always the third segment of a path.
+# A variable is always the third segment of a path, and a second one the fifth.
 _VARIABLE_AT = 2
+_ITEM_AT = 4
 
 
 def resolve(method: str, path: str) -> Match | Refusal:
@@ -113,16 +120,20 @@ def resolve(method: str, path: str) -> Match | Refusal:
     What answers GET answers HEAD.
     """
     parts = path.split("/")[1:]
-    name = ""
+    name = item = ""
     methods = _TABLE.get(tuple(parts)) if ":" not in parts else None
     if methods is None and len(parts) > _VARIABLE_AT:
         name_part = parts[_VARIABLE_AT]
-        methods = _TABLE.get((*parts[:_VARIABLE_AT], ":", *parts[_VARIABLE_AT + 1 :]))
+        item_part = parts[_ITEM_AT] if len(parts) == _ITEM_AT + 1 else ""
+        rest = parts[_VARIABLE_AT + 1 :] if not item_part else [*parts[_VARIABLE_AT + 1 : _ITEM_AT], ":"]
+        methods = _TABLE.get((*parts[:_VARIABLE_AT], ":", *rest))
         if methods is not None:
-            decoded = _decode(name_part)
+            decoded, second = _decode(name_part), _decode(item_part)
             if isinstance(decoded, Refusal):
                 return decoded
-            name = decoded
+            if isinstance(second, Refusal):
+                return second
+            name, item = decoded, second
     if methods is None:
         return Refusal(NOT_FOUND, f"there is nothing at {path[:256]}")
     route = methods.get("GET" if method == "HEAD" else method)
@@ -131,7 +142,7 @@ def resolve(method: str, path: str) -> Match | Refusal:
         return Refusal(
             METHOD_NOT_ALLOWED, f"{method} is not allowed here, only {allowed}", {"allow": allowed}
         )
-    return Match(route, name)
+    return Match(route, name, item)
 
 
 def _decode(segment: str) -> str | Refusal:

@@ -27,6 +27,7 @@ DEFAULTS = {
     "max_deliveries": 0,
     "dead_letter": None,
     "leases_durable": False,
+    "protect_cursors": False,
 }
 STATE_FIELDS = [
     "topic",

@@ -275,6 +275,8 @@ class Salvage:
             case control_frame.Idempotency() | control_frame.Producer():
                 self._lose(topic, control.first_seq - 1)
                 del self._missing[topic.topic_id]
+            case control_frame.Cursor():
+                self._lose(topic, control.from_seq)
             case control_frame.Delete():
                 self._lose(topic, control.below - 1)
             case control_frame.EvictWatermark():

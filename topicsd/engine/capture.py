@@ -17,6 +17,7 @@ import msgspec
 
 from topicsd.checkpoint.snapshot_format import TopicEntry
 from topicsd.engine.ceilings import PendingLowering
+from topicsd.engine.cursors import cursor_section
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.tail_run import TailRun
@@ -127,5 +128,10 @@ def _entry(topic: Topic, complete_to: int, ceiling: int, holds: bool) -> TopicEn
         last_ts=topic.last_ts,
         windows_ms=list(topic.windows_ms),
         segments=[],
-        sections=topic.producers.section() if holds and topic.producers is not None else {},
+        sections=_sections(topic) if holds else {},
     )
+
+
+def _sections(topic: Topic) -> dict[str, bytes]:
+    producers = {} if topic.producers is None else topic.producers.section()
+    return {**producers, **cursor_section(topic)}

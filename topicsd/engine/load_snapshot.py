@@ -14,6 +14,7 @@ import msgspec
 
 from topicsd.checkpoint.snapshot_format import Snapshot, TopicEntry
 from topicsd.engine.active_file import ActiveFile
+from topicsd.engine.cursors import cursors_of
 from topicsd.engine.dedupe import KeyColumns
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.producers import producers_of
@@ -81,6 +82,7 @@ def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore) -> Topic:
     topic.last_ts = entry.last_ts
     topic.complete_to = entry.complete_to
     topic.producers = producers_of(entry.sections)
+    topic.set_cursors(cursors_of(entry.sections))
     for lost in entry.lost:
         topic.lost.add(LostRange(*lost))
     runs: list[Run] = [_run(shard, topic, segment, hot) for segment in entry.segments]

@@ -9,6 +9,7 @@ Must not know: files, or why a head may not be where the log ends.
 
 from __future__ import annotations
 
+from topicsd.engine.cursors import apply_cursor
 from topicsd.engine.dedupe import KeyedWrite
 from topicsd.engine.delete import apply_delete
 from topicsd.engine.lost_range import LostRange
@@ -147,6 +148,8 @@ class Replay:
                 found.ceiling = control.ceiling
             case control_frame.Idempotency():
                 self._remember_key(found, control, ts)
+            case control_frame.Cursor():
+                apply_cursor(shard, found, control)
             case control_frame.Producer():
                 write = Produced(control.producer_seq, control.first_seq, control.count, ts)
                 keep_produced(shard, found, control.producer, write)

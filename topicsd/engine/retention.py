@@ -4,15 +4,23 @@ Loss by a cap or by age is *eviction*: `evict_floor` rises and readers are told.
 `earliest_seq` only. Both are exact at once; what is forgotten of the index behind them is not their
 business but a question of cost.
 
+A topic that protects its cursors keeps what is behind the one furthest back, to twice its caps and its age:
+that is where a reader that does not come any more stops being waited for.
+
 Must not know: disk, asyncio, answers.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.tail_run import TailRun
-from topicsd.engine.topic import Topic
+from topicsd.engine.topic import NEVER, Topic
+
+HARD_FACTOR: Final = 2
+"""How many times the caps and the age a topic holds at the most for its cursors."""
 
 
 def expire(topic: Topic, now_ms: int) -> None:
@@ -20,26 +28,49 @@ def expire(topic: Topic, now_ms: int) -> None:
     ttl_ms = topic.config.ttl_ms
     if not ttl_ms or not topic.live_count:
         return
-    oldest_ts = now_ms - ttl_ms
-    last = topic.earliest_seq - 1
-    for run in topic.runs:
-        young = run.first_not_older(oldest_ts)
-        # A run that begins young says nothing about what is in front of the gap before it.
-        last = max(last, young - 1) if young > run.first_seq else last
-        if young < run.next_seq:
-            break
+    if topic.protected_seq == NEVER:
+        last = _last_older(topic, now_ms - ttl_ms)
+    else:
+        held = min(_last_older(topic, now_ms - ttl_ms), topic.protected_seq)
+        last = max(held, _last_older(topic, now_ms - HARD_FACTOR * ttl_ms))
     if last >= topic.earliest_seq:
         evict(topic, last, "ttl")
 
 
+def _last_older(topic: Topic, oldest_ts: int) -> int:
+    """The last seq of the front that is older; the one before the earliest when none is."""
+    last = topic.earliest_seq - 1
+    for run in topic.runs:
+        if isinstance(run, SealedRun) and topic.protected_seq != NEVER:
+            young = run.first_not_older_of_all(oldest_ts)
+        else:
+            young = run.first_not_older(oldest_ts)
+        # A run that begins young says nothing about what is in front of the gap before it.
+        last = max(last, young - 1) if young > run.first_seq else last
+        if young < run.next_seq:
+            break
+    return last
+
+
 def enforce_caps(topic: Topic) -> None:
     """Evict from the front what the caps have no room for."""
+    if topic.protected_seq == NEVER:
+        _keep_to_caps(topic, 1, NEVER)
+        return
+    if topic.earliest_seq <= topic.protected_seq:
+        _keep_to_caps(topic, 1, topic.protected_seq)
+    _keep_to_caps(topic, HARD_FACTOR, NEVER)
+
+
+def _keep_to_caps(topic: Topic, factor: int, upto: int) -> None:
+    """To so many times the caps, but for what is behind `upto`."""
     config = topic.config
-    over = topic.live_count - config.cap_records if config.cap_records else 0
+    over = topic.live_count - factor * config.cap_records if config.cap_records else 0
     if over > 0:
-        evict(topic, nth_live(topic, over), "cap")
-    if config.cap_bytes and topic.live_bytes > config.cap_bytes:
-        evict(topic, _last_over_bytes(topic, topic.live_bytes - config.cap_bytes), "cap")
+        evict(topic, min(nth_live(topic, over), upto), "cap")
+    if config.cap_bytes and topic.live_bytes > factor * config.cap_bytes:
+        over = topic.live_bytes - factor * config.cap_bytes
+        evict(topic, min(_last_over_bytes(topic, over), upto), "cap")
 
 
 def evict(topic: Topic, last: int, reason: str) -> None:

@@ -92,6 +92,12 @@ class SealedRun(Run):
             self._front = (self.first_seq + found, stamps[found])
         return self.first_seq + found
 
+    def first_not_older_of_all(self, ts: int) -> int:
+        """The same where the front of the topic does not go with it, and one may ask for an earlier time."""
+        if ts > self.entry.last_ts:
+            return self._next_seq
+        return self.first_seq + (bisect_left(self.stamps, ts) if ts > self.entry.first_ts else 0)
+
     def take_front(self, first: int, last: int) -> tuple[int, int]:
         if last == self._next_seq - 1:
             count, size = self.live_count, self.live_bytes

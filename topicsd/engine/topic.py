@@ -25,12 +25,14 @@ from topicsd.engine.run import Run
 from topicsd.engine.tail_run import TailRun
 from topicsd.scheduler.priority import base_priority
 from topicsd.segment.entry import SegmentName
+from topicsd.wal.control_frame import Cursor
 
 if TYPE_CHECKING:
     from topicsd.engine.append import PendingAppend
 
 NEVER = 1 << 63
 _NONE: Final[dict[str, list[PendingAppend]]] = {}
+_NO_CURSORS: Final[dict[str, Cursor]] = {}
 
 
 def _next_seq(run: Run) -> int:
@@ -58,6 +60,7 @@ class Topic:
         "ceiling_mark",
         "complete_to",
         "config",
+        "cursors",
         "dropped",
         "earliest_seq",
         "epoch",
@@ -81,6 +84,7 @@ class Topic:
         "pending_bytes",
         "producers",
         "producing",
+        "protected_seq",
         "raised_at_ms",
         "raised_head",
         "rejects",
@@ -100,6 +104,7 @@ class Topic:
         self.topic_id = topic_id
         self.epoch = epoch
         self.visible = False
+        self.cursors = _NO_CURSORS
         self.windows_ms: tuple[int, ...] = ()
         """The idempotency window and those that it had before, under which keys may be remembered."""
         self.set_config(config)
@@ -157,6 +162,14 @@ class Topic:
         self.windows_ms = (window_ms, *(old for old in self.windows_ms if old != window_ms))
         self.is_durable = config.durability == "fsync"
         self.is_ephemeral = config.durability == "ephemeral"
+        self.set_cursors(self.cursors)
+
+    def set_cursors(self, cursors: dict[str, Cursor]) -> None:
+        """Those that it has from here on, by name. What is in front of `protected_seq`, and that itself, may
+        be evicted."""
+        self.cursors = cursors
+        is_held = self.config.protect_cursors and cursors
+        self.protected_seq = min(one.from_seq for one in cursors.values()) if is_held else NEVER
 
     def add_live(self, count: int, size: int) -> None:
         """So many records more are alive, or with negative numbers fewer."""

@@ -83,14 +83,21 @@ class DeleteBody(msgspec.Struct, gc=False):
     match: str | list[str] | None = None
 
 
+class CursorBody(msgspec.Struct, gc=False):
+    from_seq: int
+    epoch: int | None = None
+
+
 _append = msgspec.json.Decoder(AppendRequest)
 _known_append: msgspec.json.Decoder[AppendRequest] = msgspec.json.Decoder(_KnownAppend)
 _diff = msgspec.json.Decoder(DiffBody)
 _delete = msgspec.json.Decoder(DeleteBody)
 _patch = msgspec.json.Decoder(TopicConfigPatch)
+_cursor = msgspec.json.Decoder(CursorBody)
 _look_at_diff = control_look(DiffBody)
 _look_at_delete = control_look(DeleteBody)
 _look_at_patch = control_look(TopicConfigPatch)
+_look_at_cursor = control_look(CursorBody)
 _meta = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -195,6 +202,13 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
         match = [request.match] if isinstance(request.match, str) else request.match
         refusal = refusal or refuse_nul_in("match", match)
     return refusal or request
+
+
+def decode_cursor(body: bytes) -> CursorBody | Refusal:
+    request = decode_control_body(_cursor.decode, body, _look_at_cursor)
+    if isinstance(request, Refusal):
+        return request
+    return refuse_number("from_seq", request.from_seq) or refuse_number("epoch", request.epoch) or request
 
 
 def decode_patch(body: bytes) -> TopicConfigPatch | Refusal:

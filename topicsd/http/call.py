@@ -13,7 +13,7 @@ import gzip
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -83,6 +83,8 @@ class Call(msgspec.Struct, eq=False):
     """Whether the connection ends with the answer."""
     is_head: bool = False
     """Only the head of the answer is wanted."""
+    item: str = ""
+    """What of the topic is meant, where the path has a second name."""
 
     def send(self, body: bytes, status: int = 200) -> None:
         self.send_parts([body], len(body), status)
@@ -166,3 +168,18 @@ class HttpCall(Call, kw_only=True, eq=False):
         if on_answer is not None:
             on_answer()
         self.lane.give_to(protocol)
+
+
+def reply_of(call: Call, told: Callable[[Any], None]) -> Callable[[Any], None]:
+    """For the engine: a refusal is the answer, anything else is what `told` makes of it."""
+
+    def reply(answer: Any) -> None:
+        try:
+            if isinstance(answer, Refusal):
+                call.refuse(answer)
+            else:
+                told(answer)
+        except Exception as error:
+            call.fail("an answer", error)
+
+    return reply

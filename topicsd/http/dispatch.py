@@ -100,6 +100,8 @@ class Dispatch:
             return
         route = match.route
         call.name = match.name
+        if match.item:
+            call.item = match.item
         key: Key | None = None
         try:
             if self.keys:
@@ -192,7 +194,7 @@ class Dispatch:
         )
         started = self.handlers.monotonic()
         call = LinkCall(asked.name, asked.query, fields, asked.body, started, reply=reply, dispatch=self)
-        call.is_head = asked.is_head
+        call.is_head, call.item = asked.is_head, asked.item
         self._link_calls.add(call)
         reply.hurry = call.hurry_now
         try:

@@ -35,7 +35,9 @@ AGAIN_SECONDS: Final = 0.1
 AGAIN_SECONDS_MAX: Final = 20.0
 RETRY_AFTER_MS: Final = 1000
 
-WRITES: Final = frozenset({"append", "put_topic", "delete_topic", "delete_records"})
+WRITES: Final = frozenset(
+    {"append", "put_topic", "delete_topic", "delete_records", "put_cursor", "delete_cursor"}
+)
 STREAMS: Final = frozenset({"watch"})
 WAITS: Final = frozenset({"diff"}) | STREAMS
 
@@ -86,6 +88,7 @@ class Forwarder:
             "" if key is None else key.id,
             fields.last_event_id,
             call.is_head,
+            call.item,
         )
         Foreign(self, owner, call, asked).ask()
 

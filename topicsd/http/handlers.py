@@ -6,7 +6,6 @@ Must not know: sockets, lanes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
@@ -26,8 +25,9 @@ from topicsd.engine.seek import seek
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
 from topicsd.http.bodies import decode_append, decode_delete, decode_patch, refuse_media_type
-from topicsd.http.call import Call
+from topicsd.http.call import Call, reply_of
 from topicsd.http.caps import Caps
+from topicsd.http.cursor_handlers import CursorHandlers
 from topicsd.http.diff import Diff
 from topicsd.http.query import query_boolean, query_seek
 from topicsd.http.render import encode, render_appended, render_config
@@ -35,7 +35,7 @@ from topicsd.http.request_counts import RequestCounts
 from topicsd.wal.sync_thread import Loop
 
 # A body that comes with one of these is read and means nothing.
-WITHOUT_BODY = frozenset({"topic_state", "delete_topic"})
+WITHOUT_BODY = frozenset({"topic_state", "delete_topic", "list_cursors", "cursor_state", "delete_cursor"})
 
 
 # What a record of the log has beside its data, about.
@@ -61,6 +61,7 @@ class Handlers:
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
             "delete_records": self._delete_records,
+            **CursorHandlers(shard.state, self._performance).table,
         }
 
     def start(self, operation: str, call: Call) -> None:
@@ -175,7 +176,7 @@ class Handlers:
             }
             call.send(encode(body), 201 if answer.created else 200)
 
-        reply = _reply(call, told)
+        reply = reply_of(call, told)
         state, caps = self.shard.state, self._caps
         if caps.counts_topics and call.name not in state.topics:
             make = _guarded(call, "put_topic", lambda: put_topic(state, call.name, patch, reply))
@@ -188,7 +189,7 @@ class Handlers:
         if isinstance(place, Refusal):
             call.refuse(place)
         elif place is not None:
-            reply = _reply(call, lambda from_seq: self._answer_state(call, {"from_seq": from_seq}))
+            reply = reply_of(call, lambda from_seq: self._answer_state(call, {"from_seq": from_seq}))
             seek(self.shard.state, call.name, place, reply)
         else:
             self._answer_state(call, {})
@@ -235,7 +236,7 @@ class Handlers:
             self.loop.call_soon(self._caps.publish)
             call.send(encode(body))
 
-        delete_topic(self.shard.state, call.name, if_empty, _reply(call, told))
+        delete_topic(self.shard.state, call.name, if_empty, reply_of(call, told))
 
     def _delete_records(self, call: Call) -> None:
         body = decode_delete(call.body)
@@ -256,7 +257,7 @@ class Handlers:
             }
             call.send(encode(body))
 
-        delete_records(self.shard.state, call.name, request, _reply(call, told))
+        delete_records(self.shard.state, call.name, request, reply_of(call, told))
 
 
 def _guarded(call: Call, what: str, make: Callable[[], None]) -> Callable[[], None]:
@@ -269,21 +270,6 @@ def _guarded(call: Call, what: str, make: Callable[[], None]) -> Callable[[], No
             call.fail(what, error)
 
     return guarded
-
-
-def _reply(call: Call, told: Callable[[Any], None]) -> Callable[[Any], None]:
-    """For the engine: a refusal is the answer, anything else is what `told` makes of it."""
-
-    def reply(answer: Any) -> None:
-        try:
-            if isinstance(answer, Refusal):
-                call.refuse(answer)
-            else:
-                told(answer)
-        except Exception as error:
-            call.fail("an answer", error)
-
-    return reply
 
 
 def _delete_request(before_seq: int | None, match: str | list[str] | None) -> DeleteRequest | Refusal:

@@ -82,6 +82,15 @@ class LostRange(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
+class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far a reader of the topic has come; the last frame of a name counts."""
+
+    name: str
+    from_seq: int
+    set_ms: int
+    is_gone: bool
+
+
 class WatchSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A session of this shard, which no topic owns: the frame's topic id is 0. One without topics is gone.
 
@@ -115,6 +124,7 @@ Control = (
     | Producer
     | LostRange
     | WatchSession
+    | Cursor
 )
 
 _TYPES: dict[type[Control], FrameType] = {
@@ -128,6 +138,7 @@ _TYPES: dict[type[Control], FrameType] = {
     Producer: FrameType.PRODUCER,
     LostRange: FrameType.LOST_RANGE,
     WatchSession: FrameType.WATCH_SESSION,
+    Cursor: FrameType.CURSOR,
 }
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[int, msgspec.msgpack.Decoder[Control]] = {

@@ -73,7 +73,7 @@ def test_what_is_read_from_there_is_what_was_meant(seed: int) -> None:
         count = rng.randint(0, len(alive) + 2)
         newest = one.read("t", _seek(one, "t", last=count), limit=10_000)
         assert newest.records == alive[len(alive) - min(count, len(alive)) :]
-        assert behind.tombstone is None and newest.tombstone is None
+        assert (behind.tombstone, newest.tombstone) == (None, None)
 
 
 def test_what_was_lost_in_the_middle_is_told_to_who_begins_in_front_of_it() -> None:

@@ -37,6 +37,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "max_deliveries": 0,
         "dead_letter": None,
         "leases_durable": False,
+        "protect_cursors": False,
     }
 
 

@@ -26,6 +26,8 @@ CONTROLS: list[Control] = [
     control_frame.Idempotency(b"k" * 16, b"r" * 16, 1, 10_000),
     control_frame.Producer("p-ä", 1 << 62, 1, 10_000),
     control_frame.LostRange(11, 266, "crash"),
+    control_frame.Cursor("c", 1 << 62, 5, False),
+    control_frame.Cursor("c", 0, 5, True),
 ]
 
 
