@@ -16,9 +16,11 @@ import msgspec
 
 from shared.contract import TopicConfig
 from tests.harness.one_shard import OneShard, Told, record
-from tests.model.topic_oracle import OracleKey, OracleRecord, OracleTopic
+from tests.model.topic_oracle import OracleKey, OracleNumber, OracleRecord, OracleTopic
+from topicsd.engine.cursor_lag import records_behind
+from topicsd.engine.cursors import delete_cursor, put_cursor
 from topicsd.engine.read import PAGES_MAX
-from topicsd.engine.requests import Appended, Deleted, ReadAnswer, TopicState
+from topicsd.engine.requests import Appended, Deleted, Producer, ReadAnswer, TopicState
 
 CHECK_EVERY = 40
 NAMES = ("orders", "jobs", "cache", "audit", "a.b:c")
@@ -145,6 +147,70 @@ class Episode:
         expected = Appended(name, used.first_seq, last, topic.head, False, True, durability)
         assert told.answer == expected, f"{told.answer} instead of {expected}"
 
+    def numbered_append(self) -> None:
+        """A producer's next write, one again, or one too far; sometimes at a head that it expects."""
+        name, producer = self.rng.choice(NAMES), self.rng.choice("pq")
+        topic = self.topics.get(name)
+        known = topic.producers.get(producer) if topic is not None else None
+        step = self.rng.choice((1, 1, 1, 0, -1, 2))
+        number = self.rng.randint(0, 5) if known is None else max(0, known.producer_seq + step)
+        head = 0 if topic is None else topic.head
+        expected_head = self.rng.choice((None, None, head, head + 1))
+        records = self.new_records()
+        self.tell(f"append {len(records)} to {name} as {producer} {number}, expects {expected_head}")
+        given = [record(one.data, one.tag, one.node) for one in records]
+        asked = {"producer": Producer(producer, number), "expected_head": expected_head}
+        told = self.one.send_append(name, *given, **asked)
+        self.one.settle()
+        if topic is not None and known is not None and number <= known.producer_seq:
+            first, last = known.first_seq, known.first_seq + known.count - 1
+            if number < known.producer_seq:
+                first = last = 0
+            expected = Appended(name, first, last, topic.head, False, True, topic.config.durability)
+            assert told.answer == expected, f"{told.answer} instead of {expected}"
+            return
+        if known is not None and number > known.producer_seq + 1:
+            assert told.code == "producer_gap", told.answer
+            return
+        if expected_head not in (None, head):
+            assert told.code == "head_mismatch", told.answer
+            return
+        created = topic is None
+        if topic is None:
+            topic = self.topics[name] = OracleTopic(TopicConfig(), self.now_ms)
+        code = topic.refusal([one.size for one in records], self.now_ms)
+        if code is not None:
+            assert told.code == code, f"{told.answer} instead of {code}"
+            return
+        first = topic.append(records, self.now_ms)
+        topic.producers[producer] = OracleNumber(number, first, len(records))
+        expected = Appended(name, first, topic.head, topic.head, created, False, topic.config.durability)
+        assert told.answer == expected, f"{told.answer} instead of {expected}"
+
+    def move_cursor(self) -> None:
+        name, cursor = self.rng.choice(NAMES), self.rng.choice("cd")
+        topic = self.topics.get(name)
+        head = 0 if topic is None else topic.head
+        seq = self.rng.choice((None, head, self.rng.randint(0, head), head + 1))
+        self.tell(f"cursor {cursor} of {name} to {seq}")
+        told = Told()
+        if seq is None:
+            delete_cursor(self.one.shard.state, name, cursor, told)
+        else:
+            put_cursor(self.one.shard.state, name, cursor, seq, None, told)
+        self.one.settle()
+        if topic is None:
+            assert told.code == "topic_not_found", told.answer
+        elif seq is None:
+            assert told.answer.deleted == (topic.cursors.pop(cursor, None) is not None)
+        elif seq > head:
+            assert told.code == "head_mismatch", told.answer
+        else:
+            assert told.answer.created == (cursor not in topic.cursors)
+            topic.cursors[cursor] = seq
+        if topic is not None:
+            topic.keep_to_caps()
+
     def forget_keys(self) -> None:
         """What is out of its window is not asked for again, also when the clock steps back."""
         for topic in self.topics.values():
@@ -166,6 +232,8 @@ class Episode:
             patch["ttl_ms"] = self.rng.choice((0, 0, 300, 5000))
         if self.rng.random() < 0.3:
             patch["discard"] = self.rng.choice(("old", "reject"))
+        if self.rng.random() < 0.3:
+            patch["protect_cursors"] = self.rng.random() < 0.7
         if self.rng.random() < 0.3:
             patch["dedupe_node"] = self.rng.random() < 0.5
         if self.rng.random() < 0.5:
@@ -289,6 +357,11 @@ class Episode:
             config=topic.config,
         )
         assert state == expected, f"{state} instead of {expected}"
+        places = {key: one.from_seq for key, one in self.one.topic(name).cursors.items()}
+        assert places == topic.cursors, f"cursors of {name}: {places} instead of {topic.cursors}"
+        seqs = list(places.values())
+        behind = [sum(live > seq for live in topic.records) for seq in seqs]
+        assert records_behind(self.one.topic(name), seqs) == behind
         assert 0 <= state.durable_seq <= state.head_seq
 
     def check_reads(self, name: str, topic: OracleTopic, from_seq: int) -> None:
@@ -341,7 +414,9 @@ class Episode:
             )
 
     SHARES = (
-        (0.46, append),
+        (0.36, append),
+        (0.05, numbered_append),
+        (0.05, move_cursor),
         (0.04, checkpoint),
         (0.06, keyed_append),
         (0.04, repeated_append),

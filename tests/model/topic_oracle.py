@@ -47,6 +47,15 @@ class OracleKey:
 
 
 @dataclass
+class OracleNumber:
+    """The last write of a producer."""
+
+    producer_seq: int
+    first_seq: int
+    count: int
+
+
+@dataclass
 class OracleTopic:
     config: TopicConfig
     last_ts: int
@@ -58,6 +67,8 @@ class OracleTopic:
     evicted_to: dict[str, int] = field(default_factory=dict)
     lost: list[Gap] = field(default_factory=list)
     keys: dict[str, OracleKey] = field(default_factory=dict)
+    producers: dict[str, OracleNumber] = field(default_factory=dict)
+    cursors: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_ephemeral(self) -> bool:
@@ -105,16 +116,29 @@ class OracleTopic:
         config = self.config
         if config.discard == "reject":
             return
-        while (config.cap_records and len(self.records) > config.cap_records) or (
-            config.cap_bytes and self.bytes > config.cap_bytes
-        ):
-            self._evict(min(self.records), "cap")
+        while self._is_over(1):
+            seq = min(self.records)
+            if not (self._may_go(seq) or self._is_over(2)):
+                return
+            self._evict(seq, "cap")
+
+    def _is_over(self, times: int) -> bool:
+        config = self.config
+        return bool(
+            (config.cap_records and len(self.records) > times * config.cap_records)
+            or (config.cap_bytes and self.bytes > times * config.cap_bytes)
+        )
+
+    def _may_go(self, seq: int) -> bool:
+        return not self.config.protect_cursors or all(seq <= place for place in self.cursors.values())
 
     def expire(self, now_ms: int) -> None:
         """Records are in the order of their times, so what is too old is a front of them."""
         if self.config.ttl_ms:
-            for seq in [seq for seq, one in self.records.items() if now_ms - one.ts > self.config.ttl_ms]:
-                self._evict(seq, "ttl")
+            for seq, one in list(self.records.items()):
+                age_ms, ttl_ms = now_ms - one.ts, self.config.ttl_ms
+                if age_ms > ttl_ms and (self._may_go(seq) or age_ms > 2 * ttl_ms):
+                    self._evict(seq, "ttl")
 
     def _evict(self, seq: int, reason: str) -> None:
         del self.records[seq]
@@ -144,6 +168,8 @@ class OracleTopic:
             self.last_ts = last_ts
             self.records.clear()
             self.keys.clear()
+            self.producers.clear()
+            self.cursors.clear()
             self.head = head
             if head:
                 # Whatever took them before, it was forgotten with the rest.

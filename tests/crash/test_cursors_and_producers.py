@@ -1,0 +1,142 @@
+"""A script of numbered writes and of cursors that move behind them, ended in each of its disk calls.
+
+Whatever is left: the last number that the topic knows is that of its last record, no record is there twice
+after everything was sent again, and a cursor is where it was last acked to be or where it was to go next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from tests.harness.crash_sweep import without_newest_snapshot
+from tests.harness.faults import MachineGoneError
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, Told
+from topicsd.disk.layout import create_data_dir
+from topicsd.engine.cursors import delete_cursor, put_cursor
+from topicsd.engine.requests import Producer
+
+WRITES = 9
+SETTINGS = {"wal_file_bytes": 4096, "segment_max_events": 3}
+
+
+class Script:
+    """What was sent to one topic, and the answers that came before the end."""
+
+    def __init__(self, disk: MemoryDisk, durability: str) -> None:
+        self.durability = durability
+        self.writes: list[Told] = []
+        self.places: list[Told] = []
+        self.gone: Told | None = None
+        self.is_over = False
+        try:
+            self._run(OneShard(disk=disk, **SETTINGS))
+        except MachineGoneError:
+            return
+        self.is_over = True
+
+    def _run(self, one: OneShard) -> None:
+        one.put("t", durability=self.durability)
+        for number in range(1, WRITES + 1):
+            self.writes.append(one.send_append("t", number, producer=Producer("p", number)))
+            one.settle()
+            told = Told()
+            self.places.append(told)
+            put_cursor(one.shard.state, "t", "c", number, None, told)
+            if number == 2:
+                put_cursor(one.shard.state, "t", "gone", number, None, Told())
+            if number == 5:
+                self.gone = Told()
+                delete_cursor(one.shard.state, "t", "gone", self.gone)
+            if number % 3 == 0:
+                one.shard.start_checkpoint()
+            if number % 2:
+                one.turn()
+            else:
+                one.pass_time(60)
+        one.settle()
+        one.close()
+
+    def judge(self, disk: MemoryDisk, *, is_kept: bool) -> None:
+        """`is_kept` says that what was acked has to be there."""
+        one = OneShard(disk=disk, clock=ManualClock(2_000_000_000_000, 9000.0), **SETTINGS)
+        if "t" not in one.shard.state.topics:
+            assert not self.writes
+            return
+        known = _known(one)
+        if (older := without_newest_snapshot(disk)) is not None:
+            assert _known(OneShard(disk=older, clock=one.clock, **SETTINGS)) == known
+        last, places = known
+        done = _data(one)
+        assert done == list(range(1, last + 1))
+        acked = sum(told.came and told.code is None for told in self.writes)
+        assert last <= len(self.writes)
+        placed = sum(told.came and told.code is None for told in self.places)
+        assert places.get("c", 0) <= len(self.places)
+        if is_kept:
+            assert last >= acked
+            assert places.get("c", 0) >= placed
+            assert self.gone is None or not self.gone.came or "gone" not in places
+        for number in range(1, WRITES + 1):
+            answer = one.append("t", number, producer=Producer("p", number))
+            assert answer.deduped == (number <= last)
+        assert _data(one) == list(range(1, WRITES + 1))
+        one.kill()
+        assert _known(one) == (WRITES, places)
+
+
+def _known(one: OneShard) -> tuple[int, dict[str, int]]:
+    topic = one.topic("t")
+    found = None if topic.producers is None else topic.producers.find("p")
+    places = {name: cursor.from_seq for name, cursor in topic.cursors.items()}
+    return (0 if found is None else found.producer_seq), places
+
+
+def _data(one: OneShard) -> list[int]:
+    found: list[int] = []
+    cursor, is_at_end = 0, False
+    while not is_at_end:
+        answer = one.read("t", cursor, limit=1000)
+        found += [int(record.data) for record in answer.records]
+        cursor, is_at_end = answer.next_from_seq, answer.caught_up
+    return found
+
+
+def _sweep(
+    durability: str, arm: Callable[[MemoryDisk, int], None], judge: Callable[[Script, MemoryDisk], None]
+) -> int:
+    for calls in range(1000):
+        disk = MemoryDisk()
+        create_data_dir(disk, DATA_DIR, 1, INSTANCE)
+        disk = disk.after_reboot()
+        arm(disk, calls)
+        script = Script(disk, durability)
+        judge(script, disk)
+        if script.is_over:
+            return calls
+    raise AssertionError("the script has no end")
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
+def test_the_power_goes_in_each_of_its_calls(durability: str) -> None:
+    def judge(script: Script, disk: MemoryDisk) -> None:
+        for seed in range(3):
+            script.judge(disk.after_power_cut(Random(seed)), is_kept=durability == "fsync")
+
+    assert _sweep(durability, lambda disk, calls: disk.cut_power_after(calls), judge) > 50
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("durability", ["fsync", "disk"])
+def test_the_process_is_killed_in_each_of_its_calls(durability: str, torn: bool) -> None:
+    def judge(script: Script, disk: MemoryDisk) -> None:
+        script.judge(disk.after_process_kill(), is_kept=True)
+
+    def arm(disk: MemoryDisk, calls: int) -> None:
+        disk.kill_process_after(calls, torn=torn)
+
+    assert _sweep(durability, arm, judge) > 50
