@@ -36,6 +36,7 @@ from shared.http_answer import refusal_body, refusal_fields
 JSON_TYPE: Final = "application/json"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+CURSOR_FIELDS: Final = ("cursors", "cursor_count")
 METRICS_TOPICS: Final = 100
 """So many topics have series of their own unless another number is asked for."""
 
@@ -164,6 +165,12 @@ class Control:
                 "1 when there are more topics than are told of one by one.",
                 int(is_cut),
             ),
+            Sample(
+                "topics_cursor_metrics_truncated",
+                "gauge",
+                "1 when these topics have more cursors than are told of.",
+                int(any(one.get("cursor_count", 0) > len(one.get("cursors", ())) for one in topics)),
+            ),
             *(Sample(one.name, one.kind, one.help, one.read(counts)) for one in FRONT_METRICS),
         ]
         restarts = ShardSample(
@@ -182,7 +189,9 @@ class Control:
         page = await list_page(self._list_serving, len(self._workers.board), asked, prefixes)
         if isinstance(page, Refusal):
             return page
-        answer: dict[str, object] = {"topics": page.topics}
+        # What metrics tell of cursors is no part of the list.
+        topics = [{key: one[key] for key in one if key not in CURSOR_FIELDS} for one in page.topics]
+        answer: dict[str, object] = {"topics": topics}
         if page.next_cursor is not None:
             answer["next_cursor"] = page.next_cursor
         if page.missing_shards:

@@ -22,6 +22,11 @@ TOPIC_SERIES: Final = (
     ("topics_topic_records", "count", "Live records."),
     ("topics_topic_bytes", "bytes", "Bytes of live records."),
 )
+CURSOR_SERIES: Final = (
+    ("topics_cursor_lag_records", "lag_records", "Live records behind a named cursor."),
+    ("topics_cursor_lag_bytes", "lag_bytes", "Their bytes."),
+    ("topics_cursor_lag_seconds", "lag_seconds", "The age of the oldest of them."),
+)
 # A mean of shares and flags would be no share: of those one shard stands for all.
 _LEAST: Final = ("topics_recovery_progress", "topics_shard_ready")
 _MOST: Final = (
@@ -85,6 +90,7 @@ def as_prometheus(measured: Measured) -> str:
             lines += _header(name, "gauge", text)
             # A name has no character that would have to be escaped.
             lines += [f'{name}{{topic="{topic["topic"]}"}} {topic[field]}' for topic in measured.topics]
+    lines += _cursor_lines(measured.topics)
     return "\n".join(lines) + "\n"
 
 
@@ -109,7 +115,8 @@ def as_json(measured: Measured) -> dict[str, object]:
                 for label, read in histogram.series
             }
             told[histogram.name] = series.get("", series)
-    topics = [{field: one[field] for field in ("topic", *_TOPIC_FIELDS)} for one in measured.topics]
+    fields = ("topic", *_TOPIC_FIELDS, "cursors")
+    topics = [{field: one[field] for field in fields if field in one} for one in measured.topics]
     return {**found, "shards": by_shard, "topics": topics}
 
 
@@ -126,6 +133,14 @@ def _told_of(
 
 
 _TOPIC_FIELDS: Final = tuple(field for _, field, _ in TOPIC_SERIES)
+
+
+def _cursor_lines(topics: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    cursors = [(topic["topic"], cursor) for topic in topics for cursor in topic.get("cursors", ())]
+    for name, field, text in CURSOR_SERIES if cursors else ():
+        yield from _header(name, "gauge", text)
+        for topic, cursor in cursors:
+            yield f'{name}{{topic="{topic}",cursor="{cursor["cursor"]}"}} {_number(cursor[field])}'
 
 
 def _histogram(histogram: ShardHistogram, shard: int, slot: Slot) -> Iterable[str]:

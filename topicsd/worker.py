@@ -200,7 +200,7 @@ class Worker:
         if kind == LinkKind.REQUEST:
             self._dispatch.answer_link(payload, asked)
         elif kind == LinkKind.LIST_TOPICS:
-            asked(list_topics(self._shard.state, payload))
+            list_topics(self._shard.state, payload, asked)
         elif kind in WATCHING:
             self._dispatch.watching.answer_link(kind, payload, asked)
         elif kind == LinkKind.KEYS:

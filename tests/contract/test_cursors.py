@@ -106,4 +106,13 @@ def test_whichever_shard_a_topic_is_of(tmp_path_factory: pytest.TempPathFactory)
             path = f"/v0/topics/{name}/cursors/c"
             assert client.ask("PUT", path, b'{"from_seq":0}').status == 201
             assert client.ask("GET", path).json["lag_records"] == 1
-            assert client.ask("DELETE", path).json["deleted"] is True
+        lines = client.ask("GET", "/v0/metrics").body.decode().splitlines()
+        for name in (server.topic_of(shard, "t") for shard in range(2)):
+            for series, value in (("records", "1"), ("bytes", "47")):
+                line = f'topics_cursor_lag_{series}{{topic="{name}",cursor="c"}} {value}'
+                assert line in lines
+            assert any(line.startswith(f'topics_cursor_lag_seconds{{topic="{name}",') for line in lines)
+            assert client.ask("DELETE", f"/v0/topics/{name}/cursors/c").json["deleted"] is True
+        assert "topics_cursor_metrics_truncated 0" in lines
+        listed = client.ask("GET", "/v0/topics").json["topics"]
+        assert not any("cursors" in one for one in listed)

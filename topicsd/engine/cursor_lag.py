@@ -60,8 +60,6 @@ def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply) -> None
         reply(NO_LAG)
     elif not isinstance(run, SealedRun):
         reply(_lag(shard, topic, run, first))
-    elif run.first_seq == first:
-        reply(_sum(shard, topic, run, (run.live_count, run.live_bytes), run.entry.first_ts))
     else:
         thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
 
@@ -85,28 +83,33 @@ def _load(run: SealedRun) -> SegmentDamage | None:
 
 
 def _lag(shard: ShardState, topic: Topic, run: Run, first: int) -> Lag:
-    totals = run.live_totals(max(first, topic.earliest_seq), run.next_seq - 1)
-    return _sum(shard, topic, run, totals, run.stamps[first - run.first_seq])
-
-
-def _sum(shard: ShardState, topic: Topic, run: Run, totals: tuple[int, int], ts: int) -> Lag:
-    """The totals of the run that the cursor stands in, with those of all behind it."""
-    count, size = totals
+    """What is in front is taken from what is alive in all, as of the segments there it takes no look. Only
+    in the running one the shorter side is counted."""
+    ts = run.stamps[first - run.first_seq]
+    if run is topic.run and run.next_seq - first < first - run.first_seq:
+        return _told(shard, *run.live_totals(first, run.next_seq - 1), ts)
+    low = max(topic.earliest_seq, run.first_seq)
+    count, size = run.live_totals(low, first - 1) if low < first else (0, 0)
     for other in topic.runs:
-        if other.first_seq >= run.next_seq:
-            more, bytes_more = _totals(other)
+        if other.next_seq <= run.first_seq:
+            more, bytes_more = _totals(topic, other)
             count, size = count + more, size + bytes_more
+    return _told(shard, topic.live_count - count, topic.live_bytes - size, ts)
+
+
+def _told(shard: ShardState, count: int, size: int, ts: int) -> Lag:
     return Lag(count, size, max(0, shard.clock.now_ms() - ts)) if count else NO_LAG
 
 
-def _totals(run: Run) -> tuple[int, int]:
+def _totals(topic: Topic, run: Run) -> tuple[int, int]:
     if isinstance(run, SealedRun):
         return run.live_count, run.live_bytes
-    return run.live_totals(run.first_seq, run.next_seq - 1)
+    low = max(topic.earliest_seq, run.first_seq)
+    return run.live_totals(low, run.next_seq - 1) if low < run.next_seq else (0, 0)
 
 
 def _unknown(topic: Topic, run: SealedRun, error: Exception) -> Lag:
     """The index cannot be read: as if the cursor stood in front of the segment."""
     logger.error('topic "%s": how far a cursor is behind cannot be told exactly: %s', topic.name, error)
-    behind = [_totals(other) for other in topic.runs if other.first_seq >= run.first_seq]
+    behind = [_totals(topic, other) for other in topic.runs if other.first_seq >= run.first_seq]
     return Lag(sum(count for count, _ in behind), sum(size for _, size in behind), 0)

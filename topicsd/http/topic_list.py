@@ -1,14 +1,23 @@
 """A page of this shard's topics in name order, for the front process that merges the shards.
 
+With the first of their cursors, which are told as metrics: a bounded number a page, as how far one is behind
+may take a look into a segment.
+
 Must not know: other shards.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from topicsd.engine.cursor_lag import Lag, measure_lag
 from topicsd.engine.shard_state import ShardState
 
 
@@ -20,6 +29,13 @@ class ListRequest(msgspec.Struct, array_like=True):
     limit: int
 
 
+class ListedCursor(msgspec.Struct):
+    cursor: str
+    lag_records: int
+    lag_bytes: int
+    lag_seconds: float
+
+
 class ListedTopic(msgspec.Struct):
     topic: str
     head_seq: int
@@ -28,13 +44,20 @@ class ListedTopic(msgspec.Struct):
     bytes: int
     durable: bool
     effective_priority: int
+    cursors: list[ListedCursor] | UnsetType = UNSET
+    cursor_count: int | UnsetType = UNSET
 
 
 _decode = msgspec.msgpack.Decoder(ListRequest).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def list_topics(shard: ShardState, payload: bytes) -> bytes:
+CURSORS_MAX: Final = 100
+"""Of a page."""
+
+
+def list_topics(shard: ShardState, payload: bytes, told: Callable[[bytes], object]) -> None:
+    """`told` gets the page, at once or when the disk has said how far its cursors are behind."""
     request = _decode(payload)
     names = shard.sorted_names()
     at = bisect_right(names, request.after) if request.after else 0
@@ -55,4 +78,36 @@ def list_topics(shard: ShardState, payload: bytes) -> bytes:
                 )
             )
         at += 1
-    return _encode(page)
+    _Measuring(page, told).run(shard)
+
+
+class _Measuring:
+    """A page of which some cursors are still to be looked at."""
+
+    def __init__(self, page: list[ListedTopic], told: Callable[[bytes], object]) -> None:
+        self._page = page
+        self._told = told
+        self._missing = 1
+
+    def run(self, shard: ShardState) -> None:
+        left = CURSORS_MAX
+        for listed in self._page:
+            topic = shard.topics[listed.topic]
+            if not topic.cursors:
+                continue
+            listed.cursor_count, listed.cursors = len(topic.cursors), []
+            for name in islice(sorted(topic.cursors), left):
+                left -= 1
+                self._missing += 1
+                found = partial(self._found, listed.cursors, name)
+                measure_lag(shard, topic, topic.cursors[name].from_seq, found)
+        self._end_one()
+
+    def _found(self, cursors: list[ListedCursor], name: str, lag: Lag) -> None:
+        cursors.append(ListedCursor(name, lag.records, lag.bytes, lag.ms / 1000))
+        self._end_one()
+
+    def _end_one(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._told(_encode(self._page))

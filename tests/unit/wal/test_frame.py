@@ -126,6 +126,7 @@ def test_the_numbers_of_the_types_never_change() -> None:
         "WATCH_SESSION": 16,
         "CURSOR": 17,
         "LOST_RANGE": 18,
+        "PRODUCER": 19,
     }
     assert (FLAG_TAG, FLAG_NODE, FLAG_DURABLE, FLAG_META) == (1, 2, 4, 8)
 
