@@ -171,6 +171,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Setting(help="Records in the answer to one read.", unit="records", minimum=1, maximum=100_000),
     ] = 1000
 
+    max_claim: Annotated[
+        int,
+        Setting(help="Jobs in the answer to one claim.", unit="jobs", minimum=1, maximum=100_000),
+    ] = 1000
+
     max_idempotency_keys: Annotated[
         int,
         Setting(

@@ -38,7 +38,7 @@ class Route(NamedTuple):
     variable: str = ""
     """The segment of the pattern that begins with a colon, if there is one."""
     is_plain: bool = True
-    """It is built, and about one topic: the table of handlers has it."""
+    """It is built, about one topic and no stream: the table of handlers has it."""
 
 
 class Match(NamedTuple):
@@ -70,11 +70,11 @@ _WRITTEN: Final[tuple[Route, ...]] = (
     Route("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _scopes("write"), is_data=True),
     Route("GET", "/v0/topics/:topic/cursors/:cursor", "cursor_state", _scopes("read"), is_data=True),
     Route("DELETE", "/v0/topics/:topic/cursors/:cursor", "delete_cursor", _scopes("delete"), is_data=True),
-    Route("POST", "/v0/topics/:topic/claim", "claim", _scopes("read write"), is_data=True, is_built=False),
-    Route("POST", "/v0/topics/:topic/ack", "ack", _scopes("write"), is_data=True, is_built=False),
-    Route("POST", "/v0/topics/:topic/nack", "nack", _scopes("write"), is_data=True, is_built=False),
-    Route("POST", "/v0/topics/:topic/extend", "extend", _scopes("write"), is_data=True, is_built=False),
-    Route("GET", "/v0/topics/:topic/work", "work", _scopes("read write"), is_data=True, is_built=False),
+    Route("POST", "/v0/topics/:topic/claim", "claim", _scopes("read write"), is_data=True),
+    Route("POST", "/v0/topics/:topic/ack", "ack", _scopes("write"), is_data=True),
+    Route("POST", "/v0/topics/:topic/nack", "nack", _scopes("write"), is_data=True),
+    Route("POST", "/v0/topics/:topic/extend", "extend", _scopes("write"), is_data=True),
+    Route("GET", "/v0/topics/:topic/work", "work", _scopes("read write"), is_data=True, is_stream=True),
     Route("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False, is_built=False),
     Route("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=False, is_built=False),
     Route("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False, is_built=False),
@@ -92,7 +92,7 @@ _WRITTEN: Final[tuple[Route, ...]] = (
 
 def _completed(route: Route) -> Route:
     variable = next((part for part in route.pattern.split("/") if part.startswith(":")), "")
-    is_plain = route.is_built and route.is_data and variable == TOPIC
+    is_plain = route.is_built and route.is_data and not route.is_stream and variable == TOPIC
     return route._replace(variable=variable, is_plain=is_plain)
 
 

@@ -82,7 +82,6 @@ def test_config_counts_only_for_the_call_that_creates(api: Api) -> None:
     api.append(1, config={"cap_records": 2, "durable": True})
     assert api.state()["config"]["cap_records"] == 2
     assert api.append(2, config={"cap_records": 9})["created"] is False
-    # A kind of topic that is not built yet is no matter either when nothing is created.
     assert api.append(3, config={"type": "queue"})["created"] is False
     config = api.state()["config"]
     assert (config["cap_records"], config["durability"], config["type"]) == (2, "fsync", "log")

@@ -115,12 +115,6 @@ def test_a_topic_is_not_its_own_dead_letter(api: Api) -> None:
     assert "dead_letter" in api.refused(400, "invalid_request", "PUT", "", {"dead_letter": api.topic}).message
 
 
-def test_a_queue_is_not_built_yet_whatever_asks_for_it(api: Api) -> None:
-    api.refused(501, "not_implemented", "PUT", "", {"type": "queue"})
-    api.refused(501, "not_implemented", "POST", "", {"records": [{"data": 1}], "config": {"type": "queue"}})
-    api.refused(404, "topic_not_found", "GET")
-
-
 @pytest.mark.parametrize(("first", "then"), [("disk", "ephemeral"), ("ephemeral", "memory")])
 def test_a_topic_is_ephemeral_for_life_or_never(api: Api, first: str, then: str) -> None:
     api.put(durability=first)

@@ -23,15 +23,21 @@ from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.fetch import read_now
+from topicsd.engine.queue_claim import claim
+from topicsd.engine.queue_settle import Settle, ack, extend, nack
 from topicsd.engine.requests import (
     NO_META,
     Appended,
     AppendRequest,
+    ClaimAnswer,
+    ClaimRequest,
     Deleted,
     DeleteRequest,
     NewRecord,
     ReadAnswer,
     ReadRequest,
+    Settled,
+    SettleRequest,
     TopicDeleted,
     TopicPut,
     TopicState,
@@ -180,6 +186,32 @@ class OneShard:
 
     def delete(self, topic: str, **request: Any) -> Deleted:
         return self._finished(self.send_delete(topic, **request), Deleted)
+
+    def send_claim(self, topic: str, node: str, count: int = 1, lease_ms: int | None = None) -> Told:
+        told = Told()
+        claim(self.shard.state, topic, ClaimRequest(node, count, lease_ms), told)
+        return told
+
+    def claim(self, topic: str, node: str, count: int = 1, lease_ms: int | None = None) -> ClaimAnswer:
+        return self._finished(self.send_claim(topic, node, count, lease_ms), ClaimAnswer)
+
+    def claimed(self, topic: str, node: str, count: int = 1, lease_ms: int | None = None) -> list[int]:
+        """The seqs of the jobs that a claim got."""
+        return [one.seq for one in self.claim(topic, node, count, lease_ms).claimed]
+
+    def send_settle(self, settle: Settle, topic: str, node: str, *seqs: int, **request: Any) -> Told:
+        told = Told()
+        settle(self.shard.state, topic, SettleRequest(node, list(seqs), **request), told)
+        return told
+
+    def ack(self, topic: str, node: str, *seqs: int, **request: Any) -> Settled:
+        return self._finished(self.send_settle(ack, topic, node, *seqs, **request), Settled)
+
+    def nack(self, topic: str, node: str, *seqs: int, **request: Any) -> Settled:
+        return self._finished(self.send_settle(nack, topic, node, *seqs, **request), Settled)
+
+    def extend(self, topic: str, node: str, *seqs: int, **request: Any) -> Settled:
+        return self._finished(self.send_settle(extend, topic, node, *seqs, **request), Settled)
 
     def send_put(self, topic: str, **patch: Any) -> Told:
         told = Told()

@@ -34,9 +34,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "topicsd/segment": ("topicsd.segment", "topicsd.wal", "topicsd.disk", "shared"),
     "topicsd/checkpoint": ("topicsd.checkpoint", "topicsd.segment", "topicsd.wal", "topicsd.disk", "shared"),
     "topicsd/scheduler": ("topicsd.scheduler",),
+    "topicsd/leases": ("topicsd.leases",),
     "topicsd/engine": (
         "topicsd.engine",
         "topicsd.scheduler",
+        "topicsd.leases",
         "topicsd.checkpoint",
         "topicsd.segment",
         "topicsd.wal",
@@ -47,6 +49,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "topicsd.live",
         "topicsd.engine",
         "topicsd.scheduler",
+        "topicsd.leases",
         "topicsd.segment",
         "topicsd.wal",
         "shared",
@@ -71,6 +74,9 @@ PURE_MODULES = (
     "topicsd/scheduler/priority.py",
     "topicsd/scheduler/ready_set.py",
     "topicsd/scheduler/governor.py",
+    "topicsd/leases/lease_queue.py",
+    "topicsd/leases/cohort.py",
+    "topicsd/leases/dead_letter.py",
 )
 IMPURE_IMPORTS = ("topicsd.disk", "topicsd.wal", "asyncio")
 

@@ -278,7 +278,9 @@ class Salvage:
             case control_frame.Cursor():
                 self._lose(topic, control.from_seq)
             case control_frame.Delete():
-                self._lose(topic, control.below - 1)
+                self._lose(topic, max([control.below - 1, *control.seqs]))
+            case control_frame.Lease():
+                self._lose(topic, max(control.seqs, default=0))
             case control_frame.EvictWatermark():
                 self._lose(topic, max(control.evicted_to.values(), default=0))
 

@@ -68,7 +68,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
         return
     ts = now_ms if now_ms > topic.last_ts else topic.last_ts
     records = request.records
-    settings = shard.settings
+    settings = shard.stamped_settings if request.is_stamped else shard.settings
     if not 0 < len(records) <= settings.max_batch_records:
         reply(_refuse_count(len(records), settings.max_batch_records))
         return

@@ -18,6 +18,7 @@ import msgspec
 from topicsd.checkpoint.snapshot_format import TopicEntry
 from topicsd.engine.ceilings import PendingLowering
 from topicsd.engine.cursors import cursor_section
+from topicsd.engine.queue_state import queue_section
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.tail_run import TailRun
@@ -134,4 +135,4 @@ def _entry(topic: Topic, complete_to: int, ceiling: int, holds: bool) -> TopicEn
 
 def _sections(topic: Topic) -> dict[str, bytes]:
     producers = {} if topic.producers is None else topic.producers.section()
-    return {**producers, **cursor_section(topic)}
+    return {**producers, **cursor_section(topic), **queue_section(topic)}

@@ -18,6 +18,7 @@ from topicsd.engine.cursors import cursors_of
 from topicsd.engine.dedupe import KeyColumns
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.producers import producers_of
+from topicsd.engine.queue_state import load_queue
 from topicsd.engine.retention import move_earliest
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
@@ -93,6 +94,7 @@ def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore) -> Topic:
         topic.add_live(*_live(segment, run, topic.earliest_seq))
     # The marks may know more than the entry, and the replay of what they stand for finds nothing to take out.
     move_earliest(topic, topic.earliest_seq)
+    load_queue(topic, entry.sections)
     return topic
 
 

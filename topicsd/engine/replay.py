@@ -15,6 +15,7 @@ from topicsd.engine.delete import apply_delete
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.producer_write import keep_produced
 from topicsd.engine.producers import Produced
+from topicsd.engine.queue_state import apply_lease
 from topicsd.engine.retention import evict_again
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
@@ -140,6 +141,8 @@ class Replay:
                     keep_to_caps(shard, found)
             case control_frame.Delete():
                 apply_delete(found, control, {})
+            case control_frame.Lease():
+                apply_lease(found, control)
             case control_frame.EvictWatermark():
                 for reason, last in control.evicted_to.items():
                     evict_again(found, min(last, found.head), reason)

@@ -9,11 +9,12 @@ Must not know: HTTP, or how an answer is rendered.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from shared.contract import TopicConfig, TopicConfigPatch
+from topicsd.leases.lease_queue import Claimed, Counts
 from topicsd.wal.frame import Record
 
 # What a record without meta has: a union with None would keep the decoder from taking meta as it is.
@@ -49,6 +50,12 @@ class AppendRequest(msgspec.Struct, gc=False):
     disable_backpressure: bool = False
     expected_head: int | None = None
     producer: Producer | None = None
+    is_stamped: ClassVar[bool] = False
+    """It is ours: what was added to the meta does not count against its limits."""
+
+
+class StampedAppend(AppendRequest, gc=False):
+    is_stamped: ClassVar[bool] = True
 
 
 class Appended(msgspec.Struct, gc=False, frozen=True):
@@ -80,6 +87,42 @@ class Deleted(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """For how long is the queue's own unless given."""
+
+    node: str
+    count: int = 1
+    lease_ms: int | None = None
+
+
+class ClaimAnswer(msgspec.Struct, frozen=True):
+    topic: str
+    jobs: dict[int, bytes]
+    """Each as JSON, by its seq, in the order in which they were handed out."""
+    claimed: list[Claimed]
+    """Also of those whose record is gone already, or cannot be read."""
+    ready: int
+
+
+class SettleRequest(msgspec.Struct, frozen=True):
+    """What becomes of jobs that the node holds; `leases` says by which numbers, one for each seq."""
+
+    node: str
+    seqs: list[int]
+    leases: list[int] | None = None
+    ms: int = 0
+    """The delay, or for how long they are held from now on."""
+    reason: str = ""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    topic: str
+    done: list[int]
+    skipped: list[int]
+    counts: Counts
+    deadline: int = 0
+
+
 class TopicPut(msgspec.Struct, frozen=True):
     topic: str
     created: bool
@@ -104,6 +147,9 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     last_read_ts: int
     effective_priority: int
     config: TopicConfig
+    queue: Counts | None = None
+    oldest_ready_ms: int = 0
+    """How long the oldest job that is ready has been in the queue."""
 
 
 class ReadRequest(msgspec.Struct, frozen=True):

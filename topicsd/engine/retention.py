@@ -109,6 +109,8 @@ def delete_one(topic: Topic, seq: int) -> bool:
     if run is None or seq < max(topic.earliest_seq, run.first_seq) or run.is_dead(seq):
         return False
     topic.add_live(-1, -run.mark_dead(seq))
+    if topic.queue is not None:
+        topic.queue.gone(seq)
     if seq == topic.earliest_seq:
         move_earliest(topic, seq + 1)
     return True
@@ -171,6 +173,8 @@ def _drop_front(topic: Topic, last: int) -> int:
         topic.add_live(-count, -size)
         highest = run.last_live(low, high) or highest
     if last >= topic.earliest_seq:
+        if topic.queue is not None:
+            topic.queue.gone_to(topic.earliest_seq, last)
         move_earliest(topic, last + 1)
     return highest
 

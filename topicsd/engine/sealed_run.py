@@ -78,6 +78,11 @@ class SealedRun(Run):
         entry = self.entry
         return self.live_count != entry.live_count or self.dead_count != entry.dead_count
 
+    @property
+    def mean_bytes(self) -> int:
+        """Of its frames."""
+        return self.entry.data_bytes // self.entry.count
+
     def first_not_older(self, ts: int) -> int:
         entry = self.entry
         if ts > entry.last_ts:

@@ -82,7 +82,7 @@ class Shard:
         self._lock = DirLock(fs, paths.lock)
         self._files = LogFiles(fs)
         self.state = state = ShardState(clock, settings, self._files)
-        state.watch = Watch(loop, clock)
+        state.loop, state.watch = loop, Watch(loop, clock)
         state.threads = threads
         hot, cold = _stores(fs, paths, identity.shard, settings)
         state.segments = SegmentReader(hot, cold)

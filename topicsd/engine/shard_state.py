@@ -8,9 +8,12 @@ Must not know: how anything is done with it.
 
 from __future__ import annotations
 
+import secrets
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from shared.clock import Clock
 from shared.config import Settings
@@ -21,16 +24,21 @@ from topicsd.engine.page_cache import PageCache
 from topicsd.engine.requests import Reply
 from topicsd.engine.topic import Topic, Totals
 from topicsd.engine.watch import Watch
+from topicsd.leases.dead_letter import STAMP_BYTES_MAX
 from topicsd.segment.entry import SegmentName
 from topicsd.segment.reader import SegmentReader
 from topicsd.wal.batch import Entry
 from topicsd.wal.control_frame import WatchSession
 from topicsd.wal.group_commit import GroupCommit
 from topicsd.wal.log_files import LogFiles
-from topicsd.wal.sync_thread import Threads
+from topicsd.wal.sync_thread import Loop, Threads
 
 if TYPE_CHECKING:
     from topicsd.engine.append import PendingAppend
+
+
+# With it every number takes the same room in a frame.
+_LEASES_FROM = 1 << 61
 
 
 class SeenHead(NamedTuple):
@@ -42,6 +50,12 @@ class ShardState:
     def __init__(self, clock: Clock, settings: Settings, files: LogFiles) -> None:
         self.clock = clock
         self.settings = settings
+        self.stamped_settings = msgspec.structs.replace(
+            settings,
+            max_meta_bytes=settings.max_meta_bytes + STAMP_BYTES_MAX,
+            max_record_bytes=settings.max_record_bytes + STAMP_BYTES_MAX,
+        )
+        """For records to whose meta something was added here."""
         self.files = files
         self.pages = PageCache(settings.page_cache_bytes)
         self.threads: Threads
@@ -53,6 +67,7 @@ class ShardState:
         self.overfull: set[int] = set()
         """Epochs of topics of which it was said that what is to leave them cannot be told."""
         self.watch: Watch
+        self.loop: Loop
         self.log: GroupCommit
         self._configs: dict[TopicConfig, TopicConfig] = {}
         self.totals = Totals()
@@ -67,6 +82,14 @@ class ShardState:
         """Topics whose ceiling may stand above their head, with the head at the last look: oldest first."""
         self.watch_sessions: dict[bytes, WatchSession] = {}
         """Those that are kept over restarts, by the random part of their id."""
+
+        self.next_lease = _LEASES_FROM | secrets.randbits(61)
+        """No number is given twice, also not by another run: one from before says nothing."""
+        self.on_parked: Callable[[Topic], object] = lambda topic: None
+        """Called when jobs of a queue are to leave it for its dead-letter topic, as the log has it."""
+
+        self.cohorts: dict[Topic, list[Any]] = {}
+        """Claims that are served together, by their queue."""
 
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics of which a full disk kept out of the log what readers were told."""
@@ -121,6 +144,8 @@ class ShardState:
         by_class[topic.config.durability] -= 1
         topic.set_config(self.one_config(config))
         by_class[config.durability] += 1
+        if topic.queue is not None and topic.queue.parked:
+            self.on_parked(topic)  # There may be a place for them now.
 
     def sorted_names(self) -> list[str]:
         """Of all topics. New ones are sorted in when somebody asks, all at once."""

@@ -23,6 +23,7 @@ from topicsd.engine.lost_range import LostRanges
 from topicsd.engine.producers import Producers
 from topicsd.engine.run import Run
 from topicsd.engine.tail_run import TailRun
+from topicsd.leases.lease_queue import LeaseQueue
 from topicsd.scheduler.priority import base_priority
 from topicsd.segment.entry import SegmentName
 from topicsd.wal.control_frame import Cursor
@@ -85,6 +86,7 @@ class Topic:
         "producers",
         "producing",
         "protected_seq",
+        "queue",
         "raised_at_ms",
         "raised_head",
         "rejects",
@@ -149,6 +151,7 @@ class Topic:
         self.ceiling_mark = NEVER
         self.raised_at_ms = 0
         self.raised_head = 0
+        self.queue = LeaseQueue(self) if config.type == "queue" else None
         self.leaving: list[Callable[[], Any]] | None = None
         """Set while its deletion is on its way: what comes meanwhile is for the next topic of that name."""
 

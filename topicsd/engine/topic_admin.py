@@ -23,6 +23,8 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import keep_to_caps, log_expired
+from topicsd.leases.lease_queue import Counts
+from topicsd.segment.entry import SegmentDamage
 from topicsd.wal.control_frame import ConfigUpdate, TopicDelete, encode_control
 
 
@@ -107,10 +109,31 @@ def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicStat
         last_read_ts=topic.last_read_ms,
         effective_priority=shard.watch.effective_priority(topic),
         config=topic.config,
+        queue=_queue_counts(topic, now_ms),
+        oldest_ready_ms=oldest_ready_ms(topic, now_ms),
     )
     if is_use:
         topic.looked_at_ms = now_ms
     return state
+
+
+def _queue_counts(topic: Topic, now_ms: int) -> Counts | None:
+    if topic.queue is None:
+        return None
+    topic.queue.collect(now_ms)
+    return topic.queue.counts()
+
+
+def oldest_ready_ms(topic: Topic, now_ms: int) -> int:
+    """How long the oldest job that is ready has been there; 0 when there is none, or nobody can tell."""
+    seq = 0 if topic.queue is None else topic.queue.oldest_ready()
+    run = topic.run_of(seq) if seq else None
+    if run is None:
+        return 0
+    try:
+        return max(0, now_ms - run.stamps[seq - run.first_seq])
+    except (SegmentDamage, OSError):
+        return 0
 
 
 def topic_not_found(name: str) -> Refusal:

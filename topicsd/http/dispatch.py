@@ -22,6 +22,7 @@ from shared.names import topic_id
 from shared.placement import shard_of
 from shared.routes import TOPIC, WATCH_ID, Match, Route
 from topicsd.http.call import Call
+from topicsd.http.dead_letters import DeadLetters
 from topicsd.http.forwarding import STREAMS, Forwarder, in_doubt
 from topicsd.http.handlers import Handlers
 from topicsd.http.in_flight import InFlight
@@ -29,6 +30,7 @@ from topicsd.http.link_stream import LinkStream
 from topicsd.http.peers import Peers
 from topicsd.http.query import query_text
 from topicsd.http.watching import Watching
+from topicsd.http.work_open import WorkOpen
 from topicsd.live.stream import Stream
 
 # When the whole server ends, who asked ends too, hurries what it waits for, and closes with the answer. Only
@@ -66,10 +68,12 @@ class Dispatch:
         self._postman = postman
         settings = handlers.settings
         self.watching = Watching(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
+        self._working = WorkOpen(handlers.shard.state, settings, handlers.loop, self.watching.permits)
         counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
         self._in_flight = InFlight(settings.max_inflight_per_key, *counts)
         self._probes_need_key = settings.probe_auth
         self._forwarder = Forwarder(links, peers, handlers.loop, handlers.monotonic, lambda: self.drains)
+        self.dead_letters = DeadLetters(handlers.shard.state, handlers.loop, self.ask_owner)
         self._link_calls: set[LinkCall] = set()
         self._is_idle: asyncio.Future[None] | None = None
         self.open_socket: OpenSocket = _no_sockets
@@ -133,9 +137,15 @@ class Dispatch:
         elif route.is_upgrade:
             self.open_socket(call, key)
         elif route.is_stream:
-            self.watching.opening.open(call, key)
+            self._open_stream(route.operation, call, key)
         else:
             self.watching.creating.create(call, key)
+
+    def _open_stream(self, operation: str, call: Call, key: Key | None) -> None:
+        if operation == "work":
+            self._working.open(call, key)
+        else:
+            self.watching.opening.open(call, key)
 
     def start_with_key(self, key: Key | None, operation: str, call: Call) -> None:
         """An operation on a topic, for which the key that its connection was opened with was found to do."""
@@ -202,7 +212,7 @@ class Dispatch:
                 call.refuse(in_doubt(asked.operation, self.shard, is_keyed=False))
             elif asked.operation in STREAMS:
                 key = Key(asked.key_id, NO_SCOPES, asked.prefixes) if asked.key_id else None
-                self.watching.opening.open(call, key)
+                self._open_stream(asked.operation, call, key)
             else:
                 self.handlers.start(asked.operation, call)
         except Exception as error:
@@ -219,6 +229,7 @@ class Dispatch:
         """The process ends: nothing is waited for any more but what is under way."""
         self.drains = True
         self.watching.drain()
+        self._working.drain()
         self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._hurry_links)
 
     def _hurry_links(self) -> None:

@@ -35,10 +35,22 @@ AGAIN_SECONDS: Final = 0.1
 AGAIN_SECONDS_MAX: Final = 20.0
 RETRY_AFTER_MS: Final = 1000
 
+# A claim whose answer is lost says nothing for sure, but changes nothing that does not come back by itself.
 WRITES: Final = frozenset(
-    {"append", "put_topic", "delete_topic", "delete_records", "put_cursor", "delete_cursor"}
+    [
+        "append",
+        "put_topic",
+        "delete_topic",
+        "delete_records",
+        "put_cursor",
+        "delete_cursor",
+        "ack",
+        "nack",
+        "extend",
+        "dead_letter",
+    ]
 )
-STREAMS: Final = frozenset({"watch"})
+STREAMS: Final = frozenset({"watch", "work"})
 WAITS: Final = frozenset({"diff"}) | STREAMS
 
 

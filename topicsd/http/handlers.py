@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
 from shared.names import refuse_topic_name
@@ -18,6 +20,7 @@ from topicsd.engine.requests import (
     Deleted,
     DeleteRequest,
     Reply,
+    StampedAppend,
     TopicDeleted,
     TopicPut,
 )
@@ -30,13 +33,16 @@ from topicsd.http.caps import Caps
 from topicsd.http.cursor_handlers import CursorHandlers
 from topicsd.http.diff import Diff
 from topicsd.http.query import query_boolean, query_seek
-from topicsd.http.render import encode, render_appended, render_config
+from topicsd.http.queue_handlers import QueueHandlers, reply_to
+from topicsd.http.render import encode, render_appended, render_config, render_queue
 from topicsd.http.request_counts import RequestCounts
 from topicsd.wal.sync_thread import Loop
 
 # A body that comes with one of these is read and means nothing.
 WITHOUT_BODY = frozenset({"topic_state", "delete_topic", "list_cursors", "cursor_state", "delete_cursor"})
 
+
+_decode_stamped = msgspec.json.Decoder(StampedAppend).decode
 
 # What a record of the log has beside its data, about.
 FRAME_BYTES = 64
@@ -53,15 +59,18 @@ class Handlers:
         self.monotonic = shard.state.clock.monotonic
         self.body_bytes_max = settings.max_body_bytes
         self.counts = RequestCounts()
+        queues = QueueHandlers(shard.state, settings, self._performance)
         diff = Diff(shard.state, settings, loop, self.counts)
         self._table = {
             "append": self._append,
+            "dead_letter": self._dead_letter,
             "diff": diff.start,
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
             "delete_records": self._delete_records,
             **CursorHandlers(shard.state, self._performance).table,
+            **queues.table,
         }
 
     def start(self, operation: str, call: Call) -> None:
@@ -104,12 +113,6 @@ class Handlers:
             return
         if request.idempotency_key is None and call.fields.idempotency_key:
             request.idempotency_key = call.fields.idempotency_key
-        if request.config is not None and request.config.type == "queue":
-            # It means something only to a write that creates the topic.
-            if call.name not in self.shard.state.topics:
-                call.refuse(_no_queues())
-                return
-            request.config = None
 
         def reply(answer: Appended | Refusal) -> None:
             if isinstance(answer, Refusal):
@@ -126,6 +129,18 @@ class Handlers:
             except Exception as error:
                 call.fail("append", error)
 
+        self._join_append(call, request, reply)
+
+    def _dead_letter(self, call: Call) -> None:
+        """An append of ours (`dead_letters.py`): no route leads here."""
+        request = _decode_stamped(call.body)
+
+        def told(answer: Appended) -> None:
+            call.send(b"{}", 201 if answer.created else 200)
+
+        self._join_append(call, request, reply_to(call, told))
+
+    def _join_append(self, call: Call, request: AppendRequest, reply: Reply) -> None:
         caps, state = self._caps, self.shard.state
         counts_topic = caps.counts_topics and call.name not in state.topics and request.create is not False
         if counts_topic or caps.bytes_max:
@@ -163,9 +178,6 @@ class Handlers:
         if isinstance(patch, Refusal):
             call.refuse(patch)
             return
-        if patch.type == "queue":
-            call.refuse(_no_queues())
-            return
 
         def told(answer: TopicPut) -> None:
             body = {
@@ -177,6 +189,7 @@ class Handlers:
             call.send(encode(body), 201 if answer.created else 200)
 
         reply = reply_of(call, told)
+        reply = reply_to(call, told)
         state, caps = self.shard.state, self._caps
         if caps.counts_topics and call.name not in state.topics:
             make = _guarded(call, "put_topic", lambda: put_topic(state, call.name, patch, reply))
@@ -209,6 +222,7 @@ class Handlers:
             "count": state.count,
             "bytes": state.bytes,
             "config": render_config(state.config),
+            **render_queue(state),
             "effective_priority": state.effective_priority,
             "last_write_ts": state.last_write_ts,
             "last_read_ts": state.last_read_ts,
@@ -237,6 +251,7 @@ class Handlers:
             call.send(encode(body))
 
         delete_topic(self.shard.state, call.name, if_empty, reply_of(call, told))
+        delete_topic(self.shard.state, call.name, if_empty, reply_to(call, told))
 
     def _delete_records(self, call: Call) -> None:
         body = decode_delete(call.body)
@@ -258,6 +273,7 @@ class Handlers:
             call.send(encode(body))
 
         delete_records(self.shard.state, call.name, request, reply_of(call, told))
+        delete_records(self.shard.state, call.name, request, reply_to(call, told))
 
 
 def _guarded(call: Call, what: str, make: Callable[[], None]) -> Callable[[], None]:
@@ -285,7 +301,3 @@ def _delete_request(before_seq: int | None, match: str | list[str] | None) -> De
             return DeleteRequest(before_seq, match[2][:-1], is_prefix=True)
     message = 'match: must be a tag, ["tag","Eq",tag] or ["tag","Glob",prefix] with one * at its end'
     return Refusal(INVALID_REQUEST, message, {"field": "match"})
-
-
-def _no_queues() -> Refusal:
-    return Refusal(NOT_IMPLEMENTED, "type: queues are not built yet", {"field": "type"})

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from shared.contract import TopicConfig
 from shared.errors import STATUS, Refusal
 from shared.http_answer import refusal_body, refusal_fields
-from topicsd.engine.requests import Appended, ReadAnswer, Tombstone
+from topicsd.engine.requests import Appended, ReadAnswer, Tombstone, TopicState
 
 encode = msgspec.json.Encoder().encode
 
@@ -97,6 +97,25 @@ def render_read(answer: ReadAnswer, elapsed_us: int) -> list[bytes | memoryview]
 def render_config(config: TopicConfig) -> dict[str, object]:
     """Every field, and `durable`, which is not stored."""
     return {**msgspec.structs.asdict(config), "durable": config.durable}
+
+
+def render_queue(state: TopicState) -> dict[str, object]:
+    """What a topic says of its jobs, when it is a queue; what is rare only where there is some of it."""
+    counts = state.queue
+    if counts is None:
+        return {}
+    queue: dict[str, int] = {
+        "ready": counts.ready,
+        "in_flight": counts.in_flight,
+        "dead_lettered": counts.dead_lettered,
+    }
+    if counts.delayed:
+        queue["delayed"] = counts.delayed
+    if counts.parked:
+        queue["parked"] = counts.parked
+    if counts.ready:
+        queue["oldest_ready_ms"] = state.oldest_ready_ms
+    return {"queue": queue}
 
 
 def render_refusal(refusal: Refusal) -> tuple[int, bytes, bytes]:

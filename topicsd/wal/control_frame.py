@@ -37,11 +37,15 @@ class ConfigUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delete(msgspec.Struct, frozen=True, array_like=True):
-    """Deletes what is below `below`, which is at most the seq behind the head at the call."""
+    """Deletes what is below `below`, which is at most the seq behind the head at the call; with `seqs` those
+    and nothing else, and `below` is 0."""
 
     below: int
     tag: str | None
     is_prefix: bool
+    seqs: list[int] = []
+    is_dead_letter: bool = False
+    """They are in the dead-letter topic."""
 
 
 class EvictWatermark(msgspec.Struct, frozen=True, array_like=True):
@@ -113,6 +117,19 @@ class WatchSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_strong: bool = False
 
 
+class Lease(msgspec.Struct, frozen=True, array_like=True):
+    """What jobs of a queue are from here on. `seqs`, `deliveries` and `leases` are columns; the last one is
+    empty where nobody has them. `state` is one of those in `leases/lease_queue.py`."""
+
+    state: int
+    seqs: list[int]
+    deliveries: list[int]
+    leases: list[int] = []
+    deadline: int = 0
+    node: str = ""
+    reason: str = ""
+
+
 Control = (
     TopicCreate
     | TopicDelete
@@ -125,6 +142,7 @@ Control = (
     | LostRange
     | WatchSession
     | Cursor
+    | Lease
 )
 
 _TYPES: dict[type[Control], FrameType] = {
@@ -139,6 +157,7 @@ _TYPES: dict[type[Control], FrameType] = {
     LostRange: FrameType.LOST_RANGE,
     WatchSession: FrameType.WATCH_SESSION,
     Cursor: FrameType.CURSOR,
+    Lease: FrameType.LEASE,
 }
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[int, msgspec.msgpack.Decoder[Control]] = {

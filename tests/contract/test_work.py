@@ -1,0 +1,105 @@
+"""A stream of jobs: `GET /v0/topics/:topic/work`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness.event_client import EventClient
+from tests.harness.raw_client import RawClient
+from tests.harness.whole_server import WholeServer
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeServer]:
+    with WholeServer(tmp_path_factory.mktemp("work"), shards=request.param) as running:
+        yield running
+
+
+def ask(server: WholeServer, method: str, path: str, body: object = None, status: int = 200) -> Any:
+    with RawClient(server.port) as client:
+        sent = None if body is None else json.dumps(body).encode()
+        answer = client.ask(method, f"/v0/topics/{path}", sent)
+        assert answer.status in (status, 201), answer
+        return answer.json
+
+
+def queue(server: WholeServer, prefix: str, jobs: int, **config: object) -> str:
+    name = server.topic_of(server.shards - 1, prefix)
+    ask(server, "PUT", name, {"type": "queue", **config})
+    if jobs:
+        ask(server, "POST", name, {"records": [{"data": number} for number in range(1, jobs + 1)]})
+    return name
+
+
+def stream(server: WholeServer, name: str, query: str) -> EventClient:
+    return EventClient(server.port, f"/v0/topics/{name}/work?{query}").begin()
+
+
+def test_a_stream_keeps_so_many_jobs_and_gets_more_as_they_end(server: WholeServer) -> None:
+    name = queue(server, "steady", 3)
+    with stream(server, name, "node=w&max=2&lease_ms=60000") as client:
+        jobs = [client.next(), client.next()]
+        assert [(one.name, one.id, one.data["data"]) for one in jobs] == [("job", "1", 1), ("job", "2", 2)]
+        assert jobs[0].data["topic"] == name
+        assert ask(server, "GET", name)["queue"]["in_flight"] == 2
+        body = {"node": "w", "seqs": [1], "lease_ids": [jobs[0].data["lease_id"]]}
+        assert ask(server, "POST", f"{name}/ack", body)["acked"] == 1
+        assert client.next().id == "3"
+        ask(server, "POST", name, {"records": [{"data": 4}]})
+        ask(server, "POST", f"{name}/ack", {"node": "w", "seqs": [2, 3]})
+        assert client.next().id == "4"
+
+
+def test_a_stream_that_ends_gives_its_jobs_back_at_once(server: WholeServer) -> None:
+    name = queue(server, "leaving", 2)
+    with stream(server, name, "node=w&max=5") as client:
+        assert [client.next().id, client.next().id] == ["1", "2"]
+    server.wait_for(lambda: ask(server, "GET", name)["queue"]["ready"] == 2, "both are back")
+    with stream(server, name, "node=v") as client:
+        assert client.next().data["deliveries"] == 2
+
+
+def test_a_job_whose_lease_ran_out_comes_to_a_stream_that_waits(server: WholeServer) -> None:
+    name = queue(server, "waiting", 1)
+    ask(server, "POST", f"{name}/claim", {"node": "w", "lease_ms": 300})
+    with stream(server, name, "node=v") as client:
+        assert (client.next().id, ask(server, "GET", name)["queue"]["in_flight"]) == ("1", 1)
+
+
+def test_a_stream_ends_with_its_queue(server: WholeServer) -> None:
+    name = queue(server, "deleted", 0)
+    with stream(server, name, "node=v") as client:
+        ask(server, "DELETE", name)
+        event = client.next()
+        assert (event.name, event.data["topic"]) == ("topic-deleted", name)
+
+
+@pytest.mark.parametrize(
+    ("query", "accept", "status", "code"),
+    [
+        ("", "*/*", 400, "invalid_request"),
+        ("node=w&max=0", "*/*", 400, "invalid_request"),
+        ("node=w&max=x", "*/*", 400, "invalid_request"),
+        ("node=w&lease_ms=-1", "*/*", 400, "invalid_request"),
+        ("node=w", "application/json", 406, "not_acceptable"),
+    ],
+)
+def test_a_stream_that_cannot_be_had_says_why(
+    server: WholeServer, query: str, accept: str, status: int, code: str
+) -> None:
+    name = queue(server, "refusing", 0)
+    with RawClient(server.port) as client:
+        answer = client.ask("GET", f"/v0/topics/{name}/work?{query}", None, f"accept: {accept}")
+        assert (answer.status, answer.code) == (status, code)
+
+
+def test_a_log_has_no_stream_of_jobs(server: WholeServer) -> None:
+    name = server.topic_of(0, "log")
+    with RawClient(server.port) as client:
+        assert client.ask("GET", f"/v0/topics/{name}/work?node=w").code == "topic_not_found"
+        ask(server, "PUT", name, {})
+        assert client.ask("GET", f"/v0/topics/{name}/work?node=w").code == "not_a_queue"

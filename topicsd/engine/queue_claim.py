@@ -1,0 +1,252 @@
+"""Claims: hand out jobs, log that with `leases_durable`, and answer with their records.
+
+A job belongs to who claimed it from the moment that this is decided, so no two claims of one turn of the
+loop get the same. With `leases_durable` the answer waits until the log has it, in the class of the topic:
+after a restart the job is still held. What was delivered too often is parked: that is synced before anybody
+acts on it, so a job that may be in the dead-letter topic is handed out to nobody any more.
+
+Must not know: HTTP, where a dead-letter topic is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from shared.contract import CLAMPED_FIELDS
+from shared.errors import CORRUPT_SEGMENT, NOT_A_QUEUE, Refusal
+from topicsd.engine.job_texts import Texts, read_texts
+from topicsd.engine.queue_state import lease_frame
+from topicsd.engine.requests import ClaimAnswer, ClaimRequest, Reply
+from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.tail_run import TailRun
+from topicsd.engine.topic import Topic
+from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.topic_entry import TopicEntry, tell
+from topicsd.engine.trim_report import log_expired
+from topicsd.leases.cohort import serve_in_turn
+from topicsd.leases.lease_queue import READY, Claimed, Held, LeaseQueue
+
+
+def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal:
+    topic = shard.visible_topic(name)
+    if topic is None:
+        return topic_not_found(name)
+    if topic.queue is None:
+        return Refusal(NOT_A_QUEUE, f'topic "{name}" is a log: it has no jobs')
+    return topic, topic.queue
+
+
+class _Asked:
+    """One claim, and what it got."""
+
+    __slots__ = ("claimed", "count", "deadline", "lease_ms", "node", "reply", "room")
+
+    def __init__(self, shard: ShardState, topic: Topic, request: ClaimRequest, reply: Reply) -> None:
+        low, high = CLAMPED_FIELDS["lease_ms"]
+        lease_ms = request.lease_ms
+        self.node = request.node
+        self.count = min(request.count, shard.settings.max_claim)
+        self.lease_ms = topic.config.lease_ms if lease_ms is None else min(max(lease_ms, low), high)
+        self.reply = reply
+        self.claimed: list[Claimed] = []
+        self.deadline = 0
+        self.room = _Room(topic, shard.settings.max_response_bytes)
+
+
+def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> None:
+    """Hand out up to `count` jobs; `reply` gets `ClaimAnswer` or a `Refusal`. With `claim_jitter_ms` that is
+    done for all who come in that time together."""
+    topic = shard.topics.get(name)
+    if topic is not None and topic.leaving is not None:
+        shard.defer(topic, partial(claim, shard, name, request, reply), reply)
+        return
+    found = queue_of(shard, name)
+    if isinstance(found, Refusal):
+        reply(found)
+        return
+    topic, queue = found
+    asked = _Asked(shard, topic, request, reply)
+    jitter_ms = topic.config.claim_jitter_ms
+    if not jitter_ms:
+        _serve(shard, topic, queue, [asked])
+        return
+    cohort = shard.cohorts.get(topic)
+    if cohort is not None:
+        cohort.append(asked)
+        return
+    cohort = shard.cohorts[topic] = [asked]
+    shard.loop.call_later(jitter_ms / 1000, _serve_cohort, shard, topic, queue)
+
+
+def _serve_cohort(shard: ShardState, topic: Topic, queue: LeaseQueue) -> None:
+    cohort = shard.cohorts.pop(topic)
+    if shard.visible_topic(topic.name) is topic and topic.leaving is None:
+        _serve(shard, topic, queue, cohort)
+    else:
+        for asked in cohort:
+            tell(asked.reply, topic_not_found(topic.name))
+
+
+def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Asked]) -> None:
+    refusal = shard.log.admit_control() if logs_leases(topic) else None
+    if refusal is not None:
+        for asked in cohort:
+            tell(asked.reply, refusal)
+        return
+    now = shard.clock.now_ms()
+    log_expired(shard, topic, now)
+    queue.collect(now)
+    topic.last_read_ms = now
+    deliveries_max = topic.config.max_deliveries
+    parked_before = len(queue.parked)
+
+    def take(asked: _Asked, count: int) -> bool:
+        """Whether it got something and may get more."""
+        claimed = queue.claim(
+            asked.node, count, asked.deadline, deliveries_max, shard.next_lease, asked.room.has_for
+        )
+        shard.next_lease += len(claimed)
+        asked.claimed += claimed
+        return bool(claimed) and len(asked.claimed) < asked.count
+
+    for asked in cohort:
+        asked.deadline = now + asked.lease_ms
+    if len(cohort) == 1:
+        take(cohort[0], cohort[0].count)
+    else:
+        serve_in_turn(cohort, lambda asked: take(asked, 1))
+    if len(queue.parked) > parked_before:
+        _log_parked(shard, topic, [*queue.parked][parked_before:])
+    for asked in cohort:
+        before = [
+            queue.held(one.seq)._replace(
+                state=READY, deliveries=one.deliveries - 1, lease=0, deadline=0, node=""
+            )
+            for one in asked.claimed
+            if logs_leases(topic)
+        ]
+        log_lease(shard, topic, before, partial(_answer, shard, topic, asked), asked.reply)
+
+
+class _Room:
+    """For the records of one answer; of a sealed segment the sizes are those of its records on average."""
+
+    __slots__ = ("_left", "_topic")
+
+    def __init__(self, topic: Topic, bytes_max: int) -> None:
+        self._topic = topic
+        self._left = bytes_max
+
+    def has_for(self, seq: int) -> bool:
+        run = self._topic.run_of(seq)
+        if isinstance(run, TailRun):
+            self._left -= run.lengths[seq - run.first_seq]
+        elif isinstance(run, SealedRun):
+            self._left -= run.mean_bytes
+        return self._left > 0
+
+
+def _answer(shard: ShardState, topic: Topic, asked: _Asked) -> None:
+    if asked.claimed:
+        read_texts(shard, topic, [one.seq for one in asked.claimed], partial(_came, topic, asked))
+    else:
+        _tell(topic, {}, asked)
+
+
+def _came(topic: Topic, asked: _Asked, texts: Texts) -> None:
+    by_seq = texts.by_seq
+    if texts.damaged and not by_seq:
+        seq, what = next(iter(texts.damaged.items()))
+        message = f'seq {seq} of topic "{topic.name}" cannot be read, other jobs can be claimed: {what}'
+        detail: dict[str, object] = {"first_seq": seq, "last_seq": max(texts.damaged), "next_from_seq": seq}
+        tell(asked.reply, Refusal(CORRUPT_SEGMENT, message, detail))
+        return
+    jobs = {
+        one.seq: b'{"lease_id":"lease_%x","deadline":%d,"deliveries":%d,%b'
+        % (one.lease, asked.deadline, one.deliveries, by_seq[one.seq][1:])
+        for one in asked.claimed
+        if one.seq in by_seq
+    }
+    _tell(topic, jobs, asked)
+
+
+def _tell(topic: Topic, jobs: dict[int, bytes], asked: _Asked) -> None:
+    assert topic.queue is not None
+    tell(asked.reply, ClaimAnswer(topic.name, jobs, asked.claimed, topic.queue.counts().ready))
+
+
+def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
+    queue = topic.queue
+    assert queue is not None
+    queue.leave(seqs)  # Until the log has it.
+
+    def logged() -> None:
+        queue.stay(seqs)
+        shard.on_parked(topic)
+
+    if topic.is_ephemeral:
+        logged()
+        return
+    helds = [queue.held(seq) for seq in seqs]
+    pending = PendingLease(topic, [held._replace(state=READY) for held in helds], logged)
+    pending.wait()
+    frames = [lease_frame(topic, [held]) for held in helds]
+    shard.log.join(frames, sum(map(len, frames)), len(frames), pending, wait_for_sync=True)
+
+
+def log_lease(
+    shard: ShardState, topic: Topic, before: list[Held], then: Callable[[], object], reply: Reply
+) -> None:
+    """These jobs are something else than before: go on when the log has it, at once where it need not."""
+    queue = topic.queue
+    assert queue is not None
+    if not before or not logs_leases(topic):
+        then()
+        return
+    pending = PendingLease(topic, before, then, reply)
+    waits = topic.is_durable or shard.must_wait(topic)
+    if waits:
+        pending.wait()
+    frame = lease_frame(topic, [queue.held(held.seq) for held in before])
+    shard.log.join([frame], len(frame), 1, pending, waits)
+
+
+def logs_leases(topic: Topic) -> bool:
+    return topic.config.leases_durable and not topic.is_ephemeral
+
+
+class PendingLease(TopicEntry):
+    """What jobs are by now is on its way to the log."""
+
+    __slots__ = ("_before", "_reply", "_then")
+
+    def __init__(
+        self,
+        topic: Topic,
+        before: list[Held],
+        then: Callable[[], object],
+        reply: Reply | None = None,
+    ) -> None:
+        super().__init__(topic)
+        self._before = before
+        self._then = then
+        self._reply = reply
+
+    def publish(self) -> None:
+        self.end_wait()
+        self._then()
+
+    def undo(self) -> None:
+        self.end_wait()
+        queue = self.topic.queue
+        assert queue is not None
+        for held in self._before:
+            if held.seq in queue.jobs:
+                queue.stay([held.seq])
+                queue.put(held)
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self._reply is not None:
+            tell(self._reply, refusal)

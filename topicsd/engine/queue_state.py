@@ -1,0 +1,84 @@
+"""What the log and a snapshot say of the jobs of a queue, and how it comes back from there.
+
+A `Lease` frame says what jobs are from there on, whole; so it is no matter that replay repeats what a
+snapshot has. Leases are logged with `leases_durable`; without it a restart ends them all, and how often a job
+was delivered goes on from the last snapshot. That a job is parked is always logged.
+
+Must not know: who asks for jobs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from topicsd.engine.topic import Topic
+from topicsd.leases.lease_queue import IN_FLIGHT, PARKED, READY, Held
+from topicsd.wal.control_frame import Lease, encode_control
+
+QUEUE: Final = "queue"
+
+
+class QueueSection(msgspec.Struct, frozen=True, array_like=True):
+    dead_lettered: int
+    jobs: list[Held]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(QueueSection).decode
+
+
+def queue_section(topic: Topic) -> dict[str, bytes]:
+    queue = topic.queue
+    if queue is None:
+        return {}
+    keeps_leases = topic.config.leases_durable
+    jobs = []
+    for seq in queue.jobs:
+        held = queue.held(seq)
+        if held.state in (READY, IN_FLIGHT) and not keeps_leases:
+            held = held._replace(state=READY, lease=0, deadline=0, node="")
+        jobs.append(held)
+    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs))} if jobs or queue.dead_lettered else {}
+
+
+def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
+    queue, encoded = topic.queue, sections.get(QUEUE)
+    if queue is None or encoded is None:
+        return
+    section = _decode(encoded)
+    queue.dead_lettered = section.dead_lettered
+    for job in section.jobs:
+        _put(topic, job)
+
+
+def lease_frame(topic: Topic, helds: list[Held]) -> bytes:
+    """That these jobs are what they are now; but for their numbers they are alike."""
+    one = helds[0]
+    control = Lease(
+        one.state,
+        [held.seq for held in helds],
+        [held.deliveries for held in helds],
+        [held.lease for held in helds] if one.lease else [],
+        one.deadline,
+        one.node,
+        one.reason if one.state not in (IN_FLIGHT, PARKED) else "",
+    )
+    durable = topic.config.durable
+    return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable)
+
+
+def apply_lease(topic: Topic, control: Lease) -> None:
+    leases = control.leases or [0] * len(control.seqs)
+    for seq, deliveries, lease in zip(control.seqs, control.deliveries, leases, strict=True):
+        known = None if topic.queue is None else topic.queue.jobs.get(seq)
+        # Why it was given back it keeps, whoever claims it next.
+        reason = control.reason or (known.reason if known is not None else "")
+        _put(topic, Held(seq, control.state, deliveries, lease, control.deadline, control.node, reason))
+
+
+def _put(topic: Topic, held: Held) -> None:
+    """What is not alive any more is no job; a snapshot's marks and frames may know more than this one."""
+    if topic.queue is not None and topic.next_live(held.seq) == held.seq <= topic.head:
+        topic.queue.put(held)

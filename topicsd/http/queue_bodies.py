@@ -1,0 +1,123 @@
+"""Bodies of the requests about jobs, and every bound of them.
+
+Must not know: what is done with them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from shared.config import Settings
+from shared.contract import NUMBER_MAX
+from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
+from shared.json_bounds import may_hold_nul
+from topicsd.engine.requests import ClaimRequest, SettleRequest
+from topicsd.http.bodies import decode_control_body, refuse_node, refuse_nul_in, refuse_number
+from topicsd.http.large_bodies import control_look
+
+SEQS_MAX: Final = 1000
+REASON_BYTES_MAX: Final = 1024
+_LEASE_ID: Final = re.compile(r"lease_([0-9a-f]{1,16})")
+
+
+class ClaimBody(msgspec.Struct, gc=False):
+    node: str
+    max: int = 1
+    lease_ms: int | None = None
+
+
+class AckBody(msgspec.Struct, gc=False):
+    node: str
+    seqs: list[int]
+    lease_ids: list[str] | None = None
+
+
+class NackBody(AckBody, gc=False):
+    delay_ms: int = 0
+    reason: str = ""
+
+
+class ExtendBody(AckBody, kw_only=True, gc=False):
+    lease_ms: int
+
+
+_decode_claim = msgspec.json.Decoder(ClaimBody).decode
+_decode_ack = msgspec.json.Decoder(AckBody).decode
+_decode_nack = msgspec.json.Decoder(NackBody).decode
+_decode_extend = msgspec.json.Decoder(ExtendBody).decode
+_look_at_claim = control_look(ClaimBody)
+_look_at_ack = control_look(AckBody)
+_look_at_nack = control_look(NackBody)
+_look_at_extend = control_look(ExtendBody)
+
+
+def decode_claim(body: bytes, limits: Settings) -> ClaimRequest | Refusal:
+    asked = decode_control_body(_decode_claim, body, _look_at_claim)
+    if isinstance(asked, Refusal):
+        return asked
+    return claim_request(asked.node, asked.max, asked.lease_ms, limits)
+
+
+def claim_request(node: str, count: int, lease_ms: int | None, limits: Settings) -> ClaimRequest | Refusal:
+    refusal = _refuse_holder(node, limits) or refuse_number("lease_ms", lease_ms)
+    if refusal is None and count < 1:
+        refusal = Refusal(INVALID_REQUEST, "max: must be at least 1", {"field": "max"})
+    return refusal or ClaimRequest(node, count, lease_ms)
+
+
+def decode_ack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
+    asked = decode_control_body(_decode_ack, body, _look_at_ack)
+    return asked if isinstance(asked, Refusal) else _request(asked, limits)
+
+
+def decode_nack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
+    asked = decode_control_body(_decode_nack, body, _look_at_nack)
+    if isinstance(asked, Refusal):
+        return asked
+    refusal = _refuse_ms("delay_ms", asked.delay_ms)
+    size = len(asked.reason.encode())
+    if refusal is None and size > REASON_BYTES_MAX:
+        message = f"reason: has {size} bytes, at most {REASON_BYTES_MAX} are allowed"
+        refusal = Refusal(INVALID_REQUEST, message, {"field": "reason", "max": REASON_BYTES_MAX})
+    if refusal is None and may_hold_nul(body):
+        refusal = refuse_nul_in("reason", [asked.reason])
+    return refusal or _request(asked, limits, asked.delay_ms, asked.reason)
+
+
+def decode_extend(body: bytes, limits: Settings) -> SettleRequest | Refusal:
+    asked = decode_control_body(_decode_extend, body, _look_at_extend)
+    if isinstance(asked, Refusal):
+        return asked
+    return _refuse_ms("lease_ms", asked.lease_ms) or _request(asked, limits, asked.lease_ms)
+
+
+def _request(asked: AckBody, limits: Settings, ms: int = 0, reason: str = "") -> SettleRequest | Refusal:
+    refusal = _refuse_holder(asked.node, limits)
+    if refusal is not None:
+        return refusal
+    seqs = asked.seqs
+    if len(seqs) > SEQS_MAX:
+        message = f"seqs: has {len(seqs)}, at most {SEQS_MAX} are allowed in one call"
+        return Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
+    leases: list[int] | None = None
+    if asked.lease_ids is not None:
+        found = list(map(_LEASE_ID.fullmatch, asked.lease_ids))
+        if len(found) != len(seqs) or None in found:
+            message = "lease_ids: must be one for each of seqs, as a claim gave them"
+            return Refusal(INVALID_REQUEST, message, {"field": "lease_ids"})
+        leases = [int(one[1], 16) for one in found if one is not None]
+    return SettleRequest(asked.node, seqs, leases, ms, reason)
+
+
+def _refuse_ms(field: str, value: int) -> Refusal | None:
+    """It is clamped from above."""
+    return refuse_number(field, min(value, NUMBER_MAX))
+
+
+def _refuse_holder(node: str, limits: Settings) -> Refusal | None:
+    if not node:
+        return Refusal(INVALID_REQUEST, "node: is empty, a job is held by somebody", {"field": "node"})
+    return refuse_node(node, limits.max_node_bytes) or refuse_nul_in("node", [node])

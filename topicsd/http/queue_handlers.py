@@ -1,0 +1,98 @@
+"""What the routes about jobs do: decode, ask the engine, render.
+
+Must not know: sockets, lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from shared.config import Settings
+from shared.errors import Refusal
+from topicsd.engine.queue_claim import claim
+from topicsd.engine.queue_settle import Settle, ack, extend, nack
+from topicsd.engine.requests import ClaimAnswer, Settled, SettleRequest
+from topicsd.engine.shard_state import ShardState
+from topicsd.http.call import Call
+from topicsd.http.queue_bodies import decode_ack, decode_claim, decode_extend, decode_nack
+from topicsd.http.render import encode
+
+Decode = Callable[[bytes, Settings], SettleRequest | Refusal]
+_SETTLES: Final[dict[str, tuple[Decode, Settle]]] = {
+    "ack": (decode_ack, ack),
+    "nack": (decode_nack, nack),
+    "extend": (decode_extend, extend),
+}
+
+
+class QueueHandlers:
+    def __init__(
+        self, shard: ShardState, settings: Settings, performance: Callable[[Call], dict[str, float]]
+    ) -> None:
+        self._shard = shard
+        self._settings = settings
+        self._performance = performance
+        self.table: dict[str, Callable[[Call], None]] = {
+            "claim": self._claim,
+            "ack": lambda call: self._settle("ack", call),
+            "nack": lambda call: self._settle("nack", call),
+            "extend": lambda call: self._settle("extend", call),
+        }
+
+    def _claim(self, call: Call) -> None:
+        request = decode_claim(call.body, self._settings)
+        if isinstance(request, Refusal):
+            call.refuse(request)
+            return
+
+        def told(answer: ClaimAnswer) -> None:
+            end = {
+                "count": len(answer.jobs),
+                "ready": answer.ready,
+                "performance": self._performance(call),
+            }
+            parts = [
+                b'{"topic":"%b","claimed":[%b],' % (answer.topic.encode(), b",".join(answer.jobs.values())),
+                encode(end)[1:],
+            ]
+            call.send_parts(parts, sum(map(len, parts)))
+
+        claim(self._shard, call.name, request, reply_to(call, told))
+
+    def _settle(self, operation: str, call: Call) -> None:
+        decode, settle = _SETTLES[operation]
+        request = decode(call.body, self._settings)
+        if isinstance(request, Refusal):
+            call.refuse(request)
+            return
+
+        def told(answer: Settled) -> None:
+            body: dict[str, object] = {
+                "topic": answer.topic,
+                f"{operation}ed": len(answer.done),
+                "skipped": answer.skipped,
+            }
+            if operation == "extend":
+                body["deadlines"] = dict.fromkeys(answer.done, answer.deadline)
+            else:
+                body["ready"], body["in_flight"] = answer.counts.ready, answer.counts.in_flight
+            body["performance"] = self._performance(call)
+            call.send(encode(body))
+
+        settle(self._shard, call.name, request, reply_to(call, told))
+
+
+def reply_to(call: Call, told: Callable[[Any], None]) -> Callable[[Any], None]:
+    """For the engine: a refusal is the answer, anything else is what `told` makes of it."""
+
+    def reply(answer: Any) -> None:
+        try:
+            if isinstance(answer, Refusal):
+                call.refuse(answer)
+            else:
+                told(answer)
+        except Exception as error:
+            call.fail("an answer", error)
+
+    return reply

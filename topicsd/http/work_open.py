@@ -1,0 +1,90 @@
+"""A stream of jobs is asked for: whether there is such a queue, and room for one more stream.
+
+Must not know: sockets, lanes, what a stream says.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from shared.auth import Key
+from shared.config import Settings
+from shared.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal
+from shared.names import refuse_topic_name
+from topicsd.engine.queue_claim import queue_of
+from topicsd.engine.requests import ClaimRequest
+from topicsd.engine.shard_state import ShardState
+from topicsd.http.call import Call
+from topicsd.http.query import query_text
+from topicsd.http.queue_bodies import claim_request
+from topicsd.http.stream_permits import StreamPermits
+from topicsd.http.watch_open import ENDING, accepts_events
+from topicsd.live.open_watch import FIELDS
+from topicsd.live.work_stream import WorkStreams
+from topicsd.wal.sync_thread import Loop
+
+
+class WorkOpen:
+    def __init__(self, shard: ShardState, settings: Settings, loop: Loop, permits: StreamPermits) -> None:
+        self._shard = shard
+        self._settings = settings
+        self._permits = permits
+        self._streams = WorkStreams(shard, loop)
+        self._drains = False
+
+    def open(self, call: Call, key: Key | None) -> None:
+        request = self._request(call)
+        if isinstance(request, Refusal):
+            call.refuse(request)
+        elif call.is_head:
+            call.send_parts([], 0, 200, FIELDS)
+        else:
+            key_id = "" if key is None else key.id
+            self._permits.enter(key_id, partial(self._entered, call, request, key_id))
+
+    def _request(self, call: Call) -> ClaimRequest | Refusal:
+        refusal = refuse_topic_name(call.name)
+        if refusal is not None:
+            return refusal
+        found = queue_of(self._shard, call.name)
+        if isinstance(found, Refusal):
+            return found
+        if not accepts_events(call.fields.accept):
+            return Refusal(NOT_ACCEPTABLE, "accept: must allow text/event-stream")
+        count, lease_ms = _number(call.query, "max", 1), _number(call.query, "lease_ms", None)
+        if isinstance(count, Refusal):
+            return count
+        if isinstance(lease_ms, Refusal):
+            return lease_ms
+        node = query_text(call.query, "node") or ""
+        count = min(1 if count is None else count, self._settings.max_claim)
+        return claim_request(node, count, lease_ms, self._settings)
+
+    def _entered(self, call: Call, request: ClaimRequest, key_id: str, refusal: Refusal | None) -> None:
+        try:
+            if refusal is not None:
+                call.refuse(refusal)
+                return
+            found = ENDING if self._drains else queue_of(self._shard, call.name)
+            if isinstance(found, Refusal):
+                self._permits.leave(key_id)
+                call.refuse(found)
+                return
+            left = partial(self._permits.leave, key_id)
+            self._streams.open(found[0], request, call.open_stream(FIELDS), left)
+        except Exception as error:
+            call.fail("work", error)
+
+    def drain(self) -> None:
+        """Streams end with a last word, and none begins."""
+        self._drains = True
+        self._streams.drain()
+
+
+def _number(query: str, name: str, default: int | None) -> int | Refusal | None:
+    text = query_text(query, name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        return Refusal(INVALID_REQUEST, f"{name}: must be a whole number, at least 0", {"field": name})
+    return int(text)

@@ -1,0 +1,1 @@
+"""Who holds which job of a queue, and who gets the next one."""
