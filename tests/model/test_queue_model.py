@@ -1,0 +1,20 @@
+"""Random work on a queue does what the oracle says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.queue_model import QueueModel
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_work_on_a_queue_keeps_what_was_told(seed: int) -> None:
+    print("seed", seed)
+    QueueModel(seed).run(60)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(10_000, 10_400))
+def test_much_random_work_on_a_queue_keeps_what_was_told(seed: int) -> None:
+    print("seed", seed)
+    QueueModel(seed).run(600)
