@@ -122,10 +122,10 @@ def apply_delete(topic: Topic, control: Delete, found: Found) -> int:
     """Take out what the frame says; how many were alive. Of segments that were sealed since they were looked
     through, or in a replay, the tags are read here."""
     if control.seqs:
-        deleted = sum(delete_one(topic, seq) for seq in control.seqs)
         if control.is_dead_letter and topic.queue is not None:
-            topic.queue.dead_lettered += deleted
-        return deleted
+            # Also those that a segment's marks know to be dead already, as they may after a crash.
+            topic.queue.dead_lettered += len(control.seqs)
+        return sum(delete_one(topic, seq) for seq in control.seqs)
     if control.tag is None:
         return delete_front(topic, control.below - 1)
     tag = control.tag.encode()

@@ -1,0 +1,136 @@
+"""The power goes, or the process is killed, at every disk call of the life of a queue; what was told holds.
+
+The queue is of the class `fsync` and keeps its leases: who was told to have a job has it afterwards too, what
+was told to be done is, and a job that was told to be a dead letter is counted as one, and once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from tests.harness.crash_sweep import DEEP
+from tests.harness.faults import MachineGoneError
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, Told
+from topicsd.disk.layout import create_data_dir
+from topicsd.engine.queue_settle import end_jobs
+
+OUTCOMES = 20 if DEEP else 3
+QUEUE = "q"
+
+pytestmark = pytest.mark.usefixtures("quiet_log")
+
+
+class Life:
+    """What happens to the queue, and what was told of it until the end."""
+
+    def __init__(self, arm: Callable[[MemoryDisk], None] = lambda disk: None) -> None:
+        self.disk = MemoryDisk(traced=True)
+        create_data_dir(self.disk, DATA_DIR, 1, INSTANCE)
+        self.clock = ManualClock()
+        self.begun = self.disk.calls
+        self.acked: set[int] = set()
+        self.is_acking: set[int] = set()
+        self.held: dict[int, int] = {}
+        self.dead_letters_told = 0
+        self.appended = 0
+        arm(self.disk)
+        try:
+            self._live()
+            self.ended = False
+        except MachineGoneError:
+            self.ended = True
+
+    def _live(self) -> None:
+        stage = OneShard(disk=self.disk, clock=self.clock, wal_file_bytes=1 << 16)
+        stage.put(QUEUE, type="queue", durable=True, leases_durable=True, max_deliveries=1)
+        self.appended = stage.append(QUEUE, *range(12)).last_seq
+        self._claim(stage, "a", 6)
+        self._ack(stage, "a", 1, 3)
+        stage.checkpoint()
+        self.held.pop(2)
+        stage.nack(QUEUE, "a", 2)
+        self._claim(stage, "b", 2)
+        self._ack(stage, "a", 4)
+        self._end_dead(stage, 2)
+        stage.extend(QUEUE, "b", *[seq for seq in self.held if seq > 6], ms=90_000)
+        stage.pass_time(60)
+        stage.checkpoint()
+        self._ack(stage, "b", 7)
+        stage.close()
+
+    def _claim(self, stage: OneShard, node: str, count: int) -> None:
+        for one in stage.claim(QUEUE, node, count, 60_000).claimed:
+            self.held[one.seq] = one.lease
+
+    def _ack(self, stage: OneShard, node: str, *seqs: int) -> None:
+        self.is_acking |= set(seqs)
+        assert stage.ack(QUEUE, node, *seqs).done == list(seqs)
+        self.acked |= set(seqs)
+        for seq in seqs:
+            del self.held[seq]
+
+    def _end_dead(self, stage: OneShard, seq: int) -> None:
+        topic = stage.topic(QUEUE)
+        assert topic.queue is not None
+        assert [*topic.queue.parked] == [seq]
+        self.is_acking.add(seq)
+        told = Told()
+        end_jobs(stage.shard.state, topic, topic.queue, [seq], lambda: told(True), told, is_dead_letter=True)
+        stage.settle()
+        assert told.answer is True
+        self.dead_letters_told = 1
+        self.acked.add(seq)
+
+    def judge(self, disk: MemoryDisk) -> None:
+        stage = OneShard(disk=disk, clock=ManualClock(self.clock.now_ms() + 1000, 5000.0))
+        for _ in range(2):
+            if QUEUE not in stage.shard.topic_names():
+                assert not self.appended
+                return
+            self._judge_queue(stage)
+            stage.kill()
+        got = {one.seq for one in stage.claim(QUEUE, "c", 100).claimed}
+        assert not got & (self.acked | self.held.keys()), "a job has two holders, or was done"
+
+    def _judge_queue(self, stage: OneShard) -> None:
+        topic, counts = stage.topic(QUEUE), stage.state(QUEUE).queue
+        assert topic.queue is not None
+        assert counts is not None
+        live = set(stage.seqs(QUEUE))
+        assert counts.ready + counts.in_flight + counts.delayed + counts.parked == len(live)
+        assert not live & self.acked
+        assert set(range(1, self.appended + 1)) - live <= self.is_acking
+        for seq, lease in self.held.items():
+            assert seq not in live or topic.queue.jobs[seq].lease == lease, f"the lease of {seq} is lost"
+        gone_as_dead = 2 in self.is_acking and 2 not in live and self.appended
+        assert counts.dead_lettered == int(bool(gone_as_dead))
+        assert counts.dead_lettered >= self.dead_letters_told
+
+
+def _calls() -> int:
+    life = Life()
+    assert not life.ended
+    return life.disk.calls - life.begun
+
+
+def test_what_a_queue_told_holds_after_a_power_cut_at_every_call() -> None:
+    calls = _calls()
+    assert calls > 30
+    for after in range(calls):
+        life = Life(lambda disk, after=after: disk.cut_power_after(after))  # type: ignore[misc]
+        assert life.ended
+        for seed in range(OUTCOMES):
+            life.judge(life.disk.after_power_cut(Random(f"{after} {seed}")))
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
+def test_what_a_queue_told_holds_after_a_kill_at_every_call(torn: bool) -> None:
+    for after in range(_calls()):
+        life = Life(lambda disk, after=after: disk.kill_process_after(after, torn=torn))  # type: ignore[misc]
+        assert life.ended
+        life.judge(life.disk.after_process_kill())
