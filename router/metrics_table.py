@@ -85,6 +85,12 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _gauge("topics_bytes_live", "Bytes of live records.", lambda slot: slot.bytes_live),
     _gauge("topics_idempotency_keys", "Remembered idempotency keys.", lambda slot: slot.idempotency_keys),
     _gauge("topics_connections", "Connections of clients.", lambda slot: slot.connections),
+    _gauge("topics_queue_topics", "Topics that are queues.", lambda slot: slot.queue_topics),
+    _gauge(
+        "topics_queue_leases_in_flight",
+        "Jobs that somebody holds.",
+        lambda slot: slot.leases_in_flight,
+    ),
     _gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
     _gauge(
         "topics_sse_lagging",

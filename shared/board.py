@@ -164,6 +164,10 @@ class Slot:
     lagging_streams = _Word(51)
     """Sessions that a stream is on."""
 
+    queue_topics = _Word(39)
+    leases_in_flight = _Word(40)
+    """Of all queues; a lease that ran out counts until somebody looks."""
+
     accepted_total = _Word(62)
     """Of an acceptor, as the next."""
     refused_total = _Word(63)

@@ -77,6 +77,26 @@ def test_what_was_lost_is_told_and_not_what_was_deleted(slot: Slot) -> None:
     assert slot.evicted_total == 4
 
 
+def test_what_is_leased_is_told(slot: Slot) -> None:
+    one = OneShard()
+    for name in ("a", "b"):
+        one.put(name, type="queue", leases_durable=True)
+        one.append(name, 1, 2, 3)
+        one.claim(name, "w", 3)
+    one.put("c")
+    one.ack("a", "w", 1)
+    one.nack("b", "w", 2)
+    assert (told(slot, one).queue_topics, slot.leases_in_flight) == (2, 4)
+    one.checkpoint()
+    one.kill()
+    assert (told(slot, one).queue_topics, slot.leases_in_flight) == (2, 4)
+    one.delete_topic("b")
+    assert (told(slot, one).queue_topics, slot.leases_in_flight) == (1, 2)
+    one.pass_time(30_000)
+    assert one.state("a").queue is not None
+    assert told(slot, one).leases_in_flight == 0
+
+
 def test_what_the_log_does_is_told(slot: Slot) -> None:
     one = OneShard(wal_file_bytes=64 << 10)
     one.put("a", durability="fsync")

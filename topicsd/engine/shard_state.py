@@ -121,7 +121,9 @@ class ShardState:
         self.topics[topic.name] = topic
         self._new_names.append(topic.name)
         self.topics_by_id[topic.topic_id] = topic
+        self.totals.leases_in_flight += topic.totals.leases_in_flight
         topic.totals = self.totals
+        self.totals.queue_count += topic.queue is not None
         self.totals.by_class[topic.config.durability] += 1
         self.totals.live_count += topic.live_count
         self.totals.live_bytes += topic.live_bytes
@@ -132,6 +134,9 @@ class ShardState:
         del names[bisect_left(names, topic.name)]
         del self.topics_by_id[topic.topic_id]
         topic.add_live(-topic.live_count, -topic.live_bytes)
+        if topic.queue is not None:
+            self.totals.queue_count -= 1
+            self.totals.leases_in_flight -= topic.queue.counts().in_flight
         self.totals.by_class[topic.config.durability] -= 1
         if topic.has_files:
             self.gone_topics.append((topic.topic_id, topic.epoch))

@@ -43,13 +43,22 @@ def _next_seq(run: Run) -> int:
 class Totals:
     """What is alive in all topics of a shard."""
 
-    __slots__ = ("by_class", "evicted_count", "live_bytes", "live_count")
+    __slots__ = (
+        "by_class",
+        "evicted_count",
+        "leases_in_flight",
+        "live_bytes",
+        "live_count",
+        "queue_count",
+    )
 
     def __init__(self) -> None:
         self.live_count = 0
         self.live_bytes = 0
         self.by_class = dict.fromkeys(DURABILITIES, 0)
         """How many topics are of each durability class."""
+        self.queue_count = 0
+        self.leases_in_flight = 0
         self.evicted_count = 0
         """Records that a cap or their age took out, also in a replay."""
 

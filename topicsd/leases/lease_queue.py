@@ -30,12 +30,21 @@ PARKED: Final = 3
 STALE_MAX: Final = 64
 
 
+class Totals(Protocol):
+    """Of all queues together."""
+
+    leases_in_flight: int
+
+
 class Records(Protocol):
     """The log of the queue."""
 
     head: int
     earliest_seq: int
     live_count: int
+
+    @property
+    def totals(self) -> Totals: ...
 
     def next_live(self, seq: int) -> int:
         """The first live seq at or behind `seq`, or one behind the head."""
@@ -224,6 +233,8 @@ class LeaseQueue:
         job = self.jobs.pop(seq, None)
         if job is not None:
             self._counts[job.state] -= 1
+            if job.state == IN_FLIGHT:
+                self._records.totals.leases_in_flight -= 1
             self.parked.pop(seq, None)
             # A job's stale deadlines are dropped with those of others.
             if len(self._due) > STALE_MAX + 2 * (self._counts[IN_FLIGHT] + self._counts[DELAYED]):
@@ -280,6 +291,8 @@ class LeaseQueue:
         counts = self._counts
         counts[job.state] -= 1
         counts[state] += 1
+        if job.state != state and IN_FLIGHT in (job.state, state):
+            self._records.totals.leases_in_flight += 1 if state == IN_FLIGHT else -1
         if job.state == PARKED != state:
             del self.parked[seq]
         job.state, job.deadline = state, deadline
