@@ -37,7 +37,7 @@ RETRY_AFTER_MS: Final = 1000
 
 # A claim whose answer is lost says nothing for sure, but changes nothing that does not come back by itself.
 WRITES: Final = frozenset(
-    [
+    {
         "append",
         "put_topic",
         "delete_topic",
@@ -48,7 +48,7 @@ WRITES: Final = frozenset(
         "nack",
         "extend",
         "dead_letter",
-    ]
+    }
 )
 STREAMS: Final = frozenset({"watch", "work"})
 WAITS: Final = frozenset({"diff"}) | STREAMS
