@@ -39,7 +39,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import xxhash
 
-from shared.contract import Durability, TopicType
+from shared.contract import Discard, Durability, TopicType
 from topicsd.checkpoint.snapshot_files import write_whole
 from topicsd.checkpoint.snapshot_format import SnapshotHead, TopicEntry
 from topicsd.disk.fs import Fs
@@ -81,6 +81,7 @@ class ManifestSegment(msgspec.Struct, frozen=True, kw_only=True):
     has_tags: bool
     first_ts: int
     last_ts: int
+    live_bytes: int = 0
 
 
 class ManifestTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +101,10 @@ class ManifestTopic(msgspec.Struct, frozen=True, kw_only=True):
     lost: list[tuple[int, int, str]]
     complete_to: int
     segments: list[ManifestSegment]
+    cap_records: int = 0
+    cap_bytes: int = 0
+    """With `live_bytes`: what a reader has to know to see what the log behind `wal` evicts."""
+    discard: Discard = "old"
 
 
 class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +184,9 @@ def topic_line(entry: TopicEntry, durable_seq: int) -> bytes:
         lost=entry.lost,
         complete_to=entry.complete_to,
         segments=[_segment(segment) for segment in entry.segments],
+        cap_records=config.cap_records,
+        cap_bytes=config.cap_bytes,
+        discard=config.discard,
     )
     return _encoder.encode(topic)
 
@@ -197,6 +205,7 @@ def _segment(entry: SegmentEntry) -> ManifestSegment:
         has_tags=entry.has_tags,
         first_ts=entry.first_ts,
         last_ts=entry.last_ts,
+        live_bytes=entry.live_bytes,
     )
 
 

@@ -212,7 +212,14 @@ def snapshot_of(manifest: Manifest, identity: Identity) -> Snapshot:
 
 
 def _topic_of(topic: ManifestTopic) -> TopicEntry:
-    config = TopicConfig(type=topic.type, durability=topic.durability, ttl_ms=topic.ttl_ms)
+    config = TopicConfig(
+        type=topic.type,
+        durability=topic.durability,
+        ttl_ms=topic.ttl_ms,
+        cap_records=topic.cap_records,
+        cap_bytes=topic.cap_bytes,
+        discard=topic.discard,
+    )
     return TopicEntry(
         name=topic.name,
         topic_id=int(topic.id, 16),
@@ -240,7 +247,7 @@ def _topic_of(topic: ManifestTopic) -> TopicEntry:
                 has_tags=one.has_tags,
                 tier=one.tier,
                 live_count=one.live_count,
-                live_bytes=0,
+                live_bytes=one.live_bytes,
                 dead_count=one.dead_count,
                 since_ordinal=topic.epoch,
             )
