@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 PACKAGES := $(wildcard topicsd shared router spark loadtest)
 # Named after the packages: an installation does not see one that came after it.
 STAMP := $(VENV)/.installed-$(subst $() ,-,$(PACKAGES))
-TYPED := $(wildcard topicsd shared router tests/harness)
-FORMATTED := $(PACKAGES) tests
+TYPED := $(wildcard topicsd shared router spark tests/harness)
+FORMATTED := $(PACKAGES) tests pyspark_topicsd.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test test-deep bench check format clean

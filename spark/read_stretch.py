@@ -1,0 +1,272 @@
+"""From the files of a shard to batches of Arrow, in the task of a query.
+
+* Each frame is checked whole before a byte of it is used. What is damaged fails the task with its file,
+  offset and seq, or is skipped and counted.
+* While a task reads, it holds the reader's lock of its shard, so that nothing which is dropped meanwhile
+  leaves trash/. A file that is gone all the same was dropped before, longer ago than the grace time: then
+  what the stretch asks for is looked up again, through the manifest of now.
+
+Must not know: how a query is planned.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shared.clock import SystemClock
+from spark.columns import FROM_INDEX
+from spark.frame_table import FrameTable, Numbers
+from spark.kept_store import KeptStore, kept_path
+from spark.read_options import ReadOptions
+from spark.record_batch import Rows, batch_of
+from spark.shard_view import TopicView, load, open_directory
+from spark.source_error import DamagedRecord, DataLoss
+from spark.stretch import LogPieces, Stretch, StretchPartition, stretches_of
+from topicsd.checkpoint.reader_lock import ReaderLock
+from topicsd.commands.data_dir import DataDir
+from topicsd.commands.loaded_shard import LookingStore, cold_dir_of
+from topicsd.disk.layout import shard_paths, wal_name
+from topicsd.engine.durable_seq import durable_seq_at
+from topicsd.segment.data_file import check_frame
+from topicsd.segment.dead_file import unpack_marks
+from topicsd.segment.entry import DATA, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.reader import SegmentReader
+from topicsd.wal.frame import FrameDamage
+
+BATCH_RECORDS = 1 << 16
+BATCH_BYTES = 8 << 20
+
+logger = logging.getLogger("topicsd.spark")
+
+
+def read_partition(
+    options: ReadOptions, schema: pa.Schema, part: StretchPartition
+) -> Iterator[pa.RecordBatch]:
+    data_dir = open_directory(options.path, options.cold_dir)
+    with ExitStack() as stack:
+        hold_files(stack, data_dir, part.shard)
+        task = stack.enter_context(closing(_Task(data_dir, options, schema, part.shard)))
+        for stretch in part.stretches:
+            yield from task.read(stretch)
+        task.say_what_was_skipped()
+
+
+def hold_files(stack: ExitStack, data_dir: DataDir, shard: int) -> None:
+    """Keep what the shard drops from now on; one that may not write there has the grace time."""
+    try:
+        stack.enter_context(ReaderLock(data_dir.paths(shard).readers, f"spark-{os.getpid()}"))
+    except OSError as error:
+        logger.info(
+            "no reader's lock in shard %02d, what is dropped stays for a while only: %s", shard, error
+        )
+
+
+class _Gone(Exception):
+    """The file is in no place any more."""
+
+
+class _Task:
+    def __init__(self, data_dir: DataDir, options: ReadOptions, schema: pa.Schema, shard: int) -> None:
+        self._data_dir = data_dir
+        self._options = options
+        self._schema = schema
+        self._needs_frames = not FROM_INDEX.issuperset(schema.names)
+        self._paths = data_dir.paths(shard)
+        cold_dir = cold_dir_of(data_dir, shard)
+        self._hot = KeptStore(data_dir.fs, self._paths)
+        self._cold = LookingStore(data_dir.fs, shard_paths(cold_dir, shard).root) if cold_dir else None
+        self._segments = SegmentReader(self._hot, self._cold)
+        self._next_seq = 0
+        """Of the stretch at hand, the first that was not given out."""
+        self._skipped = 0
+
+    def close(self) -> None:
+        self._segments.close()
+
+    def read(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+        self._next_seq = stretch.first_seq
+        try:
+            yield from self._batches(stretch)
+        except _Gone:
+            for again in self._look_up(stretch):
+                yield from self._batches(again)
+
+    def say_what_was_skipped(self) -> None:
+        if self._skipped:
+            logger.warning("%d damaged records were skipped (mode=PERMISSIVE)", self._skipped)
+
+    def _batches(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+        if stretch.segment is not None:
+            return self._of_segment(stretch, *stretch.segment)
+        assert stretch.log is not None
+        return self._of_log(stretch, stretch.log)
+
+    def _look_up(self, stretch: Stretch) -> list[Stretch]:
+        """Where the rest of a stretch stands by now, as far as it still does."""
+        with closing(load(self._data_dir, stretch.shard, SystemClock())) as loaded:
+            topic = loaded.state.topics_by_id.get(stretch.topic_id)
+            if topic is None or topic.epoch != stretch.epoch:
+                return []  # It was deleted, and who deletes wants it gone.
+            if self._next_seq < topic.evict_floor and self._options.fail_on_data_loss:
+                reason = topic.reason_for(self._next_seq)
+                told = (
+                    f"wanted seq {self._next_seq}, and the earliest is {topic.earliest_seq} by now ({reason})"
+                )
+                raise DataLoss(f'topic "{stretch.topic}": {told}; failOnDataLoss=false reads on without them')
+            view = TopicView(topic, stretch.shard, durable_seq_at(topic, loaded.log.synced_position), loaded)
+            return list(stretches_of(view, self._next_seq, stretch.last_seq, BATCH_RECORDS))
+
+    def _of_segment(
+        self, stretch: Stretch, name: SegmentName, entry: SegmentEntry
+    ) -> Iterator[pa.RecordBatch]:
+        if not self._has_file(name):
+            raise _Gone
+        try:
+            index = self._segments.load_index(name, entry)
+        except SegmentDamage as damage:
+            self._refuse_damage(damage, name)
+            self._skipped += stretch.record_count
+            return
+        low, high = stretch.first_seq - index.first_seq, stretch.last_seq - index.first_seq + 1
+        offsets = np.frombuffer(index.offsets, np.uint32)[low:high].astype(np.int64)
+        lengths = np.frombuffer(index.lengths, np.uint32)[low:high].astype(np.int64)
+        stamps = np.frombuffer(index.stamps, np.uint64)[low:high].astype(np.int64)
+        seqs = np.arange(stretch.first_seq, stretch.last_seq + 1, dtype=np.int64)
+        # What a rewrite left out has no length.
+        alive = _alive(stretch) & (lengths > 0)
+        if not self._needs_frames and not index.has_damage:
+            yield from self._without_frames(stretch, seqs[alive], stamps[alive])
+            return
+        for at, upto in _pieces(offsets, lengths):
+            while at < upto:
+                try:
+                    data, start = self._segments.frames(
+                        name, entry, index, int(seqs[at]), int(seqs[upto - 1])
+                    )
+                except SegmentDamage as damage:
+                    self._refuse_damage(damage, name)
+                    gone = slice(
+                        damage.first_seq - stretch.first_seq, damage.last_seq - stretch.first_seq + 1
+                    )
+                    self._skipped += int(alive[gone].sum())
+                    alive[gone] = False
+                    before = damage.first_seq - stretch.first_seq
+                    if before > at:
+                        data, start = self._segments.frames(
+                            name, entry, index, int(seqs[at]), int(seqs[before - 1])
+                        )
+                        keep = at + np.flatnonzero(alive[at:before])
+                        places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
+                        yield from self._checked(stretch, name.key(DATA), data, start, *places)
+                    at = damage.last_seq - stretch.first_seq + 1
+                    continue
+                keep = at + np.flatnonzero(alive[at:upto])
+                places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
+                yield from self._checked(stretch, name.key(DATA), data, start, *places)
+                at = upto
+
+    def _has_file(self, name: SegmentName) -> bool:
+        return any(store.exists(name.key(DATA)) for store in (self._hot, self._cold) if store is not None)
+
+    def _refuse_damage(self, damage: SegmentDamage, name: SegmentName) -> None:
+        """Go on only when it is to be skipped, and is no file that somebody has dropped."""
+        if not self._has_file(name):
+            raise _Gone from None
+        if not self._options.is_permissive:
+            file = os.path.join(self._paths.root, name.key(DATA))
+            where = f"{file}, seqs {damage.first_seq} to {damage.last_seq}: {damage.what}"
+            raise DamagedRecord(f"{where}; mode=PERMISSIVE skips what is damaged") from None
+
+    def _of_log(self, stretch: Stretch, log: LogPieces) -> Iterator[pa.RecordBatch]:
+        offsets = np.frombuffer(log.offsets, np.uint64).astype(np.int64)
+        lengths = np.frombuffer(log.lengths, np.uint32).astype(np.int64)
+        stamps = np.frombuffer(log.stamps, np.uint64).astype(np.int64)
+        seqs = np.arange(stretch.first_seq, stretch.last_seq + 1, dtype=np.int64)
+        alive = _alive(stretch)
+        if not self._needs_frames:
+            yield from self._without_frames(stretch, seqs[alive], stamps[alive])
+            return
+        fs, name = self._data_dir.fs, wal_name(log.file)
+        path = self._paths.wal_file(log.file)
+        try:
+            fd = fs.open_read(path)
+        except FileNotFoundError:
+            kept = kept_path(fs, self._paths, name)
+            if kept is None:
+                raise _Gone from None
+            fd = fs.open_read(kept)
+        try:
+            for at, upto in _pieces(offsets, lengths):
+                start = int(offsets[at])
+                data = fs.pread(fd, int(offsets[upto - 1] + lengths[upto - 1]) - start, start)
+                keep = at + np.flatnonzero(alive[at:upto])
+                places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
+                yield from self._checked(stretch, f"wal/{name}", data, start, *places)
+        finally:
+            fs.close(fd)
+
+    def _without_frames(self, stretch: Stretch, seqs: Numbers, stamps: Numbers) -> Iterator[pa.RecordBatch]:
+        for at in range(0, len(seqs), BATCH_RECORDS):
+            piece = slice(at, at + BATCH_RECORDS)
+            rows = Rows(stretch.topic, stretch.shard, seqs[piece], stamps[piece], None)
+            yield batch_of(rows, self._schema)
+
+    def _checked(
+        self,
+        stretch: Stretch,
+        file: str,
+        data: bytes,
+        start: int,
+        starts: Numbers,
+        lengths: Numbers,
+        seqs: Numbers,
+        stamps: Numbers,
+    ) -> Iterator[pa.RecordBatch]:
+        """The batch of these frames, when they are what they have to be, or of those that are."""
+        while len(seqs):
+            frames = FrameTable(data, starts, lengths, stretch.topic_id, seqs)
+            if not frames.bad.any():
+                self._next_seq = int(seqs[-1]) + 1
+                yield batch_of(Rows(stretch.topic, stretch.shard, seqs, stamps, frames), self._schema)
+                return
+            if not self._options.is_permissive:
+                first = int(np.flatnonzero(frames.bad)[0])
+                place = os.path.join(self._paths.root, file)
+                offset, seq = start + int(starts[first]), int(seqs[first])
+                what = _what(data, int(starts[first]), int(lengths[first]), stretch.topic_id, seq)
+                told = f'{place}, offset {offset}, seq {seq} of topic "{stretch.topic}" is damaged: {what}'
+                raise DamagedRecord(f"{told}; mode=PERMISSIVE skips what is damaged")
+            good = ~frames.bad
+            self._skipped += int(frames.bad.sum())
+            starts, lengths, seqs, stamps = starts[good], lengths[good], seqs[good], stamps[good]
+
+
+def _alive(stretch: Stretch) -> npt.NDArray[np.bool_]:
+    if not stretch.dead:
+        return np.ones(stretch.record_count, dtype=np.bool_)
+    return ~np.frombuffer(unpack_marks(stretch.dead, stretch.record_count), np.bool_)
+
+
+def _pieces(offsets: Numbers, lengths: Numbers) -> Iterator[tuple[int, int]]:
+    """Ranges of records that are read at once: at least one each, up to the bounds of a batch."""
+    at, ends = 0, offsets + lengths
+    while at < len(offsets):
+        upto = int(np.searchsorted(ends, int(offsets[at]) + BATCH_BYTES, side="right"))
+        upto = max(at + 1, min(upto, at + BATCH_RECORDS))
+        yield at, upto
+        at = upto
+
+
+def _what(data: bytes, at: int, length: int, topic_id: int, seq: int) -> str:
+    try:
+        check_frame(data, at, length, topic_id, seq)
+    except FrameDamage as damage:
+        return damage.what
+    return "its parts do not add up"

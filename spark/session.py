@@ -1,0 +1,39 @@
+"""A Spark session of this process, for the commands, the tests and the benchmark.
+
+Promises: it runs on a Java that `java_home.py` found, its workers on the Python that runs this, it listens on
+127.0.0.1 only and has no web page. The format `topicsd` is found by PySpark itself.
+
+Must not know: what is asked of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from spark.java_home import java_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def local_session(
+    app: str, master: str = "local[2]", memory: str = "1g", settings: dict[str, str] | None = None
+) -> SparkSession:
+    os.environ.update(java_environment(dict(os.environ)))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(app).config("spark.driver.memory", memory)
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        **(settings or {}),
+    }.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

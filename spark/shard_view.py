@@ -1,0 +1,151 @@
+"""The topics of a shard as a reader of `diff` has them at this moment, from the files alone.
+
+How: MANIFEST.json says what is in segments, a few numbers each; the log behind it is replayed by the very
+code with which a server starts. So what is deleted, evicted by a cap or expired is what the engine says, and
+no rule of its is written a second time. It costs the segments, the active one of each topic, and the log
+since the last checkpoint, which the server keeps short.
+
+What is on the disk itself ends for each topic at `durable`: a frame behind it may be taken back by a power
+cut and is never read.
+
+Must not know: Spark, which records a query wants.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shared.clock import Clock, SystemClock
+from shared.names import topic_id
+from shared.placement import shard_of
+from spark.read_options import ReadOptions
+from spark.source_error import SourceError
+from topicsd.checkpoint.manifest import Manifest, ManifestDamage, read_manifest
+from topicsd.commands.data_dir import DataDir
+from topicsd.commands.diagnosis import snapshot_of
+from topicsd.commands.loaded_shard import Basis, LoadedShard
+from topicsd.disk.fs import Fs, RealFs
+from topicsd.disk.layout import LAYOUT_NAME, LayoutError, read_layout
+from topicsd.disk.read_only_fs import ReadOnlyFs
+from topicsd.engine.durable_seq import durable_seq_at
+from topicsd.engine.retention import expire
+from topicsd.engine.topic import Topic
+from topicsd.wal.file_header import FILE_HEADER_BYTES, UnknownVersion
+
+TRIES = 5
+
+
+class TopicView(NamedTuple):
+    topic: Topic
+    shard: int
+    durable: int
+    """The last seq that is on the disk itself."""
+    loaded: LoadedShard
+
+    @property
+    def name(self) -> str:
+        return self.topic.name
+
+    @property
+    def end(self) -> int:
+        """The seq behind the last one that may be read."""
+        return self.durable + 1
+
+    def wal_place(self, position: int) -> tuple[int, int]:
+        """The log file, by its first ordinal, and the offset in it, of a position of the log."""
+        walk = self.loaded.log.walked
+        assert walk is not None
+        file = next(file for file in reversed(walk.files) if file.start_position <= position)
+        return file.found.first_ordinal, position - file.start_position + FILE_HEADER_BYTES
+
+
+class DirectoryView:
+    """What the wanted shards hold; close it when done."""
+
+    def __init__(self, options: ReadOptions, clock: Clock | None = None, fs: Fs | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
+        self.data_dir = open_directory(options.path, options.cold_dir, fs)
+        self._loaded: list[LoadedShard] = []
+        self.topics: dict[str, TopicView] = {}
+        """Those that the options select, by name in their order."""
+        selection = options.selection
+        shards = sorted({self._owner(name) for name in selection.names}) or self.data_dir.shards
+        try:
+            found = [view for shard in shards for view in self._look(shard) if selection.matches(view.name)]
+        except BaseException:
+            self.close()
+            raise
+        for view in sorted(found, key=lambda view: view.name):
+            self.topics[view.name] = view
+
+    def close(self) -> None:
+        for loaded in self._loaded:
+            loaded.close()
+
+    def __enter__(self) -> DirectoryView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _owner(self, name: str) -> int:
+        return shard_of(topic_id(name), self.data_dir.layout.shards)
+
+    def _look(self, shard: int) -> list[TopicView]:
+        loaded = load(self.data_dir, shard, self._clock)
+        self._loaded.append(loaded)
+        now_ms, synced = self._clock.now_ms(), loaded.log.synced_position
+        views = []
+        for topic in loaded.state.topics.values():
+            expire(topic, now_ms)
+            views.append(TopicView(topic, shard, durable_seq_at(topic, synced), loaded))
+        return views
+
+
+def open_directory(path: str, cold_dir: str, fs: Fs | None = None) -> DataDir:
+    looking = ReadOnlyFs(RealFs() if fs is None else fs)
+    try:
+        layout = read_layout(looking, path)
+    except LayoutError as error:
+        raise SourceError(f"path: {error}") from None
+    if layout is None:
+        raise SourceError(f"path: {path} is no data directory: it has no {LAYOUT_NAME}")
+    return DataDir(looking, path, layout, list(range(layout.shards)), cold_dir)
+
+
+def load(data_dir: DataDir, shard: int, clock: Clock) -> LoadedShard:
+    """The shard as its newest manifest and the log have it; again when a newer one came meanwhile."""
+    for left in reversed(range(TRIES)):
+        manifest = _manifest(data_dir, shard)
+        snapshot = None if manifest is None else snapshot_of(manifest, data_dir.identity(shard))
+        loaded = LoadedShard(data_dir, shard, clock, Basis(snapshot, [], ""))
+        try:
+            loaded.walk()
+        except BaseException:
+            loaded.close()
+            raise
+        problem = loaded.problem or loaded.log.problem
+        if not problem:
+            return loaded
+        loaded.close()
+        if not left or _number(_manifest(data_dir, shard)) == _number(manifest):
+            break
+    raise SourceError(f"shard {shard:02d} of {data_dir.path} cannot be read: {problem}")
+
+
+def _number(manifest: Manifest | None) -> int:
+    return 0 if manifest is None else manifest.number
+
+
+def _manifest(data_dir: DataDir, shard: int) -> Manifest | None:
+    """None before the first checkpoint."""
+    paths = data_dir.paths(shard)
+    try:
+        manifest = read_manifest(data_dir.fs, paths)
+    except FileNotFoundError:
+        return None
+    except (ManifestDamage, UnknownVersion) as error:
+        raise SourceError(f"{paths.manifest}: {error}") from None
+    if (bytes.fromhex(manifest.instance), manifest.shard) != data_dir.identity(shard):
+        raise SourceError(f"{paths.manifest} is of another shard or directory")
+    return manifest

