@@ -30,9 +30,15 @@ def main() -> int:
     compared = commands.add_parser("generator", help="what the load generator itself can do, beside wrk")
     compared.add_argument("--rounds", type=int, default=5, help="the median counts")
     compared.add_argument("--seconds", type=float, default=2.0, help="how long each measurement lasts")
+    read = commands.add_parser("spark", help="Spark over a data directory, beside Parquet and JSON lines")
+    read.add_argument("--records", type=int, default=5_000_000, help="of 100 bytes each (%(default)s)")
+    read.add_argument("--rounds", type=int, default=3, help="how often each is measured; the median counts")
+    read.add_argument("--dir", help="where to write (default: the system's)")
+    read.add_argument("--save", action="store_true", help="add the result to those in loadtest/results/")
     given = parser.parse_args()
+    runs = {"engine": run_engine, "bench": run_bench, "generator": run_generator, "spark": run_spark}
     try:
-        return {"engine": run_engine, "bench": run_bench, "generator": run_generator}[given.command](given)
+        return runs[given.command](given)
     except GeneratorMissing as missing:
         print(missing, file=sys.stderr)
         return 2
@@ -88,6 +94,16 @@ def run_bench(given: argparse.Namespace) -> int:
 
 def run_generator(given: argparse.Namespace) -> int:
     generator_bench.run(given.rounds, given.seconds)
+    return 0
+
+
+def run_spark(given: argparse.Namespace) -> int:
+    # Only here: PySpark is no matter of the other benchmarks.
+    from loadtest import spark_bench
+
+    lines = spark_bench.run(given.records, given.rounds, given.dir)
+    if given.save:
+        results.save("spark", lines, records=given.records)
     return 0
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark.filters import NO_LIMITS, apply_filters
-from spark.positions import check_topics, end_of, refuse_loss, start_of
+from spark.positions import check_topics, end_of, refuse_ephemeral, refuse_loss, start_of
 from spark.read_options import ReadOptions
 from spark.read_stretch import read_partition
 from spark.shard_view import DirectoryView
@@ -31,6 +31,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         with DirectoryView(options) as view:
+            refuse_ephemeral(view)
             check_topics(view, options)
             stretches: list[Stretch] = []
             for topic in view.topics.values():

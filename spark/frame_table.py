@@ -29,6 +29,9 @@ from topicsd.wal.frame import (
 
 Numbers = npt.NDArray[np.int64]
 
+# What a frame has on average where copying it is the cheaper way.
+SMALL_BYTES = 1024
+
 _HEADER = np.dtype(
     [
         ("frame_len", "<u4"),
@@ -82,7 +85,8 @@ class FrameTable:
             | (FRAME_LEN_MIN + node_len + tag_len + data_len != lengths - LEN_BYTES)
         )
         stored = self._fixed(self.data_end, CHECKSUM_BYTES).view("<u8")
-        view = memoryview(self._data)
+        # A copy of a small frame costs less than a view of it.
+        view = self._data if len(self._data) < SMALL_BYTES * len(lengths) else memoryview(self._data)
         bodies = zip((self.starts + LEN_BYTES).tolist(), self.data_end.tolist(), strict=True)
         found = np.array([xxh3(view[start:end]) for start, end in bodies], dtype=np.uint64)
         bad |= found != stored

@@ -14,8 +14,16 @@ from spark.source_error import DataLoss, SourceError
 from topicsd.engine.topic import Topic
 
 
+def refuse_ephemeral(view: DirectoryView) -> None:
+    for name, found in view.topics.items():
+        if found.topic.is_ephemeral:
+            raise SourceError(
+                f'topic "{name}" is ephemeral: its records are in no file; read it from the server'
+            )
+
+
 def check_topics(view: DirectoryView, options: ReadOptions) -> None:
-    """What was asked for by name is there, and can be read from files."""
+    """What was asked for by name is there. A stream that has begun goes by its checkpoint and not by this."""
     for name in options.selection.names:
         if name not in view.topics:
             raise SourceError(f'there is no topic "{name}" in {options.path}')
@@ -23,11 +31,6 @@ def check_topics(view: DirectoryView, options: ReadOptions) -> None:
         if shards != [view.topics[name].shard]:
             raise SourceError(
                 f'assign: topic "{name}" is in shard {view.topics[name].shard}, not in {shards}'
-            )
-    for name, found in view.topics.items():
-        if found.topic.is_ephemeral:
-            raise SourceError(
-                f'topic "{name}" is ephemeral: its records are in no file; read it from the server'
             )
     for option, bound in (("startingOffsets", options.start), ("endingOffsets", options.end)):
         named = bound.seqs if bound.seqs is not None else bound.stamps

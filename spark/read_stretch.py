@@ -27,7 +27,7 @@ from spark.kept_store import KeptStore, kept_path
 from spark.read_options import ReadOptions
 from spark.record_batch import Rows, batch_of
 from spark.shard_view import TopicView, load, open_directory
-from spark.source_error import DamagedRecord, DataLoss
+from spark.source_error import DamagedRecord, DataLoss, SourceError
 from spark.stretch import LogPieces, Stretch, StretchPartition, stretches_of
 from topicsd.checkpoint.reader_lock import ReaderLock
 from topicsd.commands.data_dir import DataDir
@@ -42,6 +42,8 @@ from topicsd.wal.frame import FrameDamage
 
 BATCH_RECORDS = 1 << 16
 BATCH_BYTES = 8 << 20
+# With a reader's lock one is enough.
+LOOK_UPS = 5
 
 logger = logging.getLogger("topicsd.spark")
 
@@ -92,11 +94,19 @@ class _Task:
 
     def read(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
         self._next_seq = stretch.first_seq
-        try:
-            yield from self._batches(stretch)
-        except _Gone:
-            for again in self._look_up(stretch):
-                yield from self._batches(again)
+        rest, tries = [stretch], LOOK_UPS
+        while rest:
+            try:
+                yield from self._batches(rest[0])
+                del rest[0]
+            except _Gone:
+                if not tries:
+                    raise SourceError(
+                        f"files of shard {stretch.shard:02d} are dropped faster than they are read; "
+                        "TOPICS_READER_GRACE_MS keeps them for longer"
+                    ) from None
+                tries -= 1
+                rest = self._look_up(stretch)
 
     def say_what_was_skipped(self) -> None:
         if self._skipped:
@@ -131,7 +141,7 @@ class _Task:
         try:
             index = self._segments.load_index(name, entry)
         except SegmentDamage as damage:
-            self._refuse_damage(damage, name)
+            self._refuse_damage(damage, name, "")
             self._skipped += stretch.record_count
             return
         low, high = stretch.first_seq - index.first_seq, stretch.last_seq - index.first_seq + 1
@@ -151,7 +161,7 @@ class _Task:
                         name, entry, index, int(seqs[at]), int(seqs[upto - 1])
                     )
                 except SegmentDamage as damage:
-                    self._refuse_damage(damage, name)
+                    self._refuse_damage(damage, name, f", offset {index.place_of(damage.first_seq)[0]}")
                     gone = slice(
                         damage.first_seq - stretch.first_seq, damage.last_seq - stretch.first_seq + 1
                     )
@@ -175,13 +185,13 @@ class _Task:
     def _has_file(self, name: SegmentName) -> bool:
         return any(store.exists(name.key(DATA)) for store in (self._hot, self._cold) if store is not None)
 
-    def _refuse_damage(self, damage: SegmentDamage, name: SegmentName) -> None:
+    def _refuse_damage(self, damage: SegmentDamage, name: SegmentName, offset: str) -> None:
         """Go on only when it is to be skipped, and is no file that somebody has dropped."""
         if not self._has_file(name):
             raise _Gone from None
         if not self._options.is_permissive:
             file = os.path.join(self._paths.root, name.key(DATA))
-            where = f"{file}, seqs {damage.first_seq} to {damage.last_seq}: {damage.what}"
+            where = f"{file}{offset}, seqs {damage.first_seq} to {damage.last_seq}: {damage.what}"
             raise DamagedRecord(f"{where}; mode=PERMISSIVE skips what is damaged") from None
 
     def _of_log(self, stretch: Stretch, log: LogPieces) -> Iterator[pa.RecordBatch]:

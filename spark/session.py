@@ -29,6 +29,7 @@ def local_session(
     builder = SparkSession.builder.master(master).appName(app).config("spark.driver.memory", memory)
     for name, value in {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",

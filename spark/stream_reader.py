@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark.admission import bytes_between, end_within, shares
-from spark.positions import check_topics, recreated, refuse_loss, start_of
+from spark.positions import check_topics, recreated, refuse_ephemeral, refuse_loss, start_of
 from spark.read_options import ReadOptions
 from spark.read_stretch import hold_files, read_partition
 from spark.shard_view import DirectoryView, TopicView
@@ -49,6 +49,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  PySpark's name.
         with self._look() as view:
+            check_topics(view, self._options)
             return encode(
                 {
                     name: Place(topic.topic.epoch, start_of(topic, self._options))
@@ -108,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> DirectoryView:
         view = DirectoryView(self._options)
         try:
-            check_topics(view, self._options)
+            refuse_ephemeral(view)
         except BaseException:
             view.close()
             raise

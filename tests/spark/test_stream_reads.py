@@ -24,15 +24,16 @@ LOAD_SECONDS = 120.0 if os.environ.get("TOPICS_TEST_DEEP") else 8.0
 class Sink:
     """A directory of Parquet, which has each batch once, and a checkpoint beside it."""
 
+    way = "subscribe"
+
     def __init__(self, spark: SparkSession, folder: Path, store: str, topics: str, **options: Any) -> None:
         self._spark = spark
         self._folder = folder
         self._source = (
             spark.readStream.format("topicsd")
             .schema("topic string, offset bigint, value binary")
-            .option("subscribe", topics)
-            .option("startingOffsets", "earliest")
-            .options(**options)
+            .option(self.way, topics)
+            .options(**{"startingOffsets": "earliest", **options})
             .load(store)
         )
 
@@ -51,6 +52,10 @@ class Sink:
         """In no order."""
         found = self._spark.read.parquet(str(self._folder / "rows")).select("topic", "offset").collect()
         return sorted((row.topic, row.offset) for row in found)
+
+
+class SinkOfPattern(Sink):
+    way = "subscribePattern"
 
 
 def wanted(client: TopicClient, *topics: str) -> list[tuple[str, int]]:
@@ -120,7 +125,7 @@ def test_a_stream_under_load_has_each_record_once_over_restarts(spark: SparkSess
             client.fill(topic, 10)
         client.wait_until_durable(*topics)
         ends = threading.Event()
-        writer = threading.Thread(target=_write, args=(server.port, topics, ends))
+        writer = threading.Thread(target=write_until, args=(server.port, topics, ends))
         writer.start()
         try:
             sink = Sink(spark, tmp_path / "sink", str(tmp_path / "data"), ",".join(topics))
@@ -139,8 +144,28 @@ def test_a_stream_under_load_has_each_record_once_over_restarts(spark: SparkSess
         assert sink.rows() == wanted(client, *topics)
 
 
-def _write(port: int, topics: tuple[str, ...], ends: threading.Event) -> None:
+def write_until(port: int, topics: tuple[str, ...], ends: threading.Event) -> None:
     with TopicClient(port) as client:
         while not ends.wait(0.02):
             for topic in topics:
                 client.fill(topic, 50)
+
+
+def test_topics_of_a_pattern_may_come_and_go(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    store.client.fill("guest-1", 10)
+    store.client.wait_until_durable("guest-1")
+    first = SinkOfPattern(spark, tmp_path, store.path, "guest-.*", startingOffsets='{"guest-1":{"0":4}}')
+    first.drain()
+    assert first.rows() == [("guest-1", seq) for seq in range(4, 11)]
+    store.client.fill("guest-2", 5)
+    store.client.wait_until_durable("guest-2")
+    first.drain()
+    both = sorted([*[("guest-1", seq) for seq in range(4, 11)], *[("guest-2", seq) for seq in range(1, 6)]])
+    assert first.rows() == both
+    store.client.ask("DELETE", "guest-1")
+    store.client.wait_until_durable("guest-2")
+    with pytest.raises(StreamingQueryException, match='topic "guest-1" was deleted; failOnDataLoss=false'):
+        first.drain()
+    second = SinkOfPattern(spark, tmp_path, store.path, "guest-.*", failOnDataLoss="false")
+    second.drain()
+    assert second.rows() == both

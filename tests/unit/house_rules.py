@@ -26,7 +26,7 @@ ROOT_FOLDERS_WITH_A_DOT = (".ci", ".git", ".venv")
 LAYERS: dict[str, tuple[str, ...]] = {
     "shared": ("shared",),
     "router": ("router", "shared"),
-    "loadtest": ("loadtest", "topicsd", "router", "shared"),
+    "loadtest": ("loadtest", "spark", "topicsd", "router", "shared"),
     "spark": ("spark", "topicsd", "shared"),
     "topicsd": ("topicsd", "shared"),
     "topicsd/disk": ("topicsd.disk", "shared"),

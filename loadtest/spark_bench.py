@@ -1,0 +1,155 @@
+"""What Spark gets out of a data directory, beside Parquet and JSON lines of the same rows in the same run.
+
+Each query is run once to warm up, and then by turns; the median counts. What is read goes nowhere (Spark's
+`noop`), but for counts. The directory is made afresh: a hundred topics in one shard, written in turns, so
+that each of them spans the whole time.
+
+`ratio` is how many times as fast as JSON lines it is; of Parquet too, so that both can be seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from loadtest.one_shard import Line, create_topics, fresh, open_shard, report
+from loadtest.segment_bench import checkpoint
+from shared.config import Settings
+from shared.contract import TopicConfigPatch
+from shared.errors import Refusal
+from spark.session import local_session
+from topicsd.engine.requests import AppendRequest, NewRecord
+
+TOPICS = 100
+BATCH = 500
+DATA = b'{"sku":"AEROPRESS-GO","qty":1,"total":3499,"warehouse":"rotterdam-4","carrier":"a name","seat":"2B"}'
+assert len(DATA) == 100
+ONE = "topic-7"
+
+
+async def make_store(directory: str, records: int) -> None:
+    settings = Settings(max_waiting_bytes=1 << 30, background_bytes_per_second=16 << 30)
+    shard = open_shard(directory, settings)
+    names = await create_topics(shard, TOPICS, TopicConfigPatch())
+    request = AppendRequest([NewRecord(msgspec.Raw(DATA), None) for _ in range(BATCH)])
+    loop = asyncio.get_running_loop()
+    for number in range(-(-records // BATCH)):
+        answered = loop.create_future()
+        shard.append(names[number % TOPICS], request, answered.set_result)
+        shard.log.commit()
+        answer = await answered
+        assert not isinstance(answer, Refusal), answer.message
+    await checkpoint(shard)
+    shard.close()
+
+
+class Sources:
+    """The same rows in three formats."""
+
+    def __init__(self, session: SparkSession, folder: str) -> None:
+        self._session = session
+        self._folder = folder
+        self._path = os.path.join(folder, "store")
+        everything = self.topicsd()
+        self._schema = everything.schema
+        everything.write.parquet(self._copy("parquet"))
+        everything.withColumn("value", everything.value.cast("string")).write.json(self._copy("json"))
+        self.stamps = everything.selectExpr("min(timestamp)", "max(timestamp)").first()
+
+    def _copy(self, name: str) -> str:
+        return os.path.join(self._folder, name)
+
+    def topicsd(self, schema: str = "", topics: str = "", **options: str) -> DataFrame:
+        way = {"subscribe": topics} if topics else {"subscribePattern": ".*"}
+        reader = self._session.read.format("topicsd").options(**way, **options)
+        return (reader.schema(schema) if schema else reader).load(self._path)
+
+    def parquet(self) -> DataFrame:
+        return self._session.read.parquet(self._copy("parquet"))
+
+    def json(self) -> DataFrame:
+        schema = ", ".join(
+            f"{field.name} {'string' if field.name == 'value' else field.dataType.simpleString()}"
+            for field in self._schema
+        )
+        return self._session.read.schema(schema).json(self._copy("json"))
+
+
+def drained(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def queries(sources: Sources) -> dict[str, dict[str, Callable[[], object]]]:
+    """By what is asked, and of whom."""
+    first, last = sources.stamps
+    begin = first + (last - first) / 2
+    span = f"timestamp >= timestamp '{begin}' and timestamp < timestamp '{begin + (last - first) / 100}'"
+    of_one = f"topic = '{ONE}'"
+    parquet, lines, topicsd = sources.parquet, sources.json, sources.topicsd
+    return {
+        "all columns": {
+            "topicsd": lambda: drained(topicsd()),
+            "parquet": lambda: drained(parquet()),
+            "json": lambda: drained(lines()),
+        },
+        "count()": {
+            "topicsd": lambda: topicsd().count(),
+            "topicsd, schema of one column": lambda: topicsd("offset bigint").count(),
+            "parquet": lambda: parquet().count(),
+            "json": lambda: lines().count(),
+        },
+        'select("offset")': {
+            "topicsd": lambda: drained(topicsd().select("offset")),
+            "topicsd, schema of one column": lambda: drained(topicsd("offset bigint")),
+            "parquet": lambda: drained(parquet().select("offset")),
+            "json": lambda: drained(lines().select("offset")),
+        },
+        "one topic of a hundred": {
+            "topicsd": lambda: drained(topicsd(topics=ONE)),
+            "parquet": lambda: drained(parquet().where(of_one)),
+            "json": lambda: drained(lines().where(of_one)),
+        },
+        "1 % of the time": {
+            "topicsd": lambda: drained(topicsd(pushdown="true").where(span)),
+            "parquet": lambda: drained(parquet().where(span)),
+            "json": lambda: drained(lines().where(span)),
+        },
+    }
+
+
+def run(records: int, rounds: int, directory: str | None) -> list[Line]:
+    """Records a second of all that there are, also of queries that want few of them."""
+    folder = tempfile.mkdtemp(prefix="topicsd-spark-", dir=directory)
+    session = None
+    try:
+        asyncio.run(make_store(fresh(folder, "store"), records))
+        session = local_session("topicsd bench", memory="2g")
+        session.sparkContext.setLogLevel("ERROR")
+        lines = []
+        for asked, ways in queries(Sources(session, folder)).items():
+            taken: dict[str, list[float]] = {way: [] for way in ways}
+            for turn in range(rounds + 1):
+                for way, query in ways.items():
+                    started = time.perf_counter()
+                    query()
+                    if turn:
+                        taken[way].append(time.perf_counter() - started)
+            seconds = {way: statistics.median(times) for way, times in taken.items()}
+            for way, took in seconds.items():
+                name = f"{asked}: {way}, {took:.2f} s"
+                lines.append(report(Line(name, records / took, "records/s", ratio=seconds["json"] / took)))
+                if asked == "all columns":
+                    lines.append(report(Line(f"{asked}: {way}", records * len(DATA) / took / 1e6, "MB/s")))
+        return lines
+    finally:
+        if session is not None:
+            session.stop()
+        shutil.rmtree(folder, ignore_errors=True)
