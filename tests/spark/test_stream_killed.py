@@ -27,8 +27,8 @@ from spark.session import local_session
 from tests.spark.test_stream_reads import Sink
 
 session = local_session("killed", memory="768m")
-query = Sink(session, Path(sys.argv[1]), sys.argv[2], sys.argv[3], maxOffsetsPerTrigger="5000").start(processingTime="0 seconds")
-query.awaitTermination()
+sink = Sink(session, Path(sys.argv[1]), sys.argv[2], sys.argv[3], maxOffsetsPerTrigger="5000")
+sink.start(processingTime="0 seconds").awaitTermination()
 """
 
 
