@@ -54,8 +54,10 @@ class Store:
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     folder = tmp_path_factory.mktemp("store")
+    (folder / "cold").mkdir()
     flags = (*SMALL_FILES, f"--cold-dir={folder / 'cold'}", "--hot-retain-segments=1")
-    with WholeServer(folder, *flags, shards=SHARDS) as server, TopicClient(server.port) as client:
+    with WholeServer(folder, *flags, shards=SHARDS) as server:
+        client = TopicClient(server.port)
         fill(client)
         yield Store(server, client)
 

@@ -51,8 +51,8 @@ def seal_all(server: WholeServer, client: TopicClient, folder: Path) -> list[Pat
 
 
 def test_damaged_bytes_are_named_or_skipped(server: WholeServer, tmp_path: Path) -> None:
-    with TopicClient(server.port) as client:
-        segments = seal_all(server, client, tmp_path)
+    client = TopicClient(server.port)
+    segments = seal_all(server, client, tmp_path)
     data = bytearray(segments[1].read_bytes())
     at = data.index(b'"n": 700,')
     data[at + 5] ^= 1
@@ -68,8 +68,8 @@ def test_damaged_bytes_are_named_or_skipped(server: WholeServer, tmp_path: Path)
 
 
 def test_a_segment_that_was_cut_short_gives_what_is_left(server: WholeServer, tmp_path: Path) -> None:
-    with TopicClient(server.port) as client:
-        segments = seal_all(server, client, tmp_path)
+    client = TopicClient(server.port)
+    segments = seal_all(server, client, tmp_path)
     data = segments[1].read_bytes()
     segments[1].write_bytes(data[: data.index(b'"n": 900,')])
     path = tmp_path / "data"
@@ -80,10 +80,10 @@ def test_a_segment_that_was_cut_short_gives_what_is_left(server: WholeServer, tm
 
 
 def test_a_torn_tail_and_what_was_never_synced_are_not_read(server: WholeServer, tmp_path: Path) -> None:
-    with TopicClient(server.port) as client:
-        client.fill("orders", 100)
-        client.wait_until_durable("orders")
-        server.kill()
+    client = TopicClient(server.port)
+    client.fill("orders", 100)
+    client.wait_until_durable("orders")
+    server.kill()
     path = tmp_path / "data"
     assert [seq for seq, _ in rows_of(reader_of(path))] == list(range(1, 101))
     log = max((path / "shards" / "00" / "wal").glob("wal-*.log"))
@@ -97,50 +97,48 @@ def test_a_torn_tail_and_what_was_never_synced_are_not_read(server: WholeServer,
 
 def test_files_that_go_behind_a_plan_are_found_again(server: WholeServer, tmp_path: Path) -> None:
     path = tmp_path / "data"
-    with TopicClient(server.port) as client:
-        client.fill("orders", 1200)
-        client.wait_until_durable("orders")
-        reader = reader_of(path)
-        partitions = reader.partitions()
-        log = path / "shards" / "00" / "wal"
-        before = {file.name for file in log.glob("wal-*.log")}
-        # So much is written that every file which the plan names is dropped.
-        while before & {file.name for file in log.glob("wal-*.log")}:
-            client.fill("others", 2000, size=200)
-        assert [seq for seq, _ in rows_of(reader, partitions)] == list(range(1, 1201))
+    client = TopicClient(server.port)
+    client.fill("orders", 1200)
+    client.wait_until_durable("orders")
+    reader = reader_of(path)
+    partitions = reader.partitions()
+    log = path / "shards" / "00" / "wal"
+    before = {file.name for file in log.glob("wal-*.log")}
+    # So much is written that every file which the plan names is dropped.
+    while before & {file.name for file in log.glob("wal-*.log")}:
+        client.fill("others", 2000, size=200)
+    assert [seq for seq, _ in rows_of(reader, partitions)] == list(range(1, 1201))
 
 
 def test_reads_beside_a_server_that_writes_are_durable_prefixes(server: WholeServer, tmp_path: Path) -> None:
     path, ends = tmp_path / "data", threading.Event()
-    with TopicClient(server.port) as client:
-        client.fill("orders", 500)
-        client.wait_until_durable("orders")
-        writer = threading.Thread(target=_write, args=(server.port, ends))
-        writer.start()
-        try:
-            last = 0
-            for _ in range(READS):
-                durable = client.ask("GET", "orders")["durable_seq"]
-                seqs = [seq for seq, _ in rows_of(reader_of(path))]
-                assert seqs == list(range(1, len(seqs) + 1))
-                # What is known to be durable is said in the log behind it, at the latest when nothing comes.
-                assert last <= len(seqs) <= client.ask("GET", "orders")["durable_seq"]
-                last = max(len(seqs), 500 if durable else 0)
-        finally:
-            ends.set()
-            writer.join()
-        client.wait_until_durable("orders")
-        assert len(list(rows_of(reader_of(path)))) == client.ask("GET", "orders")["head_seq"]
+    client = TopicClient(server.port)
+    client.fill("orders", 500)
+    client.wait_until_durable("orders")
+    writer = threading.Thread(target=_write, args=(server.port, ends))
+    writer.start()
+    try:
+        last = 0
+        for _ in range(READS):
+            durable = client.ask("GET", "orders")["durable_seq"]
+            seqs = [seq for seq, _ in rows_of(reader_of(path))]
+            assert seqs == list(range(1, len(seqs) + 1))
+            # What is known to be durable is said in the log behind it, at the latest when nothing comes.
+            assert last <= len(seqs) <= client.ask("GET", "orders")["durable_seq"]
+            last = max(len(seqs), 500 if durable else 0)
+    finally:
+        ends.set()
+        writer.join()
+    client.wait_until_durable("orders")
+    assert len(list(rows_of(reader_of(path)))) == client.ask("GET", "orders")["head_seq"]
 
 
 def _write(port: int, ends: threading.Event) -> None:
-    with TopicClient(port) as client:
-        while not ends.wait(0.01):
-            client.fill("orders", 100)
-            client.fill("passing", 100)
-            client.ask(
-                "POST", "passing/delete", {"before_seq": client.ask("GET", "passing")["head_seq"] - 50}
-            )
+    client = TopicClient(port)
+    while not ends.wait(0.01):
+        client.fill("orders", 100)
+        client.fill("passing", 100)
+        client.ask("POST", "passing/delete", {"before_seq": client.ask("GET", "passing")["head_seq"] - 50})
 
 
 def test_no_directory_is_a_sentence(tmp_path: Path) -> None:

@@ -37,8 +37,10 @@ def test_a_stream_that_is_killed_has_each_record_once(spark: SparkSession, tmp_p
     topics = tuple(name_on(shard, SHARDS, "load") for shard in range(SHARDS))
     data, sink = tmp_path / "data", tmp_path / "sink"
     sink.mkdir()
+    (tmp_path / "cold").mkdir()
     flags = (*SMALL_FILES, f"--cold-dir={tmp_path / 'cold'}", "--hot-retain-segments=1")
-    with WholeServer(tmp_path, *flags, shards=SHARDS) as server, TopicClient(server.port) as client:
+    with WholeServer(tmp_path, *flags, shards=SHARDS) as server:
+        client = TopicClient(server.port)
         for topic in topics:
             client.fill(topic, 10)
         client.wait_until_durable(*topics)

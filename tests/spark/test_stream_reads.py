@@ -114,13 +114,15 @@ def test_a_topic_that_was_made_anew_is_loss(spark: SparkSession, store: Store, t
 
 def test_a_stream_under_load_has_each_record_once_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
     topics = tuple(name_on(shard, SHARDS, "load") for shard in range(SHARDS))
+    (tmp_path / "cold").mkdir()
     flags = (
         *SMALL_FILES,
         "--reader-grace-ms=0",
         f"--cold-dir={tmp_path / 'cold'}",
         "--hot-retain-segments=1",
     )
-    with WholeServer(tmp_path, *flags, shards=SHARDS) as server, TopicClient(server.port) as client:
+    with WholeServer(tmp_path, *flags, shards=SHARDS) as server:
+        client = TopicClient(server.port)
         for topic in topics:
             client.fill(topic, 10)
         client.wait_until_durable(*topics)
@@ -145,10 +147,10 @@ def test_a_stream_under_load_has_each_record_once_over_restarts(spark: SparkSess
 
 
 def write_until(port: int, topics: tuple[str, ...], ends: threading.Event) -> None:
-    with TopicClient(port) as client:
-        while not ends.wait(0.02):
-            for topic in topics:
-                client.fill(topic, 50)
+    client = TopicClient(port)
+    while not ends.wait(0.02):
+        for topic in topics:
+            client.fill(topic, 50)
 
 
 def test_topics_of_a_pattern_may_come_and_go(spark: SparkSession, store: Store, tmp_path: Path) -> None:

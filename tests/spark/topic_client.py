@@ -16,17 +16,12 @@ FIELDS = ("$seq", "$ts", "$tag", "$node", "$meta", "data")
 
 class TopicClient:
     def __init__(self, port: int) -> None:
-        self._client = RawClient(port)
-
-    def __enter__(self) -> TopicClient:
-        self._client.__enter__()
-        return self
-
-    def __exit__(self, *about: Any) -> None:
-        self._client.__exit__(*about)
+        self._port = port
 
     def ask(self, method: str, target: str, body: Any = None) -> Any:
-        answer = self._client.ask(method, f"/v0/topics/{target}", json.dumps(body).encode() if body else None)
+        """On a connection of its own: the server ends one on which nothing came for a minute."""
+        with RawClient(self._port) as client:
+            answer = client.ask(method, f"/v0/topics/{target}", json.dumps(body).encode() if body else None)
         assert answer.status < 300, answer.body
         return answer.json
 
