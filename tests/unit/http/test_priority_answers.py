@@ -50,11 +50,13 @@ def test_a_list_says_what_each_topic_is_worth() -> None:
         lane.one.put(name, **patch)
     lane.one.append(HOME, 1)
     ask(lane, "POST", "/diff", {})
-    listed = msgspec.msgpack.decode(list_topics(lane.one.shard.state, msgspec.msgpack.encode(["", "", 10])))
+    pages: list[bytes] = []
+    list_topics(lane.one.shard.state, msgspec.msgpack.encode(["", "", 10]), pages.append)
+    listed = msgspec.msgpack.decode(pages[0])
     found = {one["topic"]: one["effective_priority"] for one in listed}
     assert found == {"a": 700, "b": 0, "c": -1000, HOME: 500}
     # To be listed is not to be consumed.
     assert priority(lane) == 500
     lane.one.pass_time(60_000)
-    list_topics(lane.one.shard.state, msgspec.msgpack.encode(["", "", 10]))
+    list_topics(lane.one.shard.state, msgspec.msgpack.encode(["", "", 10]), pages.append)
     assert priority(lane) == 125
