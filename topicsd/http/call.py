@@ -156,6 +156,8 @@ class HttpCall(Call, kw_only=True, eq=False):
 
     def open_stream(self, fields: bytes) -> Stream:
         """It ends with the connection, so that nothing has to be said about how long it is."""
+        # The connection is done with its calls, and hurries what they wait for.
+        self.hurry = None
         on_answer, self.on_answer = self.on_answer, None
         stream = self.lane.open_stream(b"HTTP/1.1 200 OK\r\n%b%b\r\n" % (fields, CLOSE))
         if on_answer is not None:

@@ -80,6 +80,9 @@ class PassedOn:
 
     def _piece(self, data: bytes) -> None:
         if self._stream is None:
+            if self._question.is_hurried:
+                # Nobody is there any more, or not for long: the home ends it.
+                return
             self._stream = self._open(data)
             self._stream.on_ready = self._pay
             self._stream.on_lost = self._question.hurry

@@ -15,6 +15,7 @@ from shared.link import HEADER, NEVER_SENT, Done, Link, LinkKind
 from tests.harness.one_lane import AWAY, HOME, OneLane, append, diff, look, request
 from tests.harness.raw_client import request_bytes
 from tests.harness.recording_transport import RecordingTransport
+from topicsd.http.connection_stream import ConnectionStream
 from topicsd.http.drift import LOOKED_AT
 from topicsd.http.forwarding import AGAIN_SECONDS, AGAIN_SECONDS_MAX
 
@@ -211,6 +212,22 @@ def test_a_wait_ends_when_the_one_who_asked_is_in_a_hurry_or_gone(lane: OneLane,
     peer.link.connection_lost(None)
     assert lane.one.loop.timer_count == timers
     assert lane.one.topic(HOME).waiters is None
+
+
+def test_a_stream_that_begins_is_hurried_no_more_until_its_client_leaves(lane: OneLane) -> None:
+    wid = lane.dispatch.watching.ids.make(1, bytes(16))
+    lane.receive(request("GET", f"/v0/watch/{wid}", b""))
+    (question,) = lane.links.questions
+    assert question.piece is not None
+    question.piece(b"content-type: text/event-stream\r\n")
+    assert not question.is_hurried
+    question.piece(b"retry: 2000\n\n")
+    assert lane.wire.written.endswith(b"\r\n\r\nretry: 2000\n\n")
+    assert isinstance(lane.wire.protocol, ConnectionStream)
+    lane.wire.protocol.connection_lost(None)
+    assert question.is_hurried
+    _answer(lane, NEVER_SENT)
+    assert not lane.connections
 
 
 def test_a_wait_ends_when_its_owner_does(lane: OneLane, peer: Peer) -> None:

@@ -39,6 +39,9 @@ class Ends:
         self.fields = fields
         return self.client
 
+    def open_never(self, fields: bytes) -> FakeStream:
+        raise AssertionError("the connection is gone")
+
     def _answered(self, answer: bytes | None) -> None:
         self.answers.append(answer)
         self.passed_on.close()
@@ -114,6 +117,17 @@ def test_a_client_that_leaves_is_told_to_the_home_once() -> None:
         await until(lambda: bool(lost))
         await until(lambda: bool(ends.answers))
         assert (lost, ends.answers) == ([True], [b""])
+
+    run(scene)
+
+
+def test_a_client_that_has_left_is_no_stream_any_more() -> None:
+    async def scene(ends: Ends) -> None:
+        question = ends.links.call("1", LinkKind.REQUEST, b"", ends.answers.append)
+        passed_on = PassedOn(question, ends.open_never)
+        question.hurry()
+        await until(lambda: bool(ends.answers))
+        assert (passed_on.is_open, ends.answers) == (False, [b""])
 
     run(scene)
 
