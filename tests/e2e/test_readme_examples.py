@@ -42,6 +42,24 @@ def test_the_first_steps_work_as_they_are_written(tmp_path: Path) -> None:
 def _without_chance(text: str) -> str:
     """Times differ from run to run, and epochs: they count what was written to the log in batches."""
     return re.sub(r'"(\$ts|server_total_ms|epoch)":[\d.]+', r'"\1":N', text).rstrip()
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_jobs_of_the_readme_are_done_and_given_back(tmp_path: Path) -> None:
+    section = (PROJECT / "README.md").read_text().partition("\n## Queues\n")[2].partition("\n## ")[0]
+    (steps,) = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    with served(tmp_path) as server:
+        settings = f"topics=http://127.0.0.1:{server.port}/v0/topics\njson='content-type: application/json'\n"
+        script = CURL + settings + steps
+        ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
+    put, _, claimed, acked, nacked = map(msgspec.json.decode, ran.stdout.splitlines())
+    assert (put["config"]["type"], put["config"]["dead_letter"]) == ("queue", "mails-dead")
+    assert [job["$seq"] for job in claimed["claimed"]] == [1, 2]
+    assert (acked["acked"], nacked["nacked"], nacked["ready"], nacked["in_flight"]) == (1, 1, 0, 0)
+
+
+def _without_times(text: str) -> str:
+    return re.sub(r'"(\$ts|server_total_ms)":[\d.]+', r'"\1":N', text).rstrip()
 
 
 @pytest.mark.slow
