@@ -42,6 +42,8 @@ def test_the_first_steps_work_as_they_are_written(tmp_path: Path) -> None:
 def _without_chance(text: str) -> str:
     """Times differ from run to run, and epochs: they count what was written to the log in batches."""
     return re.sub(r'"(\$ts|server_total_ms|epoch)":[\d.]+', r'"\1":N', text).rstrip()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
 def test_the_jobs_of_the_readme_are_done_and_given_back(tmp_path: Path) -> None:
@@ -56,10 +58,6 @@ def test_the_jobs_of_the_readme_are_done_and_given_back(tmp_path: Path) -> None:
     assert (put["config"]["type"], put["config"]["dead_letter"]) == ("queue", "mails-dead")
     assert [job["$seq"] for job in claimed["claimed"]] == [1, 2]
     assert (acked["acked"], nacked["nacked"], nacked["ready"], nacked["in_flight"]) == (1, 1, 0, 0)
-
-
-def _without_times(text: str) -> str:
-    return re.sub(r'"(\$ts|server_total_ms)":[\d.]+', r'"\1":N', text).rstrip()
 
 
 @pytest.mark.slow
