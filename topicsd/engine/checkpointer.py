@@ -83,6 +83,7 @@ class Checkpointer:
         """How many came to their end."""
         self._told: list[Callable[[Exception | None], object]] = []
         self._timer_is_set = False
+        self._retry_is_set = False
         self._short_of_space = False
         self._room_at = 0.0
 
@@ -114,6 +115,9 @@ class Checkpointer:
 
     def _interval_is_over(self) -> None:
         self._timer_is_set = False
+        self._start_if_due()
+
+    def _start_if_due(self) -> None:
         if self._shard.log.failed is None and not self.is_running and self._has_work:
             self.start()
 
@@ -136,8 +140,17 @@ class Checkpointer:
         if isinstance(outcome, Exception):
             logger.error("a checkpoint failed; the log keeps what it would have written: %s", outcome)
             self._short_of_space = isinstance(outcome, OSError) and outcome.errno in NO_SPACE
-            self._timer_is_set = True
-            self._loop.call_later(RETRY_SECONDS, self._interval_is_over)
+            self._try_later()
+
+    def _try_later(self) -> None:
+        """Once, however many failed in the meantime: what is tried when space is short fails too."""
+        if not self._retry_is_set:
+            self._retry_is_set = True
+            self._loop.call_later(RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry_is_set = False
+        self._start_if_due()
 
     def run_now(self) -> None:
         """At a clean stop; holds the loop. OSError when it failed, which costs the next start a replay."""

@@ -206,3 +206,16 @@ def test_a_full_disk_empties_the_trash_before_the_next_try() -> None:
     one.disk.clear_faults()
     one.checkpoint()
     assert not one.disk.list_dir(PATHS.trash)
+
+
+def test_however_often_it_was_asked_for_a_failed_checkpoint_is_tried_again_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = shard()
+    one.append("t", 1)
+    one.disk.fail("rename", forever=True)
+    for _ in range(10):
+        one.checkpoint()
+    caplog.clear()
+    one.pass_time(RETRY_SECONDS * 3000 + 1)
+    assert caplog.text.count("a checkpoint failed") == 3
