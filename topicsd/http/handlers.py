@@ -33,7 +33,7 @@ from topicsd.http.caps import Caps
 from topicsd.http.cursor_handlers import CursorHandlers
 from topicsd.http.diff import Diff
 from topicsd.http.query import query_boolean, query_seek
-from topicsd.http.queue_handlers import QueueHandlers, reply_to
+from topicsd.http.queue_handlers import QueueHandlers
 from topicsd.http.render import encode, render_appended, render_config, render_queue
 from topicsd.http.request_counts import RequestCounts
 from topicsd.wal.sync_thread import Loop
@@ -138,7 +138,7 @@ class Handlers:
         def told(answer: Appended) -> None:
             call.send(b"{}", 201 if answer.created else 200)
 
-        self._join_append(call, request, reply_to(call, told))
+        self._join_append(call, request, reply_of(call, told))
 
     def _join_append(self, call: Call, request: AppendRequest, reply: Reply) -> None:
         caps, state = self._caps, self.shard.state
@@ -189,7 +189,6 @@ class Handlers:
             call.send(encode(body), 201 if answer.created else 200)
 
         reply = reply_of(call, told)
-        reply = reply_to(call, told)
         state, caps = self.shard.state, self._caps
         if caps.counts_topics and call.name not in state.topics:
             make = _guarded(call, "put_topic", lambda: put_topic(state, call.name, patch, reply))
@@ -251,7 +250,6 @@ class Handlers:
             call.send(encode(body))
 
         delete_topic(self.shard.state, call.name, if_empty, reply_of(call, told))
-        delete_topic(self.shard.state, call.name, if_empty, reply_to(call, told))
 
     def _delete_records(self, call: Call) -> None:
         body = decode_delete(call.body)
@@ -273,7 +271,6 @@ class Handlers:
             call.send(encode(body))
 
         delete_records(self.shard.state, call.name, request, reply_of(call, told))
-        delete_records(self.shard.state, call.name, request, reply_to(call, told))
 
 
 def _guarded(call: Call, what: str, make: Callable[[], None]) -> Callable[[], None]:

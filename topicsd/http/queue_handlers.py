@@ -6,7 +6,7 @@ Must not know: sockets, lanes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from shared.config import Settings
 from shared.errors import Refusal
@@ -14,7 +14,7 @@ from topicsd.engine.queue_claim import claim
 from topicsd.engine.queue_settle import Settle, ack, extend, nack
 from topicsd.engine.requests import ClaimAnswer, Settled, SettleRequest
 from topicsd.engine.shard_state import ShardState
-from topicsd.http.call import Call
+from topicsd.http.call import Call, reply_of
 from topicsd.http.queue_bodies import decode_ack, decode_claim, decode_extend, decode_nack
 from topicsd.http.render import encode
 
@@ -58,7 +58,7 @@ class QueueHandlers:
             ]
             call.send_parts(parts, sum(map(len, parts)))
 
-        claim(self._shard, call.name, request, reply_to(call, told))
+        claim(self._shard, call.name, request, reply_of(call, told))
 
     def _settle(self, operation: str, call: Call) -> None:
         decode, settle = _SETTLES[operation]
@@ -80,19 +80,4 @@ class QueueHandlers:
             body["performance"] = self._performance(call)
             call.send(encode(body))
 
-        settle(self._shard, call.name, request, reply_to(call, told))
-
-
-def reply_to(call: Call, told: Callable[[Any], None]) -> Callable[[Any], None]:
-    """For the engine: a refusal is the answer, anything else is what `told` makes of it."""
-
-    def reply(answer: Any) -> None:
-        try:
-            if isinstance(answer, Refusal):
-                call.refuse(answer)
-            else:
-                told(answer)
-        except Exception as error:
-            call.fail("an answer", error)
-
-    return reply
+        settle(self._shard, call.name, request, reply_of(call, told))
