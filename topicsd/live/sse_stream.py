@@ -34,6 +34,8 @@ from topicsd.wal.sync_thread import Loop
 logger = logging.getLogger("topicsd.live")
 
 LAGGING_SECONDS: Final = 5.0
+# Each is a reading and an event with an id of all topics.
+BEGUN_AT_ONCE: Final = 8
 CLOGGED_SECONDS_MAX: Final = 30.0
 RETRY_AFTER_MS: Final = 1000
 TAKEN_OVER: Final = "taken_over"
@@ -124,15 +126,24 @@ class SseStream:
         ]
 
     def begin(self) -> None:
+        self._begin_some(self._subscriptions[:], sse_frames.OPENING)
+
+    def _begin_some(self, waiting: list[Subscription], opening: bytes = b"") -> None:
+        """In this turn of the loop, which all of many topics would hold."""
+        if self._is_over:
+            return
         try:
-            self._stream.write(sse_frames.OPENING)
-            for subscription in list(self._subscriptions):
+            if opening:
+                self._stream.write(opening)
+            for subscription in waiting[:BEGUN_AT_ONCE]:
                 subscription.go_on()
         except Exception:
             # A mistake of ours. The answer has begun, and says it by its end; the session is free again.
             logger.exception("a stream could not begin")
             self._stream.close()
             self._end()
+        if len(waiting) > BEGUN_AT_ONCE:
+            self._loop.call_soon(self._begin_some, waiting[BEGUN_AT_ONCE:])
 
     # -- what the subscriptions find -----------------------------------------------------------------------
 
