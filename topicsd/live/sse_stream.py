@@ -35,7 +35,7 @@ logger = logging.getLogger("topicsd.live")
 
 LAGGING_SECONDS: Final = 5.0
 # Each is a reading and an event with an id of all topics.
-BEGUN_AT_ONCE: Final = 8
+GO_ON_AT_ONCE: Final = 8
 CLOGGED_SECONDS_MAX: Final = 30.0
 RETRY_AFTER_MS: Final = 1000
 TAKEN_OVER: Final = "taken_over"
@@ -126,24 +126,24 @@ class SseStream:
         ]
 
     def begin(self) -> None:
-        self._begin_some(self._subscriptions[:], sse_frames.OPENING)
+        self._go_on_with(self._subscriptions[:], sse_frames.OPENING)
 
-    def _begin_some(self, waiting: list[Subscription], opening: bytes = b"") -> None:
+    def _go_on_with(self, waiting: list[Subscription], opening: bytes = b"") -> None:
         """In this turn of the loop, which all of many topics would hold."""
         if self._is_over:
             return
         try:
             if opening:
                 self._stream.write(opening)
-            for subscription in waiting[:BEGUN_AT_ONCE]:
+            for subscription in waiting[:GO_ON_AT_ONCE]:
                 subscription.go_on()
         except Exception:
             # A mistake of ours. The answer has begun, and says it by its end; the session is free again.
-            logger.exception("a stream could not begin")
+            logger.exception("a stream could not go on")
             self._stream.close()
             self._end()
-        if len(waiting) > BEGUN_AT_ONCE:
-            self._loop.call_soon(self._begin_some, waiting[BEGUN_AT_ONCE:])
+        if len(waiting) > GO_ON_AT_ONCE:
+            self._loop.call_soon(self._go_on_with, waiting[GO_ON_AT_ONCE:])
 
     # -- what the subscriptions find -----------------------------------------------------------------------
 
@@ -207,8 +207,7 @@ class SseStream:
     def _ready(self) -> None:
         self._catch_up()
         held, self._held = self._held, []
-        for subscription in held:
-            subscription.go_on()
+        self._go_on_with(held)
         self._pace.go_on()
 
     def _beat(self) -> None:

@@ -7,7 +7,7 @@ import re
 from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow, wanted
 from topicsd.live.cursor_token import MAP_TOPICS_MAX, read_token
 from topicsd.live.pace import AT_ONCE_MAX
-from topicsd.live.sse_stream import BEGUN_AT_ONCE, CLOGGED_SECONDS_MAX, LAGGING_SECONDS, SseStream
+from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX, GO_ON_AT_ONCE, LAGGING_SECONDS, SseStream
 
 
 def names(events: list[Event]) -> list[str]:
@@ -294,16 +294,25 @@ def test_of_many_topics_a_clogged_stream_reads_no_more_than_a_few() -> None:
     assert following.seqs == [1] * 50
 
 
-def test_of_many_topics_a_few_are_begun_in_a_turn_of_the_loop() -> None:
+def test_of_many_topics_a_few_go_on_in_a_turn_of_the_loop() -> None:
     stage = LiveStage()
-    topics = [f"t{number}0" for number in range(4 * BEGUN_AT_ONCE)]
+    topics = [f"t{number}0" for number in range(4 * GO_ON_AT_ONCE)]
     for topic in topics:
         stage.home.append(topic, 1)
     followed, stream = Followed(stage, dict.fromkeys(topics, 0)), FakeStream()
     home = stage.home
     sse = SseStream(stream, stage.feeds, home.loop, stage.clock, followed, wanted, stream)
     sse.begin()
-    assert names(stream.take()).count("record") == BEGUN_AT_ONCE
+    assert names(stream.take()).count("record") == GO_ON_AT_ONCE
     stage.settle()
-    assert names(stream.take()).count("record") == 3 * BEGUN_AT_ONCE
+    assert names(stream.take()).count("record") == 3 * GO_ON_AT_ONCE
     assert followed.seqs == [1] * len(topics)
+    stream.is_clogged = True
+    for topic in topics:
+        stage.home.append(topic, 2)
+    stage.settle()
+    stream.unclog()
+    assert names(stream.take()).count("record") == GO_ON_AT_ONCE
+    stage.settle()
+    assert names(stream.take()).count("record") == 3 * GO_ON_AT_ONCE
+    assert followed.seqs == [2] * len(topics)
