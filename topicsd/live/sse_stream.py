@@ -152,8 +152,7 @@ class SseStream:
         return self._stream.is_clogged
 
     def hold(self, subscription: Subscription) -> None:
-        if self._patience is None:
-            self._patience = self._loop.call_later(LAGGING_SECONDS, self._lag)
+        self._lose_patience()
         self._held.append(subscription)
 
     def deliver(self, subscription: Subscription, piece: Piece) -> None:
@@ -214,12 +213,20 @@ class SseStream:
         """Say something when there was nothing to say for long."""
         seconds = self._following.heartbeat_ms / 1000
         silence = self._clock.monotonic() - self._spoke_at
-        if silence >= seconds and not self._stream.is_clogged:
+        if self._stream.is_clogged:
+            # Also when all that is read stands before it, and nothing is held.
+            self._lose_patience()
+        elif silence >= seconds:
             self._write(sse_frames.heartbeat(self._clock.now_ms()))
             silence = 0.0
         self._timer = self._loop.call_later(max(0.001, seconds - silence), self._beat)
 
     # -- the end -------------------------------------------------------------------------------------------
+
+    def _lose_patience(self) -> None:
+        """In the end, when the client goes on not to read."""
+        if self._patience is None:
+            self._patience = self._loop.call_later(LAGGING_SECONDS, self._lag)
 
     def _lag(self) -> None:
         """The client has not read for a while; it has the rest of its time."""

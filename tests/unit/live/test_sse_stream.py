@@ -316,3 +316,16 @@ def test_of_many_topics_a_few_go_on_in_a_turn_of_the_loop() -> None:
     stage.settle()
     assert names(stream.take()).count("record") == 3 * GO_ON_AT_ONCE
     assert followed.seqs == [2] * len(topics)
+
+
+def test_a_client_that_does_not_read_is_too_slow_also_when_nothing_more_is_there_for_it() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
+    stream.take()
+    stream.is_clogged = True
+    stage.pass_time(1000 + int(LAGGING_SECONDS * 1000))
+    assert stream.is_lagging
+    stage.pass_time(int((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
+    assert stream.is_closed
+    assert [event.data["code"] for event in stream.take()] == ["slow_consumer"]
