@@ -14,7 +14,8 @@ from tests.harness.whole_server import WholeServer
 from tests.harness.writer_crew import Crew
 
 SHARDS = 2
-DISK_BYTES = 12 << 20
+# More than twice what is written until it is filled: a checkpoint holds it a second time for a while.
+DISK_BYTES = 32 << 20
 RECORD = b'{"records":[{"data":"%b"}]}' % (b"x" * 4000)
 SMALL = b",".join([b'{"data":1}'] * 5)
 RESUME_SECONDS = 5.0
