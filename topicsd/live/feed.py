@@ -21,6 +21,7 @@ from topicsd.engine.fetch import read_through
 from topicsd.engine.requests import ReadAnswer
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
+from topicsd.engine.topic_entry import tell
 from topicsd.engine.watch import Waiter, Waiters
 from topicsd.live.piece import Piece, Wanted, piece_of
 from topicsd.scheduler.priority import RECENT
@@ -70,6 +71,8 @@ class LocalFeed:
         self._on_unused = on_unused
         self._count = 0
         self._of_this_turn: dict[tuple[int, int | None], Piece] = {}
+        self._reading: dict[tuple[int, int | None], list[Found]] = {}
+        """Who waits for the disk, by the cursor."""
         self._topic: Topic | None = None
 
     def enter(self) -> None:
@@ -89,21 +92,26 @@ class LocalFeed:
         piece = self._of_this_turn.get((seq, epoch))
         if piece is not None:
             found(piece)
-            return
-        request = self.wanted.request(seq, epoch)
-        read_through(self._shard, self.wanted.topic, request, partial(self._answered, seq, epoch, found))
+        elif (seq, epoch) in self._reading:
+            self._reading[seq, epoch].append(found)
+        else:
+            self._reading[seq, epoch] = [found]
+            request = self.wanted.request(seq, epoch)
+            read_through(self._shard, self.wanted.topic, request, partial(self._answered, seq, epoch))
 
-    def _answered(self, seq: int, epoch: int | None, found: Found, answer: ReadAnswer | Refusal) -> None:
-        if isinstance(answer, Refusal):
-            found(answer)
-            return
+    def _answered(self, seq: int, epoch: int | None, answer: ReadAnswer | Refusal) -> None:
+        what = answer if isinstance(answer, Refusal) else self._keep(seq, epoch, answer)
+        for found in self._reading.pop((seq, epoch)):
+            tell(found, what)
+
+    def _keep(self, seq: int, epoch: int | None, answer: ReadAnswer) -> Piece:
         piece = piece_of(answer, self.wanted, seq)
         if not self._of_this_turn:
             self._loop.call_soon(self._of_this_turn.clear)
         self._of_this_turn[seq, epoch] = piece
         if piece.count:
             self._shard.topics[answer.topic].last_read_ms = self._shard.clock.now_ms()
-        found(piece)
+        return piece
 
     def wait(self, seq: int, epoch: int, waiter: Waiter) -> None:
         topic = self._shard.topics.get(self.wanted.topic)

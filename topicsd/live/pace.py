@@ -38,9 +38,11 @@ class Pace:
         if not self.waiting or self._is_going_on:
             return
         self._is_going_on = True
-        while self.waiting and self.under_way < AT_ONCE_MAX and not self._is_clogged():
-            self.waiting.popleft().begin()
-        self._is_going_on = False
+        try:
+            while self.waiting and self.under_way < AT_ONCE_MAX and not self._is_clogged():
+                self.waiting.popleft().begin()
+        finally:
+            self._is_going_on = False
 
 
 class PacedFeed:

@@ -23,6 +23,7 @@ import msgspec
 
 from shared.errors import NOT_READY, Refusal
 from shared.link import LinkKind, LinkPool, Question
+from topicsd.engine.topic_entry import tell
 from topicsd.engine.watch import Waiter, Waiters, Watch
 from topicsd.live.feed import Found
 from topicsd.live.piece import Piece, Wanted, decode_piece
@@ -197,7 +198,7 @@ class RemoteFeed:
         waiting = self._asking.pop(cursor, [])
         found = self._keep(cursor, answer) if answer[:1] == PIECE else _decode_refusal(answer[1:])
         for one in waiting:
-            one(found)
+            tell(one, found)
 
     def _keep(self, cursor: tuple[int, int | None], answer: bytes) -> Piece:
         piece = decode_piece(answer[1:])
@@ -223,7 +224,7 @@ class RemoteFeed:
             self._ways.watch.wake(self)
         for waiting in asking.values():
             for one in waiting:
-                one(refusal)
+                tell(one, refusal)
 
     def _try_again(self) -> None:
         if self._ways.refusal(self._shard) is None:

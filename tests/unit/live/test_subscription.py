@@ -295,3 +295,13 @@ def test_damage_is_told_and_followed_past() -> None:
     assert [one.code for one in got.refusals] == [CORRUPT_SEGMENT]
     assert got.seqs == [1, 3]
     assert isinstance(got.subscription.feed, LocalFeed)
+
+
+def test_followers_at_one_cursor_wait_for_the_disk_once() -> None:
+    stage = LiveStage(segment_max_events=10)
+    stage.home.append("t0", *range(30))
+    stage.home.checkpoint()
+    followers = [Collector(stage.feeds.feed(wanted("t0"))) for _ in range(20)]
+    stage.settle()
+    assert all(one.seqs == list(range(1, 31)) for one in followers)
+    assert len({id(one.pieces[0]) for one in followers}) == 1
