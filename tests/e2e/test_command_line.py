@@ -150,7 +150,7 @@ def test_a_path_that_is_no_text_is_taken(tmp_path: Path, command: str) -> None:
 def large(path: Path) -> None:
     """More frames than a pipe holds."""
     shard = RealShard(path, wal_file_bytes=1 << 20)
-    for _ in range(20):
+    for _ in range(80):
         shard.append("orders", *(record(number) for number in range(200)))
     stop(shard)
 
