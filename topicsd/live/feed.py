@@ -101,8 +101,11 @@ class LocalFeed:
 
     def _answered(self, seq: int, epoch: int | None, answer: ReadAnswer | Refusal) -> None:
         what = answer if isinstance(answer, Refusal) else self._keep(seq, epoch, answer)
-        for found in self._reading.pop((seq, epoch)):
+        first, *others = self._reading.pop((seq, epoch))
+        for found in others:
             tell(found, what)
+        # Who asked hears of its own failure.
+        first(what)
 
     def _keep(self, seq: int, epoch: int | None, answer: ReadAnswer) -> Piece:
         piece = piece_of(answer, self.wanted, seq)
