@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE_MAX: Final = 64
 PAUSE_SECONDS: Final = 0.1
+HANDSHAKE_SECONDS: Final = 0.05
 
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_MEMORY: Final = frozenset({errno.ENOBUFS, errno.ENOMEM})
@@ -60,15 +61,17 @@ class AcceptLoop:
                     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._loop.add_reader(listener.fileno(), self._accept, listener)
 
-    def close(self, is_last: bool) -> None:
-        """Listen no more and close the listeners; who holds them last accepts what waits, which a close would
-        reset."""
+    async def close(self, is_last: bool) -> None:
+        """Listen no more and close the listeners; who holds them last accepts what waits and what was just
+        being made, which a close would reset."""
+        if is_last:
+            for listener in self._listeners:
+                refuse_new(listener)
+            await asyncio.sleep(HANDSHAKE_SECONDS)
         for listener in self._listeners:
             self._loop.remove_reader(listener.fileno())
-            if is_last:
-                refuse_new(listener)
-                while self._accept_one(listener):
-                    pass
+            while is_last and self._accept_one(listener):
+                pass
             listener.close()
         self._listeners.clear()
         if self._spare_fd is not None:

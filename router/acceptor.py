@@ -96,7 +96,7 @@ class Acceptor:
         logger.info("acceptor %d accepts connections", self._spec.number)
         await self._ending.wait()
         self._slot.state = WorkerState.DRAINING
-        self._accept_loop.close(is_last=self._is_orphan and self._spec.owns_listeners)
+        await self._accept_loop.close(is_last=self._is_orphan and self._spec.owns_listeners)
         self._front.stop()
         await self._front.said_all()
         self._front.close()

@@ -20,9 +20,18 @@ from typing import Final
 
 BACKLOG: Final = 4096
 
-# A filter of one instruction: accept nothing of the packet (BPF_RET | BPF_K, 0).
 _SO_ATTACH_FILTER: Final = 26
-_DROP_ALL: Final = struct.pack("@HBBI", 0x06, 0, 0, 0)
+_INSTRUCTION: Final = struct.Struct("@HBBI")
+# A filter that accepts nothing of a packet with SYN, which begins a connection, and all of every other one.
+_DROP_SYN: Final = b"".join(
+    _INSTRUCTION.pack(*instruction)
+    for instruction in (
+        (0x30, 0, 0, 13),  # BPF_LD | BPF_B | BPF_ABS: the flags in the header of TCP
+        (0x45, 0, 1, 0x02),  # BPF_JMP | BPF_JSET | BPF_K: is SYN among them?
+        (0x06, 0, 0, 0),  # BPF_RET | BPF_K: nothing
+        (0x06, 0, 0, 0xFFFF_FFFF),  # BPF_RET | BPF_K: all
+    )
+)
 
 
 class ListenRefused(Exception):
@@ -57,15 +66,16 @@ def open_listeners(host: str, port: int, acceptor_count: int = 1) -> list[socket
 
 
 def refuse_new(listener: socket.socket) -> None:
-    """Let no further connection come into being; those that wait to be accepted stay.
+    """Let no further connection begin; those that have begun come into being and wait to be accepted.
 
     Between the last accept and the close of a listener the kernel would go on to make connections, which the
-    close then resets, with the requests that were sent on them. So every packet that comes to the listener is
-    dropped from here on: a client that begins to connect asks again a moment later and is told that nobody
-    listens. Where the kernel does not take the filter there is that short gap, and nothing else is different.
+    close then resets, with the requests that were sent on them. So every SYN is dropped from here on: who
+    begins to connect asks again a moment later and hears that nobody listens. The last packet of a handshake
+    is let through, as that client takes its connection for made. Where the kernel does not take the filter
+    there is that short gap, and nothing else is different.
     """
-    drop_all = ctypes.create_string_buffer(_DROP_ALL)
-    program = struct.pack("@HP", 1, ctypes.addressof(drop_all))
+    drop_syn = ctypes.create_string_buffer(_DROP_SYN, len(_DROP_SYN))
+    program = struct.pack("@HP", len(_DROP_SYN) // _INSTRUCTION.size, ctypes.addressof(drop_syn))
     with contextlib.suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 

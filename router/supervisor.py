@@ -265,7 +265,7 @@ class _Supervisor:
         logger.info("stopping: nothing new is accepted, what is in flight is finished")
         self._notify(f"{systemd.STOPPING}\n{systemd.extend_timeout(MORE_SECONDS)}")
         is_orderly = await self._end_acceptors()
-        self._accept_loop.close(is_last=not self._listeners.are_passed)
+        await self._accept_loop.close(is_last=not self._listeners.are_passed)
         self._front.stop()
         await self._controls.close()
         is_orderly = await self._pool.drain() and is_orderly

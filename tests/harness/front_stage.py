@@ -127,7 +127,7 @@ class FrontStage:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.accept_loop.close(is_last=True)
+        await self.accept_loop.close(is_last=True)
         self.front.stop()
         await self.controls.close()
         if kind is not None:

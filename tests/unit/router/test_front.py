@@ -314,9 +314,9 @@ def test_stopping_places_what_is_there_and_turns_away_the_rest() -> None:
             await until(lambda: stage.front.waiting_count == 2)
             async with await connect(stage.port) as late:
                 late.send(request("GET", f"/v0/topics/{topic_of(0)}"))
-                # Not accepted yet: the loop gets no turn between here and the end of the listener.
+                # Not accepted yet: the loop gets no turn between here and the last word of the listener.
                 await late.writer.drain()
-                stage.accept_loop.close(is_last=True)
+                await stage.accept_loop.close(is_last=True)
                 stage.front.stop()
                 assert (await late.answer()).status == 200
             answer = await begun.answer()
