@@ -22,7 +22,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import keep_to_caps
-from topicsd.wal.control_frame import Cursor, encode_control
+from topicsd.wal.control_frame import Cursor
 
 CURSORS: Final = "cursors"
 """The section of a snapshot's topic."""
@@ -62,7 +62,8 @@ def put_cursor(
     if refusal is not None:
         reply(refusal)
         return
-    _join(shard, topic, Cursor(name, from_seq, shard.clock.now_ms(), is_gone=False), reply)
+    cursor = Cursor(name, from_seq, shard.clock.now_ms(), is_gone=False)
+    shard.join_control(topic, cursor, PendingCursor(shard, topic, cursor, reply))
 
 
 def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply) -> None:
@@ -78,7 +79,8 @@ def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply) -
     if refusal is not None:
         reply(refusal)
         return
-    _join(shard, topic, Cursor(name, 0, shard.clock.now_ms(), is_gone=True), reply)
+    cursor = Cursor(name, 0, shard.clock.now_ms(), is_gone=True)
+    shard.join_control(topic, cursor, PendingCursor(shard, topic, cursor, reply))
 
 
 def find_cursor(shard: ShardState, topic_name: str, name: str) -> Cursor | Refusal:
@@ -130,18 +132,6 @@ def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
         return None
     message = f'topic "{topic.name}" has {bound} cursors already, TOPICS_MAX_CURSORS is its bound'
     return Refusal(THROTTLED, message, {"limit": "max_cursors", "max": bound}, retry_after_ms=1000)
-
-
-def _join(shard: ShardState, topic: Topic, cursor: Cursor, reply: Reply) -> None:
-    pending = PendingCursor(shard, topic, cursor, reply)
-    waits = topic.is_durable or shard.must_wait(topic)
-    if waits:
-        pending.wait()
-    frames = []
-    if not topic.is_ephemeral:
-        durable = topic.is_durable
-        frames.append(encode_control(cursor, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable))
-    shard.log.join(frames, sum(map(len, frames)), len(frames), pending, waits)
 
 
 class PendingCursor(TopicEntry):

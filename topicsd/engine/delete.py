@@ -24,7 +24,7 @@ from topicsd.engine.topic_admin import topic_not_found
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
 from topicsd.segment.entry import DATA, SegmentDamage
-from topicsd.wal.control_frame import Delete, encode_control
+from topicsd.wal.control_frame import Delete
 
 Found = dict[SealedRun, list[int]]
 """What a delete by tag matches in sealed segments."""
@@ -48,7 +48,7 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
     tails = [run for run in topic.runs if isinstance(run, TailRun) and _is_better_on_a_thread(run, control)]
     if control.tag is None or not (sealed or tails):
-        _join(shard, topic, control, {}, reply)
+        shard.join_control(topic, control, PendingDelete(topic, control, {}, reply))
         return
     go_on = partial(_looked_up, shard, topic, control, reply)
     shard.threads.read.submit(lambda: look_up(sealed, tails, control), go_on)
@@ -103,19 +103,7 @@ def _looked_up(
         for run, tags in found.tags.items():
             if run.tags.is_unknown:
                 run.tags = tags
-        _join(shard, topic, control, found.found, reply)
-
-
-def _join(shard: ShardState, topic: Topic, control: Delete, found: Found, reply: Reply) -> None:
-    pending = PendingDelete(topic, control, found, reply)
-    waits = topic.config.durability == "fsync" or shard.must_wait(topic)
-    if waits:
-        pending.wait()
-    frames = []
-    if not topic.is_ephemeral:
-        durable = topic.config.durable
-        frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable))
-    shard.log.join(frames, sum(map(len, frames)), len(frames), pending, waits)
+        shard.join_control(topic, control, PendingDelete(topic, control, found.found, reply))
 
 
 def apply_delete(topic: Topic, control: Delete, found: Found) -> int:

@@ -24,7 +24,7 @@ from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
 from topicsd.leases.lease_queue import LeaseQueue
 from topicsd.segment.entry import SegmentDamage
-from topicsd.wal.control_frame import Delete, encode_control
+from topicsd.wal.control_frame import Delete
 
 NACK_DELAY_MS_MAX = 86_400_000
 
@@ -127,14 +127,7 @@ def end_jobs(
     control = Delete(0, None, False, seqs, is_dead_letter)
     pending = PendingEnd(topic, queue, control, then, reply)
     queue.leave(seqs)
-    waits = topic.is_durable or is_dead_letter or shard.must_wait(topic)
-    if waits:
-        pending.wait()
-    frames = []
-    if not topic.is_ephemeral:
-        durable = topic.config.durable
-        frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable))
-    shard.log.join(frames, sum(map(len, frames)), len(frames), pending, waits)
+    shard.join_control(topic, control, pending, waits_for_sync=is_dead_letter)
 
 
 class PendingEnd(TopicEntry):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -28,7 +28,7 @@ from topicsd.leases.dead_letter import STAMP_BYTES_MAX
 from topicsd.segment.entry import SegmentName
 from topicsd.segment.reader import SegmentReader
 from topicsd.wal.batch import Entry
-from topicsd.wal.control_frame import WatchSession
+from topicsd.wal.control_frame import Control, WatchSession, encode_control
 from topicsd.wal.group_commit import GroupCommit
 from topicsd.wal.log_files import LogFiles
 from topicsd.wal.sync_thread import Loop, Threads
@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 
 # With it every number takes the same room in a frame.
 _LEASES_FROM = 1 << 61
+
+
+class ControlEntry(Entry, Protocol):
+    def wait(self) -> None:
+        """See `TopicEntry.wait`."""
+        ...
 
 
 class SeenHead(NamedTuple):
@@ -102,6 +108,19 @@ class ShardState:
         """Log something of a topic that nobody waits for. Nothing of a topic stands behind its deletion."""
         assert topic.leaving is None
         self.log.join_in_passing(frame, entry, is_urgent)
+
+    def join_control(
+        self, topic: Topic, control: Control, entry: ControlEntry, waits_for_sync: bool = False
+    ) -> None:
+        """Log what a request does to the topic, by the topic's class; one that is ephemeral logs nothing."""
+        waits = waits_for_sync or topic.is_durable or self.must_wait(topic)
+        if waits:
+            entry.wait()
+        frames = []
+        if not topic.is_ephemeral:
+            durable = topic.is_durable
+            frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable))
+        self.log.join(frames, sum(map(len, frames)), len(frames), entry, waits)
 
     def defer(self, topic: Topic, again: Callable[[], None], reply: Reply) -> None:
         """The topic's deletion is on its way: what comes for its name meanwhile is done after it."""
