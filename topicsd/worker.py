@@ -22,7 +22,7 @@ from importlib import import_module
 import msgspec
 import uvloop
 
-from shared.auth import parse_keys
+from shared.auth import Key, parse_keys
 from shared.board import Board, Slot, WorkerState
 from shared.clock import SystemClock
 from shared.connection_mailbox import Mailbox, Postman
@@ -32,6 +32,7 @@ from shared.link import Asked, LinkKind, LinkPool, serve_links
 from shared.log_setup import set_up_logging
 from topicsd.adoption import Adoption
 from topicsd.engine.shard import Shard
+from topicsd.http.call import Call
 from topicsd.http.caps import Caps
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.fast_lane import FastLane
@@ -41,7 +42,6 @@ from topicsd.http.patience import Connection
 from topicsd.http.peers import Peers
 from topicsd.http.topic_list import list_topics
 from topicsd.http.watching import WATCHING
-from topicsd.http.web_sockets import WebSockets
 from topicsd.shard_start import ShardStart, StartEnded, StartRefused
 from topicsd.vital_signs import BEAT_SECONDS, VitalSigns
 from topicsd.worker_spec import SPEC_VARIABLE, Spec
@@ -58,7 +58,7 @@ HEARING_SECONDS = 0.25
 EXIT_REFUSED = 3
 EXIT_STORAGE_FAILED = 4
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LATE_MODULE = "topicsd.http.h2_lane"
+_LATE_MODULES = ("topicsd.http.h2_lane", "topicsd.http.web_sockets")
 
 
 class Worker:
@@ -110,7 +110,7 @@ class Worker:
         self._dispatch = Dispatch(
             self._handlers, keys, links, spec.shard, spec.shards, self._peers, Postman(spec.instance)
         )
-        self._dispatch.open_socket = WebSockets(self._dispatch, self).open
+        self._dispatch.open_socket = self._open_socket
         self._heads = KnownHeads(self._dispatch)
         server = await serve_links(spec.instance, str(spec.shard), self._answer_link)
         # What recovery left is here to stay: the collector need not look at it again and again.
@@ -167,15 +167,21 @@ class Worker:
         self._exit_code = EXIT_STORAGE_FAILED
         self._loop.call_later(0.05, self._ending.set)
 
-    # -- the lane of HTTP/2 --------------------------------------------------------------------------------
+    # -- what few connections need -------------------------------------------------------------------------
 
     async def _load_late(self) -> None:
-        """It takes long to load, and few connections need it: a restart does not wait for it."""
+        """HTTP/2 and WebSockets take long to load: a restart does not wait for them."""
         try:
-            await asyncio.to_thread(import_module, _LATE_MODULE)
+            for name in _LATE_MODULES:
+                await asyncio.to_thread(import_module, name)
         except Exception:
-            logger.exception("the lane of HTTP/2 cannot be loaded")
+            logger.exception("HTTP/2 or WebSockets cannot be loaded")
         gc.freeze()
+
+    def _open_socket(self, call: Call, key: Key | None) -> None:
+        from topicsd.http.web_sockets import WebSockets
+
+        WebSockets(self._dispatch, self).open(call, key)
 
     # -- connections ---------------------------------------------------------------------------------------
 

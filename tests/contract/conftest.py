@@ -35,6 +35,11 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def path(topic: str) -> str:
+    return f"/v0/topics/{topic}"
+
+
+@pytest.fixture
 def api(server: HttpServer, lane: str, topic: str) -> Iterator[Api]:
     with connect(server.ports, lane) as client:
         yield Api(client, topic)

@@ -24,11 +24,6 @@ def client(server: HttpServer) -> Iterator[H2Client]:
         yield one
 
 
-@pytest.fixture
-def path(topic: str) -> str:
-    return f"/v0/topics/{topic}"
-
-
 def wait_for(condition: Callable[[], bool]) -> None:
     waiting = threading.Event()
     for _ in range(4000):

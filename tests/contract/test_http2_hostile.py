@@ -24,11 +24,6 @@ def client(server: HttpServer) -> Iterator[H2Client]:
         yield one
 
 
-@pytest.fixture
-def path(topic: str) -> str:
-    return f"/v0/topics/{topic}"
-
-
 def _ends_with(client: H2Client, code: ErrorCodes) -> None:
     client.read_to_end()
     assert client.gone_away is not None

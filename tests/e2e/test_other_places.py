@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.command_run import run_here
-from tests.harness.logging_state import logging_as_it_was
 from topicsd.commands.other_places import why_no_cold_dir, why_no_port_file
 from topicsd.disk.fs import RealFs
 
 FS = RealFs()
 
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for name in [name for name in os.environ if name.startswith(("TOPICS_", "LISTEN_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    with logging_as_it_was():
-        yield
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 
 from shared.config import Settings
 from tests.harness.command_run import run_command, run_here
-from tests.harness.logging_state import logging_as_it_was
 from tests.harness.served import served
 from topicsd.commands.command import CommandError
 from topicsd.commands.serve import is_loopback, open_own_layout, own_directory, refuse_open_door
@@ -20,14 +18,7 @@ from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import lock_path
 
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for name in [name for name in os.environ if name.startswith(("TOPICS_", "LISTEN_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    with logging_as_it_was():
-        yield
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def test_a_second_server_on_a_directory_is_refused(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from h2.events import (
 from h2.settings import SettingCodes, Settings
 
 from shared.http2_preface import GO_AWAY_TYPE
-from tests.harness.raw_client import ANSWER_SECONDS, JSON_TYPE, READ_BYTES, Answer
+from tests.harness.raw_client import JSON_TYPE, READ_BYTES, Answer, connected
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -46,16 +46,7 @@ class GoneAway(NamedTuple):
 class H2Client:
     def __init__(self, port: int, *, buffer_bytes: int | None = None, window: int | None = None) -> None:
         """With `window` no more than that is taken of any stream, unless `open_window` says so."""
-        self.socket = socket.socket()
-        self.socket.settimeout(ANSWER_SECONDS)
-        if buffer_bytes is not None:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
-        try:
-            self.socket.connect(("127.0.0.1", port))
-        except OSError:
-            self.socket.close()
-            raise
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connected(port, buffer_bytes)
         self.wire = H2Connection(
             H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
         )

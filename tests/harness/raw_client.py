@@ -60,19 +60,25 @@ class Answer(NamedTuple):
         return self.status, fields, told
 
 
+def connected(port: int, buffer_bytes: int | None) -> socket.socket:
+    """With `buffer_bytes`, the kernel keeps about so much for a client that does not read."""
+    client = socket.socket()
+    client.settimeout(ANSWER_SECONDS)
+    if buffer_bytes is not None:
+        # Before it connects, as the window is told then.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    try:
+        client.connect(("127.0.0.1", port))
+    except OSError:
+        client.close()
+        raise
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return client
+
+
 class RawClient:
     def __init__(self, port: int, *, buffer_bytes: int | None = None) -> None:
-        """With `buffer_bytes`, the kernel keeps about so much for a client that does not read."""
-        self.socket = socket.socket()
-        self.socket.settimeout(ANSWER_SECONDS)
-        if buffer_bytes is not None:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
-        try:
-            self.socket.connect(("127.0.0.1", port))
-        except OSError:
-            self.socket.close()
-            raise
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connected(port, buffer_bytes)
         self._held = b""
 
     def __enter__(self) -> Self:

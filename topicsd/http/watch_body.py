@@ -14,10 +14,8 @@ from shared.config import Settings
 from shared.errors import FORBIDDEN, INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from shared.names import refuse_topic_name
-from shared.seek import Seek, seek_of
 from shared.watch_request import WatchRequest
 from topicsd.http.bodies import (
-    Consistency,
     decode_control_body,
     refuse_node,
     refuse_nul_in,
@@ -25,39 +23,17 @@ from topicsd.http.bodies import (
     refuse_seek,
 )
 from topicsd.http.large_bodies import control_look
+from topicsd.http.stream_options import Place, StreamOptions
 
-LIMIT_DEFAULT: Final = 256
-BYTES_DEFAULT: Final = 1 << 20
-BYTES_MAX: Final = 8 << 20
 HEARTBEAT_MS_MIN: Final = 1000
 HEARTBEAT_MS_MAX: Final = 60_000
 # Each session keeps its own.
 NODES_MAX: Final = 256
 
 
-class WatchedTopic(msgspec.Struct, gc=False):
-    from_seq: int | None = None
-    tail: bool = False
-    epoch: int | None = None
-    from_ts: int | None = None
-    last: int | None = None
-
-    @property
-    def begin(self) -> int | Seek | None:
-        return None if self.tail else seek_of(self.from_ts, self.last) or self.from_seq or 0
-
-
-class WatchBody(msgspec.Struct, gc=False):
-    topics: dict[str, WatchedTopic]
-    node: str | list[str] | None = None
-    limit: int = LIMIT_DEFAULT
-    max_batch_bytes: int = 256 << 10
-    """0 is another number than none."""
+class WatchBody(StreamOptions, gc=False, kw_only=True):
+    topics: dict[str, Place]
     heartbeat_ms: int = 15_000
-    include_meta: bool = True
-    include_tags: bool = False
-    include_data: bool = True
-    consistency: Consistency = "eventual"
 
 
 _decode = msgspec.json.Decoder(WatchBody).decode
@@ -71,7 +47,7 @@ def decode_watch(
     asked = decode_control_body(_decode, body, _look)
     if isinstance(asked, Refusal):
         return asked
-    nodes = _nodes(asked.node)
+    nodes = asked.nodes
     refusal = (
         _refuse_numbers(asked)
         or _refuse_topics(asked.topics, settings.max_watch_topics)
@@ -93,8 +69,8 @@ def decode_watch(
         epochs=[one.epoch for one in topics.values()],
         key_id="" if key is None else key.id,
         nodes=nodes,
-        limit=min(asked.limit or LIMIT_DEFAULT, settings.max_limit),
-        bytes_max=min(asked.max_batch_bytes or BYTES_DEFAULT, BYTES_MAX),
+        limit=asked.limit_within(settings.max_limit),
+        bytes_max=asked.bytes_max,
         heartbeat_ms=asked.heartbeat_ms,
         with_tags=asked.include_tags,
         with_meta=asked.include_meta,
@@ -102,12 +78,6 @@ def decode_watch(
         is_strong=asked.consistency == "strong",
         is_lenient=is_lenient,
     )
-
-
-def _nodes(node: str | list[str] | None) -> list[str]:
-    if node is None:
-        return []
-    return [node] if isinstance(node, str) else sorted(set(node))
 
 
 def _refuse_numbers(asked: WatchBody) -> Refusal | None:
@@ -122,7 +92,7 @@ def _refuse_numbers(asked: WatchBody) -> Refusal | None:
     return Refusal(INVALID_REQUEST, message, {"field": "heartbeat_ms"})
 
 
-def _refuse_topics(topics: dict[str, WatchedTopic], count_max: int) -> Refusal | None:
+def _refuse_topics(topics: dict[str, Place], count_max: int) -> Refusal | None:
     if not 1 <= len(topics) <= count_max:
         message = f"topics: has {len(topics)}, from 1 to {count_max} are allowed"
         return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": count_max})
@@ -130,7 +100,11 @@ def _refuse_topics(topics: dict[str, WatchedTopic], count_max: int) -> Refusal |
         refusal = refuse_topic_name(name, "topics") or (
             refuse_number(f"topics.{name}.from_seq", one.from_seq)
             or refuse_number(f"topics.{name}.epoch", one.epoch)
-            or _refuse_place(name, one)
+            or (
+                refuse_seek(f"topics.{name}.", one.from_ts, one.last, one.is_placed)
+                if one.is_sought
+                else None
+            )
         )
         if one.tail and one.from_seq is not None:
             field = f"topics.{name}.tail"
@@ -140,11 +114,8 @@ def _refuse_topics(topics: dict[str, WatchedTopic], count_max: int) -> Refusal |
     return None
 
 
-def _refuse_place(name: str, one: WatchedTopic) -> Refusal | None:
-    if one.from_ts is None and one.last is None:
-        return None
-    is_placed = one.tail or one.from_seq is not None or one.epoch is not None
-    return refuse_seek(f"topics.{name}.", one.from_ts, one.last, is_placed)
+def _refuse_sought(prefix: str, one: Place) -> Refusal | None:
+    return refuse_seek(prefix, one.from_ts, one.last, one.is_placed) if one.is_sought else None
 
 
 def _refuse_nodes(nodes: list[str], bytes_max: int) -> Refusal | None:

@@ -18,7 +18,6 @@ from shared.contract import NUMBER_MAX
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from topicsd.http.bodies import (
-    Consistency,
     decode_body,
     decode_control_body,
     refuse_node,
@@ -27,13 +26,10 @@ from topicsd.http.bodies import (
     refuse_seek,
 )
 from topicsd.http.large_bodies import control_look
+from topicsd.http.stream_options import Place, StreamOptions
 
 T = TypeVar("T")
 
-LIMIT_DEFAULT: Final = 256
-BATCH_BYTES_DEFAULT: Final = 256 << 10
-BATCH_BYTES_OF_ZERO: Final = 1 << 20
-BATCH_BYTES_MAX: Final = 8 << 20
 REQUEST_ID_BYTES_MAX: Final = 256
 
 SUBSCRIBE: Final = "subscribe"
@@ -49,22 +45,6 @@ class Envelope(NamedTuple):
     type: str
     request_id: bytes
     """As it was written; empty when there was none."""
-
-
-class Place(msgspec.Struct):
-    """Where to begin in a topic: behind a seq of an epoch, or with what comes next."""
-
-    from_seq: int | None = None
-    tail: bool = False
-    epoch: int | None = None
-    from_ts: int | None = None
-    last: int | None = None
-
-    @property
-    def query(self) -> str:
-        """What asks its owner for it."""
-        sought = (("from_ts", self.from_ts), ("last", self.last))
-        return "".join(f"&{name}={value}" for name, value in sought if value is not None)
 
 
 class Publish(msgspec.Struct, gc=False):
@@ -95,7 +75,7 @@ class _Envelope(msgspec.Struct, gc=False):
     request_id: msgspec.Raw = _NOTHING
 
 
-class _Subscribe(msgspec.Struct):
+class _Subscribe(StreamOptions, gc=False, kw_only=True):
     topic: str | None = None
     topics: str | list[str] | dict[str, Place] | None = None
     from_seq: int | None = None
@@ -103,13 +83,6 @@ class _Subscribe(msgspec.Struct):
     epoch: int | None = None
     from_ts: int | None = None
     last: int | None = None
-    node: str | list[str] | None = None
-    limit: int = LIMIT_DEFAULT
-    max_batch_bytes: int = BATCH_BYTES_DEFAULT
-    include_meta: bool = True
-    include_tags: bool = False
-    include_data: bool = True
-    consistency: Consistency = "eventual"
 
 
 class _Unsubscribe(msgspec.Struct):
@@ -174,7 +147,7 @@ def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
         if isinstance(names, Refusal):
             return names
         places = dict.fromkeys(names, whole)
-    nodes = [asked.node] if isinstance(asked.node, str) else asked.node or []
+    nodes = asked.nodes
     refusal = _refuse_places(places, settings.max_watch_topics) or _refuse_nodes(nodes, message, settings)
     for field, value in (("limit", asked.limit), ("max_batch_bytes", asked.max_batch_bytes)):
         # From above they are clamped.
@@ -182,8 +155,8 @@ def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
     return refusal or Subscribe(
         places,
         frozenset(nodes),
-        min(asked.limit or LIMIT_DEFAULT, settings.max_limit),
-        min(asked.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX),
+        asked.limit_within(settings.max_limit),
+        asked.bytes_max,
         asked.include_tags,
         asked.include_meta,
         asked.include_data,
@@ -216,9 +189,8 @@ def _refuse_places(places: dict[str, Place], topics_max: int) -> Refusal | None:
         for field, value in (("from_seq", place.from_seq), ("epoch", place.epoch)):
             if value is not None and not 0 <= value <= NUMBER_MAX:
                 return refuse_number(field, value)
-        if place.from_ts is not None or place.last is not None:
-            is_placed = place.tail or place.from_seq is not None or place.epoch is not None
-            refusal = refuse_seek("", place.from_ts, place.last, is_placed)
+        if place.is_sought:
+            refusal = refuse_seek("", place.from_ts, place.last, place.is_placed)
             if refusal is not None:
                 return refusal
         if place.tail and place.from_seq is not None:

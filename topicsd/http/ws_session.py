@@ -22,6 +22,7 @@ from shared.auth import ADMIN, READ, WRITE, Key
 from shared.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.fast_lane import AHEAD_MAX
+from topicsd.http.stream_options import Place
 from topicsd.http.ws_call import FIELDS, Answered, WsCall, error_in
 from topicsd.http.ws_messages import (
     PING,
@@ -29,7 +30,6 @@ from topicsd.http.ws_messages import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     Envelope,
-    Place,
     Subscribe,
     read_envelope,
     read_publish,
@@ -247,7 +247,7 @@ class WsSession:
                 "earliest_seq": state.earliest_seq,
                 "epoch": state.epoch,
             }
-            feed = self._pace.feed(self._feeds.feed(_wanted(name, entering.asked)))
+            feed = self._pace.feed(self._feeds.feed(Wanted.of(name, entering.asked)))
             subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
             begun.append(subscription)
         self._wire.write(ws_frames.encoded(b"subscribed", {"topics": told}, entering.request_id))
@@ -344,16 +344,3 @@ class WsSession:
         told = {"code": code, "message": message, "cursors": cursors}
         self._wire.write(ws_frames.encoded(b"error", told))
         self._wire.close(close_code, message)
-
-
-def _wanted(name: str, asked: Subscribe) -> Wanted:
-    return Wanted(
-        name,
-        asked.nodes,
-        asked.limit,
-        asked.bytes_max,
-        asked.with_tags,
-        asked.with_meta,
-        asked.with_data,
-        asked.is_strong,
-    )

@@ -10,13 +10,33 @@ Must not know: who gets it, how it is delivered.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Collection
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
 
 RECREATED: Final = "recreated"
+
+
+class Asked(Protocol):
+    """What somebody who follows topics asks for of each of them."""
+
+    @property
+    def nodes(self) -> Collection[str]: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def bytes_max(self) -> int: ...
+    @property
+    def with_tags(self) -> bool: ...
+    @property
+    def with_meta(self) -> bool: ...
+    @property
+    def with_data(self) -> bool: ...
+    @property
+    def is_strong(self) -> bool: ...
 
 
 class Wanted(NamedTuple):
@@ -30,6 +50,19 @@ class Wanted(NamedTuple):
     with_meta: bool
     with_data: bool
     is_strong: bool
+
+    @classmethod
+    def of(cls, topic: str, asked: Asked) -> Wanted:
+        return cls(
+            topic,
+            frozenset(asked.nodes),
+            asked.limit,
+            asked.bytes_max,
+            asked.with_tags,
+            asked.with_meta,
+            asked.with_data,
+            asked.is_strong,
+        )
 
     def request(self, seq: int, epoch: int | None) -> ReadRequest:
         return ReadRequest(

@@ -56,16 +56,7 @@ class FeedQuestion(msgspec.Struct, array_like=True):
 
     @property
     def wanted(self) -> Wanted:
-        return Wanted(
-            self.topic,
-            frozenset(self.nodes),
-            self.limit,
-            self.bytes_max,
-            self.with_tags,
-            self.with_meta,
-            self.with_data,
-            self.is_strong,
-        )
+        return Wanted.of(self.topic, self)
 
 
 encode_question = msgspec.msgpack.Encoder().encode

@@ -23,7 +23,6 @@ from shared.clock import Clock
 from shared.errors import Refusal
 from topicsd.live import sse_frames
 from topicsd.live.cursor_token import cursor_token
-from topicsd.live.feed import Feed
 from topicsd.live.feeds import Feeds
 from topicsd.live.pace import AT_ONCE_MAX, Pace
 from topicsd.live.piece import Piece, Wanted
@@ -117,12 +116,12 @@ class SseStream:
         stream.on_lost = self._end
         self._timer = loop.call_later(following.heartbeat_ms / 1000, self._beat)
         self._pace = Pace(lambda: stream.is_clogged)
-        paced: Callable[[Feed], Feed] = self._pace.feed if len(following.names) > AT_ONCE_MAX else _unpaced
+        followed = [feeds.feed(wanted(name)) for name in following.names]
+        if len(followed) > AT_ONCE_MAX:
+            followed = [self._pace.feed(feed) for feed in followed]
         self._subscriptions = [
-            Subscription(
-                paced(feeds.feed(wanted(name))), following.seqs[index], following.epochs[index], self, index
-            )
-            for index, name in enumerate(following.names)
+            Subscription(feed, following.seqs[index], following.epochs[index], self, index)
+            for index, feed in enumerate(followed)
         ]
 
     def begin(self) -> None:
@@ -264,11 +263,6 @@ class SseStream:
             subscription.close()
         self._held.clear()
         self._keeper.ended()
-
-
-def _unpaced(feed: Feed) -> Feed:
-    """Of so few that all may be read at once."""
-    return feed
 
 
 def rewind(following: Following, cursor: Mapping[str, tuple[int, int | None]]) -> None:

@@ -62,17 +62,7 @@ class WatchSession:
         return self.definition.heartbeat_ms
 
     def wanted(self, name: str) -> Wanted:
-        asked = self.definition
-        return Wanted(
-            name,
-            frozenset(asked.nodes),
-            asked.limit,
-            asked.bytes_max,
-            asked.with_tags,
-            asked.with_meta,
-            asked.with_data,
-            asked.is_strong,
-        )
+        return Wanted.of(name, self.definition)
 
 
 class WatchSessions:

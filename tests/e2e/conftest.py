@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.logging_state import logging_as_it_was
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A command that is run in this process finds no setting but those it is given."""
+    for name in [name for name in os.environ if name.startswith(("TOPICS_", "LISTEN_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    with logging_as_it_was():
+        yield

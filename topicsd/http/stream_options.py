@@ -1,0 +1,73 @@
+"""What a watch session and a subscription of a WebSocket have in common: where to begin in a topic, what of
+it is wanted, and how much at a time.
+
+Must not know: which of the two it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from shared.seek import Seek, seek_of
+from topicsd.http.bodies import Consistency
+
+LIMIT_DEFAULT: Final = 256
+BATCH_BYTES_DEFAULT: Final = 256 << 10
+# 0 is another number than none.
+BATCH_BYTES_OF_ZERO: Final = 1 << 20
+BATCH_BYTES_MAX: Final = 8 << 20
+
+
+class Place(msgspec.Struct, gc=False):
+    """Where to begin: behind a seq of an epoch, at a time, with its newest, or with what comes next."""
+
+    from_seq: int | None = None
+    tail: bool = False
+    epoch: int | None = None
+    from_ts: int | None = None
+    last: int | None = None
+
+    @property
+    def begin(self) -> int | Seek | None:
+        return None if self.tail else seek_of(self.from_ts, self.last) or self.from_seq or 0
+
+    @property
+    def is_sought(self) -> bool:
+        """Its owner has to look up which seq that is."""
+        return self.from_ts is not None or self.last is not None
+
+    @property
+    def is_placed(self) -> bool:
+        """It is said otherwise than by what has to be looked up."""
+        return self.tail or self.from_seq is not None or self.epoch is not None
+
+    @property
+    def query(self) -> str:
+        """What asks its owner for it."""
+        sought = (("from_ts", self.from_ts), ("last", self.last))
+        return "".join(f"&{name}={value}" for name, value in sought if value is not None)
+
+
+class StreamOptions(msgspec.Struct, gc=False, kw_only=True):
+    """For all its topics."""
+
+    node: str | list[str] | None = None
+    limit: int = LIMIT_DEFAULT
+    max_batch_bytes: int = BATCH_BYTES_DEFAULT
+    include_meta: bool = True
+    include_tags: bool = False
+    include_data: bool = True
+    consistency: Consistency = "eventual"
+
+    def limit_within(self, limit_max: int) -> int:
+        return min(self.limit or LIMIT_DEFAULT, limit_max)
+
+    @property
+    def bytes_max(self) -> int:
+        return min(self.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX)
+
+    @property
+    def nodes(self) -> list[str]:
+        return [self.node] if isinstance(self.node, str) else sorted(set(self.node or ()))
