@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -38,12 +38,6 @@ class Forwarded(msgspec.Struct, array_like=True):
     """The second name of the path."""
 
 
-class ForwardedAnswer(NamedTuple):
-    status: int
-    fields: bytes
-    body: bytes
-
-
 encode_forwarded = msgspec.msgpack.Encoder().encode
 decode_forwarded = msgspec.msgpack.Decoder(Forwarded).decode
 
@@ -52,7 +46,8 @@ def encode_answer(status: int, fields: bytes, parts: Sequence[bytes | memoryview
     return b"".join([_HEAD.pack(status, len(fields)), fields, *parts])
 
 
-def decode_answer(answer: bytes) -> ForwardedAnswer:
+def decode_answer(answer: bytes) -> tuple[int, bytes, bytes]:
+    """The status, the fields and the body."""
     status, length = _HEAD.unpack_from(answer)
     body_at = _HEAD.size + length
-    return ForwardedAnswer(status, answer[_HEAD.size : body_at], answer[body_at:])
+    return status, answer[_HEAD.size : body_at], answer[body_at:]

@@ -60,22 +60,25 @@ class RequestLine(NamedTuple):
 class Fields(NamedTuple):
     """The fields that mean something to the server; a text is empty when the field was not sent."""
 
-    host: bytes | None
-    content_length: int | None
-    is_chunked: bool
-    content_type: str
-    content_encoding: str
-    accept: str
-    accept_encoding: str
-    authorization: bytes | None
-    idempotency_key: str
-    expect: str
-    connection: frozenset[str]
-    upgrade: str
-    last_event_id: str
+    host: bytes | None = None
+    content_length: int | None = None
+    is_chunked: bool = False
+    content_type: str = ""
+    content_encoding: str = ""
+    accept: str = ""
+    accept_encoding: str = ""
+    authorization: bytes | None = None
+    idempotency_key: str = ""
+    last_event_id: str = ""
+    expect: str = ""
+    connection: frozenset[str] = frozenset()
+    upgrade: str = ""
     origin: str = ""
     websocket_key: str = ""
     websocket_version: str = ""
+
+
+NO_FIELDS: Final = Fields()
 
 
 def parse_line(line: bytes) -> RequestLine | Refusal:

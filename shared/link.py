@@ -73,6 +73,13 @@ class LinkKind(IntEnum):
     """Of the front process: to know that a stream is over."""
 
 
+# As plain numbers: the members of an IntEnum are looked up and packed at several times the price.
+_ANSWER = int(LinkKind.ANSWER)
+_HURRY = int(LinkKind.HURRY)
+_PIECE = int(LinkKind.PIECE)
+_CREDIT = int(LinkKind.CREDIT)
+_ABOUT_A_CALL = frozenset({_HURRY, _PIECE, _CREDIT})
+
 Done = Callable[[bytes | None], None]
 """Called once, with the answer; None when the peer is gone and may have done it, `NEVER_SENT` if not."""
 
@@ -270,21 +277,21 @@ class Link(asyncio.Protocol):
 
     def hurry(self, number: int) -> None:
         if number in self._questions:
-            self._send(LinkKind.HURRY, number, b"")
+            self._send(_HURRY, number, b"")
 
     # -- answering -----------------------------------------------------------------------------------------
 
     def answer(self, number: int, answer: bytes) -> None:
         if self._asked.pop(number, None) is not None:
-            self._send(LinkKind.ANSWER, number, answer)
+            self._send(_ANSWER, number, answer)
 
     def piece(self, number: int, data: bytes) -> None:
         if number in self._asked:
-            self._send(LinkKind.PIECE, number, data)
+            self._send(_PIECE, number, data)
 
     def credit(self, number: int, size_bytes: int) -> None:
         if number in self._questions:
-            self._send(LinkKind.CREDIT, number, CREDIT.pack(size_bytes))
+            self._send(_CREDIT, number, CREDIT.pack(size_bytes))
 
     def close(self) -> None:
         """What was sent before still leaves."""
@@ -293,25 +300,30 @@ class Link(asyncio.Protocol):
             self._transport.close()
 
     def _take(self, kind: int, number: int, payload: bytes) -> None:
-        if kind == LinkKind.ANSWER:
+        if kind == _ANSWER:
             question = self._questions.pop(number, None)
             if question is not None:
                 question.done(payload)
-        elif kind == LinkKind.PIECE:
-            question = self._questions.get(number)
-            if question is not None and question.piece is not None:
-                question.piece(payload)
-        elif kind == LinkKind.CREDIT:
-            paid = self._asked.get(number)
-            if paid is not None and paid.credit is not None:
-                paid.credit(CREDIT.unpack(payload)[0])
-        elif kind == LinkKind.HURRY:
-            hurried = self._asked.get(number)
-            if hurried is not None and hurried.hurry is not None:
-                hurried.hurry()
+        elif kind in _ABOUT_A_CALL:
+            self._take_word(kind, number, payload)
         else:
             asked = self._asked[number] = Asked(self, number)
             self._serve(kind, payload, asked)
+
+    def _take_word(self, kind: int, number: int, payload: bytes) -> None:
+        """About a call that is under way."""
+        if kind == _PIECE:
+            question = self._questions.get(number)
+            if question is not None and question.piece is not None:
+                question.piece(payload)
+            return
+        asked = self._asked.get(number)
+        if asked is None:
+            return
+        if kind == _CREDIT and asked.credit is not None:
+            asked.credit(CREDIT.unpack(payload)[0])
+        elif kind == _HURRY and asked.hurry is not None:
+            asked.hurry()
 
     def _send(self, kind: int, number: int, payload: bytes) -> None:
         self._out.append(HEADER.pack(len(payload), kind, number))

@@ -33,8 +33,7 @@ from topicsd.wal.sync_thread import Loop
 AGAIN_SECONDS: Final = 0.5
 AGAIN_SECONDS_MAX: Final = 30.0
 OPERATION: Final = "dead_letter"
-_NO_FIELDS: Final = Fields(None, None, False, "", "", "", "", None, "", "", frozenset(), "", "")
-_FIELDS: Final = _NO_FIELDS._replace(content_type="application/json")
+_FIELDS: Final = Fields(content_type="application/json")
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(RenderedRecord).decode

@@ -24,11 +24,11 @@ from typing import NamedTuple, cast
 
 from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http2_preface import PREFACE_START
-from shared.http_head import Fields, keeps_alive, refuse_together, refuse_unfinished
+from shared.http_head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
 from topicsd.http.body_reader import CONTINUE, Body, body_of, refuse_coding, too_large
 from topicsd.http.call import HttpCall
 from topicsd.http.connection_stream import ConnectionStream
-from topicsd.http.dispatch import NO_FIELDS, Dispatch
+from topicsd.http.dispatch import Dispatch
 from topicsd.http.drift import Drift
 from topicsd.http.known_heads import KnownFields, KnownHeads, KnownLine
 from topicsd.http.patience import IDLE_SECONDS, Connections, Lingering, Outflow, is_too_slow

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from shared.errors import INVALID_REQUEST, Refusal
+from shared.http_head import NO_FIELDS
 from topicsd.http.body_reader import GzipSink
 from topicsd.http.call import COMPRESSED_BYTES_MIN, GZIP, JSON_FIELD, Call, accepts_gzip, compress
-from topicsd.http.dispatch import NO_FIELDS
 from topicsd.http.h2_head import Head, Header, answer_head
 from topicsd.http.h2_sender import Outgoing
 from topicsd.live.stream import Stream, do_nothing

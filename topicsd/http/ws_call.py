@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from shared.http_head import Fields
 from topicsd.http.call import Call
-from topicsd.http.dispatch import NO_FIELDS
 
-FIELDS = NO_FIELDS._replace(content_type="application/json")
+FIELDS = Fields(content_type="application/json")
 
 Answered = Callable[["WsCall", int, bytes], None]
 """Called once, with status and body."""

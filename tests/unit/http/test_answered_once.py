@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from shared.http_head import NO_FIELDS
 from tests.harness.one_shard import OneShard
 from topicsd.http.call import Call
-from topicsd.http.dispatch import NO_FIELDS
 from topicsd.http.handlers import Handlers
 
 

@@ -10,14 +10,13 @@ import msgspec
 import pytest
 
 from shared.board import WorkerState
-from shared.forwarded import ForwardedAnswer, decode_answer, encode_answer
-from shared.http_head import Fields
+from shared.forwarded import decode_answer, encode_answer
+from shared.http_head import NO_FIELDS, Fields
 from shared.link import FRONT, NEVER_SENT, LinkKind
 from shared.watch_request import WatchRequest, encode_watch_request
 from tests.harness.one_lane import AWAY, HOME, append, request
 from tests.unit.http.test_caps import Capped
 from topicsd.http.call import Call
-from topicsd.http.dispatch import NO_FIELDS
 from topicsd.live.stream import do_nothing
 from topicsd.live.watch_sessions import SESSION_TTL_SECONDS
 
@@ -29,7 +28,7 @@ class AnsweredOnce:
     """What takes the answer to a question over the link."""
 
     def __init__(self) -> None:
-        self.answers: list[ForwardedAnswer] = []
+        self.answers: list[tuple[int, bytes, bytes]] = []
 
     def __call__(self, answer: bytes) -> None:
         self.answers.append(decode_answer(answer))
@@ -37,11 +36,11 @@ class AnsweredOnce:
 
     @property
     def status(self) -> int:
-        return self.answers[0].status
+        return self.answers[0][0]
 
     @property
     def json(self) -> Any:
-        return json.loads(self.answers[0].body)
+        return json.loads(self.answers[0][2])
 
 
 class Way:
