@@ -48,7 +48,10 @@ from topicsd.http.patience import (
     Outflow,
     is_too_slow,
 )
+from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX
 
+# With a stream on it a connection that is not read is kept until the stream has given it up.
+STREAMS_PATIENCE_SECONDS: Final = CLOGGED_SECONDS_MAX + PATIENCE_SECONDS
 # A request is two of them and takes a good part of a millisecond, in which other connections wait.
 FRAMES_A_TURN: Final = 32
 
@@ -271,7 +274,9 @@ class H2Lane(asyncio.Protocol):
     def check_patience(self, now: float) -> None:
         """Called now and then: end what is too slow, be it a stream or the connection."""
         if self._is_over or self._is_clogged:
-            if self._outflow.is_stuck(self._transport, now):
+            # A stream that is not read has its own time, behind which it ends with a word.
+            patience = STREAMS_PATIENCE_SECONDS if self._requests.has_streams else PATIENCE_SECONDS
+            if self._outflow.is_stuck(self._transport, now, patience):
                 self._transport.abort()
             return
         if not self._has_begun:

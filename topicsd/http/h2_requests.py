@@ -70,6 +70,10 @@ class Requests:
         """Nobody waits for better answers than there are."""
 
     @property
+    def has_streams(self) -> bool:
+        return any(exchange.is_stream for exchange in self._exchanges.values())
+
+    @property
     def is_empty(self) -> bool:
         return not self._exchanges
 

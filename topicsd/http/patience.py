@@ -62,11 +62,13 @@ class Outflow:
         self._acked_bytes = _acked_bytes(transport)
         self._since = now
 
-    def is_stuck(self, transport: asyncio.Transport, now: float) -> bool:
+    def is_stuck(
+        self, transport: asyncio.Transport, now: float, patience_seconds: float = PATIENCE_SECONDS
+    ) -> bool:
         acked_bytes = _acked_bytes(transport)
         if acked_bytes != self._acked_bytes:
             self._acked_bytes, self._since = acked_bytes, now
-        return now - self._since > PATIENCE_SECONDS
+        return now - self._since > patience_seconds
 
 
 def _acked_bytes(transport: asyncio.Transport) -> int:
