@@ -12,14 +12,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from topicsd.engine.fetch import fetch
 from topicsd.engine.fill_page import Fetched, PageSource, Unfetched
 from topicsd.engine.page import PAGE_RECORDS, VARIANTS, Page
+from topicsd.engine.requests import RenderedRecord
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.segment.entry import COLD
 
 _ALL = VARIANTS[True, True]
+
+
+decode_text = msgspec.json.Decoder(RenderedRecord).decode
 
 
 class Texts(NamedTuple):

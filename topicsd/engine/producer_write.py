@@ -5,18 +5,21 @@ P1  A producer may begin with any seq; from then on each write has the next one.
 P2  What is on its way counts: the next write may come before the one in front of it is published, and a
     repeat waits for the outcome of the first.
 P3  Only the last write's answer is kept. Of an older one it is known that it was done, not where it is.
+P4  A move from another topic is numbered by the record's seq there, in no order. Whoever moves them has one
+    at a time on its way and says which was the last before it: where that is another one, the move is
+    refused and the refusal names it, so one whose answer was lost is found before another takes its place.
 
 Must not know: how an append is done.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shared.contract import NUMBER_MAX
 from shared.errors import INVALID_REQUEST, PRODUCER_GAP, THROTTLED, Refusal
 from topicsd.engine.producers import Produced, Producers
-from topicsd.engine.requests import Appended, AppendRequest, Producer, Reply
+from topicsd.engine.requests import Appended, AppendRequest, Move, Producer, Reply
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.wal import control_frame
@@ -29,6 +32,8 @@ PRODUCER_CHARACTERS_MAX = 256
 
 
 def producer_of(request: AppendRequest, producer: Producer) -> ProducerKey | Refusal:
+    if isinstance(producer, Move):
+        return MoveKey(producer.id, producer.seq, producer.after)
     if request.idempotency_key is not None:
         message = "producer: has the place of idempotency_key, send one of them"
         return Refusal(INVALID_REQUEST, message, {"field": "producer"})
@@ -42,11 +47,14 @@ def producer_of(request: AppendRequest, producer: Producer) -> ProducerKey | Ref
     return ProducerKey(producer.id, producer.seq)
 
 
-class ProducerKey(NamedTuple):
+class ProducerKey:
     """What such a write is known by."""
 
-    producer: str
-    producer_seq: int
+    __slots__ = ("producer", "producer_seq")
+
+    def __init__(self, producer: str, producer_seq: int) -> None:
+        self.producer = producer
+        self.producer_seq = producer_seq
 
     def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
         """Whether it says what the answer is, or will be."""
@@ -74,11 +82,7 @@ class ProducerKey(NamedTuple):
         if self.producer_seq == last + 1:
             return False
         assert known is not None
-        durability = topic.config.durability
-        first, end = 0, 0
-        if self.producer_seq == known.producer_seq:
-            first, end = known.first_seq, known.first_seq + known.records_count - 1
-        reply(Appended(topic.name, first, end, topic.head, False, True, durability))
+        _answer_repeat(topic, known, self.producer_seq, reply)
         return True
 
     def _has_no_room(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
@@ -117,6 +121,35 @@ class ProducerKey(NamedTuple):
                 del pending.topic.producing[self.producer]
 
 
+class MoveKey(ProducerKey):
+    """A move (P4). There are no more of those who move than topics, so each has room."""
+
+    __slots__ = ("_after",)
+
+    def __init__(self, producer: str, producer_seq: int, after: int | None) -> None:
+        super().__init__(producer, producer_seq)
+        self._after = after
+
+    def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+        known = topic.producers.find(self.producer) if topic.producers is not None else None
+        last = None if known is None else known.producer_seq
+        on_way = topic.producing.get(self.producer)
+        if on_way:
+            if _seq_of(on_way[-1]) == self.producer_seq:
+                _wait(on_way[-1], reply)
+            else:
+                message = "what was moved before this is still on its way"
+                reply(Refusal(THROTTLED, message, retry_after_ms=1000))
+        elif known is not None and last == self.producer_seq:
+            _answer_repeat(topic, known, self.producer_seq, reply)
+        elif last != self._after:
+            message = f"after: is {self._after}, what was moved last is {last}"
+            reply(Refusal(PRODUCER_GAP, message, {"field": "after", "last_seq": last}))
+        else:
+            return False
+        return True
+
+
 def keep_produced(shard: ShardState, topic: Topic, producer: str, write: Produced) -> None:
     if topic.producers is None:
         topic.producers = Producers()
@@ -128,7 +161,14 @@ def is_produced(topic: Topic, producer: Producer) -> bool:
     known = topic.producers.find(producer.id) if topic.producers is not None else None
     on_way = topic.producing.get(producer.id)
     last = _seq_of(on_way[-1]) if on_way else -1 if known is None else known.producer_seq
-    return producer.seq <= last
+    return producer.seq == last if isinstance(producer, Move) else producer.seq <= last
+
+
+def _answer_repeat(topic: Topic, known: Produced, producer_seq: int, reply: Reply) -> None:
+    first, end = 0, 0
+    if producer_seq == known.producer_seq:
+        first, end = known.first_seq, known.first_seq + known.records_count - 1
+    reply(Appended(topic.name, first, end, topic.head, False, True, topic.config.durability))
 
 
 def _seq_of(pending: PendingAppend) -> int:

@@ -54,7 +54,14 @@ class AppendRequest(msgspec.Struct, gc=False):
     """It is ours: what was added to the meta does not count against its limits."""
 
 
+class Move(Producer, gc=False):
+    """A record on its way from another topic: who moves it, its seq there, and that of the one before."""
+
+    after: int | None = None
+
+
 class StampedAppend(AppendRequest, gc=False):
+    producer: Move | None = None
     is_stamped: ClassVar[bool] = True
 
 

@@ -24,7 +24,7 @@ from shared.json_bounds import (
     may_hold_nul,
 )
 from topicsd.engine.encode_records import refuse_lengths
-from topicsd.engine.requests import NO_META, AppendRequest, NewRecord, Producer
+from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord, Producer
 from topicsd.http.large_bodies import control_look, look_at_append, needs_look
 
 T = TypeVar("T")
@@ -202,6 +202,21 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
         match = [request.match] if isinstance(request.match, str) else request.match
         refusal = refusal or refuse_nul_in("match", match)
     return refusal or request
+
+
+def delete_request(before_seq: int | None, match: str | list[str] | None) -> DeleteRequest | Refusal:
+    """`match` is a tag, or `["tag", "Eq", tag]`, or `["tag", "Glob", prefix + "*"]`."""
+    if match is None:
+        return DeleteRequest(before_seq)
+    if isinstance(match, str):
+        return DeleteRequest(before_seq, match)
+    if len(match) == 3 and match[0] == "tag":
+        if match[1] == "Eq":
+            return DeleteRequest(before_seq, match[2])
+        if match[1] == "Glob" and match[2].endswith("*") and "*" not in match[2][:-1]:
+            return DeleteRequest(before_seq, match[2][:-1], is_prefix=True)
+    message = 'match: must be a tag, ["tag","Eq",tag] or ["tag","Glob",prefix] with one * at its end'
+    return Refusal(INVALID_REQUEST, message, {"field": "match"})
 
 
 def decode_cursor(body: bytes) -> CursorBody | Refusal:

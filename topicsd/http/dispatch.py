@@ -29,6 +29,7 @@ from topicsd.http.in_flight import InFlight
 from topicsd.http.link_stream import LinkStream
 from topicsd.http.peers import Peers
 from topicsd.http.query import query_text
+from topicsd.http.redrive import Redrives
 from topicsd.http.watching import Watching
 from topicsd.http.work_open import WorkOpen
 from topicsd.live.stream import Stream
@@ -73,6 +74,8 @@ class Dispatch:
         self._probes_need_key = settings.probe_auth
         self._forwarder = Forwarder(links, peers, handlers.loop, handlers.monotonic, lambda: self.drains)
         self.dead_letters = DeadLetters(handlers.shard.state, handlers.loop, self.ask_owner)
+        redrives = Redrives(handlers.shard.state, handlers.loop, self.ask_owner, handlers.performance)
+        handlers.add("redrive", redrives.start)
         self._link_calls: set[LinkCall] = set()
         self._is_idle: asyncio.Future[None] | None = None
         self.open_socket: OpenSocket = _no_sockets

@@ -48,10 +48,12 @@ WRITES: Final = frozenset(
         "nack",
         "extend",
         "dead_letter",
+        "bring_back",
+        "redrive",
     }
 )
 STREAMS: Final = frozenset({"watch", "work"})
-WAITS: Final = frozenset({"diff"}) | STREAMS
+WAITS: Final = frozenset({"diff", "redrive"}) | STREAMS
 
 
 class _Keyed(msgspec.Struct, gc=False):

@@ -10,15 +10,15 @@ from collections.abc import Callable
 import msgspec
 
 from shared.config import Settings
-from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
+from shared.errors import NOT_IMPLEMENTED, Refusal
 from shared.names import refuse_topic_name
 from topicsd.engine.append import append
 from topicsd.engine.delete import delete_records
+from topicsd.engine.queue_claim import queue_of
 from topicsd.engine.requests import (
     Appended,
     AppendRequest,
     Deleted,
-    DeleteRequest,
     Reply,
     StampedAppend,
     TopicDeleted,
@@ -27,7 +27,7 @@ from topicsd.engine.requests import (
 from topicsd.engine.seek import seek
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
-from topicsd.http.bodies import decode_append, decode_delete, decode_patch, refuse_media_type
+from topicsd.http.bodies import decode_append, decode_delete, decode_patch, delete_request, refuse_media_type
 from topicsd.http.call import Call, reply_of
 from topicsd.http.caps import Caps
 from topicsd.http.cursor_handlers import CursorHandlers
@@ -59,19 +59,24 @@ class Handlers:
         self.monotonic = shard.state.clock.monotonic
         self.body_bytes_max = settings.max_body_bytes
         self.counts = RequestCounts()
-        queues = QueueHandlers(shard.state, settings, self._performance)
+        queues = QueueHandlers(shard.state, settings, self.performance)
         diff = Diff(shard.state, settings, loop, self.counts)
         self._table = {
             "append": self._append,
-            "dead_letter": self._dead_letter,
+            "dead_letter": self._moved_here,
+            "bring_back": self._bring_back,
             "diff": diff.start,
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
             "delete_records": self._delete_records,
-            **CursorHandlers(shard.state, self._performance).table,
+            **CursorHandlers(shard.state, self.performance).table,
             **queues.table,
         }
+
+    def add(self, operation: str, handler: Callable[[Call], None]) -> None:
+        """One that takes more than this shard."""
+        self._table[operation] = handler
 
     def start(self, operation: str, call: Call) -> None:
         """Answer the call, now or later, once."""
@@ -92,7 +97,7 @@ class Handlers:
     def elapsed_us(self, call: Call) -> int:
         return int((self.monotonic() - call.started) * 1e6)
 
-    def _performance(self, call: Call) -> dict[str, float]:
+    def performance(self, call: Call) -> dict[str, float]:
         elapsed_us = self.elapsed_us(call)
         others = self.counts.others
         others.counts[elapsed_us.bit_length()] += 1
@@ -131,9 +136,18 @@ class Handlers:
 
         self._join_append(call, request, reply)
 
-    def _dead_letter(self, call: Call) -> None:
-        """An append of ours (`dead_letters.py`): no route leads here."""
+    def _bring_back(self, call: Call) -> None:
+        """A job comes back to its queue: only where there is one."""
+        found = queue_of(self.shard.state, call.name)
+        if isinstance(found, Refusal):
+            call.refuse(found)
+        else:
+            self._moved_here(call, create=False)
+
+    def _moved_here(self, call: Call, create: bool | None = None) -> None:
+        """An append of ours (`moving.py`): no route leads here."""
         request = _decode_stamped(call.body)
+        request.create = create
 
         def told(answer: Appended) -> None:
             call.send(b"{}", 201 if answer.created else 200)
@@ -184,7 +198,7 @@ class Handlers:
                 "topic": answer.topic,
                 "created": answer.created,
                 "config": render_config(answer.config),
-                "performance": self._performance(call),
+                "performance": self.performance(call),
             }
             call.send(encode(body), 201 if answer.created else 200)
 
@@ -228,7 +242,7 @@ class Handlers:
             "durable_seq": state.durable_seq,
             "epoch": state.epoch,
             **place,
-            "performance": self._performance(call),
+            "performance": self.performance(call),
         }
         call.send(encode(body))
 
@@ -243,7 +257,7 @@ class Handlers:
                 "topic": answer.topic,
                 "deleted": answer.deleted,
                 "routers_removed": [],
-                "performance": self._performance(call),
+                "performance": self.performance(call),
             }
             # In the next turn: what waited for the name may make it anew in this one.
             self.loop.call_soon(self._caps.publish)
@@ -253,7 +267,7 @@ class Handlers:
 
     def _delete_records(self, call: Call) -> None:
         body = decode_delete(call.body)
-        request = body if isinstance(body, Refusal) else _delete_request(body.before_seq, body.match)
+        request = body if isinstance(body, Refusal) else delete_request(body.before_seq, body.match)
         if isinstance(request, Refusal):
             call.refuse(request)
             return
@@ -266,7 +280,7 @@ class Handlers:
                 "head_seq": answer.head_seq,
                 "count": answer.count,
                 "bytes": answer.bytes,
-                "performance": self._performance(call),
+                "performance": self.performance(call),
             }
             call.send(encode(body))
 
@@ -283,18 +297,3 @@ def _guarded(call: Call, what: str, make: Callable[[], None]) -> Callable[[], No
             call.fail(what, error)
 
     return guarded
-
-
-def _delete_request(before_seq: int | None, match: str | list[str] | None) -> DeleteRequest | Refusal:
-    """`match` is a tag, or `["tag", "Eq", tag]`, or `["tag", "Glob", prefix + "*"]`."""
-    if match is None:
-        return DeleteRequest(before_seq)
-    if isinstance(match, str):
-        return DeleteRequest(before_seq, match)
-    if len(match) == 3 and match[0] == "tag":
-        if match[1] == "Eq":
-            return DeleteRequest(before_seq, match[2])
-        if match[1] == "Glob" and match[2].endswith("*") and "*" not in match[2][:-1]:
-            return DeleteRequest(before_seq, match[2][:-1], is_prefix=True)
-    message = 'match: must be a tag, ["tag","Eq",tag] or ["tag","Glob",prefix] with one * at its end'
-    return Refusal(INVALID_REQUEST, message, {"field": "match"})

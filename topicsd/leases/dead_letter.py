@@ -1,14 +1,14 @@
 """A job that was delivered too often, as a record of the dead-letter topic.
 
-Its meta says where it comes from; what the writer put there stays, byte for byte. The key under which it is
-appended is the same whenever that is tried, so that it is there once.
+Its meta says where it comes from, behind what the writer put there: that stays, byte for byte, and is found
+again when the stamp is taken off.
 
 Must not know: where the topic is, how it is asked.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,39 @@ def stamped_meta(meta: bytes, queue: str, seq: int, deliveries: int, reason: str
     return b"{%b,%b" % (before, added[1:]) if before else added
 
 
-def dead_letter_key(queue: str, epoch: int, seq: int) -> str:
-    """No longer than a key may be, whatever the name is."""
-    return f"$dead_letter:{epoch}:{seq}:{queue}"[:256]
+class Origin(NamedTuple):
+    queue: str
+    meta: bytes
+    """As it was there."""
+
+
+class _Stamp(msgspec.Struct, forbid_unknown_fields=True):
+    queue: str = msgspec.field(name="$dead_letter_from")
+    deliveries: int = msgspec.field(name="$dead_letter_deliveries")
+    seq: int = msgspec.field(name="$dead_letter_src_seq")
+    reason: str = msgspec.field(name="$dead_letter_reason", default="")
+
+
+_decode = msgspec.json.Decoder(_Stamp).decode
+# No text in JSON holds these bytes, as its quotes are escaped.
+_BEGIN: Final = b'"$dead_letter_from":'
+
+
+def take_off_stamp(meta: bytes) -> Origin | None:
+    """The last stamp, of whoever put it there last; None when it ends with none.
+
+    >>> take_off_stamp(stamped_meta(b'{"k":1.0}', "q", 7, 3, "no disk"))
+    Origin(queue='q', meta=b'{"k":1.0}')
+    >>> take_off_stamp(stamped_meta(b"", "q", 7, 3, ""))
+    Origin(queue='q', meta=b'')
+    >>> take_off_stamp(b'{"k":{"$dead_letter_from":"q"}}')
+    """
+    before, begin, rest = meta.rpartition(_BEGIN)
+    try:
+        stamp = _decode(b"{" + begin + rest) if begin else None
+    except msgspec.DecodeError:
+        stamp = None
+    if stamp is None:
+        return None
+    kept = before.rstrip().removesuffix(b",")
+    return Origin(stamp.queue, b"" if kept.strip() == b"{" else kept + b"}")

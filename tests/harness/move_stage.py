@@ -1,0 +1,149 @@
+"""Two shards that move records to each other, without a socket: either can be lost at any call of its disk.
+
+Promises: topics whose names end with the number of a shard live there. A question to the other shard takes a
+turn of the loop each way. Who is lost starts again at once on the disk that such an end leaves: what it had
+asked has no answer any more, and what it was asked is answered as in doubt.
+
+What it must not know: what should be where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from shared.errors import IN_DOUBT, Refusal
+from tests.harness.faults import MachineGoneError
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.one_shard import OneShard
+from topicsd.http.call import Call
+from topicsd.http.dead_letters import DeadLetters
+from topicsd.http.dispatch import NO_FIELDS
+from topicsd.http.handlers import Handlers
+from topicsd.http.redrive import Redrives
+
+FIELDS = NO_FIELDS._replace(content_type="application/json")
+Again = Callable[[MemoryDisk], MemoryDisk]
+"""The disk after an end, for who starts again."""
+
+
+class Asked(Call, kw_only=True, eq=False):
+    told: Callable[[int, bytes], object]
+
+    def send_parts(
+        self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
+    ) -> None:
+        self.told(status, b"".join(parts))
+
+
+class _Side:
+    """One worker, until it is lost."""
+
+    def __init__(self, stage: MoveStage, shard: OneShard) -> None:
+        self.shard = shard
+        self.unanswered: list[Call] = []
+        """What the other one asked."""
+        self.handlers = Handlers(shard.shard, shard.settings, shard.loop)
+        state, ask = shard.shard.state, partial(stage.ask, self)
+        self.dead_letters = DeadLetters(state, shard.loop, ask)
+        redrives = Redrives(state, shard.loop, ask, self.handlers.performance)
+        self.handlers.add("redrive", redrives.start)
+
+
+class MoveStage:
+    def __init__(self, again: Again = MemoryDisk.after_process_kill, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.losses = 0
+        self.loses_answers = False
+        """What the other shard answers is lost on its way, each time."""
+        self._again = again
+        self.shards = [OneShard(clock=self.clock, **settings) for _ in range(2)]
+        self._sides = [_Side(self, shard) for shard in self.shards]
+
+    def home(self, topic: str) -> OneShard:
+        return self.shards[int(topic[-1])]
+
+    # -- between the two -----------------------------------------------------------------------------------
+
+    def ask(self, asker: _Side, operation: str, call: Call) -> None:
+        owner = self._sides[int(call.name[-1])]
+        if owner is asker:
+            owner.handlers.start(operation, call)
+            return
+        owner.unanswered.append(call)
+
+        def told(status: int, body: bytes) -> None:
+            if call in owner.unanswered:
+                asker.shard.loop.call_soon(in_doubt if self.loses_answers else arrived, status, body)
+
+        def in_doubt(status: int, body: bytes) -> None:
+            if call in owner.unanswered:
+                owner.unanswered.remove(call)
+                call.refuse(Refusal(IN_DOUBT, "its answer was lost"))
+
+        def arrived(status: int, body: bytes) -> None:
+            if call in owner.unanswered:
+                owner.unanswered.remove(call)
+                call.send_parts([body], len(body), status)
+
+        asked = Asked(call.name, call.query, call.fields, call.body, 0.0, told=told)
+        owner.shard.loop.call_soon(owner.handlers.start, operation, asked)
+
+    def lose(self, number: int) -> None:
+        """One of the two ends, and another one takes its place."""
+        self.losses += 1
+        shard, lost = self.shards[number], self._sides[number]
+        shard.open(self._again(shard.disk))
+        self._sides[number] = _Side(self, shard)
+        self._sides[1 - number].unanswered.clear()
+        in_doubt, lost.unanswered = lost.unanswered, []
+        for call in in_doubt:
+            call.refuse(Refusal(IN_DOUBT, "it went away"))
+
+    # -- how it goes on ------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Until nothing is under way any more; who is lost meanwhile comes back."""
+        while True:
+            for number, shard in enumerate(self.shards):
+                try:
+                    shard.settle()
+                except MachineGoneError:
+                    self.lose(number)
+            if not any(one.loop.ready_count or one.thread.pending for one in self.shards):
+                return
+
+    def pass_time(self, ms: int) -> None:
+        for _ in range(max(1, ms // 100)):
+            self.clock.advance_ns(100_000_000)
+            self.settle()
+
+    def request(self, operation: str, topic: str, body: object) -> tuple[int, Any] | None:
+        """The answer to a client of the topic's shard; None when that was lost first."""
+        answers: list[tuple[int, bytes]] = []
+        call = Asked(
+            topic,
+            "",
+            FIELDS,
+            msgspec.json.encode(body),
+            0.0,
+            told=lambda status, told: answers.append((status, told)),
+        )
+        self._sides[int(topic[-1])].handlers.start(operation, call)
+        self.settle()
+        for _ in range(200):
+            if answers:
+                break
+            self.pass_time(100)
+        return (answers[0][0], msgspec.json.decode(answers[0][1])) if answers else None
+
+    def records(self, topic: str) -> list[Any]:
+        """What lies there, as a reader gets it."""
+        return [
+            (msgspec.json.decode(one.data), None if one.meta is None else msgspec.json.decode(one.meta))
+            for one in self.home(topic).read(topic, limit=1000).records
+        ]

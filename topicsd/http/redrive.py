@@ -1,0 +1,245 @@
+"""Redrive: dead letters go back to the queues that they came from.
+
+R1  The stamps in its meta say where one comes from; they are taken off, and it is a fresh job there. It is
+    moved as `moving.py` says: each once, also when a shard is killed in between. Where that happened, the
+    last one may lie here until the next redrive to the same queue, which finds it and takes it out.
+R2  What its queue does not take stays, and the answer says how many and why. When a shard is away, or short
+    of something, the redrive stops there.
+R3  One request does a bounded part, in count and in time, and says from where to go on; so its answers are
+    the progress of a long one. It stops when nobody hears the answer any more.
+R4  A topic has one redrive at a time: of two, neither could say which record was moved last.
+
+Must not know: how another shard is reached, how a stamp looks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from shared.errors import (
+    CORRUPT_SEGMENT,
+    STATUS,
+    THROTTLED,
+    TOPIC_EXISTS_INCOMPATIBLE,
+    Refusal,
+)
+from shared.seek import Seek
+from topicsd.engine.delete import PendingDelete
+from topicsd.engine.job_texts import Texts, decode_text, read_texts
+from topicsd.engine.requests import Deleted, RenderedRecord
+from topicsd.engine.seek import seek
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.topic_admin import topic_not_found
+from topicsd.http.call import Call, reply_of
+from topicsd.http.moving import Ask, Moving, Told
+from topicsd.http.redrive_body import Wanted, decode_redrive
+from topicsd.http.render import encode
+from topicsd.leases.dead_letter import take_off_stamp
+from topicsd.wal.control_frame import Delete
+from topicsd.wal.sync_thread import Loop
+
+OPERATION: Final = "bring_back"
+SECONDS_MAX: Final = 10.0
+READ_COUNT: Final = 64
+NO_ORIGIN: Final = "no_origin"
+RETRY_AFTER_MS: Final = 1000
+
+Performance = Callable[[Call], dict[str, float]]
+
+
+class Redrives:
+    """`ask` has an operation on a topic done by its owner."""
+
+    def __init__(self, shard: ShardState, loop: Loop, ask: Ask, performance: Performance) -> None:
+        self.shard = shard
+        self.loop = loop
+        self.ask = ask
+        self.performance = performance
+        self.running: set[Topic] = set()
+
+    def start(self, call: Call) -> None:
+        wanted = decode_redrive(call.body)
+        topic = self.shard.visible_topic(call.name)
+        if isinstance(wanted, Refusal):
+            call.refuse(wanted)
+        elif topic is None or topic.leaving is not None:
+            call.refuse(topic_not_found(call.name))
+        elif topic.queue is not None:
+            message = f'topic "{topic.name}" is a queue: what lies there is claimed, a log is redriven'
+            call.refuse(Refusal(TOPIC_EXISTS_INCOMPATIBLE, message))
+        elif topic in self.running:
+            message = f'a redrive of topic "{topic.name}" is under way'
+            call.refuse(Refusal(THROTTLED, message, retry_after_ms=RETRY_AFTER_MS))
+        else:
+            self.running.add(topic)
+            _Redrive(self, call, topic, wanted).begin()
+
+
+class _Letters:
+    """The topic in which the dead letters lie."""
+
+    def __init__(self, shard: ShardState, topic: Topic) -> None:
+        self._shard = shard
+        self._topic = topic
+        self.id = f"\0redrive:{topic.epoch}:{topic.topic_id:x}"
+
+    @property
+    def is_here(self) -> bool:
+        return self._shard.topics.get(self._topic.name) is self._topic and self._topic.leaving is None
+
+    def has(self, seq: int) -> bool:
+        return self.is_here and self._topic.next_live(seq) == seq <= self._topic.head
+
+    def end(self, seq: int, told: Told) -> None:
+        shard, topic = self._shard, self._topic
+        refusal = shard.log.admit_control()
+        if refusal is not None:
+            told(refusal)
+            return
+        control = Delete(0, None, False, [seq])
+
+        def deleted(answer: Deleted | Refusal) -> None:
+            told(answer if isinstance(answer, Refusal) else None)
+
+        shard.join_control(topic, control, PendingDelete(topic, control, {}, deleted), waits_for_sync=True)
+
+
+class _Redrive:
+    def __init__(self, redrives: Redrives, call: Call, topic: Topic, wanted: Wanted) -> None:
+        self._redrives = redrives
+        self._call = call
+        self._topic = topic
+        self._wanted = wanted
+        self._letters = _Letters(redrives.shard, topic)
+        self._moving = Moving(self._letters, OPERATION, redrives.ask, redrives.shard.clock.monotonic)
+        self._until = redrives.shard.clock.monotonic() + SECONDS_MAX
+        self._found: deque[tuple[int, RenderedRecord | None]] = deque()
+        """What was read and not looked at, with None for what cannot be read."""
+        self._cursor = wanted.from_seq
+        """Up to here everything is settled."""
+        self._count = 0
+        self._queues: Counter[str] = Counter()
+        self._stayed: Counter[str] = Counter()
+        self._is_hurried = False
+
+    def begin(self) -> None:
+        self._call.hurry = self._hurry
+        if self._wanted.from_ts is None:
+            self._go_on()
+            return
+        reply = reply_of(self._call, self._placed)
+        seek(self._redrives.shard, self._topic.name, Seek(from_ts=self._wanted.from_ts), reply)
+
+    def _placed(self, cursor: int) -> None:
+        self._cursor = max(self._cursor, cursor)
+        self._go_on()
+
+    def _hurry(self) -> None:
+        self._is_hurried = True
+
+    # -- one after the other -------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        try:
+            self._step()
+        except Exception as error:
+            self._leave()
+            self._call.fail("redrive", error)
+
+    def _step(self) -> None:
+        is_over = self._is_hurried or self._redrives.shard.clock.monotonic() >= self._until
+        while self._found and not is_over and self._count < self._wanted.count:
+            seq, record = self._found.popleft()
+            if record is not None and record.ts >= self._wanted.to_ts:
+                self._answer(is_done=True)
+                return
+            is_meant = record is None or self._wanted.fits(record.tag)
+            # It may have left meanwhile, as one that the destination named.
+            if not is_meant or not self._letters.has(seq):
+                self._cursor = seq
+            elif self._takes(seq, record):
+                return
+        if is_over or self._count >= self._wanted.count:
+            self._answer(is_done=False)
+            return
+        seqs = self._next_seqs() if self._letters.is_here else []
+        if seqs:
+            read_texts(self._redrives.shard, self._topic, seqs, partial(self._read, seqs))
+        else:
+            self._answer(is_done=True)
+
+    def _next_seqs(self) -> list[int]:
+        topic, cursor = self._topic, self._cursor
+        if self._wanted.seqs is not None:
+            alive = (seq for seq in self._wanted.seqs if seq > cursor and self._letters.has(seq))
+            return [seq for seq, _ in zip(alive, range(READ_COUNT), strict=False)]
+        seqs: list[int] = []
+        while len(seqs) < READ_COUNT and (cursor := topic.next_live(cursor + 1)) <= topic.head:
+            seqs.append(cursor)
+        return seqs
+
+    def _read(self, seqs: list[int], texts: Texts) -> None:
+        for seq in seqs:
+            text = texts.by_seq.get(seq)
+            if text is not None or seq in texts.damaged:
+                self._found.append((seq, None if text is None else decode_text(text)))
+        if not self._found:
+            self._cursor = seqs[-1]
+        # In a turn of its own: there may be many, and few that are meant.
+        self._redrives.loop.call_soon(self._go_on)
+
+    def _takes(self, seq: int, record: RenderedRecord | None) -> bool:
+        """Whether it is on its way."""
+        self._count += 1
+        origin = None if record is None else take_off_stamp(bytes(record.meta))
+        if origin is None or record is None:
+            self._stayed[CORRUPT_SEGMENT if record is None else NO_ORIGIN] += 1
+        elif self._wanted.is_dry:
+            self._queues[origin.queue] += 1
+        else:
+            self._moving.move(origin.queue, seq, record, origin.meta, partial(self._told, seq, origin.queue))
+            return True
+        self._cursor = seq
+        return False
+
+    def _told(self, seq: int, queue: str, refusal: Refusal | None) -> None:
+        if refusal is not None and STATUS[refusal.code] in (429, *range(500, 600)):
+            self._count -= 1
+            self._answer(is_done=False, stopped_by=refusal.code)
+            return
+        self._cursor = seq
+        if refusal is None:
+            self._queues[queue] += 1
+        else:
+            self._stayed[refusal.code] += 1
+        wait_seconds = self._wanted.wait_seconds
+        if wait_seconds:
+            self._redrives.loop.call_later(wait_seconds, self._go_on)
+        else:
+            self._redrives.loop.call_soon(self._go_on)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        self._redrives.running.discard(self._topic)
+        self._call.hurry = None
+
+    def _answer(self, is_done: bool, stopped_by: str | None = None) -> None:
+        self._leave()
+        body: dict[str, object] = {
+            "topic": self._topic.name,
+            "matched": self._count,
+            "redriven": 0 if self._wanted.is_dry else self._queues.total(),
+            "queues": self._queues,
+            "stayed": self._stayed.total(),
+            "reasons": self._stayed,
+            "stopped_by": stopped_by,
+            "next_from_seq": self._cursor,
+            "done": is_done,
+            "performance": self._redrives.performance(self._call),
+        }
+        self._call.send(encode(body))

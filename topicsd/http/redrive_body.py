@@ -1,0 +1,93 @@
+"""The body of a request to redrive dead letters, and every bound of it.
+
+Must not know: how one is moved.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from shared.contract import NUMBER_MAX
+from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
+from shared.json_bounds import may_hold_nul
+from topicsd.engine.requests import DeleteRequest
+from topicsd.http.bodies import decode_control_body, delete_request, refuse_nul_in, refuse_number
+from topicsd.http.large_bodies import control_look
+from topicsd.http.queue_bodies import SEQS_MAX
+
+MAX: Final = 1000
+MAX_MAX: Final = 10_000
+
+
+class RedriveBody(msgspec.Struct, gc=False):
+    """All that is said of a record must hold; nothing said is every record."""
+
+    seqs: list[int] | None = None
+    match: str | list[str] | None = None
+    from_ts: int | None = None
+    to_ts: int | None = None
+    from_seq: int = 0
+    max: int = MAX
+    rate: int | None = None
+    dry_run: bool = False
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Records behind `from_seq`, no more than `count` of them."""
+
+    seqs: list[int] | None
+    """In their order, each once."""
+    tag: str | None
+    is_prefix: bool
+    from_ts: int | None
+    to_ts: int
+    """What is as new, or newer, is not meant."""
+    from_seq: int
+    count: int
+    wait_seconds: float
+    """Between two of them."""
+    is_dry: bool
+
+    def fits(self, tag: str) -> bool:
+        if self.tag is None:
+            return True
+        return tag.startswith(self.tag) if self.is_prefix else tag == self.tag
+
+
+_decode = msgspec.json.Decoder(RedriveBody).decode
+_look = control_look(RedriveBody)
+
+
+def decode_redrive(body: bytes) -> Wanted | Refusal:
+    asked = decode_control_body(_decode, body, _look)
+    if isinstance(asked, Refusal):
+        return asked
+    refusal = None
+    for field in ("from_ts", "to_ts", "from_seq"):
+        refusal = refusal or refuse_number(field, getattr(asked, field))
+    for field, value in (("max", asked.max), ("rate", asked.rate)):
+        if refusal is None and value is not None and value < 1:
+            refusal = Refusal(INVALID_REQUEST, f"{field}: must be at least 1", {"field": field})
+    seqs = asked.seqs
+    if refusal is None and seqs is not None and len(seqs) > SEQS_MAX:
+        message = f"seqs: has {len(seqs)}, at most {SEQS_MAX} are allowed in one call"
+        refusal = Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
+    if refusal is None and may_hold_nul(body):
+        match = [asked.match] if isinstance(asked.match, str) else asked.match
+        refusal = refuse_nul_in("match", match)
+    tags = DeleteRequest() if asked.match is None else delete_request(None, asked.match)
+    if refusal is not None or isinstance(tags, Refusal):
+        return refusal or tags  # type: ignore[return-value]
+    return Wanted(
+        None if seqs is None else sorted({seq for seq in seqs if seq > asked.from_seq}),
+        tags.tag,
+        tags.is_prefix,
+        asked.from_ts,
+        NUMBER_MAX if asked.to_ts is None else asked.to_ts,
+        asked.from_seq,
+        min(asked.max, MAX_MAX),
+        0.0 if asked.rate is None else 1 / asked.rate,
+        asked.dry_run,
+    )
