@@ -98,7 +98,9 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         lambda slot: slot.lagging_streams,
     ),
     _gauge(
-        "topics_sse_connections", "Watch sessions that a stream is on.", lambda slot: slot.sse_connections
+        "topics_sse_connections",
+        "Streams of watch sessions and of jobs, and WebSockets.",
+        lambda slot: slot.sse_connections,
     ),
     _counter("topics_appends_total", "Writes that were acked.", lambda slot: slot.appends_total),
     _counter("topics_records_total", "Records that were acked.", lambda slot: slot.records_total),

@@ -286,7 +286,7 @@ class Worker:
         self._slot.connections = len(self._lanes)
         self._slot.forwarded_total = self._dispatch.forwarded_count
         self._slot.handed_over_total = self._dispatch.moved_count
-        self._slot.lagging_streams = self._dispatch.watching.lagging_count
+        self._slot.lagging_streams = self._dispatch.lagging_count
         self._slot.adoption_pauses_total = self._adoption.pause_count
 
 

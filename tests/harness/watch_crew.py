@@ -25,7 +25,7 @@ from tests.harness.event_client import Event, EventClient
 from tests.harness.raw_client import READ_BYTES, Answer
 from tests.harness.watch_book import Told, WatchBook, Written
 from tests.harness.writer_crew import Client, ConnectionEnded
-from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX
+from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
 
 NODES: Final = ("", "", "n1", "n2")
 TAGS: Final = ("", "red", "blue")

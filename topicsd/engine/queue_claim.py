@@ -25,6 +25,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
+from topicsd.engine.watch import Waiters
 from topicsd.leases.cohort import serve_in_turn
 from topicsd.leases.lease_queue import READY, Claimed, Held, LeaseQueue
 
@@ -69,24 +70,53 @@ def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> 
     topic, queue = found
     asked = _Asked(shard, topic, request, reply)
     jitter_ms = topic.config.claim_jitter_ms
-    if not jitter_ms:
+    if not jitter_ms or shard.drains:
         _serve(shard, topic, queue, [asked])
         return
     cohort = shard.cohorts.get(topic)
     if cohort is not None:
-        cohort.append(asked)
+        cohort.asked.append(asked)
         return
-    cohort = shard.cohorts[topic] = [asked]
-    shard.loop.call_later(jitter_ms / 1000, _serve_cohort, shard, topic, queue)
+    cohort = shard.cohorts[topic] = _Cohort(shard, topic, queue, asked)
+    shard.loop.call_later(jitter_ms / 1000, cohort.wake)
 
 
-def _serve_cohort(shard: ShardState, topic: Topic, queue: LeaseQueue) -> None:
-    cohort = shard.cohorts.pop(topic)
-    if shard.visible_topic(topic.name) is topic and topic.leaving is None:
-        _serve(shard, topic, queue, cohort)
-    else:
-        for asked in cohort:
-            tell(asked.reply, topic_not_found(topic.name))
+class _Cohort:
+    """Claims that are served together. Their turn comes by the priority of the topic, as for who reads it."""
+
+    __slots__ = ("_queue", "_shard", "_topic", "asked", "waiters")
+
+    def __init__(self, shard: ShardState, topic: Topic, queue: LeaseQueue, first: _Asked) -> None:
+        self._shard = shard
+        self._topic = topic
+        self._queue = queue
+        self.asked = [first]
+        self.waiters: Waiters | None = None
+
+    def base_priority(self, now_ms: int) -> float:
+        return self._topic.base_priority(now_ms)
+
+    def wake(self) -> None:
+        self._shard.watch.add(self, self.serve)
+        self._shard.watch.wake(self)
+
+    def serve(self) -> None:
+        shard, topic = self._shard, self._topic
+        if shard.cohorts.get(topic) is not self:
+            return
+        del shard.cohorts[topic]
+        if shard.visible_topic(topic.name) is topic and topic.leaving is None:
+            _serve(shard, topic, self._queue, self.asked)
+        else:
+            for asked in self.asked:
+                tell(asked.reply, topic_not_found(topic.name))
+
+
+def drain_claims(shard: ShardState) -> None:
+    """The shard is about to end: nobody waits for others any more."""
+    shard.drains = True
+    for cohort in list(shard.cohorts.values()):
+        cohort.serve()
 
 
 def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Asked]) -> None:
@@ -117,6 +147,8 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
         take(cohort[0], cohort[0].count)
     else:
         serve_in_turn(cohort, lambda asked: take(asked, 1))
+    if shard.due.timers:
+        shard.due.look(topic)
     if len(queue.parked) > parked_before:
         _log_parked(shard, topic, [*queue.parked][parked_before:])
     for asked in cohort:

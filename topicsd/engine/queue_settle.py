@@ -55,6 +55,8 @@ def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> 
     before = [queue.held(seq) for seq in done]
     for seq in done:
         queue.give_back(seq, due, request.reason)
+    if due and shard.due.timers:
+        shard.due.look(topic)
     log_lease(shard, topic, before, partial(_told, shard, topic, done, skipped, 0, reply), reply)
 
 

@@ -42,7 +42,6 @@ from topicsd.engine.segment_copy import Files
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.trim_report import log_floors_again
 from topicsd.engine.upkeep import Upkeep
-from topicsd.engine.watch import Watch
 from topicsd.segment.dead_file import DeadDamage
 from topicsd.segment.entry import SegmentDamage
 from topicsd.segment.reader import SegmentReader
@@ -82,7 +81,7 @@ class Shard:
         self._lock = DirLock(fs, paths.lock)
         self._files = LogFiles(fs)
         self.state = state = ShardState(clock, settings, self._files)
-        state.loop, state.watch = loop, Watch(loop, clock)
+        state.runs_in(loop)
         state.threads = threads
         hot, cold = _stores(fs, paths, identity.shard, settings)
         state.segments = SegmentReader(hot, cold)

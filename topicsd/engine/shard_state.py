@@ -21,6 +21,7 @@ from shared.contract import TopicConfig
 from shared.errors import THROTTLED, Refusal
 from topicsd.engine.dedupe import Dedupe
 from topicsd.engine.page_cache import PageCache
+from topicsd.engine.queue_due import QueueDue
 from topicsd.engine.requests import Reply
 from topicsd.engine.topic import Topic, Totals
 from topicsd.engine.watch import Watch
@@ -73,6 +74,7 @@ class ShardState:
         self.overfull: set[int] = set()
         """Epochs of topics of which it was said that what is to leave them cannot be told."""
         self.watch: Watch
+        self.due: QueueDue
         self.loop: Loop
         self.log: GroupCommit
         self._configs: dict[TopicConfig, TopicConfig] = {}
@@ -94,11 +96,18 @@ class ShardState:
         self.on_parked: Callable[[Topic], object] = lambda topic: None
         """Called when jobs of a queue are to leave it for its dead-letter topic, as the log has it."""
 
-        self.cohorts: dict[Topic, list[Any]] = {}
+        self.cohorts: dict[Topic, Any] = {}
         """Claims that are served together, by their queue."""
+        self.drains = False
+        """The shard is about to end: claims do not wait for others."""
 
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics of which a full disk kept out of the log what readers were told."""
+
+    def runs_in(self, loop: Loop) -> None:
+        self.loop = loop
+        self.watch = Watch(loop, self.clock)
+        self.due = QueueDue(loop, self.clock, self.watch)
 
     def one_config(self, config: TopicConfig) -> TopicConfig:
         """Topics that are configured alike share one object: most of 100,000 are."""

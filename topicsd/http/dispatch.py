@@ -21,6 +21,7 @@ from shared.link import Asked, LinkPool
 from shared.names import topic_id
 from shared.placement import shard_of
 from shared.routes import TOPIC, WATCH_ID, Match, Route
+from topicsd.engine.queue_claim import drain_claims
 from topicsd.http.call import Call
 from topicsd.http.dead_letters import DeadLetters
 from topicsd.http.forwarding import STREAMS, Forwarder, in_doubt
@@ -68,13 +69,14 @@ class Dispatch:
         self._postman = postman
         settings = handlers.settings
         self.watching = Watching(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
-        self._working = WorkOpen(handlers.shard.state, settings, handlers.loop, self.watching.permits)
+        state, watching = handlers.shard.state, self.watching
+        self._working = WorkOpen(state, settings, handlers.loop, watching.permits, watching.count_stream)
         counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
         self._in_flight = InFlight(settings.max_inflight_per_key, *counts)
         self._probes_need_key = settings.probe_auth
         self._forwarder = Forwarder(links, peers, handlers.loop, handlers.monotonic, lambda: self.drains)
-        self.dead_letters = DeadLetters(handlers.shard.state, handlers.loop, self.ask_owner)
-        redrives = Redrives(handlers.shard.state, handlers.loop, self.ask_owner, handlers.performance)
+        self.dead_letters = DeadLetters(state, handlers.loop, self.ask_owner)
+        redrives = Redrives(state, handlers.loop, self.ask_owner, handlers.performance)
         handlers.add("redrive", redrives.start)
         self._link_calls: set[LinkCall] = set()
         self._is_idle: asyncio.Future[None] | None = None
@@ -87,6 +89,11 @@ class Dispatch:
     @property
     def forwarded_count(self) -> int:
         return self._forwarder.count
+
+    @property
+    def lagging_count(self) -> int:
+        """Streams whose clients have not read for a while."""
+        return self.watching.lagging_count + self._working.lagging_count
 
     def owner_of(self, match: Match) -> int | None:
         """The shard that a request is for; None is the front process."""
@@ -239,6 +246,7 @@ class Dispatch:
         self.drains = True
         self.watching.drain()
         self._working.drain()
+        drain_claims(self.handlers.shard.state)
         self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._hurry_links)
 
     def _hurry_links(self) -> None:

@@ -50,7 +50,7 @@ class Watching:
         )
         self.permits = StreamPermits(settings, links, peers)
         self.opening = WatchOpen(self.ids, self.sessions, self.permits)
-        self._socket_count = 0
+        self._other_count = 0
         self._streams = WatchStreams(self.sessions, self.feeds, loop, state.clock, self.opening.left)
         self.opening.open_watch = self._streams.open_watch
         self._peers = peers
@@ -61,11 +61,11 @@ class Watching:
         if self._peers is not None:
             slot = self._peers.slot
             slot.watch_sessions = len(self.sessions)
-            slot.sse_connections = self.sessions.stream_count + self._socket_count
+            slot.sse_connections = self.sessions.stream_count + self._other_count
 
-    def count_socket(self, change: int) -> None:
-        """WebSockets count among the streams."""
-        self._socket_count += change
+    def count_stream(self, change: int) -> None:
+        """WebSockets and streams of jobs count among the streams."""
+        self._other_count += change
         self._publish()
 
     def answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:

@@ -51,7 +51,7 @@ class WebSockets:
         if refusal is not None:
             call.refuse(refusal)
             return
-        self._watching.count_socket(1)
+        self._watching.count_stream(1)
         if self._dispatch.drains:
             self._left(key)
             call.refuse(ENDING)
@@ -60,7 +60,7 @@ class WebSockets:
 
     def _left(self, key: Key | None) -> None:
         self._watching.permits.leave("" if key is None else key.id)
-        self._watching.count_socket(-1)
+        self._watching.count_stream(-1)
 
     def _open(self, call: HttpCall, key: Key | None) -> None:
         accept = generate_accept_token(call.fields.websocket_key.encode())

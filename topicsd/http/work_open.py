@@ -5,6 +5,7 @@ Must not know: sockets, lanes, what a stream says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from shared.auth import Key
@@ -25,11 +26,20 @@ from topicsd.wal.sync_thread import Loop
 
 
 class WorkOpen:
-    def __init__(self, shard: ShardState, settings: Settings, loop: Loop, permits: StreamPermits) -> None:
+    """`count` is told of each stream that begins, and with -1 of each that ends."""
+
+    def __init__(
+        self,
+        shard: ShardState,
+        settings: Settings,
+        loop: Loop,
+        permits: StreamPermits,
+        count: Callable[[int], None],
+    ) -> None:
         self._shard = shard
         self._settings = settings
         self._permits = permits
-        self._streams = WorkStreams(shard, loop)
+        self._streams = WorkStreams(shard, loop, count)
         self._drains = False
 
     def open(self, call: Call, key: Key | None) -> None:
@@ -74,6 +84,10 @@ class WorkOpen:
             self._streams.open(found[0], request, call.open_stream(FIELDS), left)
         except Exception as error:
             call.fail("work", error)
+
+    @property
+    def lagging_count(self) -> int:
+        return self._streams.lagging_count
 
     def drain(self) -> None:
         """Streams end with a last word, and none begins."""

@@ -26,7 +26,7 @@ from topicsd.http.patience import Connections, Lingering, is_too_slow
 from topicsd.http.ws_reader import Control, Message, WsReader
 from topicsd.http.ws_session import Wire
 from topicsd.live import ws_frames
-from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX
+from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
 from topicsd.live.stream import do_nothing
 
 logger = logging.getLogger("topicsd.http")

@@ -39,10 +39,10 @@ from topicsd.http.ws_messages import (
     unknown_type,
 )
 from topicsd.live import ws_frames
+from topicsd.live.event_stream import CLOGGED_SECONDS_MAX, TOO_SLOW
 from topicsd.live.feeds import Feeds
 from topicsd.live.pace import Pace
 from topicsd.live.piece import Piece, Wanted
-from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX, TOO_SLOW
 from topicsd.live.subscription import Subscription
 
 READ_ONLY: Final = frozenset({READ})

@@ -145,13 +145,15 @@ class LeaseQueue:
 
     # -- what changes --------------------------------------------------------------------------------------
 
-    def collect(self, now: int) -> None:
-        """See what ran out: such jobs are ready once more."""
-        due = self._due
+    def collect(self, now: int) -> bool:
+        """See what ran out: such jobs are ready once more. Whether there are some."""
+        due, is_found = self._due, False
         while due and due[0][0] <= now:
             deadline, seq = heapq.heappop(due)
             if self._is_due(deadline, seq):
                 self._set(seq, self.jobs[seq], READY)
+                is_found = True
+        return is_found
 
     def claim(
         self,

@@ -11,8 +11,9 @@ from typing import Final, Protocol
 from shared.clock import Clock
 from shared.errors import INVALID_REQUEST, Refusal
 from topicsd.live.cursor_token import read_token
+from topicsd.live.event_stream import SHUTTING_DOWN, TAKEN_OVER
 from topicsd.live.feeds import Feeds
-from topicsd.live.sse_stream import SHUTTING_DOWN, TAKEN_OVER, SseStream, rewind
+from topicsd.live.sse_stream import SseStream, rewind
 from topicsd.live.stream import Stream
 from topicsd.live.watch_sessions import WatchSession, WatchSessions
 from topicsd.wal.sync_thread import Loop

@@ -6,9 +6,8 @@ what comes meanwhile goes out in larger pieces when it reads again.
 
 V1  The session remembers what was written for each topic; `Last-Event-ID` only ever rewinds that. A session
     that was restored has no such memory, and is set by it.
-V2  A client that does not read is *lagging* after 5 s; after 30 s the stream ends with an error event, and
-    the session stays for it to come back.
-V3  Every end that is ours says so in an event with a cursor to come back with.
+V2  Every event has a cursor to come back with, also the last one of a stream that ends (`event_stream.py`);
+    the session stays for that.
 
 Must not know: HTTP, where a topic lives.
 """
@@ -17,12 +16,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from shared.clock import Clock
 from shared.errors import Refusal
 from topicsd.live import sse_frames
 from topicsd.live.cursor_token import cursor_token
+from topicsd.live.event_stream import EventStream
 from topicsd.live.feeds import Feeds
 from topicsd.live.pace import AT_ONCE_MAX, Pace
 from topicsd.live.piece import Piece, Wanted
@@ -32,14 +32,8 @@ from topicsd.wal.sync_thread import Loop
 
 logger = logging.getLogger("topicsd.live")
 
-LAGGING_SECONDS: Final = 5.0
 # Each is a reading and an event with an id of all topics.
 GO_ON_AT_ONCE: Final = 8
-CLOGGED_SECONDS_MAX: Final = 30.0
-RETRY_AFTER_MS: Final = 1000
-TAKEN_OVER: Final = "taken_over"
-TOO_SLOW: Final = "slow_consumer"
-SHUTTING_DOWN: Final = "shutting_down"
 
 
 class Following(Protocol):
@@ -71,23 +65,9 @@ class Keeper(Protocol):
         ...
 
 
-class SseStream:
-    __slots__ = (
-        "_clock",
-        "_following",
-        "_held",
-        "_is_lagging",
-        "_is_over",
-        "_is_plain",
-        "_keeper",
-        "_loop",
-        "_pace",
-        "_patience",
-        "_spoke_at",
-        "_stream",
-        "_subscriptions",
-        "_timer",
-    )
+class SseStream(EventStream):
+    __slots__ = ("_following", "_held", "_is_plain", "_keeper", "_pace", "_subscriptions")
+    _advice = "; come back with the last event id"
 
     def __init__(
         self,
@@ -99,22 +79,12 @@ class SseStream:
         wanted: Callable[[str], Wanted],
         keeper: Keeper,
     ) -> None:
-        self._stream = stream
-        self._loop = loop
-        self._clock = clock
+        super().__init__(stream, loop, clock, following.heartbeat_ms)
         self._following = following
         self._keeper = keeper
-        self._is_over = False
         self._is_plain = len(following.names) == 1 and following.epochs == following.first_epochs
         """What a piece says is the same for this stream as for others of its topic."""
         self._held: list[Subscription] = []
-        self._is_lagging = False
-        self._patience: Any = None
-        """The timer of a client that does not read."""
-        self._spoke_at = clock.monotonic()
-        stream.on_ready = self._ready
-        stream.on_lost = self._end
-        self._timer = loop.call_later(following.heartbeat_ms / 1000, self._beat)
         self._pace = Pace(lambda: stream.is_clogged)
         followed = [feeds.feed(wanted(name)) for name in following.names]
         if len(followed) > AT_ONCE_MAX:
@@ -198,66 +168,17 @@ class SseStream:
         token = cursor_token(following.names, following.seqs, following.epochs if has_new else None)
         self._write(b"id: %b\n%b" % (token, text))
 
-    def _write(self, data: bytes) -> None:
-        self._spoke_at = self._clock.monotonic()
-        self._stream.write(data)
-
-    def _ready(self) -> None:
-        self._catch_up()
+    def _go_on_again(self) -> None:
         held, self._held = self._held, []
         self._go_on_with(held)
         self._pace.go_on()
 
-    def _beat(self) -> None:
-        """Say something when there was nothing to say for long."""
-        seconds = self._following.heartbeat_ms / 1000
-        silence = self._clock.monotonic() - self._spoke_at
-        if self._stream.is_clogged:
-            # Also when all that is read stands before it, and nothing is held.
-            self._lose_patience()
-        elif silence >= seconds:
-            self._write(sse_frames.heartbeat(self._clock.now_ms()))
-            silence = 0.0
-        self._timer = self._loop.call_later(max(0.001, seconds - silence), self._beat)
-
     # -- the end -------------------------------------------------------------------------------------------
 
-    def _lose_patience(self) -> None:
-        """In the end, when the client goes on not to read."""
-        if self._patience is None:
-            self._patience = self._loop.call_later(LAGGING_SECONDS, self._lag)
+    def _lags(self, is_lagging: bool) -> None:
+        self._keeper.lags(is_lagging)
 
-    def _lag(self) -> None:
-        """The client has not read for a while; it has the rest of its time."""
-        self._is_lagging = True
-        self._keeper.lags(True)
-        self._patience = self._loop.call_later(CLOGGED_SECONDS_MAX - LAGGING_SECONDS, self._give_up)
-
-    def _catch_up(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        if self._is_lagging:
-            self._is_lagging = False
-            self._keeper.lags(False)
-
-    def _give_up(self) -> None:
-        message = f"nothing was read for {CLOGGED_SECONDS_MAX:.0f} s; come back with the last event id"
-        self.end(TOO_SLOW, message)
-
-    def end(self, code: str, message: str) -> None:
-        """End it with a word why."""
-        if not self._is_over:
-            self._say(sse_frames.error(code, message, None, RETRY_AFTER_MS))
-            self._stream.close()
-            self._end()
-
-    def _end(self) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        self._catch_up()
-        self._timer.cancel()
+    def _ended(self) -> None:
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close()

@@ -13,7 +13,7 @@ from tests.harness.ws_client import TEXT, masked
 from topicsd.http.patience import Connection, Lingering
 from topicsd.http.ws_lane import WsLane
 from topicsd.live import ws_frames
-from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX
+from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
 
 MESSAGE = masked(0x80 | TEXT, b"{}")
 

@@ -6,8 +6,9 @@ import re
 
 from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow, wanted
 from topicsd.live.cursor_token import MAP_TOPICS_MAX, read_token
+from topicsd.live.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
 from topicsd.live.pace import AT_ONCE_MAX
-from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX, GO_ON_AT_ONCE, LAGGING_SECONDS, SseStream
+from topicsd.live.sse_stream import GO_ON_AT_ONCE, SseStream
 
 
 def names(events: list[Event]) -> list[str]:
