@@ -19,7 +19,7 @@ from shared.errors import IN_DOUBT, Refusal
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import OneShard
+from tests.harness.one_shard import OneShard, Told
 from topicsd.http.call import Call
 from topicsd.http.dead_letters import DeadLetters
 from topicsd.http.dispatch import NO_FIELDS
@@ -60,6 +60,7 @@ class MoveStage:
         self.losses = 0
         self.loses_answers = False
         """What the other shard answers is lost on its way, each time."""
+        self._failures: list[AssertionError] = []
         self._again = again
         self.shards = [OneShard(clock=self.clock, **settings) for _ in range(2)]
         self._sides = [_Side(self, shard) for shard in self.shards]
@@ -108,6 +109,11 @@ class MoveStage:
 
     def settle(self) -> None:
         """Until nothing is under way any more; who is lost meanwhile comes back."""
+        self._settle()
+        if self._failures:
+            raise self._failures[0]
+
+    def _settle(self) -> None:
         while True:
             for number, shard in enumerate(self.shards):
                 try:
@@ -122,24 +128,36 @@ class MoveStage:
             self.clock.advance_ns(100_000_000)
             self.settle()
 
+    def send(
+        self, operation: str, topic: str, body: object, then: Callable[[Any], object] = lambda answer: None
+    ) -> Told:
+        """A request of a client of the topic's shard; its answer is a status and a body. `then` gets the
+        body when it comes."""
+        told = Told()
+
+        def answered(status: int, text: bytes) -> None:
+            # Who answers would take a failure of this for one of its own.
+            try:
+                told((status, msgspec.json.decode(text)))
+                then(told.answer[1])
+            except AssertionError as error:
+                self._failures.append(error)
+
+        call = Asked(topic, "", FIELDS, msgspec.json.encode(body), 0.0, told=answered)
+        try:
+            self._sides[int(topic[-1])].handlers.start(operation, call)
+        except MachineGoneError:
+            self.lose(int(topic[-1]))
+        return told
+
     def request(self, operation: str, topic: str, body: object) -> tuple[int, Any] | None:
-        """The answer to a client of the topic's shard; None when that was lost first."""
-        answers: list[tuple[int, bytes]] = []
-        call = Asked(
-            topic,
-            "",
-            FIELDS,
-            msgspec.json.encode(body),
-            0.0,
-            told=lambda status, told: answers.append((status, told)),
-        )
-        self._sides[int(topic[-1])].handlers.start(operation, call)
+        """The answer; None when the shard was lost before it."""
+        told = self.send(operation, topic, body)
+        losses = self.losses
         self.settle()
-        for _ in range(200):
-            if answers:
-                break
+        while not told.came and self.losses == losses:
             self.pass_time(100)
-        return (answers[0][0], msgspec.json.decode(answers[0][1])) if answers else None
+        return told.answer if told.came else None
 
     def records(self, topic: str) -> list[Any]:
         """What lies there, as a reader gets it."""

@@ -1,0 +1,308 @@
+"""Producers, hundreds of workers that may go silent, and operators, over queues on two shards.
+
+Either shard is killed or loses its power in the middle of its work, and the clock is set. What everybody was
+told is kept by the number that is the data of a job, as seqs change on the way to the dead letters and back.
+
+What it must not know: how a queue keeps its jobs, how they are moved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from random import Random
+from typing import Any
+
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.move_stage import MoveStage
+from tests.harness.one_shard import Told
+
+WORKERS = 200
+QUEUES = {"jobs-0": "dead-1", "mails-1": "dead-0", "near-0": "dead-0"}
+"""With their dead-letter topics."""
+LEASES_MS = (200, 200, 2000, 30_000)
+
+
+class Job:
+    """What is known of it."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.is_there = False
+        self.is_done = False
+        self.doubts = 0
+        """How often it was to be done, and no answer came."""
+        self.lease = ""
+        self.held_until = 0
+
+
+class Held:
+    """A job in the hands of a worker, as it was told."""
+
+    def __init__(self, worker: str, number: int, seq: int, lease: str) -> None:
+        self.worker = worker
+        self.number = number
+        self.seq = seq
+        self.lease = lease
+
+
+class QueueCrowd:
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = Random(seed)
+        self.stage = MoveStage(self._after_loss, segment_max_events=rng.choice((4, 1000)))
+        self.keeps_leases = {queue: rng.random() < 0.6 for queue in QUEUES}
+        self.deliveries_max = {queue: rng.choice((0, 1, 1, 2)) for queue in QUEUES}
+        self.jobs: dict[int, Job] = {}
+        self.held: list[Held] = []
+        self.late: list[Held] = []
+        """Under numbers that count no more."""
+        self.counted: Counter[str] = Counter()
+        for queue, dead in QUEUES.items():
+            self._ask("put_topic", dead, {"durable": True})
+            config = {
+                "type": "queue",
+                "durable": True,
+                "leases_durable": self.keeps_leases[queue],
+                "max_deliveries": self.deliveries_max[queue],
+                "dead_letter": dead,
+            }
+            self._ask("put_topic", queue, config)
+
+    def run(self, steps: int) -> None:
+        moves = [self.produce] * 3 + [self.claim] * 6 + [self.settle] * 6 + [self.pass_time] * 3
+        moves += [
+            self.set_clock,
+            self.redrive,
+            self.end_late,
+            self.lose,
+            *[self.lose_in_the_middle] * 2,
+            self.go_silent,
+        ]
+        for _ in range(steps):
+            self.rng.choice(moves)()
+            self.check()
+        self.finish()
+
+    # -- what happens --------------------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        sent: list[tuple[list[int], Told]] = []
+        for _ in range(self.rng.randint(1, 3)):
+            queue = self.rng.choice(list(QUEUES))
+            numbers = [len(self.jobs) + index for index in range(self.rng.randint(1, 6))]
+            self.jobs.update((number, Job(queue)) for number in numbers)
+            records = [{"data": number} for number in numbers]
+            sent.append((numbers, self.stage.send("append", queue, {"records": records})))
+        self.stage.settle()
+        for numbers, told in sent:
+            if told.came:
+                for number in numbers:
+                    self.jobs[number].is_there = True
+
+    def claim(self) -> None:
+        for _ in range(self.rng.randint(1, 8)):
+            # Some come again and again, so that one gets a job that it has had.
+            queue, worker = (
+                self.rng.choice(list(QUEUES)),
+                f"w{self.rng.randrange(self.rng.choice((3, 3, WORKERS)))}",
+            )
+            body = {"node": worker, "max": self.rng.randint(1, 4), "lease_ms": self.rng.choice(LEASES_MS)}
+            self.stage.send("claim", queue, body, partial(self._claimed, queue, worker))
+        self.stage.settle()
+
+    def _claimed(self, queue: str, worker: str, answer: Any) -> None:
+        for one in answer["claimed"]:
+            self._got(queue, worker, one)
+
+    def _got(self, queue: str, worker: str, told: dict[str, Any]) -> None:
+        number, job = told["data"], self.jobs[told["data"]]
+        assert job.queue == queue
+        assert not job.is_done, f"{number} was done, and {worker} has it"
+        assert not job.held_until, f"{number} has two holders"
+        bound = self.deliveries_max[queue]
+        assert not bound or told["deliveries"] <= bound
+        job.is_there = True
+        job.lease, job.held_until = told["lease_id"], told["deadline"]
+        # A worker knows that it has the same job anew, and may still end it under the old number.
+        again = [one for one in self.held if (one.worker, one.number) == (worker, number)]
+        self.held = [one for one in self.held if one not in again]
+        self.late += again
+        self.held.append(Held(worker, number, told["$seq"], told["lease_id"]))
+        self.counted["claimed"] += 1
+
+    def settle(self) -> None:
+        """Several workers are done with some of what they have, or not."""
+        sent: list[tuple[str, list[Held], Told]] = []
+        for _ in range(self.rng.randint(1, 6)):
+            if not self.held:
+                break
+            first = self.held[self.rng.randrange(len(self.held))]
+            queue = self.jobs[first.number].queue
+            of_worker = [
+                one
+                for one in self.held
+                if one.worker == first.worker and self.jobs[one.number].queue == queue
+            ]
+            verb = self.rng.choice(("ack", "ack", "ack", "nack", "nack", "extend"))
+            body: dict[str, object] = {
+                "node": first.worker,
+                "seqs": [one.seq for one in of_worker],
+                "lease_ids": [one.lease for one in of_worker],
+            }
+            if verb == "nack":
+                body["delay_ms"] = self.rng.choice((0, 0, 500))
+            if verb == "extend":
+                body["lease_ms"] = self.rng.choice(LEASES_MS)
+            else:
+                self.held = [one for one in self.held if one not in of_worker]
+            if verb == "ack":
+                for one in of_worker:
+                    self.jobs[one.number].doubts += 1
+            then = partial(self._settled, verb, of_worker)
+            sent.append((verb, of_worker, self.stage.send(verb, queue, body, then)))
+        self.stage.settle()
+        for verb, settled, told in sent:
+            if verb == "nack" and not told.came:
+                for one in settled:
+                    self.jobs[one.number].held_until = 0
+
+    def end_late(self) -> None:
+        late, self.late = self.late, []
+        for one in late:
+            body = {"node": one.worker, "seqs": [one.seq], "lease_ids": [one.lease]}
+            self.jobs[one.number].doubts += 1
+            self.stage.send("ack", self.jobs[one.number].queue, body, partial(self._settled, "ack", [one]))
+        self.stage.settle()
+
+    def _settled(self, verb: str, settled: list[Held], answer: Any) -> None:
+        for one in settled:
+            job = self.jobs[one.number]
+            is_last = job.lease == one.lease
+            job.doubts -= verb == "ack"
+            is_done = one.seq not in answer["skipped"]
+            if not is_done:
+                # Its shard may have been lost in between, and the lease with it.
+                still = is_last and job.held_until and not job.doubts
+                assert not still, f"{one.number} is held, and was skipped"
+                continue
+            assert is_last, f"{one.number} is another one's, and {verb} did it"
+            self.counted[verb] += 1
+            if verb == "ack":
+                assert not job.is_done, f"{one.number} is done twice"
+                job.is_done = True
+            elif verb == "nack":
+                job.held_until = 0
+            else:
+                job.held_until = answer["deadlines"][str(one.seq)]
+
+    def go_silent(self) -> None:
+        """Some workers are never heard of again."""
+        gone = {f"w{self.rng.randrange(WORKERS)}" for _ in range(WORKERS // 4)}
+        self.held = [one for one in self.held if one.worker not in gone]
+
+    def pass_time(self) -> None:
+        self.stage.pass_time(self.rng.choice((100, 300, 1000, 3000)))
+
+    def set_clock(self) -> None:
+        self.stage.clock.step_wall(self.rng.choice((-60_000, -1000, 500, 40_000)))
+        self.stage.settle()
+
+    def redrive(self) -> None:
+        dead = self.rng.choice(list(QUEUES.values()))
+        seqs = self.stage.home(dead).seqs(dead)
+        wanted: dict[str, object] = {"max": self.rng.choice((1, 3, 1000))}
+        if self.rng.random() < 0.5:
+            wanted["seqs"] = self.rng.sample(seqs, len(seqs) // 2)
+        told = self.stage.send("redrive", dead, wanted)
+        self.stage.settle()
+        if told.came:
+            self.counted["redriven"] += told.answer[1].get("redriven", 0)
+
+    # -- what goes wrong -----------------------------------------------------------------------------------
+
+    def _after_loss(self, disk: MemoryDisk) -> MemoryDisk:
+        number = next(at for at, shard in enumerate(self.stage.shards) if shard.disk is disk)
+        for job in self.jobs.values():
+            if job.queue.endswith(str(number)) and not self.keeps_leases[job.queue]:
+                job.lease, job.held_until = "", 0
+        if self.rng.random() < 0.5:
+            return disk.after_process_kill()
+        return disk.after_power_cut(Random(self.rng.random()))
+
+    def lose(self) -> None:
+        self.stage.lose(self.rng.randrange(2))
+        self.counted["lost"] += 1
+
+    def lose_in_the_middle(self) -> None:
+        """At some call of its disk, in what comes next."""
+        self.stage.shards[self.rng.randrange(2)].disk.kill_process_after(self.rng.randrange(30), torn=True)
+        losses = self.stage.losses
+        for _ in range(10):
+            self.rng.choice((self.claim, self.settle, self.redrive, self.redrive, self.pass_time))()
+            self.check()
+        self.counted["lost in the middle"] += self.stage.losses - losses
+
+    # -- what holds ----------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        now_ms = self.stage.clock.now_ms()
+        for job in self.jobs.values():
+            # Once it was due it may have been seen to be, also when the clock is set back then.
+            if job.held_until <= now_ms:
+                job.held_until = 0
+        for queue in QUEUES:
+            counts = self.stage.home(queue).state(queue).queue
+            assert counts is not None
+            live = self.stage.home(queue).topic(queue).live_count
+            assert counts.ready + counts.in_flight + counts.delayed + counts.parked == live, (queue, counts)
+            assert min(counts) >= 0
+
+    def finish(self) -> None:
+        """Nobody is lost any more: each job lies in its queue once, is delivered, and done."""
+        for shard in self.stage.shards:
+            shard.disk.kill_process_after(1 << 60)
+        self._wait_for_all()
+        for _ in range(50):
+            self.stage.pass_time(1000)
+            left = [dead for dead in QUEUES.values() if self.stage.home(dead).state(dead).count]
+            left += [one for one in QUEUES if self.stage.home(one).topic(one).queue.parked]  # type: ignore[union-attr]
+            if not left:
+                break
+            for dead in QUEUES.values():
+                self._ask("redrive", dead, {})
+        else:
+            raise AssertionError(f"{left} are not empty")
+        there = Counter(number for queue in QUEUES for number, _ in self.stage.records(queue))
+        assert not [number for number, count in there.items() if count > 1], "a job lies there twice"
+        for number, job in self.jobs.items():
+            assert not (job.is_done and there[number]), f"{number} was done and is there"
+            is_missed = job.is_there and not (job.is_done or job.doubts or there[number])
+            assert not is_missed, f"{number} is lost"
+        for queue in QUEUES:
+            self._drain(queue)
+
+    def _wait_for_all(self) -> None:
+        self.stage.clock.step_wall(100_000)
+        self.check()
+
+    def _drain(self, queue: str) -> None:
+        while self.stage.home(queue).state(queue).count:
+            self._wait_for_all()
+            answer = self._ask("claim", queue, {"node": "last", "max": 100})
+            seqs = [one["$seq"] for one in answer["claimed"]]
+            for one in answer["claimed"]:
+                self._got(queue, "last", one)
+            if seqs:
+                assert self._ask("ack", queue, {"node": "last", "seqs": seqs})["acked"] == len(seqs)
+                for one in answer["claimed"]:
+                    self.jobs[one["data"]].is_done = True
+            else:
+                # Delivered too often: they come back as fresh ones.
+                self.stage.pass_time(1000)
+                self._ask("redrive", QUEUES[queue], {})
+
+    def _ask(self, operation: str, topic: str, body: object) -> Any:
+        answer = self.stage.request(operation, topic, body)
+        assert answer is not None
+        assert answer[0] in (200, 201), answer
+        return answer[1]
