@@ -18,6 +18,7 @@ import msgspec
 from topicsd.checkpoint.snapshot_format import TopicEntry
 from topicsd.engine.ceilings import PendingLowering
 from topicsd.engine.cursors import cursor_section
+from topicsd.engine.forwards import forward_section
 from topicsd.engine.queue_state import queue_section
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
@@ -129,7 +130,7 @@ def _entry(topic: Topic, complete_to: int, ceiling: int, holds: bool) -> TopicEn
         last_ts=topic.last_ts,
         windows_ms=list(topic.windows_ms),
         segments=[],
-        sections=_sections(topic) if holds else {},
+        sections={**forward_section(topic), **(_sections(topic) if holds else {})},
     )
 
 

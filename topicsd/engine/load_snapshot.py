@@ -16,6 +16,7 @@ from topicsd.checkpoint.snapshot_format import Snapshot, TopicEntry
 from topicsd.engine.active_file import ActiveFile
 from topicsd.engine.cursors import cursors_of
 from topicsd.engine.dedupe import KeyColumns
+from topicsd.engine.forwards import load_forwards
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.producers import producers_of
 from topicsd.engine.queue_state import load_queue
@@ -35,7 +36,9 @@ logger = logging.getLogger("topicsd.engine")
 
 def load_snapshot(shard: ShardState, snapshot: Snapshot, hot: SegmentStore) -> None:
     for entry in snapshot.topics:
-        shard.add_topic(_topic(shard, entry, hot))
+        topic = _topic(shard, entry, hot)
+        shard.add_topic(topic)
+        load_forwards(shard, topic, entry.sections)
     now_ms = shard.clock.now_ms()
     for generation in snapshot.keys:
         columns = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 from topicsd.engine.cursors import apply_cursor
 from topicsd.engine.dedupe import KeyedWrite
 from topicsd.engine.delete import apply_delete
+from topicsd.engine.forwards import apply_forward, apply_forward_cursor, remove_forward
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.producer_write import keep_produced
 from topicsd.engine.producers import Produced
@@ -153,6 +154,12 @@ class Replay:
                 self._remember_key(found, control, ts)
             case control_frame.Cursor():
                 apply_cursor(shard, found, control)
+            case control_frame.ForwardCreate():
+                apply_forward(shard, found, control)
+            case control_frame.ForwardDelete():
+                remove_forward(shard, found, control.name)
+            case control_frame.ForwardCursor():
+                apply_forward_cursor(found, control)
             case control_frame.Producer():
                 write = Produced(control.producer_seq, control.first_seq, control.count, ts)
                 keep_produced(shard, found, control.producer, write)

@@ -139,6 +139,8 @@ class TopicPut(msgspec.Struct, frozen=True):
 class TopicDeleted(msgspec.Struct, frozen=True):
     topic: str
     deleted: bool
+    forwards: list[str] = []
+    """Those that copied into it, which are gone with it."""
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ from topicsd.wal.sync_thread import Loop, Threads
 
 if TYPE_CHECKING:
     from topicsd.engine.append import PendingAppend
+    from topicsd.engine.forwards import Forward, StandOf
 
 
 # With it every number takes the same room in a frame.
@@ -90,6 +91,13 @@ class ShardState:
         """Topics whose ceiling may stand above their head, with the head at the last look: oldest first."""
         self.watch_sessions: dict[bytes, WatchSession] = {}
         """Those that are kept over restarts, by the random part of their id."""
+
+        self.forwards: dict[str, Forward] = {}
+        """Those that copy into topics of this shard, by name."""
+        self.on_forward: Callable[[Forward], object] = lambda forward: None
+        """Called when one is new, has changed or is gone, as the log has it."""
+        self.stand_of: StandOf | None = None
+        """Finds out where a topic of another shard stands."""
 
         self.next_lease = _LEASES_FROM | secrets.randbits(61)
         """No number is given twice, also not by another run: one from before says nothing."""
@@ -170,6 +178,10 @@ class ShardState:
             self.gone_topics.append((topic.topic_id, topic.epoch))
         self.raised.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
+        for forward in topic.forwards.values():
+            del self.forwards[forward.rule.name]
+            forward.is_gone = True
+            self.on_forward(forward)
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         """What one of the topics here is from now on."""

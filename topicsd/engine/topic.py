@@ -30,10 +30,12 @@ from topicsd.wal.control_frame import Cursor
 
 if TYPE_CHECKING:
     from topicsd.engine.append import PendingAppend
+    from topicsd.engine.forwards import Forward
 
 NEVER = 1 << 63
 _NONE: Final[dict[str, list[PendingAppend]]] = {}
 _NO_CURSORS: Final[dict[str, Cursor]] = {}
+_NO_FORWARDS: Final[dict[str, Forward]] = {}
 
 
 def _next_seq(run: Run) -> int:
@@ -77,6 +79,7 @@ class Topic:
         "evict_floor",
         "evicted_to",
         "evicts",
+        "forwards",
         "has_files",
         "head",
         "is_durable",
@@ -116,6 +119,8 @@ class Topic:
         self.epoch = epoch
         self.visible = False
         self.cursors = _NO_CURSORS
+        self.forwards = _NO_FORWARDS
+        """Those that copy into it, by name; most topics share the empty one."""
         self.windows_ms: tuple[int, ...] = ()
         """The idempotency window and those that it had before, under which keys may be remembered."""
         self.set_config(config)

@@ -203,7 +203,7 @@ class PendingTopicDelete(TopicEntry):
         self.topic.visible = False
         self.shard.remove_topic(self.topic)
         self.shard.watch.wake(self.topic)
-        tell(self.reply, TopicDeleted(self.topic.name, deleted=True))
+        tell(self.reply, TopicDeleted(self.topic.name, deleted=True, forwards=sorted(self.topic.forwards)))
         self._let_go()
 
     def undo(self) -> None:

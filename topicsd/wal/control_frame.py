@@ -16,6 +16,7 @@ from __future__ import annotations
 import msgspec
 
 from shared.contract import TopicConfig
+from shared.forward_rule import ForwardRule
 from topicsd.wal.frame import Frame, FrameDamage, FrameType, encode_frame
 
 
@@ -130,6 +131,28 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""
 
 
+class ForwardCreate(msgspec.Struct, frozen=True, array_like=True):
+    """A rule of the topic that it copies into, or what it is from here on. It begins behind `seq` of that
+    incarnation of the source, whose head was `source_head`; one that is there stays where it is."""
+
+    rule: ForwardRule
+    source_epoch: int
+    seq: int
+    source_head: int
+
+
+class ForwardDelete(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+
+
+class ForwardCursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The source was looked at up to `seq`. So many Append frames behind it in the same batch are copies."""
+
+    name: str
+    seq: int
+    count: int
+
+
 Control = (
     TopicCreate
     | TopicDelete
@@ -143,6 +166,9 @@ Control = (
     | WatchSession
     | Cursor
     | Lease
+    | ForwardCreate
+    | ForwardDelete
+    | ForwardCursor
 )
 
 _TYPES: dict[type[Control], FrameType] = {
@@ -158,6 +184,9 @@ _TYPES: dict[type[Control], FrameType] = {
     WatchSession: FrameType.WATCH_SESSION,
     Cursor: FrameType.CURSOR,
     Lease: FrameType.LEASE,
+    ForwardCreate: FrameType.FORWARD_CREATE,
+    ForwardDelete: FrameType.FORWARD_DELETE,
+    ForwardCursor: FrameType.FORWARD_CURSOR,
 }
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[int, msgspec.msgpack.Decoder[Control]] = {

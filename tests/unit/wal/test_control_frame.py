@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from shared.contract import TopicConfig
+from shared.forward_rule import ForwardRule
 from topicsd.wal import control_frame
 from topicsd.wal.control_frame import Control, decode_control, encode_control
 from topicsd.wal.frame import FLAG_DURABLE, Frame, FrameDamage, FrameType, encode_frame, parse_frame
@@ -31,6 +32,12 @@ CONTROLS: list[Control] = [
     control_frame.LostRange(11, 266, "crash"),
     control_frame.Cursor("c", 1 << 62, 5, False),
     control_frame.Cursor("c", 0, 5, True),
+    control_frame.ForwardCreate(ForwardRule("a>b", "a", "b"), 1 << 40, 17, 1 << 41),
+    control_frame.ForwardCreate(
+        ForwardRule("r", "a", "b", ["Eq", "x", "ä*"], False, False, False, True, True, True), 3, 0, 0
+    ),
+    control_frame.ForwardDelete("a>b"),
+    control_frame.ForwardCursor("a>b", 1 << 41, 10_000),
 ]
 
 
