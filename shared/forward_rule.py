@@ -16,7 +16,7 @@ class ForwardRule(msgspec.Struct, array_like=True, frozen=True):
     source: str
     dest: str
     tags: list[str] | None = None
-    """As `match` of a deletion; None takes every record."""
+    """`["tag", "Eq", tag]` or `["tag", "Glob", prefix + "*"]`; None takes every record."""
     keeps_node: bool = True
     keeps_tag: bool = True
     makes_dest: bool = True

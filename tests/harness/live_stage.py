@@ -10,14 +10,15 @@ What it must not know: what should come out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from shared.errors import NOT_READY, Refusal
-from shared.link import NEVER_SENT, Asked, Done, Link, LinkKind, LinkPool, Question
+from shared.link import Asked, LinkKind
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
+from tests.harness.stage_link import StageLink
 from topicsd.live.feed import Feed, LocalFeed
 from topicsd.live.feeds import Feeds
 from topicsd.live.piece import Piece, Wanted
@@ -32,71 +33,20 @@ def wanted(topic: str, **changes: Any) -> Wanted:
     return plain._replace(**changes)
 
 
-class StageLink(LinkPool):
-    """The way from shard 0 to shard 1, and back for answers."""
-
-    def __init__(self, stage: LiveStage) -> None:
-        self._stage = stage
-        self.is_cut = False
-        self.is_full = False
-        """It takes nothing more just now, and says so at once."""
-        self.question_count = 0
-        self._under_way: dict[int, tuple[Asked, Done]] = {}
-
-    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> Question:
-        assert (name, kind) == ("1", LinkKind.FEED)
-        question = Question(done)
-        loop = self._stage.home.loop
-        if self.is_full:
-            done(NEVER_SENT)
-            return question
-        if self.is_cut:
-            loop.call_soon(done, NEVER_SENT)
-            return question
-        self.question_count += 1
-        number = self.question_count
-        self._under_way[number] = (Asked(cast(Link, self), number), done)
-        question.was_sent(cast(Link, self), number)
-        loop.call_soon(self._arrived, number, payload)
-        return question
-
-    def _arrived(self, number: int, payload: bytes) -> None:
-        if number in self._under_way:
-            self._stage.away_feeds.answer(payload, self._under_way[number][0])
-
-    def answer(self, number: int, answer: bytes) -> None:
-        if number in self._under_way:
-            _, done = self._under_way.pop(number)
-            self._stage.home.loop.call_soon(done, answer)
-
-    def hurry(self, number: int) -> None:
-        if number in self._under_way:
-            _hurry(self._under_way[number][0])
-
-    def cut(self) -> None:
-        """What was asked stays without an answer; who was asked gives up."""
-        self.is_cut = True
-        lost, self._under_way = self._under_way, {}
-        for asked, done in lost.values():
-            done(None)
-            _hurry(asked)
-
-
-def _hurry(asked: Asked) -> None:
-    if asked.hurry is not None:
-        asked.hurry()
-
-
 class LiveStage:
     def __init__(self, **settings: Any) -> None:
         self.clock = ManualClock()
         self.home = OneShard(clock=self.clock, **settings)
         self.away = OneShard(clock=self.clock, **settings)
-        self.link = StageLink(self)
+        self.link = StageLink(lambda: self.home.loop, self._answer)
         state = self.home.shard.state
         ways = Ways(self.link, self._refusal, state.watch, self.home.loop)
         self.feeds = _StageFeeds(self, ways)
         self.away_feeds = Feeds(self.away.shard.state, self.away.loop)
+
+    def _answer(self, kind: LinkKind, payload: bytes, asked: Asked) -> None:
+        assert kind == LinkKind.FEED
+        self.away_feeds.answer(payload, asked)
 
     def shard_of(self, topic: str) -> OneShard:
         return self.away if topic.endswith("1") else self.home

@@ -23,7 +23,7 @@ from shared.errors import (
 )
 from topicsd.engine.ceilings import raise_ceiling
 from topicsd.engine.encode_records import Encoded, encode_records, whole_frames
-from topicsd.engine.keyed_write import Key, key_of
+from topicsd.engine.keyed_write import Key, Numbered, key_of
 from topicsd.engine.producer_write import ProducerKey, producer_of
 from topicsd.engine.requests import Appended, AppendRequest, Reply
 from topicsd.engine.shard_state import ShardState
@@ -31,7 +31,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import keep_to_caps, log_expired
-from topicsd.wal.control_frame import encode_control
+from topicsd.wal.control_frame import ForwardCursor, encode_control
 
 
 def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -> None:
@@ -81,7 +81,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
     size = encoded[2]
     refusal = None
     if topic.rejects:
-        refusal = _refuse_full(shard, topic, len(records), size)
+        refusal = refuse_full(shard, topic, len(records), size)
     if refusal is None and shard.log.batch.next_position + size > shard.log.room_until:
         refusal = shard.log.admit(size, request.disable_backpressure)
     if refusal is not None:
@@ -89,7 +89,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
         return
     pending = PendingAppend(shard, topic, encoded, ts, key, reply, created)
     topic.last_ts = ts
-    _join(shard, topic, pending, now_ms)
+    join_append(shard, topic, pending, now_ms)
 
 
 def _refuse_head(expected: int, topic: Topic) -> Refusal:
@@ -105,7 +105,7 @@ def _refuse_count(count: int, bound: int) -> Refusal:
     return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": bound})
 
 
-def _refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refusal | None:
+def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refusal | None:
     """What a topic that discards nothing has no room for; records on their way count."""
     log_expired(shard, topic, shard.clock.now_ms())
     config = topic.config
@@ -128,7 +128,7 @@ def _refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refu
     return None
 
 
-def _join(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int) -> None:
+def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int) -> None:
     """Everything was looked at: the request becomes part of the log."""
     log = shard.log
     parts, lengths, size, _ = pending.encoded
@@ -169,7 +169,8 @@ def _frames_ahead(shard: ShardState, topic: Topic, pending: PendingAppend) -> li
     key = pending.key
     if key is not None:
         control = key.begin(pending)
-        if not topic.is_ephemeral:  # What forgets its records forgets their keys.
+        # What forgets its records forgets their keys; a forward goes on where it was.
+        if not topic.is_ephemeral or isinstance(control, ForwardCursor):
             frames.append(encode_control(control, topic_id=topic.topic_id, ts=pending.ts))
     return frames
 
@@ -197,7 +198,7 @@ class PendingAppend(TopicEntry):
         topic: Topic,
         encoded: Encoded,
         ts: int,
-        key: Key | ProducerKey | None,
+        key: Numbered | None,
         reply: Reply,
         created: bool,
     ) -> None:

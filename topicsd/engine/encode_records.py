@@ -9,6 +9,7 @@ Must not know: topics, the log.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 import xxhash
 
@@ -48,7 +49,7 @@ def whole_frames(parts: list[bytes]) -> list[bytes]:
 
 
 def encode_records(
-    records: list[NewRecord],
+    records: Sequence[NewRecord],
     default_node: str | None,
     topic_id: int,
     first_seq: int,

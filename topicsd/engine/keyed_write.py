@@ -5,7 +5,7 @@ Must not know: how an append is done.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from shared.errors import IDEMPOTENCY_MISMATCH, INVALID_REQUEST, THROTTLED, Refusal
 from topicsd.engine.dedupe import KeyedWrite, key_digest
@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from topicsd.engine.append import PendingAppend
 
 KEY_CHARACTERS_MAX = 256
+
+
+class Numbered(Protocol):
+    """What a write is known by, so that it is done once; its frame stands in front of the records."""
+
+    def begin(self, pending: PendingAppend) -> Control:
+        """The write joins the log; the frame in front of its records."""
+        ...
+
+    def keep(self, pending: PendingAppend) -> None:
+        """It is published."""
+        ...
+
+    def give_back(self, pending: PendingAppend) -> None:
+        """It is not on its way any more; more than once when it came to nothing."""
+        ...
 
 
 class Key(NamedTuple):

@@ -28,6 +28,14 @@ class NewRecord(msgspec.Struct, gc=False):
     meta: msgspec.Raw = NO_META
 
 
+class CopiedRecord(NewRecord, gc=False):
+    """One as a page has it, on its way into another topic."""
+
+    seq: int = msgspec.field(name="$seq", default=0)
+    tag: str | None = msgspec.field(name="$tag", default=None)
+    node: str | None = msgspec.field(name="$node", default=None)
+
+
 class Producer(msgspec.Struct, gc=False):
     """Who writes, and the number that this write has there."""
 

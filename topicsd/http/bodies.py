@@ -23,6 +23,7 @@ from shared.json_bounds import (
     is_utf8,
     may_hold_nul,
 )
+from topicsd.engine.copy_stamp import STAMP_KEY
 from topicsd.engine.encode_records import refuse_lengths
 from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord, Producer
 from topicsd.http.large_bodies import control_look, look_at_append, needs_look
@@ -369,6 +370,9 @@ def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
                 return Refusal(INVALID_REQUEST, f"{field}: must be a JSON object", {"field": field})
             record.meta = NO_META
             continue
+        if STAMP_KEY in keys:
+            message = f"{field}: has the key {STAMP_KEY}, which is the server's own"
+            return Refusal(INVALID_REQUEST, message, {"field": field})
         if len(keys) > META_KEYS_MAX:
             message = f"{field}: has {len(keys)} keys, at most {META_KEYS_MAX} are allowed"
             return Refusal(INVALID_REQUEST, message, {"field": field, "max": META_KEYS_MAX})

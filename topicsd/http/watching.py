@@ -1,23 +1,29 @@
-"""All that watching takes in one worker, put together: sessions, feeds, streams, and their routes.
+"""All that following takes in one worker, put together: sessions, feeds, streams and their routes, forwards.
 
 Must not know: what any of them does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from shared.config import Settings
+from shared.errors import Refusal
 from shared.link import Asked, LinkKind, LinkPool
 from shared.watch_id import WatchIds
+from topicsd.engine.forwards import SourceStand
 from topicsd.engine.shard import Shard
+from topicsd.engine.topic_admin import topic_not_found
 from topicsd.http.peers import Peers
 from topicsd.http.stream_permits import StreamPermits
 from topicsd.http.watch_create import WatchCreate
 from topicsd.http.watch_open import WatchOpen
 from topicsd.live.feeds import Feeds
+from topicsd.live.forwards import Forwards
 from topicsd.live.open_watch import WatchStreams
 from topicsd.live.remote_feed import Ways
+from topicsd.live.watch_definition import Stand
 from topicsd.live.watch_making import WatchMaking, answer_stands
 from topicsd.live.watch_sessions import WatchSessions
 from topicsd.wal.sync_thread import Loop
@@ -45,6 +51,8 @@ class Watching:
         self.ids = WatchIds(shard.identity.instance, shard_count)
         making = WatchMaking(state, self.sessions, number, shard_count, ways)
         monotonic = state.clock.monotonic
+        self._making = making
+        self.forwards = Forwards(state, loop, self.feeds, self._stand_of)
         self.creating = WatchCreate(
             settings, self.ids, number, self.sessions, making, links, monotonic, peers
         )
@@ -56,6 +64,19 @@ class Watching:
         self._peers = peers
         self.sessions.on_change = self._publish
         self._publish()
+
+    def _stand_of(self, name: str, found: Callable[[SourceStand | Refusal], object]) -> None:
+        """Where the source of a forward stands, which another shard has."""
+
+        def told(stands: list[Stand | None] | Refusal) -> None:
+            if isinstance(stands, Refusal):
+                found(stands)
+            elif (stand := stands[0]) is None:
+                found(topic_not_found(name))
+            else:
+                found(SourceStand(stand.epoch, stand.head_seq, stand.earliest_seq))
+
+        self._making.ask(self.feeds.owner_of(name), [(name, None)], told)
 
     def _publish(self) -> None:
         if self._peers is not None:

@@ -42,9 +42,14 @@ class Feeds:
     def feed(self, wanted: Wanted) -> Feed:
         found = self._feeds.get(wanted)
         if found is None:
-            owner = shard_of(topic_id(wanted.topic), self._shard_count)
-            found = self._feeds[wanted] = self._make(owner, wanted)
+            found = self._feeds[wanted] = self._make(self.owner_of(wanted.topic), wanted)
         return found
+
+    def owner_of(self, topic: str) -> int:
+        return shard_of(topic_id(topic), self._shard_count)
+
+    def is_here(self, topic: str) -> bool:
+        return self.owner_of(topic) == self._number
 
     def _make(self, owner: int, wanted: Wanted) -> Feed:
         if owner == self._number:

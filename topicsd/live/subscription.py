@@ -4,7 +4,7 @@ Streams, long polls of another shard, forwards and workers' claims all follow a 
 it is in one place: a reading is on its way, or it waits for news, or for its turn, or for the sink. So it
 is never called twice for one thing, and what a slow sink does not take costs a cursor and nothing else.
 
-S1  The cursor moves over what the sink was given, and nothing else.
+S1  The cursor moves over what the sink was given, and nothing else; back, where the sink could not keep it.
 S2  A topic that cannot be read now, because its shard is away or a record is damaged, is said to the sink
     once, and followed on from the cursor as soon as it can be.
 
@@ -83,6 +83,12 @@ class Subscription:
             return
         self._is_busy = True
         self.feed.read(self.seq, self.epoch, self._found)
+
+    def rewind(self, seq: int) -> None:
+        """The sink could not keep what it was given; it calls `go_on` when it wants that again."""
+        if not self.is_over:
+            self.feed.forget(self.go_on)
+            self.seq = seq
 
     def close(self) -> None:
         if not self.is_over:

@@ -62,7 +62,7 @@ def test_one_that_is_there_gets_other_options_and_stays_where_it_is() -> None:
     put(one)
     before = places(one)
     one.append("a", 4)
-    changed = msgspec.structs.replace(RULE, tags=["x"], keeps_node=False)
+    changed = msgspec.structs.replace(RULE, tags=["tag", "Eq", "x"], keeps_node=False)
     assert put(one, changed) == ForwardPut(changed, created=False, forwarded_total=0)
     assert put(one, changed) == ForwardPut(changed, created=False, forwarded_total=0)
     assert places(one) == before
@@ -123,12 +123,12 @@ def test_rules_outlive_every_end(end: str, durability: str, checkpoints: int) ->
     for _ in range(checkpoints):
         one.checkpoint()
     assert delete(one, "gone").deleted
-    put(one, ForwardRule("a>b", "a", "b", ["x"]))
+    put(one, ForwardRule("a>b", "a", "b", ["tag", "Eq", "x"]))
     expected = places(one)
     assert list(expected) == ["a>b"]
     getattr(one, end)()
     assert places(one) == expected
-    assert one.shard.state.forwards["a>b"].rule.tags == ["x"]
+    assert one.shard.state.forwards["a>b"].rule.tags == ["tag", "Eq", "x"]
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1])

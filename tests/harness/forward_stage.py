@@ -1,0 +1,178 @@
+"""A few shards with the forwards between their topics at work, without a socket.
+
+Promises: the shards share a clock; topics are placed as a server places them. A shard may end in any way and
+begin anew while the others go on: its links are lost with it, and nobody reaches it until `settle` is over.
+
+What it must not know: what should be copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from shared.errors import NOT_READY, Refusal
+from shared.forward_rule import ForwardRule
+from shared.link import Asked, Done, LinkKind, LinkPool, Question
+from shared.names import topic_id
+from shared.placement import shard_of
+from tests.harness.manual_clock import ManualClock
+from tests.harness.manual_loop import ManualLoop
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.one_shard import OneShard, Told
+from tests.harness.stage_link import StageLink
+from topicsd.engine.forwards import Forward, SourceStand, delete_forward, put_forward
+from topicsd.engine.topic_admin import topic_not_found, topic_state
+from topicsd.live.feeds import Feeds
+from topicsd.live.forwards import Forwards
+from topicsd.live.remote_feed import Ways
+
+
+class StageLinks(LinkPool):
+    """Those of one shard to the others."""
+
+    def __init__(self, links: dict[str, StageLink]) -> None:
+        self.links = links
+
+    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> Question:
+        return self.links[name].call(name, kind, payload, done)
+
+
+class ForwardStage:
+    def __init__(self, shard_count: int = 1, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.count = shard_count
+        self.shards = [OneShard(clock=self.clock, **settings) for _ in range(shard_count)]
+        self.feeds: list[Feeds] = []
+        self.forwards: list[Forwards] = []
+        self._links = [
+            StageLinks(
+                {
+                    str(other): StageLink(partial(self._loop, number), partial(self._answer, other))
+                    for other in range(shard_count)
+                }
+            )
+            for number in range(shard_count)
+        ]
+        for number in range(shard_count):
+            feeds, forwards = self._at_work(number)
+            self.feeds.append(feeds)
+            self.forwards.append(forwards)
+        self.settle()
+
+    def _loop(self, number: int) -> ManualLoop:
+        return self.shards[number].loop
+
+    def _at_work(self, number: int) -> tuple[Feeds, Forwards]:
+        one = self.shards[number]
+        state = one.shard.state
+        ways = Ways(self._links[number], partial(self._refusal, number), state.watch, one.loop)
+        feeds = Feeds(state, one.loop, number, self.count, ways)
+        return feeds, Forwards(state, one.loop, feeds, self._stand_of)
+
+    def _refusal(self, number: int, other: int) -> Refusal | None:
+        is_cut = self._links[number].links[str(other)].is_cut
+        return Refusal(NOT_READY, f"shard {other} is gone", {"shard": other}, 1000) if is_cut else None
+
+    def _answer(self, number: int, kind: LinkKind, payload: bytes, asked: Asked) -> None:
+        assert kind == LinkKind.FEED
+        self.feeds[number].answer(payload, asked)
+
+    def _stand_of(self, name: str, found: Callable[[SourceStand | Refusal], object]) -> None:
+        state = topic_state(self.owner(name).shard.state, name)
+        if isinstance(state, Refusal):
+            found(topic_not_found(name))
+        else:
+            found(SourceStand(state.epoch, state.head_seq, state.earliest_seq))
+
+    # -- what there is -------------------------------------------------------------------------------------
+
+    def number_of(self, topic: str) -> int:
+        return shard_of(topic_id(topic), self.count)
+
+    def owner(self, topic: str) -> OneShard:
+        return self.shards[self.number_of(topic)]
+
+    def forward(self, name: str) -> Forward | None:
+        found = (one.shard.state.forwards.get(name) for one in self.shards)
+        return next(filter(None, found), None)
+
+    # -- how it goes on ------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Until nothing happens any more in any of them; no time passes."""
+        quiet = 0
+        while quiet < 2:
+            was_busy = [one.loop.ready_count for one in self.shards]
+            for one in self.shards:
+                one.settle()
+            is_busy = any(was_busy) or any(one.loop.ready_count for one in self.shards)
+            quiet = 0 if is_busy else quiet + 1
+
+    def pass_time(self, ms: float) -> None:
+        end = self.clock.monotonic_ns() + round(ms * 1e6)
+        self.settle()
+        while True:
+            due = [ns for one in self.shards if (ns := one.loop.next_timer_ns()) is not None and ns <= end]
+            if not due:
+                break
+            self.clock.advance_ns(max(0, min(due) - self.clock.monotonic_ns()))
+            self.settle()
+        self.clock.advance_ns(max(0, end - self.clock.monotonic_ns()))
+
+    def cut_off(self, number: int) -> None:
+        """Nobody reaches it, and it reaches nobody."""
+        for asker, links in enumerate(self._links):
+            for other, link in links.links.items():
+                if (asker == number) != (int(other) == number):
+                    link.cut()
+
+    def mend(self) -> None:
+        for links in self._links:
+            for link in links.links.values():
+                link.is_cut = False
+
+    def end(self, number: int, how: Callable[[OneShard], object]) -> None:
+        """One of the shards ends, and begins anew."""
+        self.cut_off(number)
+        how(self.shards[number])
+        self.feeds[number], self.forwards[number] = self._at_work(number)
+        self.mend()
+
+    def open(self, number: int, disk: MemoryDisk) -> None:
+        self.end(number, lambda one: one.open(disk))
+
+    # -- what is asked -------------------------------------------------------------------------------------
+
+    def send_put_forward(self, rule: ForwardRule) -> Told:
+        told = Told()
+        put_forward(self.owner(rule.dest).shard.state, rule, told)
+        return told
+
+    def put_forward(self, name: str, source: str, dest: str, **options: Any) -> Any:
+        told = self.send_put_forward(ForwardRule(name, source, dest, **options))
+        self.settle()
+        return told.answer
+
+    def delete_forward(self, name: str) -> Any:
+        forward = self.forward(name)
+        assert forward is not None
+        told = Told()
+        delete_forward(self.owner(forward.rule.dest).shard.state, name, told)
+        self.settle()
+        return told.answer
+
+    def append(self, topic: str, *records: object, **request: Any) -> Any:
+        answer = self.owner(topic).append(topic, *records, **request)
+        self.settle()
+        return answer
+
+    def data(self, topic: str) -> list[Any]:
+        """All that is alive in it."""
+        found, cursor, is_at_end = [], 0, False
+        while not is_at_end:
+            answer = self.owner(topic).read(topic, cursor, limit=100_000)
+            found += [int(one.data) for one in answer.records]
+            cursor, is_at_end = answer.next_from_seq, answer.caught_up
+        return found

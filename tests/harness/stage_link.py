@@ -1,0 +1,70 @@
+"""The way from one shard of a stage to another, and back for answers, without a socket.
+
+Promises: it takes one turn of the asker's loop each way. While it is `cut` nobody is reached, and what was
+under way is lost; a full one takes nothing more just now, and says so at once.
+
+What it must not know: what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from shared.link import NEVER_SENT, Asked, Done, Link, LinkKind, LinkPool, Question
+from tests.harness.manual_loop import ManualLoop
+
+Answer = Callable[[LinkKind, bytes, Asked], object]
+
+
+class StageLink(LinkPool):
+    def __init__(self, loop: Callable[[], ManualLoop], answer: Answer) -> None:
+        """`loop` is that of the asker, which changes when it is restarted."""
+        self._loop = loop
+        self._answer = answer
+        self.is_cut = False
+        self.is_full = False
+        self.question_count = 0
+        self._under_way: dict[int, tuple[Asked, Done]] = {}
+
+    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> Question:
+        question = Question(done)
+        loop = self._loop()
+        if self.is_full:
+            done(NEVER_SENT)
+            return question
+        if self.is_cut:
+            loop.call_soon(done, NEVER_SENT)
+            return question
+        self.question_count += 1
+        number = self.question_count
+        self._under_way[number] = (Asked(cast(Link, self), number), done)
+        question.was_sent(cast(Link, self), number)
+        loop.call_soon(self._arrived, number, kind, payload)
+        return question
+
+    def _arrived(self, number: int, kind: LinkKind, payload: bytes) -> None:
+        if number in self._under_way:
+            self._answer(kind, payload, self._under_way[number][0])
+
+    def answer(self, number: int, answer: bytes) -> None:
+        if number in self._under_way:
+            _, done = self._under_way.pop(number)
+            self._loop().call_soon(done, answer)
+
+    def hurry(self, number: int) -> None:
+        if number in self._under_way:
+            _hurry(self._under_way[number][0])
+
+    def cut(self) -> None:
+        """What was asked stays without an answer; who was asked gives up."""
+        self.is_cut = True
+        lost, self._under_way = self._under_way, {}
+        for asked, done in lost.values():
+            done(None)
+            _hurry(asked)
+
+
+def _hurry(asked: Asked) -> None:
+    if asked.hurry is not None:
+        asked.hurry()

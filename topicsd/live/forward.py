@@ -1,0 +1,277 @@
+"""One forward at work: it follows its source, and has what it finds copied, one piece at a time.
+
+W1  The cursor that counts is the one of the engine, which moves with the copies and no other way. What could
+    not be copied is let go of, and read again from there: a destination that takes nothing costs no memory.
+W2  Nothing is passed over. What is refused is tried again, with fewer records where they are too many at
+    once, and else later and later; a destination that is full is not even read for.
+W3  A source that is gone, or was made anew since, ends the rule: another topic of that name is another topic.
+W4  From a source of another shard only what is synced there is copied, where its class has a sync. So no copy
+    is of a record that a crash of that shard takes away. Of a source of this shard that is so by the log:
+    the copy stands behind the record.
+W5  Where copies have to be the only ones, and the rule begins before what another rule may have copied, what
+    the destination holds is looked through first. Nothing else can double a copy, as W1 has it.
+W6  Under pressure a forward waits for its turn, one band below its destination.
+
+Must not know: rules (`copies.py`), how copies join the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from shared.errors import CORRUPT_SEGMENT, RECORD_TOO_LARGE, TOPIC_FULL, Refusal
+from topicsd.engine.forward_copy import copy_forward, has_no_room, lose_forward, pass_over
+from topicsd.engine.forwards import Forward, delete_forward
+from topicsd.engine.requests import CopiedRecord
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.watch import Waiters
+from topicsd.live.copies import Source, copies_of, stamps_of
+from topicsd.live.feed import Feed
+from topicsd.live.piece import RECREATED, Piece
+from topicsd.live.subscription import Subscription
+from topicsd.scheduler.priority import one_band_lower
+from topicsd.wal.sync_thread import Loop
+
+logger = logging.getLogger("topicsd.live")
+
+RECORDS_AT_ONCE: Final = 256
+BYTES_AT_ONCE: Final = 256 << 10
+AGAIN_SECONDS: Final = 0.02
+AGAIN_SECONDS_MAX: Final = 1.0
+
+# What a source lost before it was copied, as the readers of the destination are told; a crash is one for them
+# too.
+_SOURCE_TRIM: Final = "source_trim"
+_CRASH: Final = "crash"
+
+
+class Sources(Protocol):
+    """What a forward needs of all of them together."""
+
+    def feed_of(self, topic: str) -> Feed: ...
+
+    def source(self, piece: Piece) -> Source: ...
+
+
+class WorkingForward:
+    def __init__(self, shard: ShardState, loop: Loop, sources: Sources, forward: Forward) -> None:
+        self.forward = forward
+        self.waiters: Waiters | None = None
+        """Itself, while it waits for its turn under pressure."""
+        self._shard = shard
+        self._loop = loop
+        self._sources = sources
+        self._is_over = False
+        self._is_busy = False
+        self._is_held = False
+        self._has_turn = False
+        self._at_once = RECORDS_AT_ONCE
+        self._again_seconds = AGAIN_SECONDS
+        self._records: list[CopiedRecord] = []
+        self._lost: tuple[int, str, int] | None = None
+        """How many were lost and why, and where that ends."""
+        self._to_seq = 0
+        self._held: set[int] | None = None
+        """Records that the destination holds a copy of (W5)."""
+        self._look: HeldLook | None = None
+        feed = sources.feed_of(forward.rule.source)
+        self._subscription = Subscription(feed, forward.seq, forward.source_epoch, self)
+
+    def begin(self) -> None:
+        self._subscription.go_on()
+
+    def close(self) -> None:
+        self._is_over = True
+        self._records = []
+        self._subscription.close()
+        if self._look is not None:
+            self._look.close()
+        self._shard.watch.remove(self, self._take_turn)
+
+    # -- what the subscription finds -----------------------------------------------------------------------
+
+    @property
+    def is_clogged(self) -> bool:
+        return self._is_busy or (self._shard.watch.ready.pauses and not self._has_turn)
+
+    def hold(self, subscription: Subscription) -> None:
+        if self._is_busy:
+            self._is_held = True
+        else:
+            watch = self._shard.watch
+            watch.add(self, self._take_turn)
+            watch.wake(self)
+
+    def base_priority(self, now_ms: int) -> float:
+        base = self.forward.dest.base_priority(now_ms)
+        return one_band_lower(base) if self._shard.watch.ready.pauses else base
+
+    def _take_turn(self) -> None:
+        self._has_turn = True
+        try:
+            self._subscription.go_on()
+        finally:
+            self._has_turn = False
+
+    def deliver(self, subscription: Subscription, piece: Piece) -> None:
+        forward = self.forward
+        tombstone = piece.tombstone
+        if piece.epoch != forward.source_epoch or (tombstone is not None and tombstone.reason == RECREATED):
+            self._end_rule()
+            return
+        if not self._knows_held():
+            self._is_busy = True
+            subscription.rewind(forward.seq)
+            self._look = HeldLook(self._sources.feed_of(forward.rule.dest), forward, self._looked)
+            return
+        if tombstone is not None:
+            reason = _CRASH if tombstone.reason == _CRASH else _SOURCE_TRIM
+            self._lost = (tombstone.gap_to - tombstone.gap_from + 1, reason, tombstone.gap_to)
+        if piece.count:
+            self._records = copies_of(self._sources.source(piece), forward.rule, self._held or _NONE)
+        self._to_seq = piece.to_seq
+        self._is_busy = True
+        self._step()
+
+    def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
+        if refusal.code == CORRUPT_SEGMENT and refusal.detail is not None:
+            name, next_seq = self.forward.rule.name, int(str(refusal.detail["next_from_seq"]))
+            logger.error('router "%s" has to go on without what is damaged: %s', name, refusal.message)
+            self._is_busy = True
+            self._to_seq = next_seq
+            self._lost = (next_seq - self.forward.seq, _SOURCE_TRIM, next_seq)
+            # Not before the subscription stands there.
+            self._loop.call_soon(self._step)
+
+    def ended(self, subscription: Subscription) -> None:
+        self._end_rule()
+
+    # -- copying -------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """The next thing of the piece at hand."""
+        if self._is_over:
+            return
+        shard, forward = self._shard, self.forward
+        if self._lost is not None:
+            lose_forward(shard, forward, *self._lost, self._stepped)
+            return
+        part = self._records[: self._at_once]
+        if part:
+            is_last = len(part) == len(self._records)
+            copy_forward(shard, forward, part, self._to_seq if is_last else part[-1].seq, self._stepped)
+            return
+        pass_over(shard, forward, self._to_seq)
+        self._go_on()
+
+    def _stepped(self, answer: object) -> None:
+        if isinstance(answer, Refusal):
+            self._refused(answer)
+            return
+        if self._lost is not None:
+            self._lost = None
+        else:
+            # Others may have the same list.
+            self._records = self._records[self._at_once :]
+            self._at_once = min(2 * self._at_once, RECORDS_AT_ONCE)
+        self._again_seconds = AGAIN_SECONDS
+        self._step()
+
+    def _refused(self, refusal: Refusal) -> None:
+        count = min(self._at_once, len(self._records))
+        if refusal.code in (TOPIC_FULL, RECORD_TOO_LARGE) and count > 1:
+            self._at_once = count // 2
+            self._step()
+            return
+        self._records, self._lost = [], None
+        self._subscription.rewind(self.forward.seq)
+        self._wait()
+
+    def _wait(self) -> None:
+        seconds = self._again_seconds
+        self._again_seconds = min(2 * seconds, AGAIN_SECONDS_MAX)
+        self._loop.call_later(seconds, self._try_again)
+
+    def _try_again(self) -> None:
+        if self._is_over:
+            return
+        if has_no_room(self._shard, self.forward):
+            self._wait()
+            return
+        self._is_held = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """There is room for another piece."""
+        self._is_busy = False
+        if self._is_held:
+            self._is_held = False
+            self._subscription.go_on()
+
+    # -- what is held already ------------------------------------------------------------------------------
+
+    def _knows_held(self) -> bool:
+        forward = self.forward
+        if not forward.rule.is_exactly_once or forward.seq >= forward.source_head:
+            self._held = None
+            return True
+        return self._held is not None
+
+    def _looked(self, held: set[int]) -> None:
+        self._held = held
+        self._is_held = True
+        self._go_on()
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _end_rule(self) -> None:
+        """The source is gone (W3)."""
+        self._is_busy = True
+        if not self._is_over:
+            delete_forward(self._shard, self.forward.rule.name, self._rule_ended)
+
+    def _rule_ended(self, answer: object) -> None:
+        if isinstance(answer, Refusal) and not self._is_over:
+            self._loop.call_later(AGAIN_SECONDS_MAX, self._end_rule)
+
+
+_NONE: Final[frozenset[int]] = frozenset()
+
+
+class HeldLook:
+    """Goes through the destination once, and notes which records of the source it holds copies of."""
+
+    is_clogged = False
+
+    def __init__(self, feed: Feed, forward: Forward, looked: Callable[[set[int]], None]) -> None:
+        self._forward = forward
+        self._looked = looked
+        self._held: set[int] = set()
+        self._subscription = Subscription(feed, 0, None, self)
+        self._subscription.go_on()
+
+    def close(self) -> None:
+        self._subscription.close()
+
+    def hold(self, subscription: Subscription) -> None:
+        raise AssertionError("a look is never clogged")
+
+    def deliver(self, subscription: Subscription, piece: Piece) -> None:
+        forward = self._forward
+        self._held.update(
+            seq for seq in stamps_of(piece, forward.rule.source, forward.source_epoch) if seq > forward.seq
+        )
+        if piece.is_at_head:
+            self._end()
+
+    def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
+        """What is damaged nobody can read, so it is not held."""
+
+    def ended(self, subscription: Subscription) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._subscription.close()
+        self._looked(self._held)
