@@ -25,13 +25,17 @@ from unittest.mock import patch
 
 import msgspec
 
+from shared.forward_rule import ForwardRule
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import DATA_DIR, OneShard, Told, record
 from topicsd.engine.fetch import read_now
+from topicsd.engine.forwards import delete_forward, put_forward
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
 from topicsd.engine.watch_session import drop_session, keep_session
+from topicsd.live.feeds import Feeds
+from topicsd.live.forwards import Forwards
 from topicsd.wal.control_frame import WatchSession
 from topicsd.wal.file_header import VERSION
 
@@ -125,9 +129,66 @@ def make_sessions(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
-MAKERS = {f"wal-format-{VERSION}": make, f"wal-format-{VERSION}-watch": make_sessions}
-# In files of the first size, the second would have gone on into segments.
-FILE_BYTES = {make: WAL_FILE_BYTES, make_sessions: 8192}
+def make_forwards(one: OneShard) -> None:
+    """Forwards at work: one that stays, one that is changed, one that ends, and what a source trimmed."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    one.put("copies", durability="fsync")
+    one.put("last", durability="ephemeral")
+    one.put("small", cap_records=2)
+    one.put("full", cap_records=1, discard="reject", durability="fsync")
+    state = one.shard.state
+    Forwards(state, one.loop, Feeds(state, one.loop))
+    rules = [
+        ForwardRule("orders>copies", "orders", "copies", keeps_node=False),
+        ForwardRule(
+            "tagged", "orders", "last", ["tag", "Glob", "order/*"], True, False, True, True, True, True
+        ),
+        ForwardRule("ends", "orders", "last"),
+        ForwardRule("trimmed", "small", "full"),
+    ]
+    for rule in [*rules, msgspec.structs.replace(rules[1], keeps_node=False)]:
+        put_forward(state, rule, Told())
+        one.settle()
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    for number in range(1, 6):
+        one.append("small", number)
+    one.put("full", cap_records=0)
+    one.pass_time(1000)
+    delete_forward(state, "ends", Told())
+    one.settle()
+    one.append("orders", record({"id": 2}))
+    one.disk.kill_process_after(0, torn=True)
+    try:
+        one.append("orders", record({"id": 3}, tag="order/3"))
+    except ProcessKilled:
+        one.kill()
+    state = one.shard.state
+    Forwards(state, one.loop, Feeds(state, one.loop))
+    one.append("orders", record({"id": 4}, tag="order/4"))
+    one.close(checkpoint=False)
+
+
+MAKERS = {
+    f"wal-format-{VERSION}": make,
+    f"wal-format-{VERSION}-watch": make_sessions,
+    f"wal-format-{VERSION}-forwards": make_forwards,
+}
+# In files of the first size, the others would have gone on into segments.
+FILE_BYTES = {make: WAL_FILE_BYTES, make_sessions: 8192, make_forwards: 16384}
+
+
+def describe_forwards(shard: Shard) -> dict[str, Any]:
+    return {
+        name: {
+            "rule": msgspec.structs.asdict(found.rule),
+            "source_epoch": found.source_epoch,
+            "seq": found.seq,
+            "source_head": found.source_head,
+            "forwarded_total": found.forwarded_total,
+        }
+        for name, found in shard.state.forwards.items()
+    }
 
 
 def describe_sessions(shard: Shard) -> dict[str, Any]:
@@ -195,6 +256,7 @@ def write(target: Path, maker: Callable[[OneShard], None]) -> None:
         "now_ms": one.clock.now_ms(),
         "topics": describe(one.shard),
         "sessions": describe_sessions(one.shard),
+        "forwards": describe_forwards(one.shard),
         "files": [os.path.relpath(path, DATA_DIR) for path in one.wal_files()],
     }
     text = json.dumps(expected, indent=1, ensure_ascii=False)

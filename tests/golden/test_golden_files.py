@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shared.config import Settings
-from tests.golden.make_golden import GOLDEN, KEY, describe, describe_sessions
+from tests.golden.make_golden import GOLDEN, KEY, describe, describe_forwards, describe_sessions
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.one_shard import Told, record
@@ -26,7 +26,12 @@ from topicsd.wal.sync_thread import Threads
 from topicsd.wal.writer import Identity
 
 VERSIONS = sorted(path.name for path in GOLDEN.glob("wal-format-*"))
-LATER_TYPES = {FrameType.WATCH_SESSION: "watch"}
+LATER_TYPES = {
+    FrameType.WATCH_SESSION: "watch",
+    FrameType.FORWARD_CREATE: "forwards",
+    FrameType.FORWARD_DELETE: "forwards",
+    FrameType.FORWARD_CURSOR: "forwards",
+}
 FIRST_TYPES = {
     FrameType.APPEND,
     FrameType.TOPIC_CREATE,
@@ -96,6 +101,9 @@ def test_what_was_in_it_is_found_in_it(version: str, tmp_path: Path) -> None:
     sessions = json.loads(json.dumps(describe_sessions(shard)))
     assert sessions.keys() == expected.get("sessions", {}).keys()
     assert_has(sessions, expected.get("sessions", {}), "sessions")
+    forwards = json.loads(json.dumps(describe_forwards(shard)))
+    assert forwards.keys() == expected.get("forwards", {}).keys()
+    assert_has(forwards, expected.get("forwards", {}), "forwards")
     shard.close()
 
 

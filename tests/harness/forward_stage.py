@@ -40,10 +40,19 @@ class StageLinks(LinkPool):
 
 
 class ForwardStage:
-    def __init__(self, shard_count: int = 1, **settings: Any) -> None:
-        self.clock = ManualClock()
+    def __init__(
+        self,
+        shard_count: int = 1,
+        *,
+        disk: MemoryDisk | None = None,
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        """`disk` is that of the first shard."""
+        self.clock = clock or ManualClock()
         self.count = shard_count
-        self.shards = [OneShard(clock=self.clock, **settings) for _ in range(shard_count)]
+        self.shards = [OneShard(disk=disk, clock=self.clock, **settings)]
+        self.shards += [OneShard(clock=self.clock, **settings) for _ in range(1, shard_count)]
         self.feeds: list[Feeds] = []
         self.forwards: list[Forwards] = []
         self._links = [
@@ -139,9 +148,6 @@ class ForwardStage:
         how(self.shards[number])
         self.feeds[number], self.forwards[number] = self._at_work(number)
         self.mend()
-
-    def open(self, number: int, disk: MemoryDisk) -> None:
-        self.end(number, lambda one: one.open(disk))
 
     # -- what is asked -------------------------------------------------------------------------------------
 

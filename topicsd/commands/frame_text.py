@@ -112,7 +112,7 @@ def control_fields(control: Control) -> dict[str, Any]:
             config = msgspec.structs.asdict(value)
             fields[name] = {key: one for key, one in config.items() if one != DEFAULTS[key]}
         else:
-            fields[name] = value
+            fields[name] = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
     return fields
 
 

@@ -228,6 +228,11 @@ class WorkingForward:
 
     def _end_rule(self) -> None:
         """The source is gone (W3)."""
+        if not self._is_busy:
+            rule = self.forward.rule
+            logger.warning(
+                'router "%s" ends: its source "%s" is gone, or another one', rule.name, rule.source
+            )
         self._is_busy = True
         if not self._is_over:
             delete_forward(self._shard, self.forward.rule.name, self._rule_ended)

@@ -1,0 +1,164 @@
+"""A script of forwards that copy while rules come, change and go, ended in each of its disk calls.
+
+Whatever is left: a rule that was acked is there, and one whose end was acked is not; no topic holds a copy of
+a record that its source lost; and once all is quiet again each destination has exactly what its source has,
+in its order, or the word that it lost what the source trimmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from shared.forward_rule import ForwardRule
+from tests.harness.crash_sweep import without_newest_snapshot
+from tests.harness.faults import MachineGoneError
+from tests.harness.forward_stage import ForwardStage
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import MemoryDisk
+from tests.harness.one_shard import DATA_DIR, INSTANCE, Told
+from topicsd.disk.layout import create_data_dir
+from topicsd.engine.forwards import delete_forward
+
+WRITES = 9
+SETTINGS = {"wal_file_bytes": 8192, "segment_max_events": 3}
+RULES = {
+    name: ForwardRule(f"{name[0]}>{name[1]}", *name, is_from_start=True) for name in ("ab", "bc", "ad", "te")
+}
+
+
+class Script:
+    """What was asked, and the answers that came before the end."""
+
+    def __init__(self, disk: MemoryDisk, durability: str) -> None:
+        self.durability = durability
+        self.writes: list[Told] = []
+        self.made: dict[str, Told] = {}
+        self.gone: Told | None = None
+        self.is_over = False
+        try:
+            self._run(ForwardStage(disk=disk, **SETTINGS))
+        except MachineGoneError:
+            return
+        self.is_over = True
+
+    def _run(self, stage: ForwardStage) -> None:
+        one = stage.shards[0]
+        for name in "abd":
+            one.put(name, durability="fsync" if name == "a" else self.durability)
+        one.put("c", durability="fsync")
+        one.put("t", cap_records=2)
+        one.put("e", cap_records=1, discard="reject")
+        for name in ("ab", "ad", "te"):
+            self.made[name] = stage.send_put_forward(RULES[name])
+        for number in range(1, WRITES + 1):
+            self.writes.append(one.send_append("a", number))
+            one.send_append("t", number)
+            if number == 2:
+                self.made["bc"] = stage.send_put_forward(RULES["bc"])
+            if number == 5:
+                self.gone = Told()
+                delete_forward(one.shard.state, "a>d", self.gone)
+            if number == 6:
+                one.send_put("e", cap_records=0)
+            if number % 3 == 0:
+                one.shard.start_checkpoint()
+            if number % 2:
+                one.turn()
+                one.turn()
+            else:
+                stage.pass_time(60)
+        stage.pass_time(2000)
+        one.close()
+
+    def judge(self, disk: MemoryDisk, *, is_kept: bool) -> None:
+        """`is_kept` says that what was acked has to be there."""
+        clock = ManualClock(2_000_000_000_000, 9000.0)
+        stage = ForwardStage(disk=disk, clock=clock, **SETTINGS)
+        if (older := without_newest_snapshot(disk)) is not None:
+            assert _known(ForwardStage(disk=older, clock=clock, **SETTINGS)) == _known(stage)
+        found = stage.shards[0].shard.state.forwards
+        for name, told in self.made.items():
+            if told.came and told.code is None and name != "ad":
+                assert RULES[name].name in found
+        if self.gone is not None and self.gone.came:
+            assert "a>d" not in found
+        if "a" not in stage.shards[0].shard.state.topics:
+            assert not self.writes
+            return
+        stage.pass_time(3000)
+        source = stage.data("a")
+        assert source == list(range(1, len(source) + 1))
+        assert not is_kept or len(source) >= sum(told.came and told.code is None for told in self.writes)
+        for rule, dest in (("a>b", "b"), ("b>c", "c")):
+            assert rule not in found or stage.data(dest) == source
+        copied = stage.data("d") if "d" in stage.shards[0].shard.state.topics else []
+        assert copied == source[: len(copied)]
+        if "t>e" in found:
+            _check_trimmed(stage)
+
+
+def _check_trimmed(stage: ForwardStage) -> None:
+    """What was copied is in order, and each stretch that is missing was told."""
+    found: list[Any] = []
+    cursor, is_at_end = 0, False
+    while not is_at_end:
+        answer = stage.shards[0].read("e", cursor)
+        if answer.tombstone is not None:
+            found += [None] * answer.tombstone.missed_estimate
+        found += [int(record.data) for record in answer.records]
+        cursor, is_at_end = answer.next_from_seq, answer.caught_up
+    values = [value for value in found if value is not None]
+    assert values == sorted(set(values))
+    for before, behind in pairwise(found):
+        assert before is None or behind is None or behind == before + 1, f"a gap in silence: {found}"
+
+
+def _known(stage: ForwardStage) -> Any:
+    one = stage.shards[0]
+    state = one.shard.state
+    rules = {
+        name: (forward.rule, forward.source_epoch, forward.source_head, forward.forwarded_total)
+        for name, forward in state.forwards.items()
+    }
+    return rules, {name: stage.data(name) for name in state.topics}
+
+
+def _sweep(
+    durability: str, arm: Callable[[MemoryDisk, int], None], judge: Callable[[Script, MemoryDisk], None]
+) -> int:
+    for calls in range(1000):
+        disk = MemoryDisk()
+        create_data_dir(disk, DATA_DIR, 1, INSTANCE)
+        disk = disk.after_reboot()
+        arm(disk, calls)
+        script = Script(disk, durability)
+        judge(script, disk)
+        if script.is_over:
+            return calls
+    raise AssertionError("the script has no end")
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
+def test_the_power_goes_in_each_of_its_calls(durability: str) -> None:
+    def judge(script: Script, disk: MemoryDisk) -> None:
+        for seed in range(2):
+            script.judge(disk.after_power_cut(Random(seed)), is_kept=True)
+
+    assert _sweep(durability, lambda disk, calls: disk.cut_power_after(calls), judge) > 50
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("durability", ["fsync", "disk"])
+def test_the_process_is_killed_in_each_of_its_calls(durability: str, torn: bool) -> None:
+    def judge(script: Script, disk: MemoryDisk) -> None:
+        script.judge(disk.after_process_kill(), is_kept=True)
+
+    def arm(disk: MemoryDisk, calls: int) -> None:
+        disk.kill_process_after(calls, torn=torn)
+
+    assert _sweep(durability, arm, judge) > 50
