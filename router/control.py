@@ -23,6 +23,7 @@ from router.topic_list import (
     PAGE_SIZE_MAX,
     ListQuery,
     ListShard,
+    Page,
     TopicList,
     bad_cursor,
     list_page,
@@ -32,13 +33,15 @@ from shared.board import Board, WorkerState
 from shared.clock import Clock
 from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, NOT_READY, SHUTTING_DOWN, STATUS, Refusal
 from shared.http_answer import refusal_body, refusal_fields
+from shared.names import is_topic_name
 
 JSON_TYPE: Final = "application/json"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+FORWARD_OPERATIONS: Final = frozenset({"list_routers", "router_state", "delete_router"})
 CURSOR_FIELDS: Final = ("cursors", "cursor_count")
-METRICS_TOPICS: Final = 100
-"""So many topics have series of their own unless another number is asked for."""
+METRICS_NAMES: Final = 100
+"""So many topics, and routes, have series of their own unless another number is asked for."""
 
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DIGITS_MAX: Final = 20
@@ -59,6 +62,17 @@ class Workers(Protocol):
     def restart_count(self, shard: int) -> int: ...
 
 
+class Forwards(Protocol):
+    """The rules of forwards, as `router/forward_answers.py` tells of them."""
+
+    async def answer(
+        self, operation: str, name: str, query: str, prefixes: Sequence[str]
+    ) -> dict[str, object] | Refusal: ...
+    async def page(
+        self, asked: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = ""
+    ) -> Page | Refusal: ...
+
+
 class Control:
     def __init__(
         self,
@@ -66,18 +80,23 @@ class Control:
         clock: Clock,
         version: str,
         list_shard: ListShard,
+        forwards: Forwards,
         front_counts: Callable[[], FrontCounts] = FrontCounts,
     ) -> None:
         self._workers = workers
         self._clock = clock
         self._version = version
         self._list_shard = list_shard
+        self._forwards = forwards
         self._front_counts = front_counts
         self._started = clock.monotonic()
         self._was_ready = False
 
-    async def answer(self, operation: str, query: str, accept: str, prefixes: Sequence[str] = ()) -> Answer:
-        """`prefixes` are the names that the key of the request is for; none are all."""
+    async def answer(
+        self, operation: str, name: str, query: str, accept: str, prefixes: Sequence[str] = ()
+    ) -> Answer:
+        """`name` stands in the path, `prefixes` are the names that the key of the request is for; none are
+        all."""
         started = self._clock.monotonic()
         result: dict[str, object] | str | Refusal
         if operation == "health":
@@ -88,6 +107,8 @@ class Control:
             result = await self._metrics(query, accept, prefixes)
         elif operation == "list_topics":
             result = await self._list(query, prefixes)
+        elif operation in FORWARD_OPERATIONS:
+            result = await self._forwards.answer(operation, name, query, prefixes)
         else:
             result = Refusal(NOT_IMPLEMENTED, f"{operation} is not built yet")
         if isinstance(result, Refusal):
@@ -142,15 +163,24 @@ class Control:
     async def _metrics(
         self, query: str, accept: str, prefixes: Sequence[str]
     ) -> dict[str, object] | str | Refusal:
-        asked = parse_metrics_query(query)
+        asked = parse_metrics_query(query, "topics")
+        asked_routers = parse_metrics_query(query, "routers")
         if isinstance(asked, Refusal):
             return asked
+        if isinstance(asked_routers, Refusal):
+            return asked_routers
         topics: list[dict[str, Any]] = []
         is_cut = False
         if asked.page_size:
             page = await list_page(self._list_serving, len(self._workers.board), asked, prefixes)
             assert not isinstance(page, Refusal), "a partial list is never refused"
-            topics, is_cut = page.topics, page.next_cursor is not None
+            topics, is_cut = page.entries, page.next_cursor is not None
+        routers: list[dict[str, Any]] = []
+        has_more_routers = False
+        if asked_routers.page_size:
+            routers_page = await self._forwards.page(asked_routers, prefixes)
+            assert not isinstance(routers_page, Refusal), "a partial list is never refused"
+            routers, has_more_routers = routers_page.entries, routers_page.next_cursor is not None
         workers = self._workers
         board = workers.board
         ready = not isinstance(self.ready(), Refusal)
@@ -166,6 +196,12 @@ class Control:
                 int(is_cut),
             ),
             Sample(
+                "topics_router_metrics_truncated",
+                "gauge",
+                "1 when there are more routes than are told of one by one.",
+                int(has_more_routers),
+            ),
+            Sample(
                 "topics_cursor_metrics_truncated",
                 "gauge",
                 "1 when these topics have more cursors than are told of.",
@@ -179,7 +215,7 @@ class Control:
             "Times that the worker ended and was started again.",
             [workers.restart_count(shard) for shard in range(len(board))],
         )
-        measured = Measured(list(board), samples, [restarts], topics)
+        measured = Measured(list(board), samples, [restarts], topics, routers)
         return (as_json if wants_json(accept) else as_prometheus)(measured)
 
     async def _list(self, query: str, prefixes: Sequence[str]) -> dict[str, object] | Refusal:
@@ -190,7 +226,7 @@ class Control:
         if isinstance(page, Refusal):
             return page
         # What metrics tell of cursors is no part of the list.
-        topics = [{key: one[key] for key in one if key not in CURSOR_FIELDS} for one in page.topics]
+        topics = [{key: one[key] for key in one if key not in CURSOR_FIELDS} for one in page.entries]
         answer: dict[str, object] = {"topics": topics}
         if page.next_cursor is not None:
             answer["next_cursor"] = page.next_cursor
@@ -216,8 +252,9 @@ def refused(refusal: Refusal, performance: dict[str, object] | None = None) -> A
     return STATUS[refusal.code], body, refusal_fields(refusal)
 
 
-def parse_list_query(query: str) -> ListQuery | Refusal:
-    sent = _parse(query)
+def parse_list_query(query: str, is_name: Callable[[str], bool] = is_topic_name) -> ListQuery | Refusal:
+    """`is_name` tells what a cursor may stand behind."""
+    sent = parse_query(query)
     if isinstance(sent, Refusal):
         return sent
     page_size = _whole_number(sent, "page_size", PAGE_SIZE)
@@ -226,28 +263,28 @@ def parse_list_query(query: str) -> ListQuery | Refusal:
     is_partial = _BOOLEANS.get(sent.get("partial", "false"))
     if is_partial is None:
         return Refusal(INVALID_REQUEST, "partial: must be true, false, 1 or 0", {"field": "partial"})
-    after = name_of_cursor(cursor) if (cursor := sent.get("cursor")) else ""
+    after = name_of_cursor(cursor, is_name) if (cursor := sent.get("cursor")) else ""
     if after is None:
         return bad_cursor()
     return ListQuery(sent.get("prefix", ""), after, min(max(page_size, 1), PAGE_SIZE_MAX), is_partial)
 
 
-def parse_metrics_query(query: str) -> ListQuery | Refusal:
-    """Of which topics there are series: the first `topics` in name order of those with `prefix`.
+def parse_metrics_query(query: str, what: str) -> ListQuery | Refusal:
+    """Of which `topics`, or `routers`, there are series: the first so many in name order, with `prefix`.
 
     Not the largest: to find those is work for each topic there is, and the series of a topic would come and
     go as others grow.
     """
-    sent = _parse(query)
+    sent = parse_query(query)
     if isinstance(sent, Refusal):
         return sent
-    count = _whole_number(sent, "topics", METRICS_TOPICS)
+    count = _whole_number(sent, what, METRICS_NAMES)
     if isinstance(count, Refusal):
         return count
     return ListQuery(sent.get("prefix", ""), "", min(max(count, 0), PAGE_SIZE_MAX), is_partial=True)
 
 
-def _parse(query: str) -> dict[str, str] | Refusal:
+def parse_query(query: str) -> dict[str, str] | Refusal:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
     except UnicodeDecodeError:

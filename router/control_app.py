@@ -122,7 +122,7 @@ class ControlApp:
         if not route.is_built or route.is_data:
             return refused(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not built yet"))
         return await self._control.answer(
-            route.operation, line.query, request.headers.get("accept", ""), prefixes
+            route.operation, match.name, line.query, request.headers.get("accept", ""), prefixes
         )
 
     def _allowed(self, match: Match, request: web.Request) -> tuple[str, ...] | Refusal:

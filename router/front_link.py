@@ -1,5 +1,6 @@
 """The front process on the link: it answers the control requests that workers forward, asks shards for their
-topics, gives watch sessions to their homes, and counts what there is over all shards.
+topics, gives watch sessions to their homes and rules of forwards to who decides about them, and counts what
+there is over all shards.
 
 What is asked of a shard for its topics is the array of `topicsd/http/topic_list.py`.
 
@@ -15,11 +16,13 @@ from typing import Any, Final
 
 import msgspec
 
-from router.control import METRICS_TYPE, Control, refused
+from router.control import METRICS_TYPE, Answer, Control, refused
+from router.forward_answers import ForwardAnswers
 from router.reserved_count import ReservedCount
 from router.watch_home import WatchHome
 from shared.board import Board
 from shared.errors import INTERNAL, Refusal
+from shared.forward_rule import decode_forward_rule, decode_topic_gone
 from shared.forwarded import Forwarded, decode_forwarded, encode_answer
 from shared.http_answer import CLOSE
 from shared.link import FRONT, NEVER_SENT, Asked, LinkKind, LinkPool, LinkServer, serve_links
@@ -31,6 +34,7 @@ logger = logging.getLogger(__name__)
 LIST_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 0.25
 
+_CHANGES: Final = frozenset({LinkKind.PUT_FORWARD, LinkKind.DELETE_FORWARD, LinkKind.REQUEST})
 _decode_topics = msgspec.msgpack.Decoder(list[dict[str, Any]]).decode
 _decode_stream = msgspec.msgpack.Decoder(tuple[int, str]).decode
 _decode_shard = msgspec.msgpack.Decoder(int).decode
@@ -55,11 +59,13 @@ class FrontLink:
         self._look_timer: asyncio.TimerHandle | None = None
         self._links = LinkPool(instance)
         self._control: Control | None = None
+        self._forwards: ForwardAnswers | None = None
         self._server: LinkServer | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
-    async def start(self, control: Control) -> None:
+    async def start(self, control: Control, forwards: ForwardAnswers) -> None:
         self._control = control
+        self._forwards = forwards
         self._server = await serve_links(self._instance, FRONT, self._serve)
         self._look()
 
@@ -84,15 +90,19 @@ class FrontLink:
         self, shard: int, prefix: str, after: str, limit: int
     ) -> list[dict[str, Any]] | None:
         """Topics of a shard in name order; None when it does not answer."""
-        answer = await self._ask(shard, LinkKind.LIST_TOPICS, _encode([prefix, after, limit]))
+        answer = await self.ask(shard, LinkKind.LIST_TOPICS, _encode([prefix, after, limit]))
         return _decode_topics(answer) if answer else None
 
     async def tell_keys(self, shard: int, api_keys: str) -> bool:
         """Whether the worker of the shard goes by these keys now."""
-        return bool(await self._ask(shard, LinkKind.KEYS, api_keys.encode()))
+        return bool(await self.ask(shard, LinkKind.KEYS, api_keys.encode()))
 
-    async def _ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
-        """The answer; None or empty when there is none."""
+    async def ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
+        """The answer; None when there is none, `NEVER_SENT` when nobody heard the question.
+
+        What changes nothing is not waited for long. For what does, a worker that hangs is waited for until it
+        is killed: then nobody does it any more.
+        """
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
         def done(answer: bytes | None) -> None:
@@ -101,7 +111,7 @@ class FrontLink:
 
         self._links.call(str(shard), kind, payload, done)
         try:
-            async with asyncio.timeout(LIST_SECONDS):
+            async with asyncio.timeout(None if kind in _CHANGES else LIST_SECONDS):
                 return await answered
         except TimeoutError:
             return None
@@ -118,8 +128,14 @@ class FrontLink:
             is_new = kind == LinkKind.ENTER_STREAM
             reply(self._enter_stream(pid, key_id) if is_new else self._leave_stream(pid, key_id))
             return
-        assert kind == LinkKind.REQUEST, f"nobody asks the front process for {kind}"
-        task = asyncio.get_running_loop().create_task(self._answer(decode_forwarded(payload), reply))
+        if kind == LinkKind.PUT_FORWARD:
+            answering = self._put_forward(payload, reply)
+        elif kind == LinkKind.TOPIC_DELETED:
+            answering = self._topic_deleted(payload, reply)
+        else:
+            assert kind == LinkKind.REQUEST, f"nobody asks the front process for {kind}"
+            answering = self._answer(decode_forwarded(payload), reply)
+        task = asyncio.get_running_loop().create_task(answering)
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
@@ -148,22 +164,46 @@ class FrontLink:
         assert self._control is not None
         try:
             answer = await self._control.answer(
-                request.operation, request.query, request.accept, request.prefixes
+                request.operation, request.name, request.query, request.accept, request.prefixes
             )
         except Exception as error:  # whatever nobody foresaw
-            error_id = secrets.token_hex(4)
-            logger.error("error %s in a forwarded request", error_id, exc_info=error)
-            answer = refused(Refusal(INTERNAL, f"an error that was not foreseen, {error_id} in the log"))
-        status, content, fields = answer
-        if isinstance(content, str):
-            fields += b"content-type: %b\r\n" % METRICS_TYPE.encode()
-        body = content.encode() if isinstance(content, str) else _encode_json(content)
-        if status == 500:
-            # Last of the fields: who asked ends its connection with it.
-            fields += CLOSE
-        reply(encode_answer(status, fields, [body]))
+            answer = _unforeseen(error)
+        reply(_rendered(answer))
+
+    async def _put_forward(self, payload: bytes, reply: Asked) -> None:
+        assert self._forwards is not None
+        try:
+            answer = await self._forwards.put(decode_forward_rule(payload))
+        except Exception as error:  # whatever nobody foresaw
+            answer = _unforeseen(error)
+        reply(_rendered(answer))
+
+    async def _topic_deleted(self, payload: bytes, reply: Asked) -> None:
+        assert self._forwards is not None
+        try:
+            names = await self._forwards.topic_gone(decode_topic_gone(payload))
+        except Exception as error:  # whatever nobody foresaw
+            _unforeseen(error)
+            names = []
+        reply(_encode(names))
+
+
+def _unforeseen(error: Exception) -> Answer:
+    error_id = secrets.token_hex(4)
+    logger.error("error %s in a forwarded request", error_id, exc_info=error)
+    return refused(Refusal(INTERNAL, f"an error that was not foreseen, {error_id} in the log"))
+
+
+def _rendered(answer: Answer) -> bytes:
+    status, content, fields = answer
+    if isinstance(content, str):
+        fields += b"content-type: %b\r\n" % METRICS_TYPE.encode()
+    body = content.encode() if isinstance(content, str) else _encode_json(content)
+    if status == 500:
+        # Last of the fields: who asked ends its connection with it.
+        fields += CLOSE
+    return encode_answer(status, fields, [body])
 
 
 def _refusal_answer(refusal: Refusal) -> bytes:
-    status, content, fields = refused(refusal)
-    return encode_answer(status, fields, [_encode_json(content)])
+    return _rendered(refused(refusal))

@@ -1,6 +1,6 @@
 """The numbers of the server as Prometheus text and as JSON.
 
-The series are bounded: by the shards, and by as many topics as were asked for.
+The series are bounded: by the shards, and by as many topics and routes as were asked for.
 
 Must not know: HTTP, where a number comes from.
 """
@@ -27,6 +27,7 @@ CURSOR_SERIES: Final = (
     ("topics_cursor_lag_bytes", "lag_bytes", "Their bytes."),
     ("topics_cursor_lag_seconds", "lag_seconds", "The age of the oldest of them."),
 )
+FORWARDED: Final = ("topics_router_forwarded_total", "forwarded_total", "Copies that a route has made.")
 # A mean of shares and flags would be no share: of those one shard stands for all.
 _LEAST: Final = ("topics_recovery_progress", "topics_shard_ready")
 _MOST: Final = (
@@ -67,6 +68,8 @@ class Measured(NamedTuple):
     by_shard: Sequence[ShardSample]
     topics: Sequence[Mapping[str, Any]]
     """As a list of topics has them."""
+    routers: Sequence[Mapping[str, Any]]
+    """As a list of routes has them."""
 
 
 def as_prometheus(measured: Measured) -> str:
@@ -91,6 +94,10 @@ def as_prometheus(measured: Measured) -> str:
             # A name has no character that would have to be escaped.
             lines += [f'{name}{{topic="{topic["topic"]}"}} {topic[field]}' for topic in measured.topics]
     lines += _cursor_lines(measured.topics)
+    if measured.routers:
+        name, field, text = FORWARDED
+        lines += _header(name, "counter", text)
+        lines += [f'{name}{{router="{router["router"]}"}} {router[field]}' for router in measured.routers]
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +124,9 @@ def as_json(measured: Measured) -> dict[str, object]:
             told[histogram.name] = series.get("", series)
     fields = ("topic", *_TOPIC_FIELDS, "cursors")
     topics = [{field: one[field] for field in fields if field in one} for one in measured.topics]
-    return {**found, "shards": by_shard, "topics": topics}
+    field = FORWARDED[1]
+    routers = [{"router": one["router"], field: one[field]} for one in measured.routers]
+    return {**found, "shards": by_shard, "topics": topics, "routers": routers}
 
 
 def _read(slots: Sequence[Slot]) -> Iterator[ShardSample]:

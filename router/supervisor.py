@@ -38,6 +38,8 @@ from router.control import Control
 from router.control_app import ControlApp
 from router.control_connections import ControlConnections
 from router.first_line import Placer
+from router.forward_answers import ForwardAnswers
+from router.forward_control import ForwardControl
 from router.front import Front
 from router.front_link import FrontLink
 from router.key_reload import KeyReload, LoadSettings
@@ -135,7 +137,7 @@ class _Supervisor:
         self._board = Board.create(self._shard_count)
         self._build()
         await self._app.start()
-        await self._link.start(self._control)
+        await self._link.start(self._control, self._forwards)
         self._pool.start()
         if self._acceptors is None:
             self._accept_loop.open(self._listeners.sockets)
@@ -186,8 +188,10 @@ class _Supervisor:
         self._link = FrontLink(
             self._instance, self._board, topics, streams, WatchHome(self._pool.doors, sessions)
         )
+        forwards = ForwardControl(self._pool.doors, self._board, self._link.ask, settings.max_routers)
+        self._forwards = ForwardAnswers(forwards, clock)
         self._control = Control(
-            self._pool, clock, program_version(), self._link.list_shard, self._front_counts
+            self._pool, clock, program_version(), self._link.list_shard, self._forwards, self._front_counts
         )
         self._app = ControlApp(self._control, parse_keys(settings.api_keys), settings.probe_auth)
         placer = Placer(WatchIds(bytes.fromhex(self._instance), self._shard_count))

@@ -1,6 +1,6 @@
-"""One list of all topics out of the lists of the shards, in name order, page by page.
+"""One list of all topics, or of all routes, out of the lists of the shards, in name order, page by page.
 
-Each shard is asked for one topic more than the page has, from the last name of the page before: what the
+Each shard is asked for one entry more than the page has, from the last name of the page before: what the
 smallest names of all are is known without any shard telling all that it has, so the cost of a page does not
 grow with the number of topics. A shard that does not answer is named, never passed over in silence.
 
@@ -24,6 +24,9 @@ from shared.names import is_topic_name
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 1000
 
+TOPIC: Final = "topic"
+"""What the name is called in an entry of the list of topics."""
+
 TopicList = list[dict[str, Any]] | None
 """None when the shard does not answer."""
 ListShard = Callable[[int, str, str, int], Awaitable[TopicList]]
@@ -38,13 +41,17 @@ class ListQuery(NamedTuple):
 
 
 class Page(NamedTuple):
-    topics: list[dict[str, Any]]
+    entries: list[dict[str, Any]]
     next_cursor: str | None
     missing_shards: list[int]
 
 
 async def list_page(
-    list_shard: ListShard, shard_count: int, query: ListQuery, prefixes: Sequence[str] = ()
+    list_shard: ListShard,
+    shard_count: int,
+    query: ListQuery,
+    prefixes: Sequence[str] = (),
+    name_field: str = TOPIC,
 ) -> Page | Refusal:
     """`prefixes` are those of the key that asks; none are all names."""
     found: list[dict[str, Any]] = []
@@ -61,13 +68,13 @@ async def list_page(
                 missing.add(shard)
             else:
                 merged += one
-        merged.sort(key=lambda topic: str(topic["topic"]))
+        merged.sort(key=lambda entry: str(entry[name_field]))
         found += merged[:wanted]
     if missing and not query.is_partial:
         return _missing(sorted(missing))
-    topics = found[: query.page_size]
+    entries = found[: query.page_size]
     is_last = len(found) <= query.page_size
-    return Page(topics, None if is_last else cursor_after(str(topics[-1]["topic"])), sorted(missing))
+    return Page(entries, None if is_last else cursor_after(str(entries[-1][name_field])), sorted(missing))
 
 
 def narrowed(prefix: str, allowed: Sequence[str]) -> list[str]:
@@ -90,13 +97,13 @@ def cursor_after(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
 
 
-def name_of_cursor(cursor: str) -> str | None:
+def name_of_cursor(cursor: str, is_name: Callable[[str], bool] = is_topic_name) -> str | None:
     """None for what `cursor_after` never made."""
     try:
         name = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         return None
-    return name if is_topic_name(name) and cursor_after(name) == cursor else None
+    return name if is_name(name) and cursor_after(name) == cursor else None
 
 
 def bad_cursor() -> Refusal:
@@ -109,5 +116,5 @@ def _meet(one: str, other: str) -> bool:
 
 def _missing(shards: list[int]) -> Refusal:
     told = ", ".join(map(str, shards))
-    message = f"the list lacks the topics of shard {told}; with partial=true it is answered as it is"
+    message = f"the list lacks what shard {told} has; with partial=true it is answered as it is"
     return Refusal(NOT_READY, message, {"missing_shards": shards}, retry_after_ms=1000)

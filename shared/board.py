@@ -168,6 +168,9 @@ class Slot:
     leases_in_flight = _Word(40)
     """Of all queues; a lease that ran out counts until somebody looks."""
 
+    forwards = _Word(59)
+    """Rules by which records are copied into topics of the shard."""
+
     accepted_total = _Word(62)
     """Of an acceptor, as the next."""
     refused_total = _Word(63)

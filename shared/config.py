@@ -209,6 +209,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 100_000
 
+    max_routers: Annotated[
+        int,
+        Setting(
+            help="Routes between topics that may exist; 0 is unlimited.",
+            unit="routes",
+            minimum=0,
+            maximum=1_000_000,
+        ),
+    ] = 10_000
+
     max_total_bytes: Annotated[
         int,
         Setting(

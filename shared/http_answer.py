@@ -5,7 +5,7 @@ Must not know: who asked, sockets.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -42,6 +42,7 @@ REASONS: Final = {
 CLOSE: Final = b"connection: close\r\n"
 
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def refusal_body(refusal: Refusal) -> dict[str, object]:
@@ -57,6 +58,19 @@ def error_of(refusal: Refusal) -> dict[str, object]:
     if detail:
         error["detail"] = detail
     return error
+
+
+def refusal_in(body: bytes) -> Refusal:
+    """The refusal that another process has told.
+
+    >>> one = Refusal("throttled", "too much", {"limit": "max_topics"}, retry_after_ms=200)
+    >>> refusal_in(_encode(refusal_body(one))) == one
+    True
+    """
+    error = _decode(body)["error"]
+    detail = dict(error.get("detail", {}))
+    retry_after_ms = detail.pop("retry_after_ms", None)
+    return Refusal(error["code"], error["message"], detail or None, retry_after_ms)
 
 
 def refusal_fields(refusal: Refusal) -> bytes:

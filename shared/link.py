@@ -71,6 +71,14 @@ class LinkKind(IntEnum):
     """Of the front process: whether there may be one more stream."""
     LEAVE_STREAM = 12
     """Of the front process: to know that a stream is over."""
+    PUT_FORWARD = 20
+    """Of the front process: to make a rule of a forward, or to change it; of a worker: to keep it."""
+    DELETE_FORWARD = 21
+    """Of a worker: to keep the rule of that name no longer."""
+    LIST_FORWARDS = 22
+    """Of a worker: what rules it keeps."""
+    TOPIC_DELETED = 23
+    """Of the front process: to end the rules from and into a topic."""
 
 
 # As plain numbers: the members of an IntEnum are looked up and packed at several times the price.

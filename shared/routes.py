@@ -1,7 +1,8 @@
 """Every route of the API in one table, and which process answers it.
 
 A route is `data` when a worker answers it: that of the shard which owns the topic, or the watch session, in
-the path, or any worker where there is none. The others are `control` and answered by the front process. A
+the path, or any worker where there is none (it reads the body, and asks the front process itself). The others
+are `control` and answered by the front process. A
 path is split as it was sent; each segment is decoded once and never split again, so `%2F` is a character of
 a name, which no name can have.
 
@@ -17,6 +18,7 @@ from shared.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusa
 
 TOPIC: Final = ":topic"
 WATCH_ID: Final = ":wid"
+ROUTER: Final = ":router"
 
 
 class Route(NamedTuple):
@@ -76,10 +78,10 @@ _WRITTEN: Final[tuple[Route, ...]] = (
     Route("POST", "/v0/topics/:topic/extend", "extend", _scopes("write"), is_data=True),
     Route("POST", "/v0/topics/:topic/redrive", "redrive", _scopes("admin"), is_data=True),
     Route("GET", "/v0/topics/:topic/work", "work", _scopes("read write"), is_data=True, is_stream=True),
-    Route("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False, is_built=False),
-    Route("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=False, is_built=False),
-    Route("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False, is_built=False),
-    Route("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False, is_built=False),
+    Route("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False),
+    Route("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=True),
+    Route("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False),
+    Route("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False),
     Route("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
     Route("GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True),
     Route("GET", "/v0/ws", "web_socket", _scopes(""), is_data=True, takes_token=True, is_upgrade=True),

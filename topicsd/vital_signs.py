@@ -46,6 +46,7 @@ class VitalSigns:
         slot.topics_ephemeral, slot.topics_memory = by_class["ephemeral"], by_class["memory"]
         slot.topics_disk, slot.topics_fsync = by_class["disk"], by_class["fsync"]
         slot.queue_topics = state.totals.queue_count
+        slot.forwards = len(state.forwards)
         slot.leases_in_flight = state.totals.leases_in_flight
         slot.records_live = state.totals.live_count
         slot.bytes_live = state.totals.live_bytes

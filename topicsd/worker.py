@@ -36,6 +36,7 @@ from topicsd.http.call import Call
 from topicsd.http.caps import Caps
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.fast_lane import FastLane
+from topicsd.http.forward_rules import FORWARDS
 from topicsd.http.handlers import Handlers
 from topicsd.http.known_heads import KnownHeads
 from topicsd.http.patience import Connection
@@ -209,6 +210,8 @@ class Worker:
             list_topics(self._shard.state, payload, asked)
         elif kind in WATCHING:
             self._dispatch.watching.answer_link(kind, payload, asked)
+        elif kind in FORWARDS:
+            self._dispatch.forward_rules.answer_link(kind, payload, asked)
         elif kind == LinkKind.KEYS:
             self._dispatch.keys = parse_keys(payload.decode())
             asked(b"taken")

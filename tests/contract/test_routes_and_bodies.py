@@ -97,15 +97,6 @@ def test_a_method_that_a_path_does_not_have_is_405_with_those_that_it_has(
         assert method in answer.message
 
 
-NOT_BUILT = [("GET", "/v0/routers"), ("PUT", "/v0/routers/a>b"), ("DELETE", "/v0/routers/r")]
-
-
-@pytest.mark.parametrize(("method", "path"), NOT_BUILT)
-def test_what_is_not_built_says_so(client: AnyClient, method: str, path: str) -> None:
-    body = b"{}" if method in ("POST", "PUT") else None
-    assert _is(client.ask(method, path, body), 501, "not_implemented")
-
-
 @pytest.mark.parametrize("value", ["yes", "", "TRUE", "2", "nul%00"])
 @pytest.mark.parametrize(
     ("method", "name", "body"),

@@ -27,6 +27,8 @@ from router.control import Control
 from router.control_app import ControlApp
 from router.control_connections import ControlConnections
 from router.first_line import Placer
+from router.forward_answers import ForwardAnswers
+from router.forward_control import ForwardControl
 from router.front import Front
 from router.listening import open_listeners, port_of
 from router.process_pool import PoolTimes
@@ -37,6 +39,7 @@ from shared.auth import parse_keys
 from shared.board import Board
 from shared.clock import SystemClock
 from shared.config import Settings
+from shared.link import NEVER_SENT, LinkKind
 from shared.log_setup import set_up_logging
 from shared.watch_id import WatchIds
 
@@ -83,6 +86,10 @@ async def no_topics(shard: int, prefix: str, after: str, limit: int) -> list[dic
     return []
 
 
+async def no_answer(shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
+    return NEVER_SENT
+
+
 class FrontStage:
     def __init__(
         self,
@@ -105,7 +112,8 @@ class FrontStage:
             lambda shard, handed: self.front.returned(shard, handed),
             times,
         )
-        self.control = Control(self.pool, clock, "0.0.0", list_shard)
+        forwards = ForwardAnswers(ForwardControl(self.pool.doors, self.board, no_answer, 0), clock)
+        self.control = Control(self.pool, clock, "0.0.0", list_shard, forwards)
         self.app = ControlApp(self.control, parse_keys(api_keys), probes_need_key=False)
         placer = Placer(WatchIds(b"front-stage-----", shard_count))
         self.controls = ControlConnections(self.app, placer, lambda *given: self.front.place(*given))

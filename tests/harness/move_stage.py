@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 
 from shared.errors import IN_DOUBT, Refusal
+from shared.http_head import NO_FIELDS
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, Told
 from topicsd.http.call import Call
 from topicsd.http.dead_letters import DeadLetters
-from topicsd.http.dispatch import NO_FIELDS
 from topicsd.http.handlers import Handlers
 from topicsd.http.redrive import Redrives
 

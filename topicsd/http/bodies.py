@@ -27,9 +27,12 @@ from topicsd.engine.copy_stamp import STAMP_KEY
 from topicsd.engine.encode_records import refuse_lengths
 from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord, Producer
 from topicsd.http.large_bodies import control_look, look_at_append, needs_look
+from topicsd.http.tag_match import parse_match
 
 T = TypeVar("T")
 Consistency = Literal["eventual", "strong"]
+Guarantee = Literal["at_least_once", "exactly_once"]
+Beginning = Literal["head", "earliest"]
 
 META_KEYS_MAX = 64
 TOLD_MAX = 240
@@ -42,6 +45,8 @@ CHOICES: Final = {
     "discard": get_args(Discard),
     "durability": get_args(Durability),
     "consistency": get_args(Consistency),
+    "guarantee": get_args(Guarantee),
+    "from": get_args(Beginning),
 }
 
 
@@ -206,18 +211,10 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
 
 
 def delete_request(before_seq: int | None, match: str | list[str] | None) -> DeleteRequest | Refusal:
-    """`match` is a tag, or `["tag", "Eq", tag]`, or `["tag", "Glob", prefix + "*"]`."""
     if match is None:
         return DeleteRequest(before_seq)
-    if isinstance(match, str):
-        return DeleteRequest(before_seq, match)
-    if len(match) == 3 and match[0] == "tag":
-        if match[1] == "Eq":
-            return DeleteRequest(before_seq, match[2])
-        if match[1] == "Glob" and match[2].endswith("*") and "*" not in match[2][:-1]:
-            return DeleteRequest(before_seq, match[2][:-1], is_prefix=True)
-    message = 'match: must be a tag, ["tag","Eq",tag] or ["tag","Glob",prefix] with one * at its end'
-    return Refusal(INVALID_REQUEST, message, {"field": "match"})
+    found = parse_match("match", match)
+    return found if isinstance(found, Refusal) else DeleteRequest(before_seq, found.tag, found.is_prefix)
 
 
 def decode_cursor(body: bytes) -> CursorBody | Refusal:

@@ -20,10 +20,11 @@ from shared.http_head import Fields
 from shared.link import Asked, LinkPool
 from shared.names import topic_id
 from shared.placement import shard_of
-from shared.routes import TOPIC, WATCH_ID, Match, Route
+from shared.routes import ROUTER, TOPIC, WATCH_ID, Match, Route
 from topicsd.engine.queue_claim import drain_claims
 from topicsd.http.call import Call
 from topicsd.http.dead_letters import DeadLetters
+from topicsd.http.forward_rules import ForwardRules
 from topicsd.http.forwarding import STREAMS, Forwarder, in_doubt
 from topicsd.http.handlers import Handlers
 from topicsd.http.in_flight import InFlight
@@ -71,6 +72,8 @@ class Dispatch:
         self.watching = Watching(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
         state, watching = handlers.shard.state, self.watching
         self._working = WorkOpen(state, settings, handlers.loop, watching.permits, watching.count_stream)
+        self.forward_rules = ForwardRules(state, settings, links, peers is not None)
+        handlers.topic_gone = self.forward_rules.topic_gone
         counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
         self._in_flight = InFlight(settings.max_inflight_per_key, *counts)
         self._probes_need_key = settings.probe_auth
@@ -147,6 +150,8 @@ class Dispatch:
             self.open_socket(call, key)
         elif route.is_stream:
             self._open_stream(route.operation, call, key)
+        elif route.variable == ROUTER:
+            self.forward_rules.put(call, key)
         else:
             self.watching.creating.create(call, key)
 

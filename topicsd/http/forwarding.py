@@ -50,6 +50,7 @@ WRITES: Final = frozenset(
         "dead_letter",
         "bring_back",
         "redrive",
+        "delete_router",
     }
 )
 STREAMS: Final = frozenset({"watch", "work"})
@@ -190,20 +191,25 @@ class Foreign:
     # -- what the client is told ---------------------------------------------------------------------------
 
     def _not_reached(self) -> Refusal:
-        told = "the front process" if self._owner is None else f"shard {self._owner}"
-        return Refusal(NOT_READY, f"{told} does not answer", _shard(self._owner), RETRY_AFTER_MS)
+        return Refusal(
+            NOT_READY, f"{_named(self._owner)} does not answer", _shard(self._owner), RETRY_AFTER_MS
+        )
 
     def _in_doubt(self) -> Refusal:
         return in_doubt(self._asked.operation, self._owner, self._is_keyed())
 
 
 def in_doubt(operation: str, owner: int | None, is_keyed: bool) -> Refusal:
-    message = f"shard {owner} went away before it answered: this may have been done, or not"
+    message = f"{_named(owner)} went away before it answered: this may have been done, or not"
     if is_keyed:
         message += "; send it again with the same idempotency key"
     elif operation == "append":
         message += "; with an idempotency key it could be sent again without harm"
     return Refusal(IN_DOUBT, message, _shard(owner), RETRY_AFTER_MS)
+
+
+def _named(owner: int | None) -> str:
+    return "the front process" if owner is None else f"shard {owner}"
 
 
 def _shard(owner: int | None) -> dict[str, object] | None:

@@ -48,7 +48,7 @@ from topicsd.http.patience import (
     Outflow,
     is_too_slow,
 )
-from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX
+from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
 
 # With a stream on it a connection that is not read is kept until the stream has given it up.
 STREAMS_PATIENCE_SECONDS: Final = CLOGGED_SECONDS_MAX + PATIENCE_SECONDS

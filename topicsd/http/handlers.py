@@ -6,6 +6,7 @@ Must not know: sockets, lanes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -44,6 +45,13 @@ WITHOUT_BODY = frozenset({"topic_state", "delete_topic", "list_cursors", "cursor
 
 _decode_stamped = msgspec.json.Decoder(StampedAppend).decode
 
+TopicGone = Callable[[str, int, Callable[[list[str]], None]], None]
+
+
+def nobody_is_told(name: str, epoch: int, told: Callable[[list[str]], None]) -> None:
+    told([])
+
+
 # What a record of the log has beside its data, about.
 FRAME_BYTES = 64
 
@@ -59,6 +67,8 @@ class Handlers:
         self.monotonic = shard.state.clock.monotonic
         self.body_bytes_max = settings.max_body_bytes
         self.counts = RequestCounts()
+        self.topic_gone: TopicGone = nobody_is_told
+        """Told of a topic that was deleted, and its epoch; tells what forwards go with it."""
         queues = QueueHandlers(shard.state, settings, self.performance)
         diff = Diff(shard.state, settings, loop, self.counts)
         self._table = {
@@ -252,15 +262,23 @@ class Handlers:
             call.refuse(if_empty)
             return
 
+        topic = self._topics.get(call.name)
+
         def told(answer: TopicDeleted) -> None:
+            # In the next turn: what waited for the name may make it anew in this one.
+            self.loop.call_soon(self._caps.publish)
+            if topic is None or not answer.deleted:
+                gone(answer, [])
+            else:
+                self.topic_gone(answer.topic, topic.epoch, reply_of(call, partial(gone, answer)))
+
+        def gone(answer: TopicDeleted, names: list[str]) -> None:
             body = {
                 "topic": answer.topic,
                 "deleted": answer.deleted,
-                "routers_removed": [],
+                "routers_removed": sorted({*answer.forwards, *names}),
                 "performance": self.performance(call),
             }
-            # In the next turn: what waited for the name may make it anew in this one.
-            self.loop.call_soon(self._caps.publish)
             call.send(encode(body))
 
         delete_topic(self.shard.state, call.name, if_empty, reply_of(call, told))

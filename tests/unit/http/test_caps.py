@@ -10,6 +10,7 @@ import pytest
 
 from shared.auth import Key, parse_keys
 from shared.board import WorkerState
+from shared.forward_rule import encode_forward
 from shared.link import FRONT, NEVER_SENT, LinkKind
 from tests.harness.one_lane import HOME, SHARDS, OneLane, append, look, request
 from tests.harness.small_board import SmallBoard
@@ -119,8 +120,12 @@ def test_a_deletion_is_on_the_board_when_its_turn_is_over(near: Capped) -> None:
     near.links.asked[0][3](GRANTED)
     near.told()
     near.receive(request("DELETE", f"/v0/topics/{HOME}", b""))
-    assert near.told()[0][0] == 200
+    assert near.told() == []
     assert near.here.topics == 0
+    # The front process is told, and knows what forwards went with it.
+    assert near.links.asked[-1][:2] == (FRONT, LinkKind.TOPIC_DELETED)
+    near.links.asked[-1][3](encode_forward(["a>b", "r"]))
+    assert near.told()[0][1]["routers_removed"] == ["a>b", "r"]
 
 
 def test_far_from_the_cap_nobody_is_asked(made: list[Capped]) -> None:

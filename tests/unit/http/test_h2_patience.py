@@ -10,7 +10,7 @@ from tests.harness.one_lane import HOME, OneLane
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.h2_lane import STREAMS_PATIENCE_SECONDS, H2Lane
 from topicsd.http.patience import PATIENCE_SECONDS
-from topicsd.live.sse_stream import CLOGGED_SECONDS_MAX
+from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
 
 
 def clogged_on(path: str) -> tuple[OneLane, H2Lane, RecordingTransport]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from router.control import METRICS_TYPE, Control, parse_list_query, wants_json
 from router.metrics_table import FrontCounts
-from router.topic_list import ListQuery, cursor_after
+from router.topic_list import ListQuery, Page, cursor_after
 from shared.board import Board, WorkerState
 from shared.errors import Refusal
 from shared.histogram import Histogram
@@ -50,8 +50,10 @@ class Asked:
         self.topics = ["t0"]
         """All of shard 0."""
         self.control = Control(
-            self.workers, self.clock, "1.2.3", self.list_shard, lambda: FrontCounts(accepted=9)
+            self.workers, self.clock, "1.2.3", self.list_shard, self, lambda: FrontCounts(accepted=9)
         )
+        self.routers: list[str] = []
+        """All of shard 0."""
 
     async def list_shard(
         self, shard: int, prefix: str, after: str, limit: int
@@ -63,8 +65,17 @@ class Asked:
             for name in (self.topics if shard == 0 else [])[:limit]
         ]
 
+    async def answer(
+        self, operation: str, name: str, query: str, prefixes: Sequence[str]
+    ) -> dict[str, object] | Refusal:
+        return {"asked": [operation, name, query, list(prefixes)]}
+
+    async def page(self, asked: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = "") -> Page:
+        found = [{"router": name, "forwarded_total": 7} for name in self.routers][: asked.page_size]
+        return Page(list(found), "more" if len(found) < len(self.routers) else None, [])
+
     def __call__(self, operation: str, query: str = "", accept: str = "") -> tuple[int, Any]:
-        status, content, fields = asyncio.run(self.control.answer(operation, query, accept))
+        status, content, fields = asyncio.run(self.control.answer(operation, "a>b", query, accept))
         assert (b"retry-after: 1\r\n" in fields) == (status == 503)
         if isinstance(content, dict):
             assert "performance" in content
@@ -245,8 +256,30 @@ def test_metrics_do_not_wait_for_a_shard_that_is_away(ask: Asked) -> None:
 
 
 def test_a_wrong_number_of_topics_is_refused(ask: Asked) -> None:
-    status, told = ask("metrics", "topics=all")
-    assert (status, told["error"]["code"]) == (400, "invalid_request")
+    for query in ("topics=all", "routers=all"):
+        status, told = ask("metrics", query)
+        assert (status, told["error"]["code"]) == (400, "invalid_request")
+
+
+def test_so_many_routes_have_series_of_their_own(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.READY)
+    ask.workers.board.slot(1).forwards = 3
+    ask.routers = ["a>b", "r", "s"]
+    _, text = ask("metrics", "routers=2")
+    assert 'topics_routers{shard="1"} 3\n' in text
+    found = re.findall(r'^topics_router_forwarded_total\{router="(.+)"\} 7$', text, re.MULTILINE)
+    assert found == ["a>b", "r"]
+    assert "\ntopics_router_metrics_truncated 1\n" in text
+    assert parse(text)["topics_router_forwarded_total"].total() == 14
+    told = ask("metrics", "", "application/json")[1]
+    assert told["routers"] == [{"router": name, "forwarded_total": 7} for name in ask.routers]
+    assert told["topics_router_metrics_truncated"] == 0
+    assert "topics_router_forwarded_total" not in ask("metrics", "routers=0")[1]
+
+
+def test_routes_are_asked_of_who_knows_them(ask: Asked) -> None:
+    for operation in ("list_routers", "router_state", "delete_router"):
+        assert ask(operation, "x=y")[1]["asked"] == [operation, "a>b", "x=y", []]
 
 
 def test_topics_are_told_by_class(ask: Asked) -> None:
@@ -273,7 +306,7 @@ def test_metrics_as_text_and_as_json_tell_the_same(ask: Asked) -> None:
     told = ask("metrics", accept="application/json")[1]
     of_topics = {name for name in families if name.startswith("topics_topic_") and name not in told}
     assert of_topics == {f"topics_topic_{name}" for name in ("head_seq", "earliest_seq", "records", "bytes")}
-    assert set(families) - of_topics == set(told) - {"performance", "shards", "topics"}
+    assert set(families) - of_topics == set(told) - {"performance", "shards", "topics", "routers"}
     for name in set(families) - of_topics:
         for (line, labels), value in families[name].series.items():
             label = dict(labels)
@@ -382,5 +415,5 @@ def test_a_query_is_clamped_and_decoded_once(query: str, parsed: ListQuery) -> N
 
 
 def test_what_is_not_built_says_so(ask: Asked) -> None:
-    status, told = ask("put_router")
+    status, told = ask("browse")
     assert (status, told["error"]["code"]) == (501, "not_implemented")

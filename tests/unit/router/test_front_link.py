@@ -20,7 +20,10 @@ from router.reserved_count import ReservedCount
 from router.watch_home import WatchHome
 from shared.board import Board, WorkerState
 from shared.errors import Refusal
-from shared.link import FRONT, LinkKind, LinkPool, serve_links
+from shared.forward_rule import ForwardRule, TopicGone, decode_names, encode_forward
+from shared.forwarded import decode_answer
+from shared.http_answer import CLOSE
+from shared.link import FRONT, NEVER_SENT, LinkKind, LinkPool, serve_links
 from shared.stream_count import StreamCount
 from shared.watch_request import WatchRequest, encode_watch_request
 from tests.harness.whole_server import name_on
@@ -44,12 +47,28 @@ class Doors:
 class Control:
     """Says what it was asked."""
 
-    async def answer(self, operation: str, query: str, accept: str, prefixes: Sequence[str] = ()) -> Answer:
+    async def answer(
+        self, operation: str, name: str, query: str, accept: str, prefixes: Sequence[str] = ()
+    ) -> Answer:
         if operation == "broken":
             raise ZeroDivisionError
         if operation == "metrics":
             return 200, "topics 1\n", b""
-        return 503, {"asked": [operation, query, accept]}, b"retry-after: 1\r\n"
+        return 503, {"asked": [operation, name, query, accept]}, b"retry-after: 1\r\n"
+
+
+class Forwards:
+    """Says what it was told."""
+
+    async def put(self, rule: ForwardRule) -> Answer:
+        if rule.name == "broken":
+            raise ZeroDivisionError
+        return 201, {"put": [rule.name, rule.source, rule.dest]}, b""
+
+    async def topic_gone(self, gone: TopicGone) -> list[str]:
+        if gone.name == "broken":
+            raise ZeroDivisionError
+        return [gone.name, str(gone.epoch)]
 
 
 def run(play: Callable[[FrontLink, str], Coroutine[Any, Any, None]]) -> None:
@@ -61,7 +80,7 @@ def run(play: Callable[[FrontLink, str], Coroutine[Any, Any, None]]) -> None:
             for counted in (reserved_count.TOPICS, reserved_count.WATCH_SESSIONS)
         )
         link = FrontLink(instance, board, topics, StreamCount(1, 0), WatchHome(Doors(board), sessions))
-        await link.start(Control())  # type: ignore[arg-type]
+        await link.start(Control(), Forwards())  # type: ignore[arg-type]
         try:
             await play(link, instance)
         finally:
@@ -89,7 +108,7 @@ def test_a_forwarded_request_is_answered_as_any_other() -> None:
     async def play(link: FrontLink, instance: str) -> None:
         status, fields, body = await forward(instance, "list_topics")
         assert (status, fields) == (503, b"retry-after: 1\r\n")
-        assert json.loads(body) == {"asked": ["list_topics", "a=b", "*/*"]}
+        assert json.loads(body) == {"asked": ["list_topics", "", "a=b", "*/*"]}
 
     run(play)
 
@@ -197,5 +216,46 @@ def test_streams_are_counted_and_those_of_a_process_that_is_gone_are_given_back(
         assert [await enter(instance, 11), await enter(instance, 10)] == ["", "max_sse_connections"]
         link._board.slot(1).pid = 0
         assert await enter(instance, 10) == ""
+
+    run(play)
+
+
+# -- rules of forwards -------------------------------------------------------------------------------------
+
+
+def test_a_rule_is_decided_about_and_the_answer_is_as_of_any_request() -> None:
+    async def play(link: FrontLink, instance: str) -> None:
+        for name, status in (("a>b", 201), ("broken", 500)):
+            rule = encode_forward(ForwardRule(name, "a", "b"))
+            answer = decode_answer(await ask(instance, LinkKind.PUT_FORWARD, rule))
+            assert answer.status == status
+            assert answer.fields.endswith(CLOSE) == (status == 500)
+        told = decode_answer(await ask(instance, LinkKind.PUT_FORWARD, encode_forward(ForwardRule(*"rab"))))
+        assert json.loads(told.body) == {"put": ["r", "a", "b"]}
+
+    run(play)
+
+
+def test_a_topic_that_is_gone_takes_its_rules_along() -> None:
+    async def play(link: FrontLink, instance: str) -> None:
+        for name, names in (("a", ["a", "7"]), ("broken", [])):
+            gone = encode_forward(TopicGone(name, 7))
+            assert decode_names(await ask(instance, LinkKind.TOPIC_DELETED, gone)) == names
+
+    run(play)
+
+
+def test_what_changes_something_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_link, "LIST_SECONDS", 0.02)
+
+    async def play(link: FrontLink, instance: str) -> None:
+        loop = asyncio.get_running_loop()
+        worker = await serve_links(
+            instance, "0", lambda kind, payload, reply: loop.call_later(0.2, reply, b"late") and None
+        )
+        assert await link.ask(0, LinkKind.LIST_FORWARDS, b"") is None
+        assert await link.ask(0, LinkKind.PUT_FORWARD, b"") == b"late"
+        worker.close()
+        assert await link.ask(1, LinkKind.PUT_FORWARD, b"") == NEVER_SENT
 
     run(play)

@@ -48,8 +48,8 @@ class Shards:
         while after is not None:
             page = self.page(prefix, after, size, keys=keys)
             assert isinstance(page, Page)
-            assert len(page.topics) <= size
-            names += [topic["topic"] for topic in page.topics]
+            assert len(page.entries) <= size
+            names += [topic["topic"] for topic in page.entries]
             after = None if page.next_cursor is None else name_of_cursor(page.next_cursor)
             assert page.next_cursor is None or after == names[-1]
         return names
@@ -73,7 +73,7 @@ def test_a_key_sees_the_names_of_its_prefixes(size: int, prefix: str) -> None:
 def test_a_full_last_page_has_no_cursor() -> None:
     page = Shards(2).page("B", size=40)
     assert isinstance(page, Page)
-    assert (len(page.topics), page.next_cursor) == (40, None)
+    assert (len(page.entries), page.next_cursor) == (40, None)
 
 
 def test_a_page_costs_a_page_of_each_shard() -> None:
@@ -95,7 +95,7 @@ def test_a_partial_list_says_what_it_lacks() -> None:
     assert isinstance(page, Page)
     assert page.missing_shards == [1]
     names = [name for name in NAMES if shard_of(topic_id(name), 3) != 1 and name.startswith(("a", "b"))]
-    assert [topic["topic"] for topic in page.topics] == names[:100]
+    assert [topic["topic"] for topic in page.entries] == names[:100]
 
 
 @pytest.mark.parametrize(

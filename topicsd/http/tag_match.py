@@ -1,0 +1,31 @@
+"""Which records are meant, by their tag: `"X"`, `["tag","Eq","X"]` or `["tag","Glob","X*"]`.
+
+Must not know: what is done with them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shared.errors import INVALID_REQUEST, Refusal
+
+
+class TagMatch(NamedTuple):
+    tag: str
+    is_prefix: bool
+
+
+def parse_match(field: str, match: str | list[str]) -> TagMatch | Refusal:
+    """
+    >>> parse_match("filter", ["tag", "Glob", "new.*"])
+    TagMatch(tag='new.', is_prefix=True)
+    """
+    if isinstance(match, str):
+        return TagMatch(match, is_prefix=False)
+    if len(match) == 3 and match[0] == "tag":
+        if match[1] == "Eq":
+            return TagMatch(match[2], is_prefix=False)
+        if match[1] == "Glob" and match[2].endswith("*") and "*" not in match[2][:-1]:
+            return TagMatch(match[2][:-1], is_prefix=True)
+    message = f'{field}: must be a tag, ["tag","Eq",tag] or ["tag","Glob",prefix] with one * at its end'
+    return Refusal(INVALID_REQUEST, message, {"field": field})
