@@ -119,8 +119,8 @@ class ControlApp:
         if isinstance(prefixes, Refusal):
             return refused(prefixes)
         route = match.route
-        if not route.is_built or route.is_data:
-            return refused(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not built yet"))
+        if route.is_data:
+            return refused(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not answered here"))
         return await self._control.answer(
             route.operation, match.name, line.query, request.headers.get("accept", ""), prefixes
         )

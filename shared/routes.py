@@ -29,8 +29,6 @@ class Route(NamedTuple):
     is_data: bool
     is_open: bool = False
     """Needs no key."""
-    is_built: bool = True
-    """False is answered `501 not_implemented`."""
     is_stream: bool = False
     """The answer does not end. Connections move to the process that has what is streamed."""
     is_upgrade: bool = False
@@ -40,7 +38,7 @@ class Route(NamedTuple):
     variable: str = ""
     """The segment of the pattern that begins with a colon, if there is one."""
     is_plain: bool = True
-    """It is built, about one topic and no stream: the table of handlers has it."""
+    """It is about one topic and no stream: the table of handlers has it."""
 
 
 class Match(NamedTuple):
@@ -95,7 +93,7 @@ _WRITTEN: Final[tuple[Route, ...]] = (
 
 def _completed(route: Route) -> Route:
     variable = next((part for part in route.pattern.split("/") if part.startswith(":")), "")
-    is_plain = route.is_built and route.is_data and not route.is_stream and variable == TOPIC
+    is_plain = route.is_data and not route.is_stream and variable == TOPIC
     return route._replace(variable=variable, is_plain=is_plain)
 
 

@@ -62,6 +62,32 @@ def test_the_jobs_of_the_readme_are_done_and_given_back(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_route_of_the_readme_copies_what_it_is_to_copy(tmp_path: Path) -> None:
+    section = (PROJECT / "README.md").read_text().partition("\n## Forwards\n")[2].partition("\n## ")[0]
+    (steps,) = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    with served(tmp_path) as server:
+        script = CURL + steps.replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")
+        ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
+    put, _, read, told, listed, gone = map(msgspec.json.decode, ran.stdout.splitlines())
+    fields = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|\s*(?:`(.*?)`)?\s*\|", section, re.MULTILINE)
+    defaults = {name: value for names, value in fields for name in re.findall(r"`(\w+)`", names)}
+    answered = {
+        name: value for name, value in put.items() if name not in ("router", "created", "performance")
+    }
+    assert set(answered) == set(defaults)
+    for name, value in defaults.items():
+        assert not value or name == "filter" or answered[name] == msgspec.json.decode(value), name
+    assert [(one["$seq"], one["data"], one["$tag"]) for one in read["records"]] == [
+        (1, {"id": 17}, "paid.eu")
+    ]
+    assert (told["router"], told["forwarded_total"]) == ("orders>invoices", 1)
+    assert [one["router"] for one in listed["routers"]] == ["orders>invoices"]
+    assert gone["deleted"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
 def test_a_watch_says_what_the_readme_shows(tmp_path: Path) -> None:
     readme = (PROJECT / "README.md").read_text()
     section = readme.partition("\n## Watching\n")[2].partition("\n## ")[0]

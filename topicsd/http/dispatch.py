@@ -142,9 +142,7 @@ class Dispatch:
 
     def _start_other(self, route: Route, owner: int | None, call: Call, key: Key | None) -> None:
         """What is not about one topic."""
-        if not route.is_built:
-            call.refuse(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not built yet"))
-        elif owner != self.shard:
+        if owner != self.shard:
             self._forwarder.start(route.operation, owner, call, key)
         elif route.is_upgrade:
             self.open_socket(call, key)

@@ -1,0 +1,119 @@
+"""Routes over the ends of processes: they are there again, go on where they were, end with their source."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.harness.raw_client import Answer, RawClient
+from tests.harness.whole_server import WholeServer
+
+pytestmark = pytest.mark.slow
+
+SHARDS = 3
+
+
+def ask(server: WholeServer, method: str, path: str, body: object = None) -> Answer:
+    with RawClient(server.port) as client:
+        return client.ask(method, path, None if body is None else json.dumps(body).encode())
+
+
+def make(server: WholeServer, name: str, source: str, dest: str, **options: Any) -> Answer:
+    return ask(server, "PUT", f"/v0/routers/{name}", {"source": source, "dest": dest, **options})
+
+
+def append(server: WholeServer, topic: str, *data: object) -> None:
+    answer = ask(server, "POST", f"/v0/topics/{topic}", {"records": [{"data": one} for one in data]})
+    assert answer.status in (200, 201), answer
+
+
+def read(server: WholeServer, topic: str) -> list[object]:
+    return [one["data"] for one in ask(server, "POST", f"/v0/topics/{topic}/diff", {}).json["records"]]
+
+
+def listed(server: WholeServer, query: str = "") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ask(server, "GET", f"/v0/routers{query}").json["routers"]
+    return found
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_rules_are_there_after_the_server_was_killed_and_copy_on(tmp_path: Path, checkpoint: bool) -> None:
+    with WholeServer(tmp_path, shards=SHARDS) as server:
+        source = server.topic_of(0, "source")
+        dests = [server.topic_of(shard, "dest") for shard in range(SHARDS)]
+        for number, dest in enumerate(dests):
+            assert make(server, f"r{number}", source, dest, guarantee="exactly_once").status == 201
+        append(server, source, 1, 2)
+        for dest in dests:
+            server.wait_for(lambda dest=dest: read(server, dest) == [1, 2], "the copies")  # type: ignore[misc]
+        before = listed(server)
+        assert [one["forwarded_total"] for one in before] == [2] * SHARDS
+        if checkpoint:
+            assert server.stop() == 0
+        else:
+            server.kill(Random(1))
+        server.start()
+        assert listed(server) == before
+        append(server, source, 3)
+        for dest in dests:
+            server.wait_for(lambda dest=dest: read(server, dest) == [1, 2, 3], "more copies")  # type: ignore[misc]
+        # What is known of them is what the shards say, also to a front process that has just begun.
+        for name, first, second in (("r1", source, dests[0]), ("s", dests[1], source)):
+            assert make(server, name, first, second).status == 409
+        assert make(server, "r0", source, dests[0]).status == 200
+        assert server.stop() == 0
+
+
+def test_while_a_shard_is_away_its_rules_are_what_they_were_and_it_is_named(tmp_path: Path) -> None:
+    with WholeServer(tmp_path, shards=2) as server:
+        here, there = server.topic_of(0, "here"), server.topic_of(1, "there")
+        assert make(server, "r", here, there).status == 201
+        worker = server.a_worker(1)
+        worker.signal(signal.SIGSTOP)
+        # From here on it does not answer, and is killed after a while.
+        server.wait_for(lambda: ask(server, "GET", "/v0/routers").status == 503, "the shard is missed")
+        missing = ask(server, "GET", "/v0/routers")
+        assert missing.json["error"]["detail"]["missing_shards"] == [1]
+        partial = ask(server, "GET", "/v0/routers?partial=true").json
+        assert (partial["routers"], partial["missing_shards"]) == ([], [1])
+        answer = make(server, "s", there, "elsewhere")
+        assert (answer.status, answer.json["error"]["detail"]["shard"]) == (503, 1)
+        for answer in (ask(server, "GET", "/v0/routers/r"), ask(server, "DELETE", "/v0/routers/r")):
+            assert (answer.status, answer.code) == (503, "not_ready")
+        assert make(server, "s", server.topic_of(0, "new"), there).status in (409, 503)
+        server.wait_for_shard(1)
+        assert [one["router"] for one in listed(server)] == ["r"]
+        assert make(server, "s", server.topic_of(0, "new"), there).status == 409
+        assert make(server, "r", here, there, filter="x").status == 200
+        append(server, here, 1)
+        worker.close()
+
+
+def test_a_rule_whose_source_was_deleted_while_its_shard_was_away_ends_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    with WholeServer(tmp_path, shards=2) as server:
+        source, dest = server.topic_of(0, "source"), server.topic_of(1, "dest")
+        assert make(server, "r", source, dest, **{"from": "earliest"}).status == 201
+        append(server, source, "old")
+        server.wait_for(lambda: read(server, dest) == ["old"], "the copy")
+        worker = server.a_worker(1)
+        worker.signal(signal.SIGSTOP)
+        server.wait_for(lambda: ask(server, "GET", "/v0/routers").status == 503, "the shard is missed")
+        gone = ask(server, "DELETE", f"/v0/topics/{source}").json
+        assert (gone["deleted"], gone["routers_removed"]) == (True, ["r"])
+        append(server, source, "new")
+        worker.signal(signal.SIGKILL)
+        server.wait_for_shard(1)
+        server.wait_for(lambda: listed(server) == [], "the end of the rule")
+        assert read(server, dest) == ["old"]
+        # Nothing of it is in the way of another one.
+        assert make(server, "r2", source, dest).status == 201
+        append(server, source, "newer")
+        server.wait_for(lambda: read(server, dest) == ["old", "newer"], "the copy of the other rule")
+        worker.close()
