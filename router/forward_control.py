@@ -210,11 +210,10 @@ class ForwardControl:
 
     async def find(self, name: str) -> ToldForward | Refusal | None:
         """As its shard tells it; None when there is none, a refusal when its shard may be down."""
-        # What a name begins with comes first of all that begins with it.
-        asked = ForwardsAsked(prefix=name, limit=1)
+        asked = ForwardsAsked(name=name)
         shards = range(len(self._shards))
         lists = await asyncio.gather(*(self.list_shard(shard, asked) for shard in shards))
-        found = [one for told in lists if told for one in told if one.rule.name == name]
+        found = [one for told in lists if told for one in told]
         if found:
             return found[0]
         down = [shard for shard, told in zip(shards, lists, strict=True) if told is None]
@@ -251,21 +250,20 @@ class ForwardControl:
         cannot be reached, the forward itself will find that its source is gone.
         """
         await self._know_all()
-        shard = shard_of(topic_id(gone.name), len(self._shards))
         rules = self.graph.touching(gone.name)
-        if any(rule.dest == gone.name for rule in rules):
-            # Not taken for granted: one may be there again, if the topic is.
-            await self._learn(shard)
-        ended = []
-        for rule in rules:
-            # Without a turn: a PUT that has it may wait for this. The shard knows which source is meant.
-            if rule.dest == gone.name:
-                is_over = self.graph.find(rule.name) != rule
-            else:
-                is_over = await self._delete(rule, gone.epoch) is not False
-            if is_over:
-                ended.append(rule.name)
-        return ended
+        # Without a turn: a PUT that has it may wait for this.
+        ended = await asyncio.gather(*(self._end_with(rule, gone) for rule in rules))
+        return [rule.name for rule, is_over in zip(rules, ended, strict=True) if is_over]
+
+    async def _end_with(self, rule: ForwardRule, gone: TopicGone) -> bool:
+        if rule.source == gone.name:
+            # The shard knows which incarnation of the source the rule leads from.
+            return await self._delete(rule, gone.epoch) is not False
+        # Not taken for granted: if the topic is there again, the rule may be.
+        told = await self.list_shard(self.graph.shard_of(rule), ForwardsAsked(name=rule.name))
+        if told == []:
+            self.graph.drop(rule.name)
+        return told == []
 
 
 def _in_doubt(shard: int) -> Refusal:

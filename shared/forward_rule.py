@@ -54,13 +54,14 @@ class DeleteForward(msgspec.Struct, array_like=True, frozen=True):
 
 class ForwardsAsked(msgspec.Struct, array_like=True, frozen=True):
     """Which rules of a shard the front process wants to hear of, in name order; what is empty or 0 bounds
-    nothing."""
+    nothing. With a name it is that one."""
 
     prefix: str = ""
     after: str = ""
     limit: int = 0
     source: str = ""
     dest: str = ""
+    name: str = ""
 
 
 class TopicGone(msgspec.Struct, array_like=True, frozen=True):

@@ -137,7 +137,8 @@ class ForwardRules:
 
     def _listed(self, asked: ForwardsAsked) -> Iterator[ToldForward]:
         forwards = self._state.forwards
-        names = sorted(name for name, one in forwards.items() if name > asked.after and _is_asked(one, asked))
+        candidates = forwards.keys() & {asked.name} if asked.name else forwards
+        names = sorted(name for name in candidates if name > asked.after and _is_asked(forwards[name], asked))
         for name in names[: asked.limit or None]:
             yield ToldForward(forwards[name].rule, forwards[name].forwarded_total)
 

@@ -102,6 +102,7 @@ class Stage:
             ToldForward(rule, 5)
             for name, (rule, _) in sorted(self.rules.items())
             if self.owner(rule.dest) == shard and name.startswith(asked.prefix) and name > asked.after
+            if asked.name in ("", name)
         ]
         return encode_forward(found[: asked.limit or None])
 
