@@ -15,11 +15,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark.filters import NO_LIMITS, apply_filters
-from spark.positions import check_topics, end_of, refuse_ephemeral, refuse_loss, start_of
+from spark.plan import Wanted, partitions_for, read, view_of
+from spark.positions import check_topics, end_of, refuse_loss, start_of
 from spark.read_options import ReadOptions
-from spark.read_stretch import read_partition
-from spark.shard_view import DirectoryView
-from spark.stretch import Stretch, StretchPartition, divided, stretches_of
 
 
 class BatchReader(DataSourceReader):
@@ -30,25 +28,21 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with DirectoryView(options) as view:
-            refuse_ephemeral(view)
+        with view_of(options) as view:
             check_topics(view, options)
-            stretches: list[Stretch] = []
+            wanted = []
             for topic in view.topics.values():
                 start, end = start_of(topic, options), end_of(topic, options)
                 if options.fail_on_data_loss and start < end:
                     refuse_loss(topic, start, end)
-                if not self._limits.wants_topic(topic.name):
-                    continue
-                first, last = self._limits.seqs(topic.topic, start, end - 1)
-                stretches += self._limits.with_tags(
-                    topic, stretches_of(topic, first, last, options.max_records)
-                )
-            return list(divided(stretches, view.topics, options.max_records, options.min_partitions))
+                if self._limits.wants_topic(topic.name):
+                    first, last = self._limits.seqs(topic, start, end - 1)
+                    is_front = first == start == topic.earliest
+                    wanted.append(Wanted(topic.name, first, last, is_front))
+            return partitions_for(view, wanted, options, self._limits)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, StretchPartition):
-            yield from read_partition(self._options, self._schema, partition)
+        return read(self._options, self._schema, partition)
 
 
 class PushdownReader(BatchReader):

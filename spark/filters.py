@@ -30,9 +30,9 @@ from pyspark.sql.datasource import (
 )
 
 from spark.read_options import SEQ_MAX
+from spark.server_view import ServerTopic
 from spark.shard_view import TopicView
 from spark.stretch import Stretch
-from topicsd.engine.topic import Topic
 
 TOPIC, OFFSETS, STAMPS, TAGS = (
     ("topic",),
@@ -56,24 +56,14 @@ class Limits(msgspec.Struct, frozen=True):
     def wants_topic(self, name: str) -> bool:
         return self.topics is None or name in self.topics
 
-    def seqs(self, topic: Topic, first: int, last: int) -> tuple[int, int]:
+    def seqs(self, view: TopicView | ServerTopic, first: int, last: int) -> tuple[int, int]:
         first, last = max(first, self.first), min(last, self.last)
-        for run in topic.runs:
-            if run.first_seq == run.next_seq:
-                continue
-            if self.from_ms and run.first_not_older(self.from_ms) == run.next_seq:
-                first = max(first, run.next_seq)
-                continue
-            if self.from_ms:
-                first = max(first, run.first_not_older(self.from_ms))
-            break
+        if self.from_ms:
+            found = view.seq_at(self.from_ms)
+            first = max(first, view.end if found is None else found)
         if self.to_ms < SEQ_MAX:
-            for run in topic.runs:
-                if run.first_seq < run.next_seq:
-                    beyond = run.first_not_older(self.to_ms + 1)
-                    if beyond < run.next_seq:
-                        last = min(last, beyond - 1)
-                        break
+            beyond = view.seq_at(self.to_ms + 1)
+            last = last if beyond is None else min(last, beyond - 1)
         return first, last
 
     def with_tags(self, view: TopicView, stretches: Iterable[Stretch]) -> Iterator[Stretch]:

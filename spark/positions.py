@@ -3,30 +3,23 @@
 A position is the seq of the next record to read, as Kafka's offsets are. What a person deleted is passed over
 in silence; what a cap, an age or a crash took is loss, and so is a topic that was made anew under its name.
 
-Must not know: files, partitions.
+Must not know: files, requests, partitions.
 """
 
 from __future__ import annotations
 
 from spark.read_options import EARLIEST, EARLIEST_NUMBER, LATEST, LATEST_NUMBER, Bound, ReadOptions
+from spark.server_view import ServerTopic, ServerView
 from spark.shard_view import DirectoryView, TopicView
 from spark.source_error import DataLoss, SourceError
-from topicsd.engine.topic import Topic
+from topicsd.engine.lost_range import LostRange
 
 
-def refuse_ephemeral(view: DirectoryView) -> None:
-    for name, found in view.topics.items():
-        if found.topic.is_ephemeral:
-            raise SourceError(
-                f'topic "{name}" is ephemeral: its records are in no file; read it from the server'
-            )
-
-
-def check_topics(view: DirectoryView, options: ReadOptions) -> None:
+def check_topics(view: DirectoryView | ServerView, options: ReadOptions) -> None:
     """What was asked for by name is there. A stream that has begun goes by its checkpoint and not by this."""
     for name in options.selection.names:
         if name not in view.topics:
-            raise SourceError(f'there is no topic "{name}" in {options.path}')
+            raise SourceError(f'there is no topic "{name}" in {view.place}')
     for name, shards in options.selection.shards.items():
         if shards != [view.topics[name].shard]:
             raise SourceError(
@@ -40,11 +33,11 @@ def check_topics(view: DirectoryView, options: ReadOptions) -> None:
             raise SourceError(f'{option}: has to name each topic that is read: "{other}" {told}')
 
 
-def start_of(view: TopicView, options: ReadOptions) -> int:
-    bound, topic = options.start, view.topic
+def start_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
+    bound = options.start
     ts = _stamp(bound, view.name)
     if ts is not None:
-        found = seq_at(topic, ts)
+        found = view.seq_at(ts)
         if found is not None and found < view.end:
             return found
         if not options.latest_if_young:
@@ -56,11 +49,11 @@ def start_of(view: TopicView, options: ReadOptions) -> int:
     return _position(view, _named(bound, view.name, EARLIEST_NUMBER))
 
 
-def end_of(view: TopicView, options: ReadOptions) -> int:
+def end_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
     """The seq behind the last one."""
     bound = options.end
     if bound.ts is not None:
-        found = seq_at(view.topic, bound.ts)
+        found = view.seq_at(bound.ts)
         return view.end if found is None else min(found, view.end)
     wanted = _position(view, _named(bound, view.name, LATEST_NUMBER))
     if wanted > view.end:
@@ -81,46 +74,31 @@ def _named(bound: Bound, name: str, default: int) -> int:
     return {EARLIEST: EARLIEST_NUMBER, LATEST: LATEST_NUMBER}.get(bound.word, default)
 
 
-def _position(view: TopicView, seq: int) -> int:
+def _position(view: TopicView | ServerTopic, seq: int) -> int:
     if seq == EARLIEST_NUMBER:
-        return min(view.topic.earliest_seq, view.end)
+        return min(view.earliest, view.end)
     if seq == LATEST_NUMBER:
         return view.end
     return max(1, seq)
 
 
-def seq_at(topic: Topic, ts: int) -> int | None:
-    """The first seq whose record is not older than `ts`."""
-    for run in topic.runs:
-        if run.first_seq < run.next_seq:
-            found = run.first_not_older(ts)
-            if found < run.next_seq:
-                return max(found, topic.earliest_seq)
-    return None
-
-
-def refuse_loss(view: TopicView, start: int, end: int) -> None:
+def refuse_loss(view: TopicView | ServerTopic, start: int, end: int) -> None:
     """DataLoss when records from `start` up to `end` are gone that nobody deleted."""
-    topic = view.topic
-    if start > view.end:
-        raise _loss(view, start, view.end, start - 1, "the directory is an older copy")
-    if start < topic.evict_floor:
-        raise _loss(view, start, start, topic.evict_floor - 1, topic.reason_for(start))
-    lost = topic.lost.next_after(start - 1)
-    if lost is not None and lost.first < end:
-        raise _loss(view, start, max(start, lost.first), lost.last, lost.reason)
+    lost = view.lost(start, end)
+    if lost is not None:
+        raise loss_of(view.name, start, view.earliest, lost)
 
 
-def recreated(view: TopicView, start: int) -> DataLoss:
-    return _loss(view, start, start, start, "recreated")
+def recreated(view: TopicView | ServerTopic, start: int) -> DataLoss:
+    return loss_of(view.name, start, view.earliest, LostRange(start, start, "recreated"))
 
 
-def _loss(view: TopicView, wanted: int, first: int, last: int, reason: str) -> DataLoss:
-    earliest = view.topic.earliest_seq
+def loss_of(topic: str, wanted: int, earliest: int, lost: LostRange) -> DataLoss:
+    first, last, reason = lost
     gone = (
         f"seqs {first} to {last} are gone ({reason})" if last > first else f"seq {first} is gone ({reason})"
     )
     return DataLoss(
-        f'topic "{view.name}": wanted from seq {wanted}, earliest is {earliest}: {gone}; '
+        f'topic "{topic}": wanted from seq {wanted}, earliest is {earliest}: {gone}; '
         "failOnDataLoss=false reads on without them"
     )

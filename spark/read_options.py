@@ -12,9 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
+from shared.names import TOPIC_NAME_RULE, is_topic_name
 from spark.source_error import SourceError
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -25,6 +27,8 @@ RECORDS_PER_PARTITION = 250_000
 
 OPTIONS: dict[str, str] = {
     "path": "the data directory; a server may be running on it",
+    "url": "or the server to read from: http://host:4000; exactly one of the two",
+    "apiKey": "the key for the server, where it wants one",
     "coldDir": "where old segments were moved to, when that is not where the server last said",
     "subscribe": "topics, with commas between them (`topics` is the same)",
     "topics": "the same as `subscribe`",
@@ -42,6 +46,8 @@ OPTIONS: dict[str, str] = {
     "failOnDataLoss": "`true` (the default): records that are gone, and that nobody deleted, fail the query",
     "maxOffsetsPerTrigger": "at most so many records a micro-batch; streams only",
     "maxBytesPerTrigger": "at most about so many bytes a micro-batch; streams only",
+    "progressCursor": "streams publish how far they are as the cursor of this name of each topic; "
+    "with `path` that is what `url` is given for as well",
     "minPartitions": "at least so many partitions, where there are as many records",
     "maxRecordsPerPartition": f"at most so many records a partition ({RECORDS_PER_PARTITION:,})",
     "mode": "`FAILFAST` (the default): damaged bytes fail the task; `PERMISSIVE`: they are skipped, "
@@ -49,7 +55,7 @@ OPTIONS: dict[str, str] = {
     "pushdown": "`true` lets filters skip segments; Spark wants spark.sql.python.filterPushdown.enabled too",
 }
 _NAMES = {name.lower(): name for name in OPTIONS}
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "progressCursor")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "pushdown")
 
 
@@ -75,6 +81,10 @@ class Bound(msgspec.Struct, frozen=True):
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     path: str
+    """Empty when it is the server that is read."""
+    url: str
+    api_key: str
+    progress_cursor: str
     cold_dir: str
     selection: Selection
     is_native: bool
@@ -92,14 +102,17 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_options(given: Mapping[str, str], is_stream: bool) -> ReadOptions:
-    options = _named(given)
+    options = named(given, _NAMES)
     for name in _BATCH_ONLY if is_stream else _STREAM_ONLY:
         if name in options:
             raise SourceError(f"{name}: is for {'a batch read' if is_stream else 'a stream'} only")
-    if "path" not in options:
-        raise SourceError("path: is missing; it names the data directory to read")
+    path, url = options.get("path", ""), options.get("url", "")
+    _check_place(options, path, url)
     return ReadOptions(
-        path=options["path"],
+        path=path,
+        url=server_url(url) if url else "",
+        api_key=options.get("apiKey", ""),
+        progress_cursor=options.get("progressCursor", ""),
         cold_dir=options.get("coldDir", ""),
         selection=_selection(options),
         is_native=_one_of(options, "columns", "kafka", "native") == "native",
@@ -108,18 +121,41 @@ def parse_options(given: Mapping[str, str], is_stream: bool) -> ReadOptions:
         end=_end(options),
         latest_if_young=_one_of(options, "startingOffsetsByTimestampStrategy", "error", "latest") == "latest",
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
-        max_offsets=_count(options, "maxOffsetsPerTrigger", 0),
-        max_bytes=_count(options, "maxBytesPerTrigger", 0),
-        min_partitions=_count(options, "minPartitions", 1),
-        max_records=_count(options, "maxRecordsPerPartition", RECORDS_PER_PARTITION),
+        max_offsets=whole_number(options, "maxOffsetsPerTrigger", 0),
+        max_bytes=whole_number(options, "maxBytesPerTrigger", 0),
+        min_partitions=whole_number(options, "minPartitions", 1),
+        max_records=whole_number(options, "maxRecordsPerPartition", RECORDS_PER_PARTITION),
         is_permissive=_one_of(options, "mode", "FAILFAST", "PERMISSIVE") == "PERMISSIVE",
         pushdown=_flag(options, "pushdown", False),
     )
 
 
+def _check_place(options: dict[str, str], path: str, url: str) -> None:
+    if bool(path) == bool(url) and not (path and "progressCursor" in options):
+        given = "both are" if path else "neither is"
+        raise SourceError(f"exactly one of path, a data directory, and url, a server, is read; {given} given")
+    if "progressCursor" in options:
+        if not url:
+            raise SourceError("progressCursor: is kept by the server, so url has to name it")
+        if not is_topic_name(options["progressCursor"]):
+            raise SourceError(f"progressCursor: is no name for a cursor; it has to match {TOPIC_NAME_RULE}")
+    if "coldDir" in options and not path:
+        raise SourceError("coldDir: is for path only; a server knows where its segments are")
+    if "apiKey" in options and not url:
+        raise SourceError("apiKey: is for url only")
+
+
+def server_url(url: str) -> str:
+    """As it is, when it can be one."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SourceError(f"url: {url!r} is no server; like this: http://127.0.0.1:4000")
+    return url
+
+
 def schema_options(given: Mapping[str, str]) -> tuple[bool, bool]:
     """Whether the columns are the native ones, and whether headers are wanted."""
-    options = _named(given)
+    options = named(given, _NAMES)
     is_native = _one_of(options, "columns", "kafka", "native") == "native"
     wants_headers = _flag(options, "includeHeaders", False)
     if is_native and wants_headers:
@@ -127,14 +163,13 @@ def schema_options(given: Mapping[str, str]) -> tuple[bool, bool]:
     return is_native, wants_headers
 
 
-def _named(given: Mapping[str, str]) -> dict[str, str]:
+def named(given: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """The options by the names that they have in `names`, where they stand in lower case."""
     options = {}
     for key, value in given.items():
-        if key.lower() == "url":
-            raise SourceError("url: reading through a server is not built yet; name a data directory in path")
-        name = _NAMES.get(key.lower())
+        name = names.get(key.lower())
         if name is None:
-            raise SourceError(f"{key}: there is no such option; there are {', '.join(OPTIONS)}")
+            raise SourceError(f"{key}: there is no such option; there are {', '.join(names.values())}")
         options[name] = value
     return options
 
@@ -164,7 +199,7 @@ def _selection(options: dict[str, str]) -> Selection:
 
 def _start(options: dict[str, str], is_stream: bool) -> Bound:
     if "startingTimestamp" in options:
-        return Bound(ts=_count(options, "startingTimestamp", 0, 0))
+        return Bound(ts=whole_number(options, "startingTimestamp", 0, 0))
     name = "startingOffsetsByTimestamp"
     if name in options:
         stamps = _by_topic(name, options[name])
@@ -179,7 +214,7 @@ def _start(options: dict[str, str], is_stream: bool) -> Bound:
 
 def _end(options: dict[str, str]) -> Bound:
     if "endingTimestamp" in options:
-        return Bound(ts=_count(options, "endingTimestamp", 0, 0))
+        return Bound(ts=whole_number(options, "endingTimestamp", 0, 0))
     bound = _offsets(options, "endingOffsets", LATEST)
     if EARLIEST in (bound.word, *_words(bound)):
         raise SourceError("endingOffsets: earliest is no end; allowed are latest and JSON of seqs")
@@ -219,7 +254,7 @@ def _json(name: str, text: str, kind: Any, example: str) -> Any:
         raise SourceError(f"{name}: {text!r} is not understood ({error}); like this: {example}") from None
 
 
-def _count(options: dict[str, str], name: str, default: int, least: int = 1) -> int:
+def whole_number(options: dict[str, str], name: str, default: int, least: int = 1) -> int:
     text = options.get(name)
     if text is None:
         return default

@@ -83,10 +83,10 @@ def _headers(rows: Rows) -> pa.Array:
     kind = pa.list_(
         pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
     )
-    return pa.array([_entries(node, meta) for node, meta in zip(nodes, metas, strict=True)], type=kind)
+    return pa.array([header_entries(node, meta) for node, meta in zip(nodes, metas, strict=True)], type=kind)
 
 
-def _entries(node: bytes | None, meta: bytes | None) -> list[dict[str, Any]] | None:
+def header_entries(node: bytes | None, meta: bytes | None) -> list[dict[str, Any]] | None:
     """A text is its own bytes, anything else is JSON."""
     entries: list[dict[str, Any]] = []
     if meta is not None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from shared.clock import Clock, SystemClock
 from shared.names import topic_id
 from shared.placement import shard_of
+from spark.admission import bytes_between, end_within
 from spark.read_options import ReadOptions
 from spark.source_error import SourceError
 from topicsd.checkpoint.manifest import Manifest, ManifestDamage, read_manifest
@@ -28,6 +29,7 @@ from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import LAYOUT_NAME, LayoutError, read_layout
 from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.engine.durable_seq import durable_seq_at
+from topicsd.engine.lost_range import LostRange
 from topicsd.engine.retention import expire
 from topicsd.engine.topic import Topic
 from topicsd.wal.file_header import FILE_HEADER_BYTES, UnknownVersion
@@ -51,6 +53,41 @@ class TopicView(NamedTuple):
         """The seq behind the last one that may be read."""
         return self.durable + 1
 
+    @property
+    def epoch(self) -> int:
+        return self.topic.epoch
+
+    @property
+    def earliest(self) -> int:
+        return self.topic.earliest_seq
+
+    def seq_at(self, ts: int) -> int | None:
+        """The first seq whose record is not older than `ts`."""
+        for run in self.topic.runs:
+            if run.first_seq < run.next_seq:
+                found = run.first_not_older(ts)
+                if found < run.next_seq:
+                    return max(found, self.topic.earliest_seq)
+        return None
+
+    def lost(self, start: int, end: int) -> LostRange | None:
+        """The first records from `start` up to `end` that are gone and that nobody deleted."""
+        topic = self.topic
+        if start > self.end:
+            return LostRange(self.end, start - 1, "the directory is an older copy")
+        if start < topic.evict_floor:
+            return LostRange(start, topic.evict_floor - 1, topic.reason_for(start))
+        found = topic.lost.next_after(start - 1)
+        if found is None or found.first >= end:
+            return None
+        return LostRange(max(start, found.first), found.last, found.reason)
+
+    def bytes_between(self, start: int, end: int) -> int:
+        return bytes_between(self.topic, start, end)
+
+    def end_within(self, start: int, end: int, bytes_max: int) -> int:
+        return end_within(self.topic, start, end, bytes_max)
+
     def wal_place(self, position: int) -> tuple[int, int]:
         """The log file, by its first ordinal, and the offset in it, of a position of the log."""
         walk = self.loaded.log.walked
@@ -65,6 +102,7 @@ class DirectoryView:
     def __init__(self, options: ReadOptions, clock: Clock | None = None, fs: Fs | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
         self.data_dir = open_directory(options.path, options.cold_dir, fs)
+        self.place = options.path
         self._loaded: list[LoadedShard] = []
         self.topics: dict[str, TopicView] = {}
         """Those that the options select, by name in their order."""
@@ -77,6 +115,11 @@ class DirectoryView:
             raise
         for view in sorted(found, key=lambda view: view.name):
             self.topics[view.name] = view
+            if view.topic.is_ephemeral:
+                self.close()
+                raise SourceError(
+                    f'topic "{view.name}" is ephemeral: its records are in no file; read it from the server'
+                )
 
     def close(self) -> None:
         for loaded in self._loaded:

@@ -24,14 +24,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark.admission import bytes_between, end_within, shares
-from spark.positions import check_topics, recreated, refuse_ephemeral, refuse_loss, start_of
+from spark.admission import shares
+from spark.plan import Wanted, partitions_for, read, view_of
+from spark.positions import check_topics, recreated, refuse_loss, start_of
+from spark.progress_cursor import publish
 from spark.read_options import ReadOptions
-from spark.read_stretch import hold_files, read_partition
+from spark.read_stretch import hold_files
+from spark.server_view import ServerTopic, ServerView
 from spark.shard_view import DirectoryView, TopicView
 from spark.source_error import DataLoss
 from spark.stream_offset import Place, Places, decode, encode
-from spark.stretch import Stretch, StretchPartition, divided, stretches_of
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -48,11 +50,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_held": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  PySpark's name.
-        with self._look() as view:
+        with view_of(self._options) as view:
             check_topics(view, self._options)
             return encode(
                 {
-                    name: Place(topic.topic.epoch, start_of(topic, self._options))
+                    name: Place(topic.epoch, start_of(topic, self._options))
                     for name, topic in view.topics.items()
                 }
             )
@@ -63,12 +65,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(self._options.max_bytes) if self._options.max_bytes else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  PySpark's name.
-        with self._look() as view:
+        with view_of(self._options) as view:
             self._goal = _ends(view)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._let_go()
-        with self._look() as view:
+        with view_of(self._options) as view:
             self._latest = encode(_ends(view))
             starts = self._starts(view, decode(start))
             ends = {name: self._end(view.topics[name], place) for name, place in starts.items()}
@@ -81,39 +83,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         options, ends = self._options, decode(end)
         self._let_go()
-        with DirectoryView(options) as looked_at:
-            self._hold(looked_at)
+        if options.path:
+            with DirectoryView(options) as looked_at:
+                self._hold(looked_at)
         # Only what is named by a manifest that was read under the lock is sure to stay.
-        with self._look() as view:
+        with view_of(options) as view:
             starts = self._starts(view, decode(start))
-            stretches: list[Stretch] = []
+            wanted = []
             for name, place in ends.items():
                 topic = view.topics.get(name)
-                if topic is None or topic.topic.epoch != place.epoch:
+                if topic is None or topic.epoch != place.epoch:
                     if options.fail_on_data_loss:
                         raise DataLoss(f'topic "{name}" was deleted or made anew while a batch was planned')
                     continue
                 first = starts[name].offset
                 if options.fail_on_data_loss and first < place.offset:
                     refuse_loss(topic, first, place.offset)
-                stretches += stretches_of(topic, first, place.offset - 1, options.max_records)
-            return list(divided(stretches, view.topics, options.max_records, options.min_partitions))
+                wanted.append(Wanted(name, first, place.offset - 1))
+            return partitions_for(view, wanted, options)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, StretchPartition):
-            yield from read_partition(self._options, self._schema, partition)
+        return read(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark says it one batch late, and never of the last one."""
+        if self._options.progress_cursor:
+            publish(self._options, decode(end))
 
     def stop(self) -> None:
         self._let_go()
-
-    def _look(self) -> DirectoryView:
-        view = DirectoryView(self._options)
-        try:
-            refuse_ephemeral(view)
-        except BaseException:
-            view.close()
-            raise
-        return view
 
     def _hold(self, view: DirectoryView) -> None:
         self._held = ExitStack()
@@ -125,7 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held.close()
             self._held = None
 
-    def _starts(self, view: DirectoryView, places: Places) -> Places:
+    def _starts(self, view: DirectoryView | ServerView, places: Places) -> Places:
         """Where each topic goes on; one that came meanwhile, or was made anew, from its earliest record."""
         if self._options.fail_on_data_loss:
             for name in places:
@@ -134,22 +132,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = {}
         for name, topic in view.topics.items():
             place = places.get(name)
-            if place is not None and place.epoch != topic.topic.epoch:
+            if place is not None and place.epoch != topic.epoch:
                 if self._options.fail_on_data_loss:
                     raise recreated(topic, place.offset)
                 place = None
-            earliest = Place(topic.topic.epoch, min(topic.topic.earliest_seq, topic.end))
+            earliest = Place(topic.epoch, min(topic.earliest, topic.end))
             starts[name] = earliest if place is None else place
         return starts
 
-    def _end(self, topic: TopicView, start: Place) -> Place:
+    def _end(self, topic: TopicView | ServerTopic, start: Place) -> Place:
         end = topic.end
         if self._goal is not None:
             goal = self._goal.get(topic.name)
             end = start.offset if goal is None or goal.epoch != start.epoch else min(end, goal.offset)
         return Place(start.epoch, max(start.offset, end))
 
-    def _within(self, view: DirectoryView, starts: Places, ends: Places, limit: ReadLimit) -> Places:
+    def _within(
+        self, view: DirectoryView | ServerView, starts: Places, ends: Places, limit: ReadLimit
+    ) -> Places:
         """The ends, no further than the limit."""
         if isinstance(limit, ReadAllAvailable):
             return ends
@@ -160,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {name: Place(end.epoch, starts[name].offset + taken[name]) for name, end in ends.items()}
         if bytes_max:
             waiting = {
-                name: bytes_between(view.topics[name].topic, starts[name].offset, end.offset)
+                name: view.topics[name].bytes_between(starts[name].offset, end.offset)
                 for name, end in ends.items()
             }
             taken = shares(waiting, bytes_max)
@@ -169,12 +169,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if taken[name] >= waiting[name]
                 else Place(
                     end.epoch,
-                    end_within(view.topics[name].topic, starts[name].offset, end.offset, taken[name]),
+                    view.topics[name].end_within(starts[name].offset, end.offset, taken[name]),
                 )
                 for name, end in ends.items()
             }
         return ends
 
 
-def _ends(view: DirectoryView) -> Places:
-    return {name: Place(topic.topic.epoch, topic.end) for name, topic in view.topics.items()}
+def _ends(view: DirectoryView | ServerView) -> Places:
+    return {name: Place(topic.epoch, topic.end) for name, topic in view.topics.items()}

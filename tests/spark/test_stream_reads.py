@@ -26,7 +26,9 @@ class Sink:
 
     way = "subscribe"
 
-    def __init__(self, spark: SparkSession, folder: Path, store: str, topics: str, **options: Any) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, store: str | None, topics: str, **options: Any
+    ) -> None:
         self._spark = spark
         self._folder = folder
         self._source = (

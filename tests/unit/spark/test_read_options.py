@@ -95,7 +95,11 @@ REFUSED = [
     ),
     ({"subscribe": "a", "maxRecordsPerPartition": "1.5"}, "maxRecordsPerPartition: '1.5' is not allowed"),
     ({"subscribe": "a", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: is for a stream only"),
-    ({"subscribe": "a", "url": "http://localhost"}, "url: reading through a server is not built yet"),
+    (
+        {"subscribe": "a", "url": "http://localhost"},
+        "exactly one of path, a data directory, and url, a server",
+    ),
+    ({"subscribe": "a", "apiKey": "secret"}, "apiKey: is for url only"),
 ]
 
 
@@ -112,9 +116,33 @@ def test_a_stream_has_no_end(name: str) -> None:
         parse_options({**GIVEN, name: "1"}, is_stream=True)
 
 
-def test_a_path_has_to_be_given() -> None:
-    with pytest.raises(SourceError, match="path: is missing; it names the data directory"):
+def test_a_path_or_a_server_has_to_be_given() -> None:
+    with pytest.raises(SourceError, match=r"exactly one of path, .* and url, .*; neither is given"):
         parse_options({"subscribe": "orders"}, is_stream=False)
+    options = parse_options({"url": "http://localhost:1", "subscribe": "a", "apiKey": "k"}, is_stream=False)
+    assert (options.path, options.url, options.api_key) == ("", "http://localhost:1", "k")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"url": "localhost:4000"}, "url: 'localhost:4000' is no server; like this: http://127.0.0.1:4000"),
+        ({"url": "http://a", "coldDir": "/cold"}, "coldDir: is for path only"),
+        (
+            {"path": "/data", "progressCursor": "spark"},
+            "progressCursor: is kept by the server, so url has to",
+        ),
+        ({"url": "http://a", "progressCursor": "a b"}, "progressCursor: is no name for a cursor"),
+    ],
+)
+def test_what_does_not_go_with_a_place_is_refused(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SourceError, match=sentence):
+        parse_options({"subscribe": "orders", **given}, is_stream=True)
+
+
+def test_a_stream_of_a_directory_may_have_a_server_for_its_cursor() -> None:
+    both = {**GIVEN, "url": "http://a", "progressCursor": "spark"}
+    assert parse_options(both, is_stream=True).path == "/data"
 
 
 def test_native_columns_have_no_headers() -> None:

@@ -1,0 +1,188 @@
+"""The same queries by `path` and by `url` over one store: same rows, same errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark.columns import all_columns, arrow_schema
+from spark.read_options import parse_options
+from spark.read_pages import RangePartition, SeqRange, read_ranges
+from spark.source_error import DataLoss
+from tests.harness.whole_server import WholeServer
+from tests.spark.conftest import CAPPED, CAPPED_BYTES, OTHER, PLAIN, SMALL_FILES, Store
+from tests.spark.test_batch_reads import as_answered
+from tests.spark.test_stream_reads import Sink, wanted
+from tests.spark.topic_client import TopicClient
+
+STAYING = f"{PLAIN},{OTHER},{CAPPED},{CAPPED_BYTES}"
+
+
+def url_of(store: Store) -> str:
+    return f"http://127.0.0.1:{store.server.port}"
+
+
+def both(spark: SparkSession, store: Store, schema: str = "", **options: Any) -> list[DataFrame]:
+    """The query by path and by url."""
+    found = []
+    for place in ({"path": store.path}, {"url": url_of(store)}):
+        reader = spark.read.format("topicsd").options(**{"subscribe": STAYING, **options}, **place)
+        found.append((reader.schema(schema) if schema else reader).load())
+    return found
+
+
+@pytest.mark.parametrize(
+    "options", [{"includeHeaders": "true"}, {"columns": "native"}, {"maxRecordsPerPartition": "170"}]
+)
+def test_all_columns_are_the_same(spark: SparkSession, store: Store, options: dict[str, str]) -> None:
+    by_path, by_url = both(spark, store, **options)
+    assert by_path.schema == by_url.schema
+    order = "seq" if "columns" in options else "offset"
+    # Rows of all four topics have one order by all of their columns.
+    keys = [order, *[name for name in by_path.columns if name not in (order, "headers")]]
+    rows = by_path.orderBy(*keys).collect()
+    assert rows == by_url.orderBy(*keys).collect()
+    assert len(rows) == sum(len(store.client.rows(topic)) for topic in STAYING.split(","))
+
+
+def test_rows_by_url_are_those_of_diff(spark: SparkSession, store: Store) -> None:
+    _, by_url = both(spark, store, subscribe=PLAIN, includeHeaders="true")
+    assert [as_answered(row) for row in by_url.collect()] == store.client.rows(PLAIN)
+
+
+def test_the_same_options_bound_what_is_read(spark: SparkSession, store: Store) -> None:
+    stamps = [one["$ts"] for one in store.client.rows(PLAIN)]
+    low, high = stamps[300], stamps[-5]
+    for options in (
+        {"startingOffsets": f'{{"{PLAIN}":{{"0":800}}}}', "endingOffsets": f'{{"{PLAIN}":805}}'},
+        {"startingTimestamp": low, "endingTimestamp": high},
+        {"startingOffsetsByTimestamp": f'{{"{PLAIN}":{high}}}'},
+        {"minPartitions": "9"},
+        {"assign": f'{{"{PLAIN}":[0]}}', "subscribe": ""},
+        {"subscribePattern": f"{PLAIN}|capped", "subscribe": ""},
+    ):
+        given = {"subscribe": PLAIN, **options}
+        given = {name: text for name, text in given.items() if text}
+        found = []
+        for place in ({"path": store.path}, {"url": url_of(store)}):
+            frame = spark.read.format("topicsd").options(**given, **place).schema("topic string, offset long")
+            found.append(sorted(frame.load().collect()))
+        assert found[0] == found[1], options
+        assert found[0], options
+    assert both(spark, store, subscribe=PLAIN, minPartitions="9")[1].rdd.getNumPartitions() >= 9
+
+
+def test_the_same_filters_are_pushed_down(spark: SparkSession, store: Store) -> None:
+    middle = store.client.rows(PLAIN)[700]["$ts"] / 1000
+    for condition in (
+        f"offset > 900 and offset <= 1200 and topic = '{PLAIN}'",
+        "key = X'677265656E'",
+        f"timestamp >= timestamp_seconds({middle})",
+        f"timestamp < timestamp_seconds({middle}) and offset % 7 = 0",
+    ):
+        plain, _ = both(spark, store)
+        by_path, by_url = both(spark, store, pushdown="true")
+        rows = [sorted(one.where(condition).select("topic", "offset").collect()) for one in (by_path, by_url)]
+        assert rows[0] == rows[1] == sorted(plain.where(condition).select("topic", "offset").collect())
+        assert rows[0], condition
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"subscribe": "nowhere"}, 'there is no topic "nowhere" in'),
+        ({"subscribe": PLAIN, "assign": None, "endingOffsets": f'{{"{PLAIN}":9999999}}'}, "so its end is at"),
+        ({"subscribe": PLAIN, "startingTimestamp": "99999999999999"}, "has no record that is as young as"),
+        (
+            {"subscribe": CAPPED, "startingOffsets": f'{{"{CAPPED}":1}}'},
+            r'topic "capped": wanted from seq 1, earliest is \d+: seqs 1 to \d+ are gone \(cap\)',
+        ),
+    ],
+)
+def test_errors_say_the_same(
+    spark: SparkSession, store: Store, options: dict[str, str], sentence: str
+) -> None:
+    given = {name: text for name, text in options.items() if text}
+    for frame in both(spark, store, **given):
+        with pytest.raises(PySparkException, match=sentence):
+            frame.collect()
+    if CAPPED in options["subscribe"]:
+        by_path, by_url = both(spark, store, failOnDataLoss="false", **given)
+        assert by_path.count() == by_url.count() == 700
+
+
+def test_an_ephemeral_topic_is_read_from_the_server_only(spark: SparkSession, store: Store) -> None:
+    by_path, by_url = both(spark, store, subscribe="passing")
+    assert [bytes(row.value) for row in by_url.collect()] == [b"1"]
+    with pytest.raises(PySparkException, match="is ephemeral: its records are in no file"):
+        by_path.collect()
+
+
+def test_no_server_is_a_sentence(spark: SparkSession, store: Store) -> None:
+    reader = spark.read.format("topicsd").option("subscribe", PLAIN)
+    with pytest.raises(PySparkException, match="exactly one of path, a data directory, and url, a server"):
+        reader.options(path=store.path, url=url_of(store)).load().collect()
+    with pytest.raises(PySparkException, match="url: 'nowhere' is no server"):
+        spark.read.format("topicsd").options(subscribe=PLAIN, url="nowhere").load().collect()
+
+
+def test_a_stream_goes_on_by_url_where_it_was_by_path(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    topics = ("either-a", "either-b")
+    for topic, count in zip(topics, (300, 150), strict=True):
+        store.client.fill(topic, count)
+    store.client.wait_until_durable(*topics)
+    names = ",".join(topics)
+    Sink(spark, tmp_path, store.path, names).drain()
+    for topic in topics:
+        store.client.fill(topic, 400)
+    store.client.wait_until_durable(*topics)
+    places = {"url": url_of(store), "progressCursor": "by-spark"}
+    query = Sink(spark, tmp_path, None, names, maxOffsetsPerTrigger="300", **places).drain()
+    sink = Sink(spark, tmp_path, None, names, **places)
+    assert sink.rows() == wanted(store.client, *topics)
+    batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    assert batches == [300, 300, 200]
+    # Spark says one batch late how far it is.
+    assert 300 < store.client.ask("GET", "either-a/cursors/by-spark")["from_seq"] <= 700
+    store.client.ask("DELETE", "either-a")
+    store.client.fill("either-a", 900)
+    store.client.wait_until_durable("either-a")
+    with pytest.raises(StreamingQueryException, match=r'"either-a": wanted from seq 701.*\(recreated\)'):
+        sink.drain()
+
+
+def test_a_stream_by_path_may_publish_how_far_it_is(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    store.client.fill("published", 100)
+    store.client.wait_until_durable("published")
+    options = {"url": url_of(store), "progressCursor": "by-path", "maxOffsetsPerTrigger": "30"}
+    Sink(spark, tmp_path, store.path, "published", **options).drain()
+    assert store.client.ask("GET", "published/cursors/by-path")["from_seq"] >= 60
+
+
+def test_what_goes_after_the_plan_is_loss_but_in_front_of_it_all(tmp_path: Path) -> None:
+    columns = all_columns(is_native=False, include_headers=False)
+    schema = arrow_schema(["offset"], columns)
+    with WholeServer(tmp_path, *SMALL_FILES, shards=1) as server:
+        client = TopicClient(server.port)
+        client.put("short", cap_records=100)
+        client.fill("short", 300)
+        epoch = client.ask("GET", "short")["epoch"]
+        given = {"url": f"http://127.0.0.1:{server.port}", "subscribe": "short"}
+
+        def seqs(first: int, is_front: bool, **options: str) -> list[int]:
+            parsed = parse_options({**given, **options}, is_stream=False)
+            part = RangePartition([SeqRange("short", epoch, 0, first, 300, is_front)])
+            return [seq for batch in read_ranges(parsed, schema, part) for seq in batch["offset"].to_pylist()]
+
+        assert seqs(150, is_front=True) == list(range(201, 301))
+        assert seqs(150, is_front=False, failOnDataLoss="false") == list(range(201, 301))
+        with pytest.raises(DataLoss, match=r"wanted from seq 150, earliest is 201: seqs 150 to 200 are gone"):
+            seqs(150, is_front=False)
