@@ -1,22 +1,31 @@
-"""The data source `topicsd` for Spark: what the options say becomes a reader.
+"""The data source `topicsd` for Spark: what the options say becomes a reader or a writer.
 
 Columns follow from the options alone, so that Spark can ask for them without a look at the directory. All
-else is checked when a reader is made.
+else is checked when a reader or a writer is made.
 
-Must not know: how anything is read.
+Must not know: how anything is read or written.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 
 from spark.columns import all_columns, arrow_schema, chosen_columns, ddl
 from spark.read_options import parse_options, schema_options
+from spark.source_error import SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from spark.write_options import WriteOptions
 
 
 class TopicsdSource(DataSource):
@@ -41,3 +50,26 @@ class TopicsdSource(DataSource):
         options = parse_options(self.options, is_stream=True)
         columns = all_columns(options.is_native, options.include_headers)
         return StreamReader(options, arrow_schema(chosen_columns(schema, columns), columns))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from spark.writers import BatchWriter
+
+        return BatchWriter(self._write_options(schema, overwrite))
+
+    def streamWriter(  # noqa: N802  PySpark's name.
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        from spark.writers import StreamWriter
+
+        return StreamWriter(self._write_options(schema, overwrite))
+
+    def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
+        from spark.sink_rows import check_sink_columns
+        from spark.write_options import parse_write_options
+
+        if overwrite:
+            raise SourceError("mode: a topic is written to at its end; allowed is append")
+        options = parse_write_options(self.options)
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        check_sink_columns(fields, bool(options.topic))
+        return options

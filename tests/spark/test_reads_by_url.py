@@ -186,3 +186,20 @@ def test_what_goes_after_the_plan_is_loss_but_in_front_of_it_all(tmp_path: Path)
         assert seqs(150, is_front=False, failOnDataLoss="false") == list(range(201, 301))
         with pytest.raises(DataLoss, match=r"wanted from seq 150, earliest is 201: seqs 150 to 200 are gone"):
             seqs(150, is_front=False)
+
+
+def test_a_key_is_sent_where_the_server_wants_one(spark: SparkSession, tmp_path: Path) -> None:
+    keys = {"TOPICS_API_KEYS": "reader:r,writer:rw+d"}
+    with WholeServer(tmp_path, shards=1, environ=keys) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        frame = spark.createDataFrame([('{"n":1}',), ("2",)], "value string")
+        frame.coalesce(1).write.format("topicsd").mode("append").options(
+            url=url, topic="kept", apiKey="writer"
+        ).save()
+        reader = spark.read.format("topicsd").options(url=url, subscribe="kept")
+        assert [bytes(row.value) for row in reader.option("apiKey", "reader").load().collect()] == [
+            b'{"n":1}',
+            b"2",
+        ]
+        with pytest.raises(PySparkException, match="401 unauthorized"):
+            reader.option("apiKey", "nobody").load().collect()

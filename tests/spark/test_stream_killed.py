@@ -49,7 +49,8 @@ def test_a_stream_that_is_killed_has_each_record_once(spark: SparkSession, tmp_p
         writer.start()
         try:
             for round_number in range(3):
-                run_and_kill(sink, data, ",".join(topics), tmp_path / f"driver-{round_number}.log")
+                arguments = [str(sink), str(data), ",".join(topics)]
+                run_and_kill(DRIVER, arguments, sink / "checkpoint", tmp_path / f"driver-{round_number}.log")
         finally:
             ends.set()
             writer.join()
@@ -59,12 +60,12 @@ def test_a_stream_that_is_killed_has_each_record_once(spark: SparkSession, tmp_p
         assert drained.rows() == wanted(client, *topics)
 
 
-def run_and_kill(sink: Path, data: Path, topics: str, log: Path) -> None:
+def run_and_kill(program: str, arguments: list[str], checkpoint: Path, log: Path) -> None:
     """As soon as the driver has worked for its share of the time; it has to have come to some batch."""
-    before = len(list((sink / "checkpoint" / "commits").glob("[0-9]*")))
+    before = len(list((checkpoint / "commits").glob("[0-9]*")))
     with log.open("wb") as told:
         driver = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, str(sink), str(data), topics],
+            [sys.executable, "-c", program, *arguments],
             cwd=PROJECT,
             stdout=told,
             stderr=told,
@@ -72,7 +73,7 @@ def run_and_kill(sink: Path, data: Path, topics: str, log: Path) -> None:
         )
     try:
         deadline = time.monotonic() + 60
-        while len(list((sink / "checkpoint" / "commits").glob("[0-9]*"))) <= before:
+        while len(list((checkpoint / "commits").glob("[0-9]*"))) <= before:
             assert driver.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, log.read_text()[-3000:]
             time.sleep(0.1)
