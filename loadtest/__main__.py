@@ -99,9 +99,10 @@ def run_generator(given: argparse.Namespace) -> int:
 
 def run_spark(given: argparse.Namespace) -> int:
     # Only here: PySpark is no matter of the other benchmarks.
-    from loadtest import spark_bench
+    from loadtest import sink_bench, spark_bench
 
     lines = spark_bench.run(given.records, given.rounds, given.dir)
+    lines += sink_bench.run(given.records // 10, given.rounds, given.dir)
     if given.save:
         results.save("spark", lines, records=given.records)
     return 0
