@@ -11,6 +11,9 @@ Must not know: files, which columns a query wants.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -29,7 +32,7 @@ from topicsd.wal.frame import (
 
 Numbers = npt.NDArray[np.int64]
 
-# What a frame has on average where copying it is the cheaper way.
+# What a frame has on average up to which copying it costs less than a view of it.
 SMALL_BYTES = 1024
 
 _HEADER = np.dtype(
@@ -46,6 +49,8 @@ _HEADER = np.dtype(
     ]
 )
 assert _HEADER.itemsize == HEADER_BYTES
+# Taken out as bytes and then looked at: numpy copies an item with fields field by field.
+_HEADER_BYTES, _U32, _U64 = np.dtype(f"V{HEADER_BYTES}"), np.dtype("<u4"), np.dtype("<u8")
 
 
 class FrameTable:
@@ -65,8 +70,7 @@ class FrameTable:
             self._look(topic_id, seqs)
 
     def _look(self, topic_id: int, seqs: Numbers) -> None:
-        heads = self._fixed(self.starts, HEADER_BYTES).view(_HEADER)
-        self.heads = heads
+        heads = self._fixed(_HEADER_BYTES, self.starts).view(_HEADER)
         node_len, tag_len = heads["node_len"].astype(np.int64), heads["tag_len"].astype(np.int64)
         data_len = heads["data_len"].astype(np.int64)
         lengths = self.ends - self.starts
@@ -84,30 +88,36 @@ class FrameTable:
             | (heads["seq"] != seqs.astype(np.uint64))
             | (FRAME_LEN_MIN + node_len + tag_len + data_len != lengths - LEN_BYTES)
         )
-        stored = self._fixed(self.data_end, CHECKSUM_BYTES).view("<u8")
-        # A copy of a small frame costs less than a view of it.
-        view = self._data if len(self._data) < SMALL_BYTES * len(lengths) else memoryview(self._data)
-        bodies = zip((self.starts + LEN_BYTES).tolist(), self.data_end.tolist(), strict=True)
-        found = np.array([xxh3(view[start:end]) for start, end in bodies], dtype=np.uint64)
-        bad |= found != stored
+        found = np.fromiter(map(xxh3, self._bodies()), np.uint64, len(lengths))
+        bad |= found != self._fixed(_U64, self.data_end)
         if not bad.any() and self.has_meta.any():
             self._split_meta(bad)
         self.bad = bad
+
+    def _bodies(self) -> Iterable[bytes | memoryview]:
+        """What the checksum of each frame is of."""
+        starts, ends = self.starts + LEN_BYTES, self.data_end
+        if len(self._data) < SMALL_BYTES * len(starts):
+            copies: npt.NDArray[np.object_] = self.cut(starts, ends).to_numpy(zero_copy_only=False)
+            return copies
+        view = memoryview(self._data)
+        return (view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
 
     def _split_meta(self, bad: npt.NDArray[np.bool_]) -> None:
         """The payload of those with meta is data, meta, and the length of meta."""
         has, end = self.has_meta, self.data_end
         meta_len = np.zeros(len(end), dtype=np.int64)
-        meta_len[has] = self._fixed((end - U32.size)[has], U32.size).view("<u4")
+        meta_len[has] = self._fixed(_U32, (end - U32.size)[has])
         self.meta_end = np.where(has, end - U32.size, end)
         self.meta_at = self.meta_end - meta_len
         bad |= self.meta_at < self.data_at
         self.data_end = np.where(has, self.meta_at, end)
 
-    def _fixed(self, starts: Numbers, size: int) -> npt.NDArray[np.uint8]:
-        """So many bytes of each place, one behind the other."""
-        parts = self.cut(starts, starts + size)
-        return np.frombuffer(parts.buffers()[2], dtype=np.uint8, count=len(starts) * size)
+    def _fixed(self, kind: np.dtype[Any], starts: Numbers) -> npt.NDArray[Any]:
+        """What stands at each place: the bytes as an array of such items, one from each byte on."""
+        count = max(0, len(self._data) - kind.itemsize + 1)
+        items: npt.NDArray[Any] = np.ndarray((count,), kind, self._data, strides=(1,))
+        return items[starts]
 
     def cut(
         self, starts: Numbers, ends: Numbers, is_null: npt.NDArray[np.bool_] | None = None

@@ -23,7 +23,7 @@ EARLIEST, LATEST = "earliest", "latest"
 # What Kafka's JSON calls them.
 EARLIEST_NUMBER, LATEST_NUMBER = -2, -1
 SEQ_MAX = (1 << 63) - 1
-RECORDS_PER_PARTITION = 250_000
+RECORDS_PER_PARTITION = 1_000_000
 
 OPTIONS: dict[str, str] = {
     "path": "the data directory; a server may be running on it",

@@ -172,12 +172,12 @@ class _Task:
                         data, start = self._segments.frames(
                             name, entry, index, int(seqs[at]), int(seqs[before - 1])
                         )
-                        keep = at + np.flatnonzero(alive[at:before])
+                        keep = _kept(alive, at, before)
                         places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
                         yield from self._checked(stretch, name.key(DATA), data, start, *places)
                     at = damage.last_seq - stretch.first_seq + 1
                     continue
-                keep = at + np.flatnonzero(alive[at:upto])
+                keep = _kept(alive, at, upto)
                 places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
                 yield from self._checked(stretch, name.key(DATA), data, start, *places)
                 at = upto
@@ -216,7 +216,7 @@ class _Task:
             for at, upto in _pieces(offsets, lengths):
                 start = int(offsets[at])
                 data = fs.pread(fd, int(offsets[upto - 1] + lengths[upto - 1]) - start, start)
-                keep = at + np.flatnonzero(alive[at:upto])
+                keep = _kept(alive, at, upto)
                 places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
                 yield from self._checked(stretch, f"wal/{name}", data, start, *places)
         finally:
@@ -262,6 +262,12 @@ def _alive(stretch: Stretch) -> npt.NDArray[np.bool_]:
     if not stretch.dead:
         return np.ones(stretch.record_count, dtype=np.bool_)
     return ~np.frombuffer(unpack_marks(stretch.dead, stretch.record_count), np.bool_)
+
+
+def _kept(alive: npt.NDArray[np.bool_], at: int, upto: int) -> slice | Numbers:
+    """Which of a range are to be read; a slice, which copies nothing, when it is all of them."""
+    piece = alive[at:upto]
+    return slice(at, upto) if piece.all() else at + np.flatnonzero(piece)
 
 
 def _pieces(offsets: Numbers, lengths: Numbers) -> Iterator[tuple[int, int]]:

@@ -10,6 +10,7 @@ Must not know: files, seqs that are dead.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,8 +43,10 @@ def _frames(rows: Rows) -> FrameTable:
     return rows.frames
 
 
-def _repeated(value: Any, kind: pa.DataType, rows: Rows) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), len(rows.seqs))
+@lru_cache(maxsize=8)
+def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """Most batches are a whole segment, so that the one before had the same columns."""
+    return pa.repeat(pa.scalar(value, kind), count)
 
 
 def _stamp(rows: Rows) -> pa.Array:
@@ -51,6 +54,8 @@ def _stamp(rows: Rows) -> pa.Array:
 
 
 def _part(rows: Rows, starts: Numbers, ends: Numbers, is_null: npt.NDArray[np.bool_]) -> pa.Array:
+    if is_null.all():
+        return pa.nulls(len(is_null), pa.binary())
     return _frames(rows).cut(starts, ends, is_null if is_null.any() else None)
 
 
@@ -102,11 +107,11 @@ def header_entries(node: bytes | None, meta: bytes | None) -> list[dict[str, Any
 _COLUMNS: dict[str, Callable[[Rows], pa.Array]] = {
     "key": _tag,
     "value": _data,
-    "topic": lambda rows: _repeated(rows.topic, pa.string(), rows),
-    "partition": lambda rows: _repeated(rows.shard, pa.int32(), rows),
+    "topic": lambda rows: _repeated(rows.topic, pa.string(), len(rows.seqs)),
+    "partition": lambda rows: _repeated(rows.shard, pa.int32(), len(rows.seqs)),
     "offset": lambda rows: pa.array(rows.seqs),
     "timestamp": _stamp,
-    "timestampType": lambda rows: _repeated(LOG_APPEND_TIME, pa.int32(), rows),
+    "timestampType": lambda rows: _repeated(LOG_APPEND_TIME, pa.int32(), len(rows.seqs)),
     "headers": _headers,
     "seq": lambda rows: pa.array(rows.seqs),
     "ts": _stamp,
