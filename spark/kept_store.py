@@ -1,7 +1,9 @@
 """The files of a shard, also those that it has dropped since: they stay in trash/ for a while.
 
-A job goes by a plan that is older than its last task. So a file that is not in its place is looked for in
-trash/ by its name there; what is in neither was dropped longer ago than the grace time.
+A job goes by a plan that is older than its last task. So a file that is not in its place is looked for
+where the server puts it: in the directory of a topic that is being deleted, and in trash/ by its name there.
+What is in none of them was dropped longer ago than the grace time, or from the cold directory, which keeps
+nothing.
 
 Must not know: what the files are.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from topicsd.checkpoint.trash import DELETED_SUFFIX
 from topicsd.commands.loaded_shard import LookingStore
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import Fs
@@ -26,9 +29,18 @@ class KeptStore(LookingStore):
 
     def path_of(self, key: str) -> str:
         path = super().path_of(key)
-        if exists(self._fs, path):
-            return path
+        directory, name = os.path.split(path)
+        for place in (path, os.path.join(directory + DELETED_SUFFIX, name)):
+            if exists(self._fs, place):
+                return place
         return kept_path(self._fs, self._paths, ".".join(key.split("/")[1:])) or path
+
+    def read_range(self, key: str, offset: int, size: int) -> bytes:
+        try:
+            return super().read_range(key, offset, size)
+        except FileNotFoundError:
+            # It may have gone between the look and the opening, and then it is in its next place.
+            return super().read_range(key, offset, size)
 
 
 def kept_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:

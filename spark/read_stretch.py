@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +98,7 @@ class _Task:
         while rest:
             try:
                 yield from self._batches(rest[0])
-                del rest[0]
+                self._next_seq = rest.pop(0).last_seq + 1
             except _Gone:
                 if not tries:
                     raise SourceError(
@@ -136,8 +136,7 @@ class _Task:
     def _of_segment(
         self, stretch: Stretch, name: SegmentName, entry: SegmentEntry
     ) -> Iterator[pa.RecordBatch]:
-        if not self._has_file(name):
-            raise _Gone
+        file = self._file_of(name)
         try:
             index = self._segments.load_index(name, entry)
         except SegmentDamage as damage:
@@ -174,23 +173,24 @@ class _Task:
                         )
                         keep = _kept(alive, at, before)
                         places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
-                        yield from self._checked(stretch, name.key(DATA), data, start, *places)
+                        yield from self._checked(stretch, file, data, start, *places)
                     at = damage.last_seq - stretch.first_seq + 1
                     continue
                 keep = _kept(alive, at, upto)
                 places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
-                yield from self._checked(stretch, name.key(DATA), data, start, *places)
+                yield from self._checked(stretch, file, data, start, *places)
                 at = upto
 
-    def _has_file(self, name: SegmentName) -> bool:
-        return any(store.exists(name.key(DATA)) for store in (self._hot, self._cold) if store is not None)
+    def _file_of(self, name: SegmentName) -> str:
+        for store in (self._hot, self._cold):
+            if store is not None and store.exists(name.key(DATA)):
+                return store.path_of(name.key(DATA))
+        raise _Gone
 
     def _refuse_damage(self, damage: SegmentDamage, name: SegmentName, offset: str) -> None:
         """Go on only when it is to be skipped, and is no file that somebody has dropped."""
-        if not self._has_file(name):
-            raise _Gone from None
+        file = self._file_of(name)
         if not self._options.is_permissive:
-            file = os.path.join(self._paths.root, name.key(DATA))
             where = f"{file}{offset}, seqs {damage.first_seq} to {damage.last_seq}: {damage.what}"
             raise DamagedRecord(f"{where}; mode=PERMISSIVE skips what is damaged") from None
 
@@ -203,24 +203,27 @@ class _Task:
         if not self._needs_frames:
             yield from self._without_frames(stretch, seqs[alive], stamps[alive])
             return
-        fs, name = self._data_dir.fs, wal_name(log.file)
-        path = self._paths.wal_file(log.file)
-        try:
-            fd = fs.open_read(path)
-        except FileNotFoundError:
-            kept = kept_path(fs, self._paths, name)
-            if kept is None:
-                raise _Gone from None
-            fd = fs.open_read(kept)
+        fs = self._data_dir.fs
+        file, fd = self._open_log(log.file)
         try:
             for at, upto in _pieces(offsets, lengths):
                 start = int(offsets[at])
                 data = fs.pread(fd, int(offsets[upto - 1] + lengths[upto - 1]) - start, start)
                 keep = _kept(alive, at, upto)
                 places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
-                yield from self._checked(stretch, f"wal/{name}", data, start, *places)
+                yield from self._checked(stretch, file, data, start, *places)
         finally:
             fs.close(fd)
+
+    def _open_log(self, ordinal: int) -> tuple[str, int]:
+        fs, path = self._data_dir.fs, self._paths.wal_file(ordinal)
+        with suppress(FileNotFoundError):
+            return path, fs.open_read(path)
+        kept = kept_path(fs, self._paths, wal_name(ordinal))
+        if kept is not None:
+            with suppress(FileNotFoundError):
+                return kept, fs.open_read(kept)
+        raise _Gone
 
     def _without_frames(self, stretch: Stretch, seqs: Numbers, stamps: Numbers) -> Iterator[pa.RecordBatch]:
         for at in range(0, len(seqs), BATCH_RECORDS):
@@ -248,10 +251,9 @@ class _Task:
                 return
             if not self._options.is_permissive:
                 first = int(np.flatnonzero(frames.bad)[0])
-                place = os.path.join(self._paths.root, file)
                 offset, seq = start + int(starts[first]), int(seqs[first])
                 what = _what(data, int(starts[first]), int(lengths[first]), stretch.topic_id, seq)
-                told = f'{place}, offset {offset}, seq {seq} of topic "{stretch.topic}" is damaged: {what}'
+                told = f'{file}, offset {offset}, seq {seq} of topic "{stretch.topic}" is damaged: {what}'
                 raise DamagedRecord(f"{told}; mode=PERMISSIVE skips what is damaged")
             good = ~frames.bad
             self._skipped += int(frames.bad.sum())
