@@ -6,7 +6,8 @@ A line that has a goal of its own instead of a ceiling is drawn in units of that
 from __future__ import annotations
 
 from loadtest.bench_result import Goal, Result, number
-from loadtest.png_chart import GREEN, GREY, RED, Bar, draw
+from loadtest.png_chart import Bar, draw
+from shared.png_canvas import GREEN, GREY, RED
 
 COLORS = {"aim": GREEN, "holds": GREEN, "missed": RED}
 

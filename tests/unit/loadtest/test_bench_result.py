@@ -9,7 +9,7 @@ from loadtest.bench_chart import bar
 from loadtest.bench_lines import LINES
 from loadtest.bench_result import Goal, Result, table
 from loadtest.bench_rounds import Reading, medians
-from loadtest.png_chart import GREEN, GREY, RED
+from shared.png_canvas import GREEN, GREY, RED
 
 
 @pytest.mark.parametrize("module", [bench_result, traffic])
