@@ -107,6 +107,7 @@ def test_a_refused_write_creates_no_topic(api: Api) -> None:
         ({"records": [{"data": 1, "meta": 5}]}, "records[0].meta"),
         ({"records": [{"data": 1, "meta": [1]}]}, "records[0].meta"),
         ({"records": [{"data": 1, "meta": {str(i): 1 for i in range(65)}}]}, "64"),
+        ({"records": [{"data": 1, "meta": {"_topics_router": {}}}]}, "records[0].meta"),
         ({"records": [{"data": 1}, {"data": 1, "meta": {"k": "x" * 16_384}}]}, "records[1].meta"),
         ({"records": [{"data": 1, "tag": "é" * 129}]}, "256"),
         ({"records": [{"data": 1, "node": "n" * 129}]}, "128"),
@@ -120,6 +121,7 @@ def test_a_refused_write_creates_no_topic(api: Api) -> None:
         (b"", "JSON"),
         (b"{", "JSON"),
         (b'{"records":[{"m\\u0065ta":5,"data":1}]}', "records[0].meta"),
+        (b'{"records":[{"meta":{"\\u005ftopics_router":1},"data":1}]}', "records[0].meta"),
     ],
 )
 def test_a_refusal_names_the_field_and_the_bound(api: Api, body: object, told: str) -> None:

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from shared.errors import CORRUPT_SEGMENT, RECORD_TOO_LARGE, TOPIC_FULL, Refusal
+from shared.errors import CORRUPT_SEGMENT, RECORD_TOO_LARGE, TOPIC_FULL, TOPIC_NOT_FOUND, Refusal
 from topicsd.engine.forward_copy import copy_forward, has_no_room, lose_forward, pass_over
 from topicsd.engine.forwards import Forward, delete_forward
 from topicsd.engine.requests import CopiedRecord
@@ -54,6 +54,10 @@ class Sources(Protocol):
 
     def source(self, piece: Piece) -> Source: ...
 
+    def look_at(self, topic: str, found: Callable[[Piece | Refusal], None]) -> None:
+        """What it is now, for next to nothing."""
+        ...
+
 
 class WorkingForward:
     def __init__(self, shard: ShardState, loop: Loop, sources: Sources, forward: Forward) -> None:
@@ -66,6 +70,7 @@ class WorkingForward:
         self._is_over = False
         self._is_busy = False
         self._is_held = False
+        self._is_ending = False
         self._has_turn = False
         self._at_once = RECORDS_AT_ONCE
         self._again_seconds = AGAIN_SECONDS
@@ -195,13 +200,23 @@ class WorkingForward:
         self._loop.call_later(seconds, self._try_again)
 
     def _try_again(self) -> None:
-        if self._is_over:
+        if self._is_over or self._is_ending:
             return
         if has_no_room(self._shard, self.forward):
+            self._sources.look_at(self.forward.rule.source, self._looked_at)
             self._wait()
             return
         self._is_held = True
         self._go_on()
+
+    def _looked_at(self, found: Piece | Refusal) -> None:
+        """While nothing is read: whether the source is still there."""
+        if isinstance(found, Refusal):
+            is_gone = found.code == TOPIC_NOT_FOUND
+        else:
+            is_gone = found.epoch != self.forward.source_epoch
+        if is_gone and not self._is_ending:
+            self._end_rule()
 
     def _go_on(self) -> None:
         """There is room for another piece."""
@@ -228,12 +243,12 @@ class WorkingForward:
 
     def _end_rule(self) -> None:
         """The source is gone (W3)."""
-        if not self._is_busy:
+        if not self._is_ending:
+            self._is_ending = self._is_busy = True
             rule = self.forward.rule
             logger.warning(
                 'router "%s" ends: its source "%s" is gone, or another one', rule.name, rule.source
             )
-        self._is_busy = True
         if not self._is_over:
             delete_forward(self._shard, self.forward.rule.name, self._rule_ended)
 

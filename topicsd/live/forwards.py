@@ -5,8 +5,11 @@ Must not know: HTTP, what a rule says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from shared.contract import NUMBER_MAX
+from shared.errors import Refusal
 from topicsd.engine.forwards import Forward, StandOf
 from topicsd.engine.shard_state import ShardState
 from topicsd.live.copies import Source
@@ -53,6 +56,16 @@ class Forwards:
         is_strong = not self._feeds.is_here(topic)
         wanted = Wanted(topic, frozenset(), RECORDS_AT_ONCE, BYTES_AT_ONCE, True, True, True, is_strong)
         return self._feeds.feed(wanted)
+
+    def look_at(self, topic: str, found: Callable[[Piece | Refusal], None]) -> None:
+        feed = self._feeds.feed(Wanted(topic, frozenset(), 1, 1, False, False, False, False))
+        feed.enter()
+
+        def answered(what: Piece | Refusal) -> None:
+            feed.leave()
+            found(what)
+
+        feed.read(NUMBER_MAX, None, answered)
 
     def source(self, piece: Piece) -> Source:
         """All forwards of a source that stand at one cursor get the same piece in the same turn."""

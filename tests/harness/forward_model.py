@@ -1,0 +1,291 @@
+"""Random life around a graph of forwards on three shards, and what each destination must hold of it.
+
+Promises: the same seed does the same. Up to twenty topics of the classes `disk` and `fsync`, logs
+and queues, some that take only a few records until the end; rules with and without filters, from the head and
+from the earliest, each destination with one source and no circles. Records are appended anywhere, rules are
+made, changed and deleted, topics deleted, shards cut off, stopped, killed in a disk call, and left without
+power.
+
+The oracle does not follow what was acked: what a source holds at the end is what counts. For each rule, the
+destination has of what stands behind where the rule began in its source: all that the rule takes, once each,
+in the order of the source, as it was written, and nothing else but what was written to it directly.
+
+What it must not know: how anything is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shared.forward_rule import ForwardRule
+from tests.harness.faults import MachineGoneError
+from tests.harness.forward_stage import ForwardStage
+from tests.harness.one_shard import OneShard, Told, record
+from topicsd.engine.forwards import ForwardPut
+
+SHARDS = 3
+TAGS = (None, "x", "xy", "y")
+FILTERS = (None, None, None, ["tag", "Eq", "x"], ["tag", "Glob", "x*"], ["tag", "Eq", "nobody"])
+
+
+class Held(NamedTuple):
+    seq: int
+    value: int
+    tag: str
+    stamp: dict[str, Any] | None
+
+
+class Began(NamedTuple):
+    """Where a rule began, and what was there."""
+
+    rule: ForwardRule
+    source_seq: int
+    dest_seq: int
+    source_epoch: int
+
+
+class ForwardModel:
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = Random(seed)
+        self.stage = ForwardStage(SHARDS, wal_file_bytes=1 << 16, segment_max_events=rng.choice((5, 1000)))
+        self.topics = [f"t{number}" for number in range(rng.randint(4, 20))]
+        self.sources: dict[str, str] = {}
+        """By destination, an earlier one in the list: so there are no circles."""
+        for index, topic in enumerate(self.topics):
+            if index and rng.random() < 0.8:
+                self.sources[topic] = self.topics[rng.randrange(index)]
+        self.written: dict[str, set[int]] = {topic: set() for topic in self.topics}
+        """What was sent to each directly, acked or not."""
+        self.rules: dict[str, Began] = {}
+        self._value = 0
+        for topic in self.topics:
+            self._create(topic)
+
+    def _create(self, topic: str) -> None:
+        rng = self.rng
+        patch: dict[str, Any] = {"durability": rng.choice(("disk", "disk", "fsync"))}
+        if rng.random() < 0.15:
+            patch["type"] = "queue"
+        if rng.random() < 0.2:
+            patch |= {"cap_records": rng.randint(1, 20), "discard": "reject"}
+        self.stage.owner(topic).put(topic, **patch)
+
+    # -- what happens --------------------------------------------------------------------------------------
+
+    def run(self, steps: int) -> None:
+        actions: list[Callable[[], None]] = [self._append] * 12 + [self._turns] * 12 + [self._make_rule] * 3
+        actions += [self._change_rule, self._end_rule, self._end_shard, self._fault, self._fault]
+        actions += [self._cut_off, self._mend, self._mend, self._pass_time, self._pass_time, self._checkpoint]
+        for topic in self.topics[1:]:
+            if self.rng.random() < 0.5:
+                self._make_rule(topic)
+        for _ in range(steps):
+            if self.rng.random() < 0.02:
+                self._alive(self._delete_topic)
+            else:
+                self._alive(self.rng.choice(actions))
+            for topic in self.topics:
+                while topic not in self.stage.owner(topic).shard.state.topics:
+                    # It ended in the middle of being made anew.
+                    self._alive(lambda topic=topic: self._create(topic))  # type: ignore[misc]
+        self.finish()
+
+    def _alive(self, go: Callable[[], object]) -> None:
+        """Go on, and where a machine or a process came to its end with that, begin it anew."""
+        try:
+            go()
+        except MachineGoneError:
+            for number, one in enumerate(self.stage.shards):
+                if one.disk.is_gone:
+                    how = self.rng.choice((OneShard.kill, OneShard.cut_power))
+                    self.stage.end(number, how)
+
+    def _append(self) -> None:
+        topic = self.rng.choice(self.topics)
+        records = []
+        for _ in range(self.rng.choice((1, 1, 3, 40))):
+            self._value += 1
+            self.written[topic].add(self._value)
+            meta = {"k": self._value} if self.rng.random() < 0.3 else None
+            records.append(record(self._value, self.rng.choice(TAGS), self.rng.choice((None, "n")), meta))
+        self.stage.owner(topic).send_append(topic, *records)
+
+    def _turns(self) -> None:
+        def go() -> None:
+            for _ in range(self.rng.randint(1, 8)):
+                self.rng.choice(self.stage.shards).turn()
+
+        self._alive(go)
+
+    def _pass_time(self) -> None:
+        self._alive(lambda: self.stage.pass_time(self.rng.choice((1, 60, 500))))
+
+    def _checkpoint(self) -> None:
+        self.rng.choice(self.stage.shards).shard.start_checkpoint()
+
+    def _cut_off(self) -> None:
+        self.stage.cut_off(self.rng.randrange(SHARDS))
+
+    def _mend(self) -> None:
+        self.stage.mend()
+
+    def _end_shard(self) -> None:
+        how = self.rng.choice((OneShard.restart, OneShard.kill, OneShard.reboot, OneShard.cut_power))
+        number = self.rng.randrange(SHARDS)
+        self._alive(lambda: self.stage.end(number, how))
+
+    def _fault(self) -> None:
+        disk = self.rng.choice(self.stage.shards).disk
+        nth = self.rng.randint(0, 12)
+        if self.rng.random() < 0.5:
+            disk.kill_process_after(nth, torn=self.rng.random() < 0.5)
+        else:
+            disk.cut_power_after(nth)
+
+    def _quiet(self) -> None:
+        """All is copied and synced, so that it is known where a rule begins; faults are still armed."""
+        self.stage.mend()
+        for _ in range(6):
+            self._alive(lambda: self.stage.pass_time(1500))
+
+    def _make_rule(self, dest: str | None = None) -> None:
+        dest = dest or self.rng.choice(self.topics)
+        source = self.sources.get(dest)
+        name = f"{source}>{dest}"
+        if source is None or self.stage.forward(name) is not None:
+            return
+        self._quiet()
+        dest_seq, source_seq = self._head(dest), self._head(source)
+        rule = ForwardRule(
+            name,
+            source,
+            dest,
+            self.rng.choice(FILTERS),
+            keeps_node=self.rng.random() < 0.7,
+            keeps_tag=self.rng.random() < 0.9,
+            is_exactly_once=self.rng.random() < 0.4,
+            is_from_start=self.rng.random() < 0.5,
+        )
+        told: list[Told] = []
+        self._alive(lambda: told.append(self.stage.send_put_forward(rule)))
+        self._alive(self.stage.settle)
+        if told and told[0].came and isinstance(told[0].answer, ForwardPut):
+            began = 0 if rule.is_from_start else source_seq
+            self.rules[name] = Began(rule, began, dest_seq, self.stage.owner(source).topic(source).epoch)
+        elif self.stage.forward(name) is not None:
+            # In doubt: made, or being made. It is of no use to the oracle.
+            self._alive(lambda: self.stage.delete_forward(name))
+            self.rules.pop(name, None)
+
+    def _change_rule(self) -> None:
+        """Once all is copied that the rule takes by then."""
+        if not self.rules:
+            return
+        name = self.rng.choice(list(self.rules))
+        began = self.rules[name]
+        self._quiet()
+        if self.stage.forward(name) is None or self._waits(began.rule):
+            return
+        self.check(began)
+        changed = msgspec.structs.replace(began.rule, tags=self.rng.choice(FILTERS), keeps_node=False)
+        heads = self._head(began.rule.source), self._head(began.rule.dest)
+        del self.rules[name]
+        told: list[Told] = []
+        self._alive(lambda: told.append(self.stage.send_put_forward(changed)))
+        self._alive(self.stage.settle)
+        if told and told[0].came and isinstance(told[0].answer, ForwardPut):
+            self.rules[name] = Began(changed, *heads, began.source_epoch)
+
+    def _end_rule(self) -> None:
+        if self.rules:
+            name = self.rng.choice(list(self.rules))
+            del self.rules[name]
+            self._quiet()
+            if self.stage.forward(name) is not None:
+                self._alive(lambda: self.stage.delete_forward(name))
+
+    def _delete_topic(self) -> None:
+        """With all rules that touch it; another one takes its place."""
+        topic = self.rng.choice(self.topics)
+        self._quiet()
+        self._alive(lambda: self.stage.owner(topic).delete_topic(topic))
+        self._quiet()
+        if topic in self.stage.owner(topic).shard.state.topics:
+            return
+        for name, began in list(self.rules.items()):
+            if topic in (began.rule.source, began.rule.dest):
+                del self.rules[name]
+                assert self.stage.forward(name) is None, f"{name} leads from or into {topic}, which is gone"
+        self.written[topic] = set()
+        self._create(topic)
+
+    # -- what must hold ------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Everything is there again, and nothing is full."""
+        for one in self.stage.shards:
+            one.disk.kill_process_after(1 << 60)
+        self._quiet()
+        for topic in self.topics:
+            self.stage.owner(topic).put(topic, cap_records=0)
+        for _ in range(30):
+            self.stage.pass_time(1000)
+        for began in self.rules.values():
+            self.check(began)
+
+    def check(self, began: Began) -> None:
+        rule = began.rule
+        forward = self.stage.forward(rule.name)
+        assert forward is not None, f"{rule.name} is not there"
+        source, dest = self.records(rule.source), self.records(rule.dest)
+        if self._waits(rule):
+            return
+        head = self._head(rule.source)
+        assert forward.seq == head, f"{rule.name} is at {forward.seq} of {head}"
+        stamps = [one.stamp for one in dest if one.seq <= began.dest_seq and one.stamp is not None]
+        held = {
+            one["seq"] for one in stamps if (one["source"], one["epoch"]) == (rule.source, began.source_epoch)
+        }
+        expected = [
+            (one.value, one.tag if rule.keeps_tag else "")
+            for one in source
+            if one.seq > began.source_seq
+            and _takes(rule, one.tag)
+            and not (rule.is_exactly_once and rule.is_from_start and one.seq in held)
+        ]
+        direct = self.written[rule.dest]
+        found = [(one.value, one.tag) for one in dest if one.seq > began.dest_seq and one.value not in direct]
+        assert found == expected, f"{rule}: {found} is not {expected}"
+
+    def _waits(self, rule: ForwardRule) -> bool:
+        """Some topic on its way takes nothing more until the end."""
+        topics, name = [rule.dest], rule.dest
+        while name in self.sources:
+            name = self.sources[name]
+            topics.append(name)
+        return any(self.stage.owner(one).topic(one).rejects for one in topics)
+
+    def _head(self, topic: str) -> int:
+        return self.stage.owner(topic).state(topic).head_seq
+
+    def records(self, topic: str) -> list[Held]:
+        found: list[Held] = []
+        cursor, is_at_end = 0, False
+        while not is_at_end:
+            answer = self.stage.owner(topic).read(topic, cursor, limit=1000)
+            for one in answer.records:
+                stamp = None if one.meta is None else msgspec.json.decode(one.meta).get("_topics_router")
+                found.append(Held(one.seq, int(one.data), one.tag.decode(), stamp))
+            cursor, is_at_end = answer.next_from_seq, answer.caught_up
+        return found
+
+
+def _takes(rule: ForwardRule, tag: str) -> bool:
+    if rule.tags is None:
+        return True
+    _, way, wanted = rule.tags
+    return tag.startswith(wanted[:-1]) if way == "Glob" else tag == wanted
