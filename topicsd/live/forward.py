@@ -10,7 +10,8 @@ W4  From a source of another shard only what is synced there is copied, where it
     the copy stands behind the record.
 W5  Where copies have to be the only ones, and the rule begins before what another rule may have copied, what
     the destination holds is looked through first. Nothing else can double a copy, as W1 has it.
-W6  Under pressure a forward waits for its turn, one band below its destination.
+W6  Each piece has its turn among all that is due, at the priority of the destination; under pressure one band
+    below that.
 
 Must not know: rules (`copies.py`), how copies join the log.
 """
@@ -63,7 +64,7 @@ class WorkingForward:
     def __init__(self, shard: ShardState, loop: Loop, sources: Sources, forward: Forward) -> None:
         self.forward = forward
         self.waiters: Waiters | None = None
-        """Itself, while it waits for its turn under pressure."""
+        """Itself, while it waits for its turn."""
         self._shard = shard
         self._loop = loop
         self._sources = sources
@@ -85,7 +86,7 @@ class WorkingForward:
         self._subscription = Subscription(feed, forward.seq, forward.source_epoch, self)
 
     def begin(self) -> None:
-        self._subscription.go_on()
+        self._ask_for_turn()
 
     def close(self) -> None:
         self._is_over = True
@@ -105,9 +106,12 @@ class WorkingForward:
         if self._is_busy:
             self._is_held = True
         else:
-            watch = self._shard.watch
-            watch.add(self, self._take_turn)
-            watch.wake(self)
+            self._ask_for_turn()
+
+    def _ask_for_turn(self) -> None:
+        watch = self._shard.watch
+        watch.add(self, self._take_turn)
+        watch.wake(self)
 
     def base_priority(self, now_ms: int) -> float:
         base = self.forward.dest.base_priority(now_ms)
@@ -219,11 +223,12 @@ class WorkingForward:
             self._end_rule()
 
     def _go_on(self) -> None:
-        """There is room for another piece."""
+        """There is room for another piece, but not at once: who was answered just now stands in front of
+        others that are to be answered."""
         self._is_busy = False
         if self._is_held:
             self._is_held = False
-            self._subscription.go_on()
+            self._ask_for_turn()
 
     # -- what is held already ------------------------------------------------------------------------------
 

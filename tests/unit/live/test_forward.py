@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from errno import ENOSPC
 from random import Random
 from typing import Any
 
@@ -328,3 +329,77 @@ def test_under_pressure_it_goes_one_band_below_its_destination() -> None:
     watch.obey(0.0, pauses=False)
     made.settle()
     assert made.data("e") == [1, 2]
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_a_disk_without_room_holds_it_up(durability: str) -> None:
+    made = stage()
+    one = made.shards[0]
+    one.put("e", durability=durability)
+    made.put_forward("r", "a", "e")
+    made.append("a", 1)
+    fault = one.disk.fail("pwrite", nth=2, error=ENOSPC)
+    made.append("a", 2, 3)
+    assert fault.fired == 1
+    assert made.data("e") == [1]
+    made.append("a", 4)
+    made.pass_time(10_000)
+    assert made.data("e") == [1, 2, 3, 4]
+    assert total(made) == 4
+    made.end(0, OneShard.kill)
+    assert made.data("e") == [1, 2, 3, 4]
+
+
+def test_a_loss_that_finds_no_room_is_told_later_once() -> None:
+    made = stage()
+    one = made.shards[0]
+    one.put("e", cap_records=1, discard="reject")
+    one.put("a", cap_records=1)
+    made.put_forward("r", "a", "e")
+    for number in (1, 2, 3, 4):
+        made.append("a", number)
+    one.disk.fail("pwrite", nth=2, error=ENOSPC)
+    one.put("e", cap_records=0)
+    made.pass_time(10_000)
+    answer = one.read("e", 1)
+    assert answer.tombstone is not None
+    assert (answer.tombstone.gap_from, answer.tombstone.gap_to) == (2, 3)
+    assert [int(record.data) for record in answer.records] == [4]
+    assert answer.head_seq == 4
+
+
+def test_a_record_that_is_damaged_is_a_loss_of_the_destination() -> None:
+    made = stage(1, segment_max_events=2)
+    one = made.shards[0]
+    one.put("e", cap_records=1, discard="reject")
+    made.put_forward("r", "a", "e")
+    for number in range(1, 7):
+        made.append("a", number)
+    one.checkpoint()
+    [path] = [path for path in one.disk.all_files() if path.endswith("seg-0000000000000003.data")]
+    one.close()
+    damaged = bytearray(one.disk.read_file(path))
+    damaged[-1] ^= 1
+    file = one.disk.open_write(path)
+    one.disk.pwrite(file, bytes(damaged), 0)
+    one.disk.close(file)
+    made.end(0, lambda shard: shard.open(one.disk))
+    one.put("e", cap_records=0)
+    made.pass_time(5000)
+    assert made.data("e") == [1, 2, 3, 5, 6]
+    behind = one.read("e", 3)
+    assert behind.tombstone is not None
+    assert behind.tombstone.reason == "source_trim"
+
+
+def test_many_forwards_begin_again_after_a_start() -> None:
+    made = stage()
+    one = made.shards[0]
+    dests = [f"d{number}" for number in range(40)]
+    for dest in dests:
+        one.put(dest)
+        made.put_forward(dest, "a", dest)
+    made.append("a", 1)
+    made.end(0, OneShard.kill)
+    made.append("a", 2)
+    assert all(made.data(dest) == [1, 2] for dest in dests)
