@@ -2,9 +2,11 @@
 
 G1  One rule at most leads into a topic. So there is one way up from any topic, and whether a rule would close
     a cycle is found by going up it.
-G2  A rule is reserved before its shard is asked to keep it, so two that exclude each other are never both
+G2  In every cycle there is a rule that may be in one. Who closes it has to be that; another rule of it may be
+    put again as it is.
+G3  A rule is reserved before its shard is asked to keep it, so two that exclude each other are never both
     under way; what is refused is given back. The cap counts what is reserved.
-G3  What a shard says that it has takes the place of what was known of it, but for what is reserved.
+G4  What a shard says that it has takes the place of what was known of it, but for what is reserved.
 
 Must not know: how a shard is asked, what a forward does.
 """
@@ -76,15 +78,20 @@ class ForwardGraph:
     def _cycle(self, rule: ForwardRule) -> list[str] | None:
         """The topics along it, from the destination to the destination."""
         way, seen = [rule.source], {rule.source}
+        is_allowed = False
         while way[-1] != rule.dest:
             name = self._into.get(way[-1])
-            source = None if name is None else self._rules[name].source
-            # One that was come by before is of a cycle that was allowed, and leads nowhere else.
-            if source is None or source in seen:
+            if name is None:
                 return None
-            way.append(source)
-            seen.add(source)
-        return [*reversed(way), rule.dest]
+            above = self._rules[name]
+            # One that was come by before is of a cycle that was allowed, and leads nowhere else.
+            if above.source in seen:
+                return None
+            is_allowed = is_allowed or above.may_cycle
+            way.append(above.source)
+            seen.add(above.source)
+        # It was closed by another one, if this one is there already.
+        return None if is_allowed and rule.name in self._rules else [*reversed(way), rule.dest]
 
     # -- one rule, under way -------------------------------------------------------------------------------
 

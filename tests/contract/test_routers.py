@@ -241,8 +241,9 @@ def test_a_cycle_is_refused_unless_it_is_allowed(routes: Routes) -> None:
     cycle = {"cycle": [routes.topic(one) for one in "abcda"]}
     assert refused(routes.put("r", "d", "a"), "router_cycle", cycle)
     routes.made("r", "d", "a", allow_cycle=True)
-    # It is one now, and what is no longer allowed in it is not taken.
+    # It is one now: who closed it may not take that back, the others may be put again as they are.
     assert refused(routes.put("r", "d", "a"), "router_cycle", cycle)
+    assert routes.put("a>b", "a", "b").status == 200
     routes.made("out", "a", "e")
 
 
@@ -339,6 +340,16 @@ def test_queues_may_be_at_both_ends_of_a_chain(routes: Routes) -> None:
     for queue in ("a", "c"):
         told = routes.ask("POST", f"/v0/topics/{routes.topic(queue)}/claim", {"node": "w"}).json
         assert [one["data"] for one in told["claimed"]] == ["job"]
+
+
+def test_what_goes_in_a_circle_ends_after_sixteen_hops(routes: Routes) -> None:
+    routes.made("ab", "a", "b")
+    routes.made("ba", "b", "a", allow_cycle=True)
+    routes.append("a", "round")
+    for topic, count in (("b", 8), ("a", 9)):
+        assert [one["data"] for one in routes.copies(topic, count)] == ["round"] * count
+    ended = {"from_seq": 9, "wait_ms": 300}
+    assert routes.ask("POST", f"/v0/topics/{routes.topic('a')}/diff", ended).json["records"] == []
 
 
 def test_what_a_route_has_come_to_is_gone_when_it_is_deleted(routes: Routes) -> None:
