@@ -1,0 +1,155 @@
+"""Producers and workers of a queue, each a thread with a connection of its own; workers go silent at random.
+
+Promises: what they were told is in the `WorkBook`, by the data of a job, and held against what others were
+told before. That a job is held is known from an answer that has come until its deadline, or until the moment
+when its end was sent. Whoever is refused or loses its connection goes on with another.
+
+What it must not know: what becomes of the server.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from types import TracebackType
+from typing import Any, Final
+
+from tests.harness.raw_client import RawClient
+from tests.harness.writer_crew import Client, ConnectionEnded
+
+LEASE_MS: Final = 700
+JOIN_SECONDS: Final = 60.0
+
+
+class WorkBook:
+    """What is known of each job."""
+
+    def __init__(self, queue: str, deliveries_max: int) -> None:
+        self.queue = queue
+        self.deliveries_max = deliveries_max
+        self.lock = threading.Lock()
+        self.produced: set[int] = set()
+        self.done: set[int] = set()
+        self.may_be_done: set[int] = set()
+        self.complaints: list[str] = []
+        self.counted: Counter[str] = Counter()
+        self._held_until_ms: dict[int, float] = {}
+        self._number = 0
+
+    def next_numbers(self, count: int) -> list[int]:
+        with self.lock:
+            self._number += count
+            return list(range(self._number - count, self._number))
+
+    def claimed(self, jobs: list[dict[str, Any]], now_ms: float) -> None:
+        with self.lock:
+            self.counted["claimed"] += len(jobs)
+            for job in jobs:
+                number = job["data"]
+                held_until_ms = self._held_until_ms.get(number, 0)
+                if held_until_ms > now_ms:
+                    self.complaints.append(f"{number} has two holders for {held_until_ms - now_ms} ms")
+                if number in self.done:
+                    self.complaints.append(f"{number} was done, and is handed out: {job}")
+                if job["deliveries"] > self.deliveries_max:
+                    self.complaints.append(f"{number} is delivered too often: {job}")
+                self._held_until_ms[number] = job["deadline"]
+
+    def is_ending(self, numbers: list[int], verb: str) -> None:
+        """It is about to be sent."""
+        with self.lock:
+            for number in numbers:
+                self._held_until_ms[number] = 0
+            if verb == "ack":
+                self.may_be_done.update(numbers)
+
+    def ended(self, jobs: dict[int, int], verb: str, skipped: list[int]) -> None:
+        """`jobs` by their seqs."""
+        with self.lock:
+            for seq, number in jobs.items():
+                if seq in skipped:
+                    self.counted["skipped"] += 1
+                elif verb == "ack":
+                    if number in self.done:
+                        self.complaints.append(f"{number} is done twice")
+                    self.done.add(number)
+                    self.counted["done"] += 1
+
+
+class WorkCrew:
+    def __init__(self, port: int, book: WorkBook, seed: object, workers: int = 12) -> None:
+        self._port = port
+        self._book = book
+        self._ending = threading.Event()
+        works = [self._produce, self._produce, *[self._work] * workers]
+        self._threads = [
+            threading.Thread(target=self._live, args=(work, Random(f"{seed} {number}"), f"w{number}"))
+            for number, work in enumerate(works)
+        ]
+
+    def __enter__(self) -> WorkCrew:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
+            assert not thread.is_alive(), "a client does not come to its end"
+
+    def _live(self, work: Callable[[Client, Random, str], None], rng: Random, name: str) -> None:
+        while not self._ending.is_set():
+            try:
+                with Client(self._port) as client:
+                    while not self._ending.wait(rng.uniform(0, 0.02)):
+                        work(client, rng, name)
+            except (ConnectionEnded, ConnectionError):
+                self._ending.wait(0.02)
+            except Exception as problem:
+                self._book.complaints.append(f"{type(problem).__name__}: {problem}")
+                return
+
+    def _produce(self, client: Client, rng: Random, name: str) -> None:
+        numbers = self._book.next_numbers(rng.choice((1, 5)))
+        if ask(client, self._book.queue, "", {"records": [{"data": number} for number in numbers]}):
+            with self._book.lock:
+                self._book.produced.update(numbers)
+
+    def _work(self, client: Client, rng: Random, name: str) -> None:
+        book = self._book
+        claimed = ask(
+            client, book.queue, "/claim", {"node": name, "max": rng.choice((1, 8)), "lease_ms": LEASE_MS}
+        )
+        jobs = [] if claimed is None else claimed["claimed"]
+        book.claimed(jobs, time.time() * 1000)
+        fate = rng.random()
+        if not jobs or fate < 0.15:
+            return  # It is never heard of again.
+        if fate < 0.25:
+            time.sleep(LEASE_MS / 1000 * rng.uniform(0.5, 1.5))
+        verb = "nack" if fate > 0.85 else "ack"
+        numbers = {job["$seq"]: job["data"] for job in jobs}
+        body = {"node": name, "seqs": list(numbers), "lease_ids": [job["lease_id"] for job in jobs]}
+        book.is_ending(list(numbers.values()), verb)
+        ended = ask(client, book.queue, f"/{verb}", body)
+        if ended is not None:
+            book.ended(numbers, verb, ended["skipped"])
+
+
+def ask(client: RawClient, topic: str, rest: str, body: object) -> Any:
+    """The answer; None when it is a refusal, after which little is known."""
+    answer = client.ask("POST", f"/v0/topics/{topic}{rest}", json.dumps(body).encode())
+    if answer.status in (200, 201):
+        return answer.json
+    assert answer.status in (503, 504), answer
+    time.sleep(0.02)
+    if answer.closes:
+        raise ConnectionEnded("it said so")
+    return None
