@@ -1,4 +1,4 @@
-"""Workers of a queue go silent and its server is killed, again and again: each job is done once, or is dead."""
+"""Workers of a queue go silent and its server is killed, again and again: a job is done once, or is dead."""
 
 from __future__ import annotations
 

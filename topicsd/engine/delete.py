@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from shared.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
 from topicsd.engine.requests import Deleted, DeleteRequest, Reply
-from topicsd.engine.retention import delete_front, delete_one
+from topicsd.engine.retention import delete_each, delete_front
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
@@ -113,13 +113,11 @@ def apply_delete(topic: Topic, control: Delete, found: Found) -> int:
         if control.is_dead_letter and topic.queue is not None:
             # Also those that a segment's marks know to be dead already, as they may after a crash.
             topic.queue.dead_lettered += len(control.seqs)
-        return sum(delete_one(topic, seq) for seq in control.seqs)
+        return delete_each(topic, control.seqs)
     if control.tag is None:
         return delete_front(topic, control.below - 1)
     tag = control.tag.encode()
-    return sum(
-        delete_one(topic, seq) for run in list(topic.runs) for seq in _matches(run, tag, control, found)
-    )
+    return delete_each(topic, (seq for run in topic.runs for seq in _matches(run, tag, control, found)))
 
 
 def _matches(run: Run, tag: bytes, control: Delete, found: Found) -> list[int]:

@@ -12,6 +12,7 @@ Must not know: disk, asyncio, answers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from topicsd.engine.run import Run
@@ -103,17 +104,24 @@ def delete_front(topic: Topic, last: int) -> int:
     return before - topic.live_count
 
 
-def delete_one(topic: Topic, seq: int) -> bool:
-    """Take one record out on purpose; whether it was alive."""
-    run = topic.run_of(seq)
-    if run is None or seq < max(topic.earliest_seq, run.first_seq) or run.is_dead(seq):
-        return False
-    topic.add_live(-1, -run.mark_dead(seq))
-    if topic.queue is not None:
-        topic.queue.gone(seq)
-    if seq == topic.earliest_seq:
-        move_earliest(topic, seq + 1)
-    return True
+def delete_each(topic: Topic, seqs: Iterable[int]) -> int:
+    """Take these records out on purpose; how many were alive."""
+    earliest, queue = topic.earliest_seq, topic.queue
+    count = size = 0
+    try:
+        for seq in seqs:
+            run = topic.run_of(seq)
+            if run is not None and seq >= earliest and seq >= run.first_seq and not run.is_dead(seq):
+                size += run.mark_dead(seq)
+                count += 1
+                if queue is not None:
+                    queue.gone(seq)
+    finally:
+        # What came before a segment that cannot be read is out.
+        topic.add_live(-count, -size)
+        if count and topic.next_live(earliest) != earliest:
+            move_earliest(topic, earliest)
+    return count
 
 
 def nth_live(topic: Topic, count: int) -> int:

@@ -221,12 +221,18 @@ class Topic:
 
     def run_of(self, seq: int) -> Run | None:
         """The run that holds `seq`, or the first one behind it."""
+        run = self.run
+        if run.first_seq <= seq <= self.head:  # As nearly always.
+            return run
         index = self.run_index(seq)
         return self.runs[index] if index < len(self.runs) else None
 
     def next_live(self, seq: int) -> int:
         """The first live seq at or behind `seq`, or `head + 1`."""
-        seq = max(seq, self.earliest_seq)
+        if seq < self.earliest_seq:
+            seq = self.earliest_seq
+        if self.run.first_seq <= seq <= self.head:
+            return self.run.next_live(seq)
         for run in self.runs[self.run_index(seq) :]:
             found = run.next_live(max(seq, run.first_seq))
             if found < run.next_seq:
