@@ -12,10 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from spark.columns import all_columns, arrow_schema
 from spark.read_options import parse_options
 from spark.read_pages import RangePartition, SeqRange, read_ranges
-from spark.source_error import DataLoss
+from spark.source_error import DamagedRecord, DataLoss
 from tests.harness.whole_server import WholeServer
 from tests.spark.conftest import CAPPED, CAPPED_BYTES, OTHER, PLAIN, SMALL_FILES, Store
 from tests.spark.test_batch_reads import as_answered
+from tests.spark.test_damage_and_drops import seal_all
 from tests.spark.test_stream_reads import Sink, wanted
 from tests.spark.topic_client import TopicClient
 
@@ -115,6 +116,15 @@ def test_errors_say_the_same(
         assert by_path.count() == by_url.count() == 700
 
 
+def test_what_has_expired_is_gone_in_both(spark: SparkSession, store: Store) -> None:
+    store.server.wait_for(lambda: not store.client.rows("aging"), "all of the topic expires")
+    for frame in both(spark, store, subscribe="aging"):
+        assert frame.count() == 0
+    for frame in both(spark, store, subscribe="aging", startingOffsets='{"aging":1}'):
+        with pytest.raises(PySparkException, match=r"seqs 1 to 2650 are gone \(ttl\)"):
+            frame.collect()
+
+
 def test_an_ephemeral_topic_is_read_from_the_server_only(spark: SparkSession, store: Store) -> None:
     by_path, by_url = both(spark, store, subscribe="passing")
     assert [bytes(row.value) for row in by_url.collect()] == [b"1"]
@@ -167,25 +177,50 @@ def test_a_stream_by_path_may_publish_how_far_it_is(
     assert store.client.ask("GET", "published/cursors/by-path")["from_seq"] >= 60
 
 
+class Ranges:
+    """A task that reads from a server, without Spark around it."""
+
+    def __init__(self, server: WholeServer, topic: str) -> None:
+        self._topic = topic
+        self._epoch = TopicClient(server.port).ask("GET", topic)["epoch"]
+        self._given = {"url": f"http://127.0.0.1:{server.port}", "subscribe": topic}
+        columns = all_columns(is_native=False, include_headers=False)
+        self._schema = arrow_schema(["offset"], columns)
+
+    def seqs(self, first: int, last: int, is_front: bool = False, **options: str) -> list[int]:
+        parsed = parse_options({**self._given, **options}, is_stream=False)
+        part = RangePartition([SeqRange(self._topic, self._epoch, 0, first, last, is_front)])
+        batches = read_ranges(parsed, self._schema, part)
+        return [seq for batch in batches for seq in batch["offset"].to_pylist()]
+
+
 def test_what_goes_after_the_plan_is_loss_but_in_front_of_it_all(tmp_path: Path) -> None:
-    columns = all_columns(is_native=False, include_headers=False)
-    schema = arrow_schema(["offset"], columns)
     with WholeServer(tmp_path, *SMALL_FILES, shards=1) as server:
         client = TopicClient(server.port)
         client.put("short", cap_records=100)
         client.fill("short", 300)
-        epoch = client.ask("GET", "short")["epoch"]
-        given = {"url": f"http://127.0.0.1:{server.port}", "subscribe": "short"}
-
-        def seqs(first: int, is_front: bool, **options: str) -> list[int]:
-            parsed = parse_options({**given, **options}, is_stream=False)
-            part = RangePartition([SeqRange("short", epoch, 0, first, 300, is_front)])
-            return [seq for batch in read_ranges(parsed, schema, part) for seq in batch["offset"].to_pylist()]
-
-        assert seqs(150, is_front=True) == list(range(201, 301))
-        assert seqs(150, is_front=False, failOnDataLoss="false") == list(range(201, 301))
+        ranges = Ranges(server, "short")
+        assert ranges.seqs(150, 300, is_front=True) == list(range(201, 301))
+        assert ranges.seqs(150, 300, failOnDataLoss="false") == list(range(201, 301))
         with pytest.raises(DataLoss, match=r"wanted from seq 150, earliest is 201: seqs 150 to 200 are gone"):
-            seqs(150, is_front=False)
+            ranges.seqs(150, 300)
+        client.ask("DELETE", "short")
+        client.fill("short", 300)
+        # What was deleted while a job reads is wanted gone.
+        assert ranges.seqs(150, 300) == []
+
+
+def test_damage_fails_the_task_or_is_skipped(tmp_path: Path) -> None:
+    with WholeServer(tmp_path, *SMALL_FILES, shards=1) as server:
+        segments = seal_all(server, TopicClient(server.port), tmp_path)
+        data = bytearray(segments[1].read_bytes())
+        data[data.index(b'"n": 700,') + 5] ^= 1
+        segments[1].write_bytes(data)
+        server.start()
+        ranges = Ranges(server, "orders")
+        with pytest.raises(DamagedRecord, match=r"corrupt_segment: seq 701 of .*; mode=PERMISSIVE skips"):
+            ranges.seqs(1, 2000)
+        assert ranges.seqs(1, 2000, mode="PERMISSIVE") == [seq for seq in range(1, 2001) if seq != 701]
 
 
 def test_a_key_is_sent_where_the_server_wants_one(spark: SparkSession, tmp_path: Path) -> None:

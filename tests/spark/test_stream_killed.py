@@ -72,7 +72,7 @@ def run_and_kill(program: str, arguments: list[str], checkpoint: Path, log: Path
             start_new_session=True,
         )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while len(list((checkpoint / "commits").glob("[0-9]*"))) <= before:
             assert driver.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, log.read_text()[-3000:]
