@@ -205,7 +205,7 @@ def test_a_stream_that_is_killed_writes_each_record_once(spark: SparkSession, tm
             ends.set()
             writer.join()
         client.wait_until_durable(*topics)
-        query = Copy(spark, tmp_path, server, ",".join(topics), maxOffsetsPerTrigger="5000").start(
+        query = Copy(spark, tmp_path, server, ",".join(topics), maxOffsetsPerTrigger="50000").start(
             processingTime="0 seconds"
         )
         time.sleep(3)
