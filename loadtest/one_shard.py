@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from shared.clock import SystemClock
+from shared.clock import Clock, SystemClock
 from shared.config import Settings
 from shared.contract import TopicConfigPatch
 from shared.errors import Refusal
@@ -35,7 +35,7 @@ def request_of(count: int, tag: str | None = None) -> AppendRequest:
     return AppendRequest([NewRecord(msgspec.Raw(DATA), tag) for _ in range(count)])
 
 
-def open_shard(directory: str, settings: Settings | None = None) -> Shard:
+def open_shard(directory: str, settings: Settings | None = None, clock: Clock | None = None) -> Shard:
     fs = RealFs()
     if not os.path.exists(os.path.join(directory, "LAYOUT.json")):
         create_data_dir(fs, directory, 1, INSTANCE)
@@ -43,7 +43,7 @@ def open_shard(directory: str, settings: Settings | None = None) -> Shard:
     threads = start_threads(loop, 0)
     return Shard(
         fs,
-        SystemClock(),
+        SystemClock() if clock is None else clock,
         loop,
         threads,
         shard_paths(directory, 0),

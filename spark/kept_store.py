@@ -1,4 +1,5 @@
-"""The files of a shard, also those that it has dropped since: they stay in trash/ for a while.
+"""The files of a shard, also those that it has dropped since: they stay in trash/ for a while, and longer
+while a reader holds its lock.
 
 A job goes by a plan that is older than its last task. So a file that is not in its place is looked for
 where the server puts it: in the directory of a topic that is being deleted, and in trash/ by its name there.
@@ -10,13 +11,30 @@ Must not know: what the files are.
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import ExitStack
 
+from topicsd.checkpoint.reader_lock import ReaderLock
 from topicsd.checkpoint.trash import DELETED_SUFFIX
-from topicsd.commands.loaded_shard import LookingStore
+from topicsd.commands.data_dir import DataDir
+from topicsd.commands.loaded_shard import LookingStore, segment_files
+from topicsd.commands.segment_check import SegmentFiles
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, parse_trash_name
+
+logger = logging.getLogger("topicsd.spark")
+
+
+def hold_files(stack: ExitStack, data_dir: DataDir, shard: int) -> None:
+    """Keep what the shard drops from now on; one that may not write there has the grace time."""
+    try:
+        stack.enter_context(ReaderLock(data_dir.paths(shard).readers, f"spark-{os.getpid()}"))
+    except OSError as error:
+        logger.info(
+            "no reader's lock in shard %02d, what is dropped stays for a while only: %s", shard, error
+        )
 
 
 class KeptStore(LookingStore):
@@ -54,3 +72,9 @@ def kept_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:
         if parsed is not None and parsed[2] == name:
             return os.path.join(paths.trash, found)
     return None
+
+
+def kept_files(data_dir: DataDir, shard: int) -> SegmentFiles:
+    """Both tiers. The cold directory keeps nothing that is dropped."""
+    hot = KeptStore(data_dir.fs, data_dir.paths(shard))
+    return SegmentFiles(hot, segment_files(data_dir, shard).cold)

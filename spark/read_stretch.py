@@ -12,7 +12,6 @@ Must not know: how a query is planned.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 
@@ -23,16 +22,14 @@ import pyarrow as pa
 from shared.clock import SystemClock
 from spark.columns import FROM_INDEX
 from spark.frame_table import FrameTable, Numbers
-from spark.kept_store import KeptStore, kept_path
+from spark.kept_store import hold_files, kept_files, kept_path
 from spark.read_options import ReadOptions
 from spark.record_batch import Rows, batch_of
 from spark.shard_view import TopicView, load, open_directory
 from spark.source_error import DamagedRecord, DataLoss, SourceError
 from spark.stretch import LogPieces, Stretch, StretchPartition, stretches_of
-from topicsd.checkpoint.reader_lock import ReaderLock
 from topicsd.commands.data_dir import DataDir
-from topicsd.commands.loaded_shard import LookingStore, cold_dir_of
-from topicsd.disk.layout import shard_paths, wal_name
+from topicsd.disk.layout import wal_name
 from topicsd.engine.durable_seq import durable_seq_at
 from topicsd.segment.data_file import check_frame
 from topicsd.segment.dead_file import unpack_marks
@@ -60,18 +57,8 @@ def read_partition(
         task.say_what_was_skipped()
 
 
-def hold_files(stack: ExitStack, data_dir: DataDir, shard: int) -> None:
-    """Keep what the shard drops from now on; one that may not write there has the grace time."""
-    try:
-        stack.enter_context(ReaderLock(data_dir.paths(shard).readers, f"spark-{os.getpid()}"))
-    except OSError as error:
-        logger.info(
-            "no reader's lock in shard %02d, what is dropped stays for a while only: %s", shard, error
-        )
-
-
 class _Gone(Exception):
-    """The file is in no place any more."""
+    """The file of this name is in no place any more."""
 
 
 class _Task:
@@ -81,10 +68,8 @@ class _Task:
         self._schema = schema
         self._needs_frames = not FROM_INDEX.issuperset(schema.names)
         self._paths = data_dir.paths(shard)
-        cold_dir = cold_dir_of(data_dir, shard)
-        self._hot = KeptStore(data_dir.fs, self._paths)
-        self._cold = LookingStore(data_dir.fs, shard_paths(cold_dir, shard).root) if cold_dir else None
-        self._segments = SegmentReader(self._hot, self._cold)
+        self._files = kept_files(data_dir, shard)
+        self._segments = SegmentReader(self._files.hot, self._files.cold)
         self._next_seq = 0
         """Of the stretch at hand, the first that was not given out."""
         self._skipped = 0
@@ -99,11 +84,11 @@ class _Task:
             try:
                 yield from self._batches(rest[0])
                 self._next_seq = rest.pop(0).last_seq + 1
-            except _Gone:
+            except _Gone as gone:
                 if not tries:
                     raise SourceError(
-                        f"files of shard {stretch.shard:02d} are dropped faster than they are read; "
-                        "TOPICS_READER_GRACE_MS keeps them for longer"
+                        f"{gone} of {self._paths.root} is missing, though the manifest names it; "
+                        "coldDir says where old segments are when they were moved again"
                     ) from None
                 tries -= 1
                 rest = self._look_up(stretch)
@@ -182,10 +167,10 @@ class _Task:
                 at = upto
 
     def _file_of(self, name: SegmentName) -> str:
-        for store in (self._hot, self._cold):
+        for store in self._files:
             if store is not None and store.exists(name.key(DATA)):
                 return store.path_of(name.key(DATA))
-        raise _Gone
+        raise _Gone(name.key(DATA))
 
     def _refuse_damage(self, damage: SegmentDamage, name: SegmentName, offset: str) -> None:
         """Go on only when it is to be skipped, and is no file that somebody has dropped."""
@@ -223,7 +208,7 @@ class _Task:
         if kept is not None:
             with suppress(FileNotFoundError):
                 return kept, fs.open_read(kept)
-        raise _Gone
+        raise _Gone(wal_name(ordinal))
 
     def _without_frames(self, stretch: Stretch, seqs: Numbers, stamps: Numbers) -> Iterator[pa.RecordBatch]:
         for at in range(0, len(seqs), BATCH_RECORDS):

@@ -13,12 +13,14 @@ Must not know: Spark, which records a query wants.
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from typing import NamedTuple
 
 from shared.clock import Clock, SystemClock
 from shared.names import topic_id
 from shared.placement import shard_of
 from spark.admission import bytes_between, end_within
+from spark.kept_store import hold_files, kept_files
 from spark.read_options import ReadOptions
 from spark.source_error import SourceError
 from topicsd.checkpoint.manifest import Manifest, ManifestDamage, read_manifest
@@ -34,7 +36,8 @@ from topicsd.engine.retention import expire
 from topicsd.engine.topic import Topic
 from topicsd.wal.file_header import FILE_HEADER_BYTES, UnknownVersion
 
-TRIES = 5
+TRIES = 20
+"""A retry is for a manifest that came meanwhile; more of them than this do not come in a row."""
 
 
 class TopicView(NamedTuple):
@@ -103,7 +106,7 @@ class DirectoryView:
         self._clock = SystemClock() if clock is None else clock
         self.data_dir = open_directory(options.path, options.cold_dir, fs)
         self.place = options.path
-        self._loaded: list[LoadedShard] = []
+        self._stack = ExitStack()
         self.topics: dict[str, TopicView] = {}
         """Those that the options select, by name in their order."""
         selection = options.selection
@@ -122,8 +125,7 @@ class DirectoryView:
                 )
 
     def close(self) -> None:
-        for loaded in self._loaded:
-            loaded.close()
+        self._stack.close()
 
     def __enter__(self) -> DirectoryView:
         return self
@@ -135,8 +137,9 @@ class DirectoryView:
         return shard_of(topic_id(name), self.data_dir.layout.shards)
 
     def _look(self, shard: int) -> list[TopicView]:
-        loaded = load(self.data_dir, shard, self._clock)
-        self._loaded.append(loaded)
+        # What a manifest names stays for who had the lock before reading it.
+        hold_files(self._stack, self.data_dir, shard)
+        loaded = self._stack.enter_context(closing(load(self.data_dir, shard, self._clock)))
         now_ms, synced = self._clock.now_ms(), loaded.log.synced_position
         views = []
         for topic in loaded.state.topics.values():
@@ -161,7 +164,7 @@ def load(data_dir: DataDir, shard: int, clock: Clock) -> LoadedShard:
     for left in reversed(range(TRIES)):
         manifest = _manifest(data_dir, shard)
         snapshot = None if manifest is None else snapshot_of(manifest, data_dir.identity(shard))
-        loaded = LoadedShard(data_dir, shard, clock, Basis(snapshot, [], ""))
+        loaded = LoadedShard(data_dir, shard, clock, Basis(snapshot, [], ""), kept_files(data_dir, shard))
         try:
             loaded.walk()
         except BaseException:

@@ -25,11 +25,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark.admission import shares
+from spark.kept_store import hold_files
 from spark.plan import Wanted, partitions_for, read, view_of
 from spark.positions import check_topics, recreated, refuse_loss, start_of
 from spark.progress_cursor import publish
 from spark.read_options import ReadOptions
-from spark.read_stretch import hold_files
 from spark.server_view import ServerTopic, ServerView
 from spark.shard_view import DirectoryView, TopicView
 from spark.source_error import DataLoss

@@ -113,9 +113,17 @@ def cold_dir_of(data_dir: DataDir, shard: int) -> str:
 class LoadedShard:
     """Close it when done."""
 
-    def __init__(self, data_dir: DataDir, shard: int, clock: Clock, basis: Basis | None = None) -> None:
-        """`basis` is what to go by instead of what a start takes."""
+    def __init__(
+        self,
+        data_dir: DataDir,
+        shard: int,
+        clock: Clock,
+        basis: Basis | None = None,
+        files: SegmentFiles | None = None,
+    ) -> None:
+        """`basis` is what to go by instead of what a start takes, `files` where segments are looked for."""
         self._given = basis
+        self._files = segment_files(data_dir, shard) if files is None else files
         self.data_dir = data_dir
         self.shard = shard
         self._clock = clock
@@ -153,15 +161,14 @@ class LoadedShard:
         self.basis = basis = self._given or choose_basis(fs, paths, self.identity)
         self.problem = basis.problem
         self.log = ShardLog(fs, paths, basis.known, self.data_dir.is_held)
-        hot, cold = segment_files(self.data_dir, self.shard)
-        self.segments = SegmentReader(hot, cold)
+        self.segments = SegmentReader(self._files.hot, self._files.cold)
         self.state = state = ShardState(self._clock, Settings(), LogFiles(fs))
         state.segments = self.segments
         self._replay = Replay(state, basis.captured_to)
         if basis.snapshot is None:
             return
         try:
-            load_snapshot(state, basis.snapshot, hot)
+            load_snapshot(state, basis.snapshot, self._files.hot)
         except FileNotFoundError as error:
             self.problem = f"{os.path.basename(str(error.filename))} is missing: {error.filename}"
         except (SegmentDamage, DeadDamage, UnknownVersion, OSError) as error:

@@ -1,0 +1,223 @@
+"""Each option of a read, and each sentence that refuses one, as a query of a real Spark meets them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.conftest import CAPPED, OTHER, PLAIN, Store
+from tests.spark.test_drops_under_readers import EVERYTHING, filled, let_go
+from topicsd.wal.frame import HEADER_BYTES
+
+FAR = 4_000_000_000_000
+OFFSETS = "offset bigint"
+
+
+def load(spark: SparkSession, path: object, schema: str = "", **options: Any) -> DataFrame:
+    reader = spark.read.format("topicsd").options(**options)
+    return (reader.schema(schema) if schema else reader).load(str(path))
+
+
+def offsets(frame: DataFrame) -> list[int]:
+    return sorted(row.offset for row in frame.select("offset").collect())
+
+
+def drain(stream: DataFrame, kind: str, folder: Path) -> None:
+    writer = stream.writeStream.format(kind).option("path", str(folder / "rows"))
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+REFUSED = [
+    ({}, "exactly one of subscribe, topics, subscribePattern, assign says which topics"),
+    ({"subscribe": PLAIN, "topics": PLAIN}, "exactly one of subscribe, topics, subscribePattern, assign"),
+    ({"subscribe": " , "}, "subscribe: names no topic"),
+    ({"subscribePattern": "("}, "subscribePattern: is no regular expression"),
+    ({"assign": "[]"}, r"assign: '\[\]' is not understood"),
+    ({"assign": f'{{"{PLAIN}":[1]}}'}, rf'assign: topic "{PLAIN}" is in shard 0, not in \[1\]'),
+    ({"subscribe": PLAIN, "ofsets": "1"}, "ofsets: there is no such option; there are path,"),
+    ({"subscribe": PLAIN, "columns": "all"}, "columns: 'all' is not allowed; it is one of kafka, native"),
+    ({"subscribe": PLAIN, "includeHeaders": "yes"}, "includeHeaders: 'yes' is not allowed; .* false, true"),
+    (
+        {"subscribe": PLAIN, "columns": "native", "includeHeaders": "true"},
+        "includeHeaders: the native columns have meta and node",
+    ),
+    ({"subscribe": PLAIN, "startingOffsets": "latest"}, "startingOffsets: latest is for streams only"),
+    ({"subscribe": PLAIN, "startingOffsets": f'{{"{PLAIN}":-1}}'}, "startingOffsets: latest is for streams"),
+    ({"subscribe": PLAIN, "startingOffsets": f'{{"{PLAIN}":-3}}'}, "startingOffsets: -3 of .* is no seq"),
+    ({"subscribe": PLAIN, "startingOffsets": "soon"}, "startingOffsets: 'soon' is not understood"),
+    (
+        {"subscribe": PLAIN, "startingOffsets": f'{{"{PLAIN}":{{"0":1,"1":1}}}}'},
+        f'startingOffsets: "{PLAIN}" has 2 shards, and a topic has one',
+    ),
+    (
+        {"subscribe": PLAIN, "startingOffsets": f'{{"{OTHER}":1}}'},
+        "startingOffsets: has to name each topic that is read",
+    ),
+    ({"subscribe": PLAIN, "endingOffsets": "earliest"}, "endingOffsets: earliest is no end"),
+    ({"subscribe": PLAIN, "endingOffsets": f'{{"{PLAIN}":999999}}'}, "so its end is at most .*, not 999999"),
+    ({"subscribe": PLAIN, "startingTimestamp": "-5"}, "startingTimestamp: '-5' is not allowed"),
+    ({"subscribe": PLAIN, "endingTimestamp": "today"}, "endingTimestamp: 'today' is not allowed"),
+    (
+        {"subscribe": PLAIN, "startingOffsetsByTimestamp": f'{{"{PLAIN}":-1}}'},
+        "startingOffsetsByTimestamp: a time is a number of milliseconds of at least 0",
+    ),
+    (
+        {"subscribe": PLAIN, "startingTimestamp": str(FAR)},
+        f'topic "{PLAIN}" has no record that is as young as {FAR}; .*Strategy=latest begins behind',
+    ),
+    (
+        {"subscribe": PLAIN, "startingOffsetsByTimestampStrategy": "first"},
+        "startingOffsetsByTimestampStrategy: 'first' is not allowed; it is one of error, latest",
+    ),
+    ({"subscribe": PLAIN, "failOnDataLoss": "no"}, "failOnDataLoss: 'no' is not allowed"),
+    ({"subscribe": PLAIN, "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: is for a stream only"),
+    ({"subscribe": PLAIN, "maxBytesPerTrigger": "5"}, "maxBytesPerTrigger: is for a stream only"),
+    ({"subscribe": PLAIN, "minPartitions": "0"}, "minPartitions: '0' is not allowed; .* at least 1"),
+    ({"subscribe": PLAIN, "maxRecordsPerPartition": "many"}, "maxRecordsPerPartition: 'many' is not allowed"),
+    ({"subscribe": PLAIN, "mode": "LENIENT"}, "mode: 'LENIENT' is not allowed; .* FAILFAST, PERMISSIVE"),
+    ({"subscribe": PLAIN, "pushdown": "1"}, "pushdown: '1' is not allowed"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), REFUSED)
+def test_a_wrong_option_is_refused_by_name(
+    spark: SparkSession, store: Store, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(PySparkException, match=sentence):
+        load(spark, store.path, **options).count()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"endingOffsets": "latest"}, "endingOffsets: is for a batch read only"),
+        ({"endingTimestamp": "5"}, "endingTimestamp: is for a batch read only"),
+        ({"pushdown": "true"}, "pushdown: is for a batch read only"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0' is not allowed; .* at least 1"),
+        ({"maxBytesPerTrigger": "1MB"}, "maxBytesPerTrigger: '1MB' is not allowed"),
+        ({"subscribe": "nowhere"}, 'there is no topic "nowhere" in'),
+        ({"subscribe": "passing"}, 'topic "passing" is ephemeral: its records are in no file'),
+    ],
+)
+def test_a_stream_refuses_what_is_no_option_of_it(
+    spark: SparkSession, store: Store, tmp_path: Path, options: dict[str, str], sentence: str
+) -> None:
+    reader = spark.readStream.format("topicsd").options(**{"subscribe": PLAIN, **options})
+    with pytest.raises(PySparkException, match=sentence):
+        drain(reader.load(store.path), "noop", tmp_path)
+
+
+def test_what_is_no_data_directory_is_refused(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="is no data directory: it has no LAYOUT"):
+        load(spark, tmp_path, subscribe=PLAIN).count()
+    with pytest.raises(PySparkException, match="path"):
+        spark.read.format("topicsd").option("subscribe", PLAIN).load().count()
+
+
+def test_each_way_to_name_topics_selects_the_same(spark: SparkSession, store: Store) -> None:
+    found = offsets(load(spark, store.path, OFFSETS, subscribe=PLAIN))
+    assert found == [row["$seq"] for row in store.client.rows(PLAIN)]
+    for way in (
+        {"topics": f" {PLAIN} ,"},
+        {"SUBSCRIBE": PLAIN},
+        {"subscribePattern": f"{PLAIN[:-1]}."},
+        {"assign": f'{{"{PLAIN}":[0]}}'},
+    ):
+        assert offsets(load(spark, store.path, OFFSETS, **way)) == found
+    assert load(spark, store.path, OFFSETS, subscribePattern="nothing-of-it").count() == 0
+
+
+def test_words_and_numbers_of_offsets_mean_what_kafkas_do(spark: SparkSession, store: Store) -> None:
+    whole = offsets(load(spark, store.path, OFFSETS, subscribe=PLAIN))
+    for bounds in (
+        {"startingOffsets": "earliest", "endingOffsets": "latest"},
+        {"startingOffsets": f'{{"{PLAIN}":-2}}', "endingOffsets": f'{{"{PLAIN}":{{"0":-1}}}}'},
+        {"startingOffsets": " Earliest "},
+        {"startingOffsets": f'{{"{PLAIN}":0}}'},
+    ):
+        assert offsets(load(spark, store.path, OFFSETS, subscribe=PLAIN, **bounds)) == whole
+
+
+def test_a_start_behind_every_record_is_empty_where_that_is_wanted(spark: SparkSession, store: Store) -> None:
+    for late in ({"startingTimestamp": FAR}, {"startingOffsetsByTimestamp": f'{{"{PLAIN}":{FAR}}}'}):
+        strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+        assert load(spark, store.path, subscribe=PLAIN, **late, **strategy).count() == 0
+    assert load(spark, store.path, subscribe=PLAIN, endingTimestamp=1).count() == 0
+
+
+def test_a_stream_begins_where_it_is_told(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    rows = store.client.rows(PLAIN)
+    stamp, seqs = rows[-1]["$ts"], [row["$seq"] for row in rows]
+    young = [row["$seq"] for row in rows if row["$ts"] >= stamp]
+    for number, (options, wanted) in enumerate(
+        [
+            ({}, []),
+            ({"startingOffsets": f'{{"{PLAIN}":-1}}'}, []),
+            ({"startingOffsets": f'{{"{PLAIN}":{seqs[-10]}}}'}, seqs[-10:]),
+            ({"startingTimestamp": str(stamp)}, young),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        reader = spark.readStream.format("topicsd").schema(OFFSETS).options(subscribe=PLAIN, **options)
+        drain(reader.options(minPartitions="3").load(store.path), "parquet", folder)
+        found = offsets(spark.read.schema(OFFSETS).parquet(str(folder / "rows")))
+        assert found == wanted, options
+
+
+def test_a_checkpoint_of_another_version_is_refused(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    stream = spark.readStream.format("topicsd").option("subscribe", OTHER).load(store.path)
+    drain(stream, "noop", tmp_path)
+    (offset,) = (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")
+    *head, place = offset.read_text().splitlines()
+    told = json.loads(place)
+    assert (place, told["version"]) == (json.dumps(told, sort_keys=True, separators=(", ", ": ")), 1)
+    offset.write_text("\n".join([*head, json.dumps({**told, "version": 2})]))
+    # What Spark keeps beside it of what it wrote itself.
+    shutil.rmtree(tmp_path / "checkpoint" / "commits")
+    with pytest.raises(StreamingQueryException, match="offsets of version 2; this program reads 1"):
+        drain(stream, "noop", tmp_path)
+
+
+def test_a_directory_without_its_cold_part_names_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
+    """And `coldDir` says where it is by now."""
+    cold = tmp_path / "cold"
+    shard = filled(tmp_path, cold_dir=str(cold), hot_retain_segments=1)
+    let_go(shard)
+    shard.shard.close()
+    moved = cold.rename(tmp_path / "elsewhere")
+    assert len(list(moved.rglob("*.data"))) == 4
+    with pytest.raises(PySparkException, match=r"seg-0000000000000001.data of .* is missing, though the man"):
+        load(spark, tmp_path / "data", subscribe="orders").count()
+    found = load(spark, tmp_path / "data", subscribe="orders", coldDir=str(moved))
+    assert offsets(found) == EVERYTHING
+
+
+def test_damage_fails_the_query_or_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    filled(tmp_path).shard.close()
+    segment = next((tmp_path / "data").rglob("seg-0000000000000201.data"))
+    data = bytearray(segment.read_bytes())
+    at = data.index(b'{"n":230}')
+    data[at + 5] ^= 1
+    segment.write_bytes(data)
+    start = at - HEADER_BYTES - len("gone")
+    told = rf'{re.escape(str(segment))}, offset {start}, seq 230 of topic "orders" is damaged: the checksum'
+    with pytest.raises(PySparkException, match=told):
+        load(spark, tmp_path / "data", subscribe="orders", mode="failfast").collect()
+    rows = load(spark, tmp_path / "data", subscribe="orders", mode="PERMISSIVE")
+    assert offsets(rows) == [seq for seq in EVERYTHING if seq != 230]
+
+
+def test_a_copy_that_is_older_than_a_start_is_loss(spark: SparkSession, store: Store) -> None:
+    head = store.client.rows(CAPPED)[-1]["$seq"]
+    start = {"startingOffsets": f'{{"{CAPPED}":{head + 100}}}'}
+    assert load(spark, store.path, subscribe=CAPPED, failOnDataLoss="false", **start).count() == 0
