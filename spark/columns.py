@@ -2,8 +2,8 @@
 
 PySpark (4.3) asks a Python source for all columns of its schema, whatever the query selects. So a schema that
 the reader is given, as in `spark.read.schema("offset bigint")`, is taken as the choice of columns: any of
-them, in any order, each with its own type. Those that are not in it are not decoded, and where all that are
-left stand in the index of a segment its records are not read at all.
+Kafka's and of ours, in any order, each with its own type. Those that are not in it are not decoded, and where
+all that are left stand in the index of a segment its records are not read at all.
 
 Must not know: files, options.
 """
@@ -47,6 +47,8 @@ ARROW_TYPES = {
         pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
     ),
 }
+# What a schema that the reader is given may choose from.
+EVERY = KAFKA | HEADERS | NATIVE
 # Those that the index of a segment or the name of the topic tells.
 FROM_INDEX = frozenset(("topic", "partition", "offset", "timestamp", "timestampType", "seq", "ts"))
 

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
 )
 
-from spark.columns import all_columns, arrow_schema, chosen_columns, ddl
+from spark.columns import EVERY, all_columns, arrow_schema, chosen_columns, ddl
 from spark.read_options import parse_options, schema_options
 from spark.source_error import SourceError
 
@@ -40,28 +40,30 @@ class TopicsdSource(DataSource):
         from spark.batch_reader import BatchReader, PushdownReader
 
         options = parse_options(self.options, is_stream=False)
-        columns = all_columns(options.is_native, options.include_headers)
         kind = PushdownReader if options.pushdown else BatchReader
-        return kind(options, arrow_schema(chosen_columns(schema, columns), columns))
+        return kind(options, arrow_schema(chosen_columns(schema, EVERY), EVERY))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  PySpark's name.
         from spark.stream_reader import StreamReader
 
         options = parse_options(self.options, is_stream=True)
-        columns = all_columns(options.is_native, options.include_headers)
-        return StreamReader(options, arrow_schema(chosen_columns(schema, columns), columns))
+        return StreamReader(options, arrow_schema(chosen_columns(schema, EVERY), EVERY))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from spark.writers import BatchWriter
+        from spark.writers import BatchWriter, NumberedWriter
 
-        return BatchWriter(self._write_options(schema, overwrite))
+        options = self._write_options(schema, overwrite)
+        return BatchWriter(options) if options.txn is None else NumberedWriter(options, options.txn)
 
     def streamWriter(  # noqa: N802  PySpark's name.
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         from spark.writers import StreamWriter
 
-        return StreamWriter(self._write_options(schema, overwrite))
+        options = self._write_options(schema, overwrite)
+        if options.txn is not None:
+            raise SourceError("txnAppId: a stream numbers its batches itself; it is for batch writes only")
+        return StreamWriter(options)
 
     def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
         from spark.sink_rows import check_sink_columns

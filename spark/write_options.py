@@ -20,6 +20,9 @@ WRITE_OPTIONS: dict[str, str] = {
     "recordsPerRequest": "at most so many records a request (1000)",
     "retrySeconds": "how long to go on asking a server that is busy or away (60)",
     "stagingPrefix": "what the names of the topics begin with that keep rows until they are whole (`spark-`)",
+    "txnAppId": "with `txnVersion`: a batch write that is done once, also when its program is run again. It "
+    "is the name of who writes",
+    "txnVersion": "which of its writes it is; each has a higher number than the one before",
     "checkpointLocation": "as of every stream",
 }
 _NAMES = {name.lower(): name for name in WRITE_OPTIONS}
@@ -37,6 +40,8 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     chunk_records: int
     patience_s: float
     staging_prefix: str
+    txn: tuple[str, int] | None
+    """Who writes, and which of its writes it is."""
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -57,7 +62,19 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         chunk_records=whole_number(options, "recordsPerRequest", 1000),
         patience_s=whole_number(options, "retrySeconds", 60, 0),
         staging_prefix=prefix,
+        txn=_txn(options),
     )
+
+
+def _txn(options: dict[str, str]) -> tuple[str, int] | None:
+    if "txnAppId" not in options and "txnVersion" not in options:
+        return None
+    name = options.get("txnAppId", "")
+    if not is_topic_name(name) or len(name) > PREFIX_CHARACTERS_MAX - len(".decided"):
+        raise SourceError(f"txnAppId: {name!r} is in the name of a topic and must match {TOPIC_NAME_RULE}")
+    if "txnVersion" not in options:
+        raise SourceError("txnVersion: is missing; it numbers the writes of txnAppId")
+    return name, whole_number(options, "txnVersion", 0, 0)
 
 
 def write_option_table() -> str:

@@ -2,7 +2,8 @@
 
 So a batch shows in its topics only when it is whole, and what a task does more than once shows never. A batch
 write is done once by Spark. A micro-batch of a stream is run again until Spark has noted that it was done,
-after days as well: which of its attempts counts is decided once (`decision.py`).
+after days as well: which of its attempts counts is decided once (`decision.py`). So is a batch write that has
+a number.
 
 Must not know: how rows become records, how chunks are moved.
 """
@@ -85,6 +86,27 @@ class BatchWriter(_Staging, DataSourceArrowWriter):
     def _clear(self) -> None:
         with self._client() as client:
             client.ask("DELETE", f"topics/{in_path(self._topic(self._id))}")
+
+
+class NumberedWriter(_Staging, DataSourceArrowWriter):
+    """A batch write that whoever writes has numbered: what runs it again after it was cut off, or was done,
+    does the rest of it, as with a micro-batch."""
+
+    def __init__(self, options: WriteOptions, txn: tuple[str, int]) -> None:
+        super().__init__(options)
+        self._name, self._number = txn
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._stage(self._name, _task().partitionId(), iterator)
+
+    def commit(self, messages: Reports) -> None:
+        with self._client() as client:
+            last = Decisions(client, f"{self._options.staging_prefix}{self._name}.decided").last()
+        if last is None or last.batch <= self._number:
+            StreamWriter(self._options).commit(messages, self._number)
+
+    def abort(self, messages: Reports) -> None:
+        """What was staged goes with the next write, as for a stream."""
 
 
 class StreamWriter(_Staging, DataSourceStreamArrowWriter):
