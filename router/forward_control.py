@@ -44,7 +44,7 @@ from shared.forward_rule import (
 )
 from shared.forwarded import Forwarded, decode_answer, encode_forwarded
 from shared.http_answer import refusal_in
-from shared.link import LinkKind
+from shared.link import NEVER_SENT, LinkKind
 from shared.names import topic_id
 from shared.placement import shard_of
 
@@ -75,7 +75,7 @@ class ForwardControl:
     def __init__(self, shards: Shards, board: Board, ask: Ask, bound: int) -> None:
         self._shards = shards
         self._board = board
-        self._ask = ask
+        self._ask_any = ask
         self.graph = ForwardGraph(len(shards), bound)
         self._learned_from = [0] * len(shards)
         """The worker whose rules are known, by its process."""
@@ -85,12 +85,16 @@ class ForwardControl:
     def shard_count(self) -> int:
         return len(self._shards)
 
+    async def _ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
+        """Without waiting for a shard of which it is known that it does not answer."""
+        if self._shards.refusal(shard) is not None:
+            return NEVER_SENT
+        return await self._ask_any(shard, kind, payload)
+
     # -- to know them --------------------------------------------------------------------------------------
 
     async def list_shard(self, shard: int, asked: ForwardsAsked) -> list[ToldForward] | None:
         """Rules of a shard in name order; None when it does not answer."""
-        if self._shards.refusal(shard) is not None:
-            return None
         answer = await self._ask(shard, LinkKind.LIST_FORWARDS, encode_forward(asked))
         return decode_told_forwards(answer) if answer else None
 
