@@ -13,6 +13,7 @@ from loadtest.bench_result import Goal, Result
 from loadtest.bench_rounds import Bench, against_ceiling, medians
 from loadtest.ceilings.read_ceiling import COUNT
 from loadtest.fanout_lines import delivering, delivery, sessions
+from loadtest.queue_lines import jobs, memory_of_a_job, waiting
 from loadtest.traffic import (
     NotMeasured,
     append_body,
@@ -192,6 +193,11 @@ LINES = {
     "fanout-100": Line("an append to its delivery, 100 watchers", delivery(100), Goal(0.66)),
     "fanout-1000": Line("an append to its delivery, 1,000 watchers", delivery(1000), Goal(0.66)),
     "fanout": Line("deliveries to 1,000 watchers", delivering(1000), Goal(0.66)),
+    "jobs": Line("produced to acked, claims of 8, 50 workers", jobs, Goal(42_000, of_value=True)),
+    "waiting": Line(
+        "a job with a million waiting over a thousand", waiting, Goal(1.2, of_value=True, at_most=True)
+    ),
+    "job": Line("memory of a waiting job", memory_of_a_job, None),
     "sessions": Line("memory of a watch session", sessions, Goal(20, of_value=True, at_most=True)),
     "memory": Line("memory, empty, 2 shards (PSS)", memory, Goal(160, of_value=True, at_most=True)),
 }

@@ -1,8 +1,9 @@
-"""Load scenarios for locust: a writer, a reader, both over 1,000 topics, and watchers with who they watch.
+"""Load scenarios for locust: a writer, a reader, both over 1,000 topics, watchers with who they watch, and
+workers of queues with who gives them jobs.
 
 `locust -f loadtest/locustfile.py Writer --host http://127.0.0.1:4000`, or `Reader`, or `Mixed`, or
-`Watcher Watched`. They check what they are told, so that a wrong answer is a failure as a refused one is. The
-time that is told of an event is how long ago its last record was sent. For figures use
+`Watcher Watched`, or `Worker Boss`. They check what they are told, so that a wrong answer is a failure as a
+refused one is. The time that is told of an event is how long ago its last record was sent. For figures use
 `python -m loadtest bench`: locust itself costs far more than what it asks for.
 
 `LOADTEST_TOPICS` says how many topics Mixed goes over. What it must not know: how the server spreads them.
@@ -20,6 +21,10 @@ from typing import Any
 from locust import FastHttpUser, constant_throughput, task
 
 WATCHED = [f"locust-watched-{number}" for number in range(8)]
+QUEUES = [f"locust-queue-{number}" for number in range(4)]
+LEASE_MS = 1000
+# Of the claims of a worker so many end with its silence.
+SILENT_SHARE = 0.1
 TOPICS = int(os.environ.get("LOADTEST_TOPICS", "1000"))
 BATCH = 10
 PAGE = 100
@@ -170,3 +175,68 @@ class Watcher(TopicUser):
             exception=wrong,
             context={},
         )
+
+
+class Boss(TopicUser):
+    """Gives jobs to the queues."""
+
+    wait_time = constant_throughput(10)
+
+    def on_start(self) -> None:
+        for queue in QUEUES:
+            config = {
+                "type": "queue",
+                "lease_ms": LEASE_MS,
+                "max_deliveries": 20,
+                "dead_letter": "locust-dead",
+            }
+            self.client.put(f"/v0/topics/{queue}", json=config, name="put")
+
+    @task
+    def produce(self) -> None:
+        self.append(random.choice(QUEUES), BATCH)
+
+
+class Worker(TopicUser):
+    """Claims jobs and acks them; now and then it goes silent, and comes back as somebody else."""
+
+    wait_time = constant_throughput(20)
+
+    def on_start(self) -> None:
+        self.node = f"worker-{next(_numbers)}"
+        self.queue = random.choice(QUEUES)
+        self.client.put(f"/v0/topics/{self.queue}", json={"type": "queue"}, name="put")
+
+    @task
+    def work(self) -> None:
+        told = self.ask("claim", {"max": 8})
+        jobs = told["claimed"] if told else []
+        if random.random() < SILENT_SHARE:
+            self.on_start()
+        elif jobs:
+            self.end(jobs)
+
+    def end(self, jobs: list[dict[str, Any]]) -> None:
+        held = {"seqs": [one["$seq"] for one in jobs], "lease_ids": [one["lease_id"] for one in jobs]}
+        until_ms = min(one["deadline"] for one in jobs)
+        told = self.ask("ack", held)
+        # Within its lease a worker ends what it holds, and nobody else does.
+        if told and told["skipped"] and time.time() * 1000 < until_ms:
+            self.environment.events.request.fire(
+                request_type="JOB",
+                name="skipped",
+                response_time=0,
+                response_length=0,
+                exception=ValueError(
+                    f"{self.node} holds {held['seqs']}, of which {told['skipped']} are skipped"
+                ),
+                context={},
+            )
+
+    def ask(self, verb: str, body: dict[str, Any]) -> Any:
+        path, body = f"/v0/topics/{self.queue}/{verb}", {"node": self.node, **body}
+        with self.client.post(path, json=body, name=verb, catch_response=True) as answer:
+            if answer.status_code == 200:
+                return answer.json()
+            answer.failure(f"{answer.status_code}: {answer.text}")
+            return None

@@ -215,8 +215,10 @@ class Topic:
     def run_index(self, seq: int) -> int:
         """The place of the run that holds `seq`, or of the first one behind it."""
         runs = self.runs
+        if seq < runs[0].next_seq:  # From the front of it jobs are taken.
+            return 0
         if len(runs) == 1:
-            return 0 if seq < runs[0].next_seq else 1
+            return 1
         return bisect_right(runs, seq, key=_next_seq)
 
     def run_of(self, seq: int) -> Run | None:

@@ -1,0 +1,23 @@
+"""The lines of the benchmark about queues are measured from start to end against the server itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtest import queue_lines, server_bench
+from loadtest.bench_lines import LINES
+from loadtest.subjects import SERVER_COMMAND
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", ["jobs", "waiting", "job"])
+def test_a_line_about_queues_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(queue_lines, "WAITING", 20_000)
+    monkeypatch.setattr(queue_lines, "LEASED", 2000)
+    result = server_bench.measure(name, LINES[name], 0.2, 1, str(tmp_path), SERVER_COMMAND)
+    assert result.verdict in ("as measured", "holds", "missed"), result.note
+    assert result.value is not None
+    assert not list(tmp_path.iterdir())
