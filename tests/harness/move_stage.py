@@ -144,11 +144,15 @@ class MoveStage:
                 self._failures.append(error)
 
         call = Asked(topic, "", FIELDS, msgspec.json.encode(body), 0.0, told=answered)
-        try:
-            self._sides[int(topic[-1])].handlers.start(operation, call)
-        except MachineGoneError:
-            self.lose(int(topic[-1]))
+        self.start(operation, call)
         return told
+
+    def start(self, operation: str, call: Call) -> None:
+        number = int(call.name[-1])
+        try:
+            self._sides[number].handlers.start(operation, call)
+        except MachineGoneError:
+            self.lose(number)
 
     def request(self, operation: str, topic: str, body: object) -> tuple[int, Any] | None:
         """The answer; None when the shard was lost before it."""

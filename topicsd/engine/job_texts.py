@@ -81,7 +81,7 @@ def _look(
         if page.damage is not None and seq in page.damage:
             damaged[seq] = page.damage[seq]
             continue
-        text = bytes(page.slice(seq, seq))
-        if text:
-            texts[seq] = text[:-1]
+        start, end = page.start_of(seq), page.ends[seq - page.first_seq]
+        if start < end:
+            texts[seq] = page.text[start : end - 1]  # Without its comma.
     return Texts(texts, damaged)
