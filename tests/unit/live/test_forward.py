@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from shared.forward_rule import ForwardRule
 from tests.harness.forward_stage import ForwardStage
+from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard, record
 from topicsd.engine.copy_stamp import HOPS_MAX
 from topicsd.engine.forward_copy import SKIPPED_MAX
@@ -403,3 +405,36 @@ def test_many_forwards_begin_again_after_a_start() -> None:
     made.end(0, OneShard.kill)
     made.append("a", 2)
     assert all(made.data(dest) == [1, 2] for dest in dests)
+
+
+class TickingClock(ManualClock):
+    """Where it ticks, a tenth of a millisecond passes with each look at it."""
+
+    ticks = False
+
+    def monotonic(self) -> float:
+        self.advance_ns(100_000 if self.ticks else 0)
+        return super().monotonic()
+
+
+def test_many_that_are_behind_hold_a_turn_of_the_loop_no_longer_than_few() -> None:
+    clock = TickingClock()
+    made = ForwardStage(1, clock=clock)
+    one = made.shards[0]
+    dests = [f"d{number}" for number in range(60)]
+    for topic in ("a", *dests):
+        one.put(topic)
+    for _ in range(4):
+        made.append("a", *range(RECORDS_AT_ONCE))
+    for dest in dests:
+        made.send_put_forward(ForwardRule(dest, "a", dest, is_from_start=True))
+    clock.ticks = True
+    served_most = 0
+    for _ in range(400):
+        before = [one.topic(dest).next_seq for dest in dests]
+        clock.advance(1)  # Nothing looks at it where all wait for a timer.
+        one.turn()
+        served = sum(one.topic(dest).next_seq != seq for dest, seq in zip(dests, before, strict=True))
+        served_most = max(served_most, served)
+    assert {one.topic(dest).head for dest in dests} == {4 * RECORDS_AT_ONCE}
+    assert 1 < served_most <= 15
