@@ -1,7 +1,7 @@
 """A Spark session of this process, for the commands, the tests and the benchmark.
 
-Promises: it runs on a Java that `java_home.py` found, its workers on the Python that runs this, it listens on
-127.0.0.1 only and has no web page. The format `topicsd` is found by PySpark itself.
+Promises: it runs on a Java that `java_home.py` found and has no web page. A local one listens on 127.0.0.1
+only and has its workers on the Python that runs this. The format `topicsd` is found by PySpark itself.
 
 Must not know: what is asked of it.
 """
@@ -17,21 +17,29 @@ from spark.java_home import java_environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
 
 def local_session(
     app: str, master: str = "local[2]", memory: str = "1g", settings: dict[str, str] | None = None
 ) -> SparkSession:
-    os.environ.update(java_environment(dict(os.environ)))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    """Also of a cluster, when `master` names one; empty is what `spark-submit` has said."""
+    is_local = master.startswith("local")
+    if master:
+        os.environ.update(java_environment(dict(os.environ)))
+    if is_local:
+        # On other machines Python is somewhere else.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master).appName(app).config("spark.driver.memory", memory)
+    builder = SparkSession.builder.appName(app).config("spark.driver.memory", memory)
+    if master:
+        builder = builder.master(master)
     for name, value in {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        **(LOCAL if is_local else {}),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",
         **(settings or {}),

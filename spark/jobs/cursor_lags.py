@@ -1,0 +1,75 @@
+"""How far the named cursors of the topics are behind, from the files or as the server says.
+
+Must not know: Spark, how it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from shared.clock import SystemClock
+from spark.read_options import ReadOptions, parse_options
+from spark.server_client import ServerClient, in_path
+from spark.shard_view import open_directory
+from topicsd.commands.loaded_shard import LoadedShard
+from topicsd.engine.cursor_lag import records_behind
+from topicsd.engine.topic import Topic
+
+
+class CursorLag(NamedTuple):
+    topic: str
+    cursor: str
+    from_seq: int
+    set_ts: int
+    lag_records: int
+
+
+def topics_with_cursors(options: ReadOptions) -> list[Topic]:
+    """By the snapshots: a manifest, by which the records are read, has no cursors."""
+    data_dir, found = open_directory(options.path, options.cold_dir, None), []
+    for shard in data_dir.shards:
+        loaded = LoadedShard(data_dir, shard, SystemClock())
+        loaded.walk()
+        loaded.close()
+        found += [topic for topic in loaded.state.topics.values() if topic.cursors]
+    return found
+
+
+def lags_of(topic: Topic) -> list[CursorLag]:
+    cursors = list(topic.cursors.values())
+    lags = records_behind(topic, [one.from_seq for one in cursors])
+    return [
+        CursorLag(topic.name, one.name, one.from_seq, one.set_ms, lag)
+        for one, lag in zip(cursors, lags, strict=True)
+    ]
+
+
+class _Listed(msgspec.Struct):
+    cursor: str
+    from_seq: int
+    set_ts: int
+    lag_records: int
+
+
+class _List(msgspec.Struct):
+    cursors: list[_Listed]
+
+
+def cursor_lags(given: Mapping[str, str], topics: list[str]) -> list[CursorLag]:
+    """Of these topics, which are among those that the options select."""
+    options = parse_options(given, is_stream=False)
+    found = []
+    if options.path:
+        for topic in topics_with_cursors(options):
+            if topic.name in topics:
+                found += lags_of(topic)
+        return sorted(found)
+    with ServerClient(options.url, options.api_key) as client:
+        for name in topics:
+            answer = client.ask("GET", f"topics/{in_path(name)}/cursors")
+            for told in msgspec.json.decode(answer, type=_List).cursors:
+                found.append(CursorLag(name, told.cursor, told.from_seq, told.set_ts, told.lag_records))
+    return found

@@ -1,0 +1,87 @@
+"""Topics to Parquet, each run from where the one before ended.
+
+The rows have the native columns, of which nothing of a record is missing, and day and topic. Within a file
+they stand in the order of topic and seq. In which order everything is written: `export_folder.py`.
+
+Must not know: the command line.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.functions import to_date
+
+from shared.clock import Clock, SystemClock
+from spark.jobs.export_folder import Exported, ExportFolder, Manifest, places_after
+from spark.jobs.job_source import JobSource, Stretch
+from spark.stream_offset import encode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+READ = "seq bigint, ts timestamp, tag string, node string, meta string, data string, topic string"
+WRITTEN = f"{READ}, day date"
+"""As a reader of the folder has it, so that Spark does not guess at topics that look like numbers."""
+
+Say = Callable[[str], None]
+
+
+def export(
+    session: SparkSession,
+    source: JobSource,
+    target: ExportFolder,
+    begin: str,
+    end: str,
+    say: Say,
+    clock: Clock | None = None,
+) -> Manifest | None:
+    """The manifest of the run, or None when there was nothing new."""
+    with target.only_writer():
+        last = target.settle()
+        stretches = source.stretches(begin, end, None if last is None else last.places)
+        stretches = {name: one for name, one in stretches.items() if one.start < one.end}
+        if not stretches:
+            say("there is nothing new")
+            return None
+        run = 1 if last is None else last.run + 1
+        seqs = sum(one.end - one.start for one in stretches.values())
+        say(f"run {run}: {len(stretches)} topics, {seqs:,} seqs")
+        frame = source.frame(session, stretches, READ)
+        exported = stage(session, frame, stretches, target, run)
+        source.check_epochs(stretches)
+        manifest = commit(target, last, exported, SystemClock() if clock is None else clock)
+        say(f"run {run}: {manifest.records:,} records in {len(manifest.files)} files of {target.folder.uri}")
+        return manifest
+
+
+def stage(
+    session: SparkSession, frame: DataFrame, stretches: Mapping[str, Stretch], target: ExportFolder, run: int
+) -> dict[str, Exported]:
+    """Write the rows to staging; what is there of each topic, as read back."""
+    staging = target.staging(run)
+    ordered = frame.withColumn("day", to_date("ts")).sortWithinPartitions("topic", "day", "seq")
+    ordered.write.mode("overwrite").partitionBy("topic", "day").parquet(staging)
+    read_back = session.read.schema(WRITTEN).parquet(staging)
+    counted = {row.topic: row["count"] for row in read_back.groupBy("topic").count().collect()}
+    return {
+        name: Exported(one.epoch, one.start, one.end, counted.get(name, 0)) for name, one in stretches.items()
+    }
+
+
+def commit(
+    target: ExportFolder, last: Manifest | None, exported: dict[str, Exported], clock: Clock
+) -> Manifest:
+    run = 1 if last is None else last.run + 1
+    manifest = Manifest(
+        run=run,
+        export=uuid.uuid4().hex if last is None else last.export,
+        made_ms=clock.now_ms(),
+        topics=exported,
+        place=encode(places_after(last, exported)),
+        files=[place for _, place in target.staged_files(run)],
+    )
+    target.commit(manifest)
+    return manifest

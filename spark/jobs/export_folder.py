@@ -1,0 +1,170 @@
+"""The folder of an export: what it holds, and in which order it comes there.
+
+::
+
+    _manifest/0000007.json            what run 7 added, and up to where all runs have come
+    _staging/0000007/topic=a/day=…/   where run 7 writes; gone when it is in its place
+    topic=a/day=2026-11-18/0000007-part-00000-….parquet
+
+Names that begin with `_` are passed over by every reader of Parquet, so the folder is a table by topic and
+day for anything that reads one.
+
+A run writes in this order, and may be cut off anywhere:
+
+W1  Spark writes all files of the run below `_staging`.
+W2  The manifest of the run is written beside its place, and renamed into it: from here on it counts.
+W3  Each file is renamed into its place.
+W4  `_staging` of the run is deleted.
+
+What the next one finds (`settle`): staging without a manifest is thrown away, as the places in the last
+manifest are those of the run before, from which the records are read again. Staging with a manifest is moved
+on, as W3 may be done any number of times. So a file that is in its place is named by a manifest, and a record
+that a manifest counts is in one file: once W3 is over, and until then it is missing and never there twice.
+
+How to change a manifest: raise VERSION and read the versions before it.
+
+Must not know: Spark's plans, where the records come from.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from spark.jobs.hadoop_folder import Folder
+from spark.source_error import SourceError
+from spark.stream_offset import Place, Places, decode
+
+VERSION = 1
+MANIFESTS, STAGING = "_manifest", "_staging"
+LOCK = "lock"
+_NAME = re.compile(r"(\d{7})\.json")
+_PARQUET = ".parquet"
+
+
+class FolderBusy(SourceError):
+    """Another job is writing to it."""
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What a run added of a topic: the seqs in front of `end`, as far as they were alive."""
+
+    epoch: int
+    start: int
+    end: int
+    records: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = VERSION
+    run: int
+    export: str
+    """The same in all runs of a folder, and in no other folder."""
+    made_ms: int
+    topics: dict[str, Exported]
+    """What this run added."""
+    place: dict[str, Any]
+    """Up to where all runs have come, as a stream has it in its checkpoint (`stream_offset.py`)."""
+    files: list[str]
+    """Of this run, where they are in the end."""
+
+    @property
+    def places(self) -> Places:
+        return decode(self.place)
+
+    @property
+    def records(self) -> int:
+        return sum(one.records for one in self.topics.values())
+
+
+class ExportFolder:
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+
+    @contextmanager
+    def only_writer(self) -> Iterator[None]:
+        """Refused while another run writes to a local folder; its lock ends with its process."""
+        path = self.folder.local_path
+        if path is None:
+            yield
+            return
+        self.folder.make(MANIFESTS)
+        handle = os.open(os.path.join(path, MANIFESTS, LOCK), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FolderBusy(f"{self.folder.uri}: another job is writing to this folder") from None
+            yield
+        finally:
+            os.close(handle)
+
+    def manifests(self) -> list[Manifest]:
+        """Of the runs whose files are all in their place, in their order."""
+        moving = self.folder.names(STAGING)
+        return [self._manifest(run) for run in self._runs() if f"{run:07d}" not in moving]
+
+    def last(self) -> Manifest | None:
+        runs = self._runs()
+        return self._manifest(runs[-1]) if runs else None
+
+    def _runs(self) -> list[int]:
+        found = map(_NAME.fullmatch, self.folder.names(MANIFESTS))
+        return sorted(int(one[1]) for one in found if one)
+
+    def _manifest(self, run: int) -> Manifest:
+        name = f"{MANIFESTS}/{run:07d}.json"
+        try:
+            found = msgspec.json.decode(self.folder.read(name), type=Manifest)
+        except msgspec.DecodeError as error:
+            raise SourceError(f"{self.folder.uri_of(name)} is not understood: {error}") from None
+        if found.version != VERSION:
+            raise SourceError(f"{self.folder.uri_of(name)} has version {found.version}, not {VERSION}")
+        return found
+
+    def settle(self) -> Manifest | None:
+        """Ends what a run before was cut off in; the last manifest that counts."""
+        last = self.last()
+        for name in self.folder.names(STAGING):
+            if last is not None and name == f"{last.run:07d}":
+                self._move(last.run)
+            else:
+                self.folder.remove(f"{STAGING}/{name}")
+        return last
+
+    def staging(self, run: int) -> str:
+        """Where Spark is to write."""
+        return self.folder.uri_of(f"{STAGING}/{run:07d}")
+
+    def staged_files(self, run: int) -> list[tuple[str, str]]:
+        """Names in staging, and in their place."""
+        found = []
+        for name, _ in self.folder.files(f"{STAGING}/{run:07d}"):
+            if name.endswith(_PARQUET):
+                parts = name.split("/")
+                found.append((name, "/".join([*parts[:-1], f"{run:07d}-{parts[-1]}"])))
+        return found
+
+    def commit(self, manifest: Manifest) -> None:
+        """The files of its run are in staging."""
+        name = f"{MANIFESTS}/{manifest.run:07d}.json"
+        if self.folder.exists(name):
+            raise SourceError(f"{self.folder.uri_of(name)} was written meanwhile; one export at a time")
+        self.folder.write_new(name, msgspec.json.format(msgspec.json.encode(manifest)))
+        self._move(manifest.run)
+
+    def _move(self, run: int) -> None:
+        for staged, place in self.staged_files(run):
+            self.folder.rename(f"{STAGING}/{run:07d}/{staged}", place)
+        self.folder.remove(f"{STAGING}/{run:07d}")
+
+
+def places_after(before: Manifest | None, topics: dict[str, Exported]) -> Places:
+    known = {} if before is None else before.places
+    return {**known, **{name: Place(one.epoch, one.end) for name, one in topics.items()}}

@@ -1,0 +1,148 @@
+"""What each topic had in each hour: records, bytes, rate, tags, and how many seqs are gone.
+
+Spark adds up the records by topic, hour and tag, and those by topic and hour; the rest are a few numbers an
+hour, which are put together here.
+
+A seq is gone when nobody can read it any more: it was deleted, has expired, or a cap took it. When it was
+written is gone with it. So it is counted in the hour of the next record that is still there; those behind the
+last one are counted in the topic's sum only.
+
+Must not know: how it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql.functions import coalesce, col, count, date_trunc, lit, max_by, octet_length
+from pyspark.sql.functions import max as greatest
+from pyspark.sql.functions import min as least
+from pyspark.sql.functions import sum as total
+
+from spark.jobs.job_source import JobSource, Stretch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+READ = "topic string, offset bigint, timestamp timestamp, key binary, value binary"
+HOUR_S = 3600
+
+
+class Hour(NamedTuple):
+    topic: str
+    begins_s: int
+    """Since 1970."""
+    records: int
+    bytes: int
+    """Of the values."""
+    tags: int
+    top_tag: str | None
+    first_seq: int
+    last_seq: int
+    first_s: float
+    last_s: float
+    gone: int = 0
+    rate: float = 0.0
+    """Records a second, over the part of the hour in which there was the topic and somebody looked."""
+
+
+class TopicSum(NamedTuple):
+    topic: str
+    records: int
+    bytes: int
+    first_s: float
+    last_s: float
+    head: int
+    """The last seq that was given out, or in front of which to stop."""
+    gone: int
+
+
+def hours_of(
+    session: SparkSession, source: JobSource, stretches: Mapping[str, Stretch], starts: Mapping[str, int]
+) -> list[Hour]:
+    """`starts`: from which seq on those that are gone count."""
+    if not any(one.start < one.end for one in stretches.values()):
+        return []
+    rows = by_hour(source.frame(session, stretches, READ)).collect()
+    return finished(map(_hour, rows), starts)
+
+
+def by_hour(rows: DataFrame) -> DataFrame:
+    by_tag = (
+        rows.withColumn("hour", date_trunc("hour", col("timestamp")))
+        .groupBy("topic", "hour", "key")
+        .agg(
+            count(lit(1)).alias("records"),
+            total(octet_length("value").cast("bigint")).alias("bytes"),
+            least("offset").alias("first_seq"),
+            greatest("offset").alias("last_seq"),
+            least("timestamp").alias("first"),
+            greatest("timestamp").alias("last"),
+        )
+    )
+    # No tag is the top one when nothing else is there.
+    weight = coalesce(col("key").isNotNull().cast("int") * col("records"), lit(0))
+    return by_tag.groupBy("topic", col("hour").cast("bigint").alias("begins_s")).agg(
+        total("records").alias("records"),
+        total("bytes").alias("bytes"),
+        count("key").alias("tags"),
+        max_by(col("key").cast("string"), weight).alias("top"),
+        least("first_seq").alias("first_seq"),
+        greatest("last_seq").alias("last_seq"),
+        least("first").cast("double").alias("first_s"),
+        greatest("last").cast("double").alias("last_s"),
+    )
+
+
+def _hour(row: Any) -> Hour:
+    return Hour(
+        row.topic,
+        row.begins_s,
+        row.records,
+        row.bytes,
+        row.tags,
+        row.top,
+        row.first_seq,
+        row.last_seq,
+        row.first_s,
+        row.last_s,
+    )
+
+
+def finished(hours: Iterable[Hour], starts: Mapping[str, int]) -> list[Hour]:
+    """In the order of topic and time, with what one hour alone does not tell.
+
+    >>> hour = Hour("a", 0, 5, 50, 1, "x", 3, 8, 600.0, 3000.0)
+    >>> later = hour._replace(begins_s=3600, records=2, first_seq=12, last_seq=13, last_s=3700.0)
+    >>> [(one.gone, round(one.rate, 4)) for one in finished([later, hour], {"a": 1})]
+    [(3, 0.0017), (3, 0.02)]
+    """
+    found = []
+    ordered = sorted(hours)
+    now = max((one.last_s for one in ordered), default=0.0)
+    before: Hour | None = None
+    for one in ordered:
+        is_first = before is None or before.topic != one.topic
+        last_seq = starts[one.topic] - 1 if is_first or before is None else before.last_seq
+        begins = max(one.begins_s, one.first_s) if is_first else one.begins_s
+        seconds = max(1.0, min(now, one.begins_s + HOUR_S) - begins)
+        found.append(one._replace(gone=one.last_seq - last_seq - one.records, rate=one.records / seconds))
+        before = one
+    return found
+
+
+def sums_of(
+    hours: Iterable[Hour], stretches: Mapping[str, Stretch], starts: Mapping[str, int]
+) -> list[TopicSum]:
+    by_topic: dict[str, list[Hour]] = {name: [] for name in sorted(stretches)}
+    for one in hours:
+        by_topic[one.topic].append(one)
+    found = []
+    for name, own in by_topic.items():
+        stretch, records = stretches[name], sum(one.records for one in own)
+        size = sum(one.bytes for one in own)
+        first, last = (own[0].first_s, own[-1].last_s) if own else (0.0, 0.0)
+        gone = stretch.end - starts[name] - records
+        found.append(TopicSum(name, records, size, first, last, stretch.end - 1, gone))
+    return found

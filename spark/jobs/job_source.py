@@ -1,0 +1,126 @@
+"""What a job reads: the topics that were named, in a data directory or of a server, from place to place.
+
+Places are those of a stream of the source (`stream_offset.py`), and the stream says them. So a job begins,
+ends and tells loss as a stream with a checkpoint would, by `path` and by `url` alike; it only reads the
+records between in one batch.
+
+Where it begins or ends is a word (`earliest`, `latest`), a time, or JSON of seqs:
+
+    >>> where_options("earliest"), where_options('{"orders":23}')
+    ({'startingOffsets': 'earliest'}, {'startingOffsets': '{"orders":23}'})
+    >>> where_options("2026-11-18T10:00")["startingTimestamp"], where_options("1700000000000")
+    ('1794996000000', {'startingTimestamp': '1700000000000', 'startingOffsetsByTimestampStrategy': 'latest'})
+
+Must not know: what becomes of the records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from spark.read_options import parse_options
+from spark.source import TopicsdSource
+from spark.source_error import SourceError
+from spark.stream_offset import Place, Places, decode, encode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WAYS = ("subscribe", "subscribePattern")
+
+
+class Stretch(NamedTuple):
+    """Of one topic: from `start` up to the seq in front of `end`."""
+
+    epoch: int
+    start: int
+    end: int
+
+
+def where_options(where: str) -> dict[str, str]:
+    text = where.strip()
+    if text.lower() in ("earliest", "latest") or text.startswith("{"):
+        return {"startingOffsets": text}
+    if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise SourceError(
+                f"{text!r} is no place in a topic; it is earliest, latest, a time as 2026-11-18T10:00 "
+                'or in milliseconds since 1970, or JSON of seqs like {"orders":23}'
+            ) from None
+        # A time that names no zone is in UTC, as all that the jobs show.
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        text = str(int(at.timestamp() * 1000))
+    return {"startingTimestamp": text, "startingOffsetsByTimestampStrategy": "latest"}
+
+
+class JobSource:
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """The options of a read, but for those that say where it begins and ends."""
+        self.options = dict(options)
+        self._selection = parse_options(self.options, is_stream=True).selection
+
+    def wants(self, topic: str) -> bool:
+        return self._selection.matches(topic)
+
+    def places(self, where: str) -> Places:
+        """Of each topic that there is."""
+        return decode(self._stream(where_options(where)).initialOffset())
+
+    def ends(self, starts: Places) -> Places:
+        """Up to where each topic can be read, of those that are new too. DataLoss when one that was begun
+        is gone or was made anew, unless the options say that this is no matter."""
+        return decode(self._stream({}).latestOffset(encode(starts), ReadAllAvailable()))
+
+    def stretches(self, begin: str, end: str, known: Places | None = None) -> dict[str, Stretch]:
+        """What is between two places, and behind those that are known; topics with nothing there too."""
+        known = {name: place for name, place in (known or {}).items() if self.wants(name)}
+        starts = self.places(begin)
+        ends = self.ends({**starts, **known})
+        bounds = ends if end.strip().lower() == "latest" else self.places(end)
+        found = {}
+        for name, first in starts.items():
+            last, bound = ends.get(name), bounds.get(name)
+            if last is None or bound is None:
+                continue
+            place = known.get(name, first)
+            # One that was made anew begins again.
+            start = place.offset if place.epoch == last.epoch else first.offset
+            found[name] = Stretch(last.epoch, start, max(start, min(last.offset, bound.offset)))
+        return found
+
+    def check_epochs(self, stretches: Mapping[str, Stretch]) -> None:
+        """A batch goes by names and seqs. SourceError when a name means another topic by now."""
+        now = self.ends({name: Place(one.epoch, one.end) for name, one in stretches.items()})
+        for name, one in stretches.items():
+            if name in now and now[name].epoch != one.epoch:
+                raise SourceError(f'topic "{name}" was made anew while it was read; start this again')
+
+    def frame(self, session: SparkSession, stretches: Mapping[str, Stretch], schema: str) -> DataFrame:
+        """The records of the stretches, which are not all empty, with these columns."""
+        wanted = {name: one for name, one in stretches.items() if one.start < one.end}
+        options = {name: value for name, value in self.options.items() if name not in WAYS}
+        return (
+            session.read.format("topicsd")
+            .schema(schema)
+            .options(**options)
+            .option("subscribe", ",".join(wanted))
+            .option("startingOffsets", _json({name: one.start for name, one in wanted.items()}))
+            .option("endingOffsets", _json({name: one.end for name, one in wanted.items()}))
+            .load()
+        )
+
+    def _stream(self, where: dict[str, str]) -> Any:
+        return TopicsdSource({**self.options, **where}).streamReader(StructType())
+
+
+def _json(seqs: dict[str, int]) -> str:
+    return msgspec.json.encode(seqs).decode()

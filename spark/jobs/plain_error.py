@@ -1,0 +1,34 @@
+"""What went wrong in a job, as the sentence that a person can act on.
+
+An error of the source comes back from Spark inside the traces of a Python worker and of Java; its own
+sentence stands in them. Of any other error the first line says most.
+
+    >>> plain_sentence(ValueError("[X]\\n  File\\nspark.source_error.DataLoss: seqs 1 to 3 are gone\\n at j"))
+    'seqs 1 to 3 are gone'
+    >>> plain_sentence(ValueError("no more\\nthan this")), plain_sentence(KeyError())
+    ('no more', 'KeyError')
+
+Must not know: which job it was.
+"""
+
+from __future__ import annotations
+
+import re
+
+from spark.source_error import SourceError
+
+_OURS = re.compile(r"\bspark\.source_error\.\w+: (.+)")
+_LINES_OF_JAVA = re.compile(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ")
+
+
+def plain_sentence(error: BaseException) -> str:
+    text = str(error).strip()
+    if isinstance(error, SourceError):
+        return text
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1]).strip()
+    if "An error occurred while calling" in text:
+        # Py4J puts its own line in front of what Java says.
+        text = text.partition("\n")[2].removeprefix(": ")
+    return _LINES_OF_JAVA.sub("", (text or type(error).__name__).splitlines()[0])

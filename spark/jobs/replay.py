@@ -1,0 +1,88 @@
+"""Parquet of an export back into topics of a server, each record once, in the order of its topic.
+
+Why it is exactly once: a round of `replay_book.py` is a write with a number (`txnVersion`), which the sink
+does once however often it is run. The numbers rise, and a round has the same runs of the export each time.
+
+Why in order: all rows of a topic come into one partition, and there by time and seq. It costs a shuffle of
+the export, and that one topic is written by one task.
+
+Must not know: how the sink does it, the command line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.functions import col, concat, lit
+
+from spark.jobs.export import WRITTEN, Say
+from spark.jobs.export_folder import ExportFolder, FolderBusy, Manifest
+from spark.jobs.replay_book import ReplayBook, Round, Target
+from spark.source_error import SourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS_MAX = 64
+
+
+def replay(
+    session: SparkSession, source: ExportFolder, target: Target, api_key: str, name: str, say: Say
+) -> int:
+    """How many records were sent."""
+    try:
+        with source.only_writer():
+            source.settle()
+    except FolderBusy:
+        say("an export is writing to this folder; its run is not in this replay")
+    manifests = {one.run: one for one in source.manifests()}
+    if not manifests:
+        raise SourceError(f"{source.folder.uri} has no export: there is no manifest in it")
+    book = ReplayBook(source.folder, name)
+    sent = 0
+    for one in book.rounds(list(manifests.values()), target):
+        runs = [manifests[run] for run in range(one.first_run, one.last_run + 1)]
+        records = sum(run.records for run in runs)
+        told = f"runs {one.first_run} to {one.last_run}" if len(runs) > 1 else f"run {one.first_run}"
+        say(f"{told}: {records:,} records to {target}")
+        if records:
+            send(session, source, runs, one, api_key, f"{manifests[1].export}.{name}")
+        book.done(one)
+        sent += records
+    say(f"{sent:,} records are sent" if sent else f"there is nothing that was not sent before to {target}")
+    return sent
+
+
+def send(
+    session: SparkSession,
+    source: ExportFolder,
+    runs: list[Manifest],
+    one: Round,
+    api_key: str,
+    writer_id: str,
+) -> None:
+    topics = {name for run in runs for name in run.topics}
+    partitions = 1 if one.target.topic else min(PARTITIONS_MAX, len(topics))
+    frame = in_order(rows_of(session, source, runs), one.target, partitions)
+    writer = frame.write.format("topicsd").mode("append").option("url", one.target.url)
+    if api_key:
+        writer = writer.option("apiKey", api_key)
+    writer.option("txnAppId", writer_id).option("txnVersion", str(one.number)).save()
+
+
+def rows_of(session: SparkSession, source: ExportFolder, runs: list[Manifest]) -> DataFrame:
+    files = [source.folder.uri_of(name) for run in runs for name in run.files]
+    reader = session.read.schema(WRITTEN).option("basePath", source.folder.uri)
+    return reader.parquet(*files)
+
+
+def in_order(rows: DataFrame, target: Target, partitions: int) -> DataFrame:
+    """With the sink's columns."""
+    into = lit(target.topic) if target.topic else concat(lit(target.prefix), col("topic"))
+    return (
+        rows.withColumn("into", into)
+        .repartition(partitions, "into")
+        # Times never go back within a topic, also when it was made anew and its seqs began again.
+        .sortWithinPartitions("into", "ts", "topic", "seq")
+        .select(col("into").alias("topic"), "tag", "node", "meta", "data")
+    )

@@ -1,0 +1,79 @@
+"""How far a job is, on stderr: a sentence for each step, and the tasks of Spark that are done.
+
+On a terminal the count of tasks is one line that changes; elsewhere it is a line now and then, so that a log
+tells that something goes on and is not filled by it.
+
+Must not know: which job it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, TextIO
+
+from shared.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_SECONDS = 0.5
+LINE_SECONDS = 10.0
+
+
+class TaskProgress:
+    """Watches from entering to leaving; `say` tells of a step."""
+
+    def __init__(
+        self, session: SparkSession, job: str, out: TextIO | None = None, clock: Clock | None = None
+    ) -> None:
+        self._tracker = session.sparkContext.statusTracker()
+        self._job = job
+        self._out = sys.stderr if out is None else out
+        self._clock = SystemClock() if clock is None else clock
+        self._is_terminal = self._out.isatty()
+        self._began = self._said_at = self._clock.monotonic()
+        self._shown = ""
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> TaskProgress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+        with self._lock:
+            self._clear()
+
+    def say(self, sentence: str) -> None:
+        with self._lock:
+            self._clear()
+            print(f"{self._job}: {sentence}", file=self._out, flush=True)
+
+    def _watch(self) -> None:
+        while not self._ends.wait(LOOK_SECONDS):
+            stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
+            done = sum(one.numCompletedTasks for one in stages if one is not None)
+            total = sum(one.numTasks for one in stages if one is not None)
+            with self._lock:
+                self.show(done, total)
+
+    def show(self, done: int, total: int) -> None:
+        if not total:
+            return
+        now = self._clock.monotonic()
+        line = f"{self._job}: {done} of {total} tasks of this step, {now - self._began:.0f} s in all"
+        if self._is_terminal:
+            print(f"\r\x1b[K{line}", end="", file=self._out, flush=True)
+            self._shown = line
+        elif now - self._said_at >= LINE_SECONDS:
+            print(line, file=self._out, flush=True)
+            self._said_at = now
+
+    def _clear(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=self._out, flush=True)
+            self._shown = ""

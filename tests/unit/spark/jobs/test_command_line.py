@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark.__main__ import main
+from spark.jobs.command_line import parse, source_options
+
+READ = ["--path", "data", "--topics", "orders"]
+
+
+@pytest.mark.parametrize("command", ["export", "stats", "replay", "compact", "zip"])
+def test_each_job_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: python -m spark {command}" in capsys.readouterr().out
+
+
+def test_the_list_of_jobs_says_what_each_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "export Topics to Parquet, in folders by topic and day" in told
+    assert "compact The latest record of each tag to Parquet" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["export", "--topics", "a", "--out", "x"], "one of the arguments --path --url is required"),
+        (["export", "--path", "data", "--out", "x"], "one of the arguments --topics --pattern is required"),
+        (["stats", *READ, "--url", "http://a"], "argument --url: not allowed with argument --path"),
+        (["stats", *READ, "--option", "mode"], "argument --option: 'mode' is not like KEY=VALUE"),
+        (["export", *READ], "the following arguments are required: --out"),
+        (["replay", "--in", "x"], "the following arguments are required: --url"),
+        (
+            ["compact", *READ, "--out", "x", "--into", "b"],
+            "compact: --into and --prefix need a server: --to-url",
+        ),
+        (["compact", *READ, "--out", "x", "--to-url", "http://a"], "compact: --to-url needs --into or"),
+        (["zip", "topicsd.whl"], "zip: the name has to end with .zip"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_with_a_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_flags_become_options_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_API_KEY", "secret")
+    by_path = parse(["stats", *READ, "--option", "coldDir=/cold=1"])
+    assert source_options(by_path) == {"path": "data", "subscribe": "orders", "coldDir": "/cold=1"}
+    by_url = parse(["stats", "--url", "http://a", "--pattern", "o.*"])
+    assert source_options(by_url) == {"url": "http://a", "subscribePattern": "o.*", "apiKey": "secret"}
+
+
+def test_what_spark_submit_says_of_the_master_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse(["stats", *READ]).master == "local[*]"
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert parse(["stats", *READ]).master == ""
+
+
+def test_without_a_java_that_will_do_the_job_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert main(["stats", *READ]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"stats: JAVA_HOME={tmp_path} has no Java that runs")
+    assert "Spark needs Java 17 or 21: install one" in told
+    assert len(told.splitlines()) == 1

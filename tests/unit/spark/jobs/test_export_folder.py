@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shared.clock import SystemClock
+from spark.jobs.export import commit
+from spark.jobs.export_folder import Exported, ExportFolder, FolderBusy, Manifest
+from spark.source_error import SourceError
+from tests.harness.mortal_folder import Death, MortalFolder
+
+TOPICS = ("orders", "clicks")
+
+
+def write_run(folder: MortalFolder, head: int, spark_dies: bool = False) -> Manifest | None:
+    """What an export does, with files in which there are the seqs of their records, in the place of Spark."""
+    target = ExportFolder(folder)
+    with target.only_writer():
+        last = target.settle()
+        run = 1 if last is None else last.run + 1
+        exported = {}
+        for topic in TOPICS:
+            start = 1 if last is None else last.places[topic].offset
+            for part, seqs in enumerate((range(start, head, 2), range(start + 1, head, 2))):
+                day = Path(target.staging(run)) / f"topic={topic}" / "day=2026-11-18"
+                day.mkdir(parents=True, exist_ok=True)
+                (day / f"part-{part}-{head}.parquet").write_text(json.dumps(list(seqs)))
+                if spark_dies:
+                    raise Death
+            exported[topic] = Exported(7, start, head, head - start)
+        return commit(target, last, exported, SystemClock())
+
+
+def rows(root: Path) -> dict[str, list[int]]:
+    """As any reader of Parquet has the folder."""
+    found: dict[str, list[int]] = {topic: [] for topic in TOPICS}
+    for path in root.rglob("*.parquet"):
+        name = path.relative_to(root).parts[0]
+        if not name.startswith("_"):
+            found[name.removeprefix("topic=")] += json.loads(path.read_text())
+    return {topic: sorted(seqs) for topic, seqs in found.items()}
+
+
+def up_to(head: int) -> dict[str, list[int]]:
+    return {topic: list(range(1, head)) for topic in TOPICS}
+
+
+def changes_of_a_run(root: Path) -> int:
+    folder = MortalFolder(root)
+    write_run(folder, 10)
+    return folder.change_count
+
+
+def test_a_run_that_dies_anywhere_leaves_no_record_twice_and_the_next_has_them_all(tmp_path: Path) -> None:
+    count = changes_of_a_run(tmp_path / "counted")
+    assert count > 10
+    for dies_at in range(count):
+        root = tmp_path / str(dies_at)
+        write_run(MortalFolder(root), 10)
+        with pytest.raises(Death):
+            write_run(MortalFolder(root, dies_at), 20)
+        for seqs in rows(root).values():
+            assert len(seqs) == len(set(seqs))
+        target = ExportFolder(MortalFolder(root))
+        last = target.last()
+        assert last is not None
+        named = {name for one in (target._manifest(run) for run in target._runs()) for name in one.files}
+        placed = {name for name, _ in target.folder.files("") if name.startswith("topic=")}
+        assert placed <= named, dies_at
+        write_run(MortalFolder(root), 30)
+        assert rows(root) == up_to(30), dies_at
+        named = {name for one in target.manifests() for name in one.files}
+        assert named == {name for name, _ in target.folder.files("") if name.startswith("topic=")}
+        assert target.folder.names("_staging") == []
+
+
+def test_settling_may_die_too(tmp_path: Path) -> None:
+    for dies_at in range(changes_of_a_run(tmp_path / "counted")):
+        root = tmp_path / str(dies_at)
+        # Behind the manifest, in front of the first file.
+        with pytest.raises(Death):
+            write_run(MortalFolder(root, 3), 10)
+        try:
+            ExportFolder(MortalFolder(root, dies_at)).settle()
+        except Death:
+            # A run whose files are not all in their place is not told of.
+            runs = ExportFolder(MortalFolder(root)).manifests()
+            assert not runs or rows(root) == up_to(10)
+            assert all(len(seqs) == len(set(seqs)) for seqs in rows(root).values())
+            ExportFolder(MortalFolder(root)).settle()
+            assert rows(root) == up_to(10)
+        else:
+            break
+    else:
+        pytest.fail("it never came to its end")
+    ExportFolder(MortalFolder(root)).settle()
+    assert rows(root) == up_to(10)
+
+
+def test_what_spark_left_half_is_thrown_away(tmp_path: Path) -> None:
+    write_run(MortalFolder(tmp_path), 10)
+    with pytest.raises(Death):
+        write_run(MortalFolder(tmp_path), 20, spark_dies=True)
+    assert rows(tmp_path) == up_to(10)
+    write_run(MortalFolder(tmp_path), 15)
+    assert rows(tmp_path) == up_to(15)
+
+
+def test_two_jobs_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    with ExportFolder(MortalFolder(tmp_path)).only_writer(), pytest.raises(FolderBusy, match="another job"):
+        write_run(MortalFolder(tmp_path), 10)
+    write_run(MortalFolder(tmp_path), 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("{", "0000001.json is not understood: "), ('"version": 2', "0000001.json has version 2, not 1")],
+)
+def test_a_manifest_that_is_not_ours_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    write_run(MortalFolder(tmp_path), 10)
+    manifest = tmp_path / "_manifest" / "0000001.json"
+    manifest.write_text(text if text == "{" else manifest.read_text().replace('"version": 1', text, 1))
+    with pytest.raises(SourceError, match=sentence):
+        ExportFolder(MortalFolder(tmp_path)).last()
