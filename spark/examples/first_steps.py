@@ -1,0 +1,144 @@
+# %% [markdown]
+"""From records in topics to tables and back: what Spark does with topicsd, from the beginning.
+
+Start a server (`make run`), and then run this file (`python spark/examples/first_steps.py`), or open it in an
+editor that knows cells (`# %%`) and run them one after the other. It needs what `pip install '.[spark]'`
+installs, and Java 17 or 21. It writes to topics whose names begin with `first-steps`, and to ./first-steps.
+
+Where things are is said by two variables of the environment, for a server that is somewhere else.
+
+Must not know: anything that is not in the README.
+"""
+
+# %%
+import os
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, from_json, struct, to_json, window
+from pyspark.sql.functions import sum as total
+
+from spark.session import local_session
+
+URL = os.environ.get("TOPICS_URL", "http://127.0.0.1:4000")
+DATA = os.environ.get("TOPICS_DATA_DIR", "./topics-data")
+FOLDER = Path(os.environ.get("FIRST_STEPS_DIR", "./first-steps"))
+
+# A session like any other. This one looks for a Java, and says what to install when there is none.
+session = local_session("first steps")
+session.sparkContext.setLogLevel("ERROR")
+
+# %% [markdown]
+# ## Writing
+#
+# A record is JSON. So a table becomes records with `to_json`: the column `value` is what is written, `key`
+# becomes the tag, and the option `topic` says where it all goes (a column of that name would do as well).
+
+# %%
+kinds = ["coffee", "tea", "cake"]
+orders = session.range(1, 1201).selectExpr(
+    "id",
+    f"element_at(array('{kinds[0]}', '{kinds[1]}', '{kinds[2]}'), cast(id % 3 + 1 as int)) as kind",
+    "round(1 + (id * 7 % 50) / 10, 2) as price",
+)
+records = orders.select(to_json(struct("id", "kind", "price")).alias("value"), col("kind").alias("key"))
+
+
+def write(frame: DataFrame, topic: str) -> None:
+    frame.write.format("topicsd").mode("append").option("url", URL).option("topic", topic).save()
+
+
+write(records, "first-steps")
+
+# %% [markdown]
+# ## Reading
+#
+# Spark reads the files of the server itself: it costs the server nothing, and needs none to run. What has
+# been acked a moment ago may not be on the disk yet, and is then not read; so this waits for it.
+
+
+# %%
+def read(schema: str = "") -> DataFrame:
+    reader = session.read.format("topicsd").option("subscribe", "first-steps")
+    return (reader.schema(schema) if schema else reader).load(DATA)
+
+
+def wait_for(count: int) -> None:
+    # Naming the columns that are wanted is how to read less: a seq stands in the index, and no record is
+    # looked at to count.
+    for _ in range(100):
+        if read("offset bigint").count() >= count:
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"{DATA} is not where the server of {URL} has its data; say it with TOPICS_DATA_DIR")
+
+
+wait_for(1200)
+read().show(3)
+
+# %% [markdown]
+# The columns are Kafka's. `value` is JSON in bytes; with the type of what is in it, it becomes columns again.
+
+# %%
+KIND = "id bigint, kind string, price double"
+parsed = read().select(from_json(col("value").cast("string"), KIND).alias("order"), "timestamp", "offset")
+sold = parsed.groupBy("order.kind").agg(total("order.price").alias("sum")).orderBy("kind")
+sold.show()
+
+# %% [markdown]
+# Parts are chosen by options, which leave out files before a record is read: from a seq, from a time, up to
+# either. Here from seq 1191, which are the newest ten records when this runs for the first time.
+
+# %%
+newest = (
+    session.read.format("topicsd")
+    .option("subscribe", "first-steps")
+    .option("startingOffsets", '{"first-steps":1191}')
+    .load(DATA)
+)
+newest.select("offset", "key").show(3)
+
+# %% [markdown]
+# ## Streaming
+#
+# The same as a stream: it keeps in its checkpoint how far it is, and goes on from there, whatever was killed
+# meanwhile. With `availableNow` it takes what there is and ends, so that a timer can start it.
+
+
+# %%
+def copy_what_is_new() -> int:
+    stream = session.readStream.format("topicsd").option("subscribe", "first-steps")
+    rows = stream.option("startingOffsets", "earliest").load(DATA).selectExpr("offset", "string(value)")
+    writer = rows.writeStream.format("parquet").option("checkpointLocation", str(FOLDER / "checkpoint"))
+    query = writer.trigger(availableNow=True).start(str(FOLDER / "copy"))
+    query.awaitTermination()
+    return session.read.parquet(str(FOLDER / "copy")).count()
+
+
+first_count = copy_what_is_new()
+write(records.limit(5), "first-steps")
+wait_for(1205)
+second_count = copy_what_is_new()
+print(f"{first_count} records were there at first, {second_count - first_count} came since")
+
+# %% [markdown]
+# ## Writing results back
+#
+# What was worked out is a table, and goes into a topic like the first one; whoever watches that gets it.
+
+# %%
+per_minute = parsed.groupBy(window("timestamp", "1 minute").alias("minute"), "order.kind").agg(
+    total("order.price").alias("sum")
+)
+write(per_minute.select(to_json(struct("minute.start", "kind", "sum")).alias("value")), "first-steps-sums")
+
+# %% [markdown]
+# ## Jobs
+#
+# For what everybody needs there are commands, and each of them has a `--help`:
+#
+# ```
+# python -m spark export --path ./topics-data --topics first-steps --out ./lake
+# python -m spark stats --path ./topics-data --topics first-steps --png stats.png
+# ```

@@ -1,0 +1,38 @@
+"""The example in `spark/examples` does what it says, from its first cell to its last."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.harness.command_run import PROJECT
+from tests.spark.conftest import Store
+
+EXAMPLE = PROJECT / "spark" / "examples" / "first_steps.py"
+
+
+def test_a_newcomer_can_run_the_example(
+    spark: SparkSession,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TOPICS_URL", f"http://127.0.0.1:{store.server.port}")
+    monkeypatch.setenv("TOPICS_DATA_DIR", store.path)
+    monkeypatch.setenv("FIRST_STEPS_DIR", str(tmp_path))
+    found = runpy.run_path(str(EXAMPLE))
+    spark.sparkContext.setLogLevel("OFF")
+    told = capsys.readouterr().out
+    assert "1200 records were there at first, 5 came since" in told
+    sums = {row.kind: row["sum"] for row in found["sold"].collect()}
+    rows = [row["data"] for row in store.client.rows("first-steps")]
+    assert len(rows) == 1205
+    for kind in ("coffee", "tea", "cake"):
+        assert sums[kind] == pytest.approx(sum(row["price"] for row in rows if row["kind"] == kind))
+    results = [row["data"] for row in store.client.rows("first-steps-sums")]
+    assert {result["kind"] for result in results} == {"coffee", "tea", "cake"}
+    assert sum(result["sum"] for result in results) == pytest.approx(sum(row["price"] for row in rows))
