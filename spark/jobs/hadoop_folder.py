@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spark.jobs.plain_error import plain_sentence
 from spark.source_error import SourceError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class HadoopFolder:
         try:
             self._fs = root.getFileSystem(context._jsc.hadoopConfiguration())
         except Exception as error:
-            raise SourceError(f"{uri}: there is no file system for it ({first_line(error)})") from None
+            raise SourceError(f"{uri}: there is no file system for it ({plain_sentence(error)})") from None
         self._root = root.makeQualified(self._fs.getUri(), self._fs.getWorkingDirectory())
         self.uri: str = self._root.toString()
 
@@ -132,7 +133,3 @@ class HadoopFolder:
 
     def remove(self, name: str) -> None:
         self._fs.delete(self._path(name), True)
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

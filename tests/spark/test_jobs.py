@@ -243,7 +243,10 @@ def test_what_fails_in_a_job_is_a_sentence(
         (["stats", "--path", store.path, "--topics", "passing"], 'topic "passing" is ephemeral'),
         (["stats", "--path", store.path, "--topics", "capped", "--from", "noon"], "'noon' is no place in a"),
         (["replay", "--in", out, "--url", "http://127.0.0.1:1"], "has no export: there is no manifest in it"),
-        (["export", "--path", store.path, "--topics", "capped", "--out", "no://where"], "no file system for"),
+        (
+            ["export", "--path", store.path, "--topics", "capped", "--out", "no://where"],
+            "no file system for it (No FileSystem for scheme",
+        ),
     ):
         assert main(arguments, spark) == 1
         told = capsys.readouterr().err.splitlines()

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from spark.__main__ import main
 from spark.jobs.command_line import parse, source_options
 
+PROJECT = Path(__file__).parents[4]
 READ = ["--path", "data", "--topics", "orders"]
 
 
@@ -75,3 +79,18 @@ def test_without_a_java_that_will_do_the_job_says_what_to_install(
     assert told.startswith(f"stats: JAVA_HOME={tmp_path} has no Java that runs")
     assert "Spark needs Java 17 or 21: install one" in told
     assert len(told.splitlines()) == 1
+
+
+BARE = "import sys; sys.path.insert(0, sys.argv.pop()); from spark.__main__ import main; sys.exit(main())"
+
+
+def test_without_pyspark_the_job_says_what_to_install(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\"' >&2\n")
+    java.chmod(0o755)
+    # Without anything that is installed.
+    bare = [sys.executable, "-I", "-S", "-c", BARE, "stats", *READ, str(PROJECT)]
+    ran = subprocess.run(bare, env={**os.environ, "JAVA_HOME": str(tmp_path)}, capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert ran.stderr == "stats: there is no pyspark; install the project with it: pip install '.[spark]'\n"
