@@ -80,10 +80,10 @@ def api_key() -> str:
 
 
 def _command(commands: argparse._SubParsersAction[ArgumentParser], name: str, text: str) -> ArgumentParser:
-    first = text.partition(". ")[0].rstrip(".")
+    first = " ".join(text.split()).partition(". ")[0].rstrip(".")
     parser = commands.add_parser(
         name,
-        help=" ".join(first.split()),
+        help=first,
         description=text,
         epilog=WHERE,
         formatter_class=RawDescriptionHelpFormatter,

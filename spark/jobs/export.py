@@ -38,22 +38,29 @@ def export(
     say: Say,
     clock: Clock | None = None,
 ) -> Manifest | None:
-    """The manifest of the run, or None when there was nothing new."""
+    """The manifest of the run, or None when there was nothing to put into one."""
     with target.only_writer():
         last = target.settle()
-        stretches = source.stretches(begin, end, None if last is None else last.places)
-        stretches = {name: one for name, one in stretches.items() if one.start < one.end}
-        if not stretches:
+        known = {} if last is None else last.places
+        stretches = source.stretches(begin, end, known)
+        filled = {name: one for name, one in stretches.items() if one.start < one.end}
+        # What has nothing yet is noted once, so that the next run knows where `latest` was.
+        noted = {name: one for name, one in stretches.items() if name not in known and name not in filled}
+        if not filled:
             say("there is nothing new")
+        if not filled and not noted:
             return None
+        exported = {name: Exported(one.epoch, one.start, one.end, 0) for name, one in noted.items()}
         run = 1 if last is None else last.run + 1
-        seqs = sum(one.end - one.start for one in stretches.values())
-        say(f"run {run}: {len(stretches)} topics, {seqs:,} seqs")
-        frame = source.frame(session, stretches, READ)
-        exported = stage(session, frame, stretches, target, run)
-        source.check_epochs(stretches)
+        if filled:
+            seqs = sum(one.end - one.start for one in filled.values())
+            say(f"run {run}: {len(filled)} topics, {seqs:,} seqs")
+            exported |= stage(session, source.frame(session, filled, READ), filled, target, run)
+            source.check_epochs(filled)
         manifest = commit(target, last, exported, SystemClock() if clock is None else clock)
-        say(f"run {run}: {manifest.records:,} records in {len(manifest.files)} files of {target.folder.uri}")
+        if filled:
+            files = f"{len(manifest.files)} files of {target.folder.uri}"
+            say(f"run {run}: {manifest.records:,} records in {files}")
         return manifest
 
 

@@ -145,7 +145,9 @@ class ExportFolder:
     def staged_files(self, run: int) -> list[tuple[str, str]]:
         """Names in staging, and in their place."""
         found = []
-        for name, _ in self.folder.files(f"{STAGING}/{run:07d}"):
+        # A run that only notes where topics stand has nothing there.
+        staged = f"{STAGING}/{run:07d}"
+        for name, _ in self.folder.files(staged) if self.folder.exists(staged) else ():
             if name.endswith(_PARQUET):
                 parts = name.split("/")
                 found.append((name, "/".join([*parts[:-1], f"{run:07d}-{parts[-1]}"])))

@@ -112,6 +112,19 @@ def test_an_export_has_a_range(spark: SparkSession, store: Store, tmp_path: Path
     assert [row.seq for row in exported(spark, tmp_path, "export-range")] == list(range(20, 30))
 
 
+def test_an_export_from_the_end_has_what_comes_behind_it(
+    spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(store, "export-tail", count=5)
+    command = ["export", "--path", store.path, "--topics", "export-tail", "--out", str(tmp_path)]
+    for _ in range(2):
+        assert main([*command, "--from", "latest"], spark) == 0
+        assert capsys.readouterr().err == "export: there is nothing new\n"
+    fill(store, "export-tail", count=2)
+    assert main([*command, "--from", "latest"], spark) == 0
+    assert as_wanted(exported(spark, tmp_path, "export-tail")) == wanted(store, "export-tail")[9:]
+
+
 def test_a_topic_that_was_made_anew_is_loss_for_an_export(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
