@@ -49,8 +49,9 @@ ARROW_TYPES = {
 }
 # What a schema that the reader is given may choose from.
 EVERY = KAFKA | HEADERS | NATIVE
-# Those that the index of a segment or the name of the topic tells.
-FROM_INDEX = frozenset(("topic", "partition", "offset", "timestamp", "timestampType", "seq", "ts"))
+# Those that are known of a record by what is known of its segment, and those that its index tells.
+FROM_ENTRY = frozenset(("topic", "partition", "offset", "timestampType", "seq"))
+FROM_INDEX = FROM_ENTRY | {"timestamp", "ts"}
 
 
 def all_columns(is_native: bool, include_headers: bool) -> dict[str, str]:

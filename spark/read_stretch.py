@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shared.clock import SystemClock
-from spark.columns import FROM_INDEX
+from spark.columns import FROM_ENTRY, FROM_INDEX
 from spark.frame_table import FrameTable, Numbers
 from spark.kept_store import hold_files, kept_files, kept_path
 from spark.read_options import ReadOptions
@@ -66,6 +66,7 @@ class _Task:
         self._data_dir = data_dir
         self._options = options
         self._schema = schema
+        self._needs_index = not FROM_ENTRY.issuperset(schema.names)
         self._needs_frames = not FROM_INDEX.issuperset(schema.names)
         self._paths = data_dir.paths(shard)
         self._files = kept_files(data_dir, shard)
@@ -122,6 +123,12 @@ class _Task:
         self, stretch: Stretch, name: SegmentName, entry: SegmentEntry
     ) -> Iterator[pa.RecordBatch]:
         file = self._file_of(name)
+        seqs = np.arange(stretch.first_seq, stretch.last_seq + 1, dtype=np.int64)
+        alive = _alive(stretch)
+        if not self._needs_index and name.generation == 0:
+            # All that was ever in it is there, or among the marks.
+            yield from self._without_frames(stretch, seqs[alive], None)
+            return
         try:
             index = self._segments.load_index(name, entry)
         except SegmentDamage as damage:
@@ -132,9 +139,8 @@ class _Task:
         offsets = np.frombuffer(index.offsets, np.uint32)[low:high].astype(np.int64)
         lengths = np.frombuffer(index.lengths, np.uint32)[low:high].astype(np.int64)
         stamps = np.frombuffer(index.stamps, np.uint64)[low:high].astype(np.int64)
-        seqs = np.arange(stretch.first_seq, stretch.last_seq + 1, dtype=np.int64)
         # What a rewrite left out has no length.
-        alive = _alive(stretch) & (lengths > 0)
+        alive &= lengths > 0
         if not self._needs_frames and not index.has_damage:
             yield from self._without_frames(stretch, seqs[alive], stamps[alive])
             return
@@ -210,7 +216,12 @@ class _Task:
                 return kept, fs.open_read(kept)
         raise _Gone(wal_name(ordinal))
 
-    def _without_frames(self, stretch: Stretch, seqs: Numbers, stamps: Numbers) -> Iterator[pa.RecordBatch]:
+    def _without_frames(
+        self, stretch: Stretch, seqs: Numbers, stamps: Numbers | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Without stamps too, where no column needs them."""
+        if stamps is None:
+            stamps = np.zeros(len(seqs), dtype=np.int64)
         for at in range(0, len(seqs), BATCH_RECORDS):
             piece = slice(at, at + BATCH_RECORDS)
             rows = Rows(stretch.topic, stretch.shard, seqs[piece], stamps[piece], None)
