@@ -50,7 +50,9 @@ def seal_all(server: WholeServer, client: TopicClient, folder: Path) -> list[Pat
     return sorted(found.rglob("*.data"))
 
 
-def test_damaged_bytes_are_named_or_skipped(server: WholeServer, tmp_path: Path) -> None:
+def test_damaged_bytes_are_named_or_skipped(
+    server: WholeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     client = TopicClient(server.port)
     segments = seal_all(server, client, tmp_path)
     data = bytearray(segments[1].read_bytes())
@@ -65,9 +67,12 @@ def test_damaged_bytes_are_named_or_skipped(server: WholeServer, tmp_path: Path)
     )
     kept = [seq for seq, _ in rows_of(reader_of(path, mode="PERMISSIVE"))]
     assert kept == [seq for seq in range(1, 2001) if seq != 701]
+    assert "1 damaged records were skipped (mode=PERMISSIVE)" in caplog.text
 
 
-def test_a_segment_that_was_cut_short_gives_what_is_left(server: WholeServer, tmp_path: Path) -> None:
+def test_a_segment_that_was_cut_short_gives_what_is_left(
+    server: WholeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     client = TopicClient(server.port)
     segments = seal_all(server, client, tmp_path)
     data = segments[1].read_bytes()
@@ -77,6 +82,7 @@ def test_a_segment_that_was_cut_short_gives_what_is_left(server: WholeServer, tm
         list(rows_of(reader_of(path)))
     kept = [seq for seq, _ in rows_of(reader_of(path, mode="PERMISSIVE"))]
     assert kept == [*range(1, 901), *range(1001, 2001)]
+    assert "100 damaged records were skipped (mode=PERMISSIVE)" in caplog.text
 
 
 def test_a_torn_tail_and_what_was_never_synced_are_not_read(server: WholeServer, tmp_path: Path) -> None:
