@@ -23,6 +23,7 @@ from topicsd.commands.segment_check import SegmentFiles
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, parse_trash_name
+from topicsd.segment.store import SegmentStore
 
 logger = logging.getLogger("topicsd.spark")
 
@@ -38,12 +39,16 @@ def hold_files(stack: ExitStack, data_dir: DataDir, shard: int) -> None:
 
 
 class KeptStore(LookingStore):
-    """Segments by their keys, in the shard's directory or its trash."""
+    """Segments by their keys, in the shard's directory or its trash.
 
-    def __init__(self, fs: Fs, paths: ShardPaths) -> None:
+    The trash of a busy shard is long. So it is looked through for what the cold directory does not have.
+    """
+
+    def __init__(self, fs: Fs, paths: ShardPaths, cold: SegmentStore | None) -> None:
         super().__init__(fs, paths.root)
         self._fs = fs
         self._paths = paths
+        self._cold = cold
 
     def path_of(self, key: str) -> str:
         path = super().path_of(key)
@@ -51,6 +56,8 @@ class KeptStore(LookingStore):
         for place in (path, os.path.join(directory + DELETED_SUFFIX, name)):
             if exists(self._fs, place):
                 return place
+        if self._cold is not None and self._cold.exists(key):
+            return path
         return kept_path(self._fs, self._paths, ".".join(key.split("/")[1:])) or path
 
     def read_range(self, key: str, offset: int, size: int) -> bytes:
@@ -68,7 +75,7 @@ def kept_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:
     except FileNotFoundError:
         return None
     for found in reversed(names):
-        parsed = parse_trash_name(found)
+        parsed = parse_trash_name(found) if found.endswith(name) else None
         if parsed is not None and parsed[2] == name:
             return os.path.join(paths.trash, found)
     return None
@@ -76,5 +83,5 @@ def kept_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:
 
 def kept_files(data_dir: DataDir, shard: int) -> SegmentFiles:
     """Both tiers. The cold directory keeps nothing that is dropped."""
-    hot = KeptStore(data_dir.fs, data_dir.paths(shard))
-    return SegmentFiles(hot, segment_files(data_dir, shard).cold)
+    cold = segment_files(data_dir, shard).cold
+    return SegmentFiles(KeptStore(data_dir.fs, data_dir.paths(shard), cold), cold)

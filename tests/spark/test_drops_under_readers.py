@@ -26,6 +26,7 @@ from topicsd.engine import upkeep
 from topicsd.engine.durable_seq import durable_seq
 from topicsd.engine.requests import AppendRequest, DeleteRequest, NewRecord
 from topicsd.engine.shard import Shard
+from topicsd.segment.store import LocalStore
 
 RECORDS, A_SEGMENT = 500, 100
 FAST = {"segment_max_events": A_SEGMENT, "reader_grace_ms": 0, "background_bytes_per_second": 16 << 30}
@@ -181,9 +182,33 @@ def test_a_file_that_goes_between_the_look_and_the_opening_is_found(tmp_path: Pa
     trash.mkdir(parents=True)
     directory.mkdir(parents=True)
     (directory / "seg-0000000000000001.data").write_bytes(b"of a segment")
-    store = KeptStore(DroppingFs(trash), paths)
+    store = KeptStore(DroppingFs(trash), paths, None)
     assert store.read_range("topics/0000000000000007-1024/seg-0000000000000001.data", 3, 4) == b"a se"
     store.close()
+
+
+class CountingFs(RealFs):
+    """Counts how often a directory is looked through."""
+
+    listed = 0
+
+    def list_dir(self, path: str) -> list[str]:
+        self.listed += 1
+        return super().list_dir(path)
+
+
+def test_what_is_in_the_cold_directory_is_not_looked_for_in_the_trash(tmp_path: Path) -> None:
+    key = "topics/0000000000000007-1024/seg-0000000000000001.data"
+    cold, fs = LocalStore(RealFs(), str(tmp_path / "cold")), CountingFs()
+    cold.put(key, lambda offset, size: b"of a segment"[offset : offset + size], 12)
+    store = KeptStore(fs, shard_paths(str(tmp_path / "data"), 0), cold)
+    assert not store.exists(key)
+    assert fs.listed == 0
+    cold.delete(key)
+    assert not store.exists(key)
+    assert fs.listed == 1
+    store.close()
+    cold.close()
 
 
 class BusyShard(threading.Thread):
