@@ -39,7 +39,7 @@ JSON_TYPE: Final = "application/json"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 FORWARD_OPERATIONS: Final = frozenset({"list_routers", "router_state", "delete_router"})
-CURSOR_FIELDS: Final = ("cursors", "cursor_count")
+METRIC_FIELDS: Final = ("cursors", "cursor_count", "oldest_ready_seconds")
 METRICS_NAMES: Final = 100
 """So many topics, and routes, have series of their own unless another number is asked for."""
 
@@ -225,8 +225,8 @@ class Control:
         page = await list_page(self._list_serving, len(self._workers.board), asked, prefixes)
         if isinstance(page, Refusal):
             return page
-        # What metrics tell of cursors is no part of the list.
-        topics = [{key: one[key] for key in one if key not in CURSOR_FIELDS} for one in page.entries]
+        # What metrics tell of cursors and jobs is no part of the list.
+        topics = [{key: one[key] for key in one if key not in METRIC_FIELDS} for one in page.entries]
         answer: dict[str, object] = {"topics": topics}
         if page.next_cursor is not None:
             answer["next_cursor"] = page.next_cursor

@@ -28,6 +28,9 @@ CURSOR_SERIES: Final = (
     ("topics_cursor_lag_seconds", "lag_seconds", "The age of the oldest of them."),
 )
 FORWARDED: Final = ("topics_router_forwarded_total", "forwarded_total", "Copies that a route has made.")
+# Of a queue: the same.
+_OLDEST_READY: Final = "topics_queue_oldest_ready_seconds"
+_AGE: Final = "oldest_ready_seconds"
 # A mean of shares and flags would be no share: of those one shard stands for all.
 _LEAST: Final = ("topics_recovery_progress", "topics_shard_ready")
 _MOST: Final = (
@@ -98,6 +101,7 @@ def as_prometheus(measured: Measured) -> str:
         name, field, text = FORWARDED
         lines += _header(name, "counter", text)
         lines += [f'{name}{{router="{router["router"]}"}} {router[field]}' for router in measured.routers]
+    lines += _queue_lines(measured.topics)
     return "\n".join(lines) + "\n"
 
 
@@ -122,7 +126,7 @@ def as_json(measured: Measured) -> dict[str, object]:
                 for label, read in histogram.series
             }
             told[histogram.name] = series.get("", series)
-    fields = ("topic", *_TOPIC_FIELDS, "cursors")
+    fields = ("topic", *_TOPIC_FIELDS, "cursors", _AGE)
     topics = [{field: one[field] for field in fields if field in one} for one in measured.topics]
     field = FORWARDED[1]
     routers = [{"router": one["router"], field: one[field]} for one in measured.routers]
@@ -150,6 +154,14 @@ def _cursor_lines(topics: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield from _header(name, "gauge", text)
         for topic, cursor in cursors:
             yield f'{name}{{topic="{topic}",cursor="{cursor["cursor"]}"}} {_number(cursor[field])}'
+
+
+def _queue_lines(topics: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    queues = [topic for topic in topics if _AGE in topic]
+    if queues:
+        yield from _header(_OLDEST_READY, "gauge", "The age of the oldest job that is ready.")
+    for topic in queues:
+        yield f'{_OLDEST_READY}{{topic="{topic["topic"]}"}} {_number(topic[_AGE])}'
 
 
 def _histogram(histogram: ShardHistogram, shard: int, slot: Slot) -> Iterable[str]:

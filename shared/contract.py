@@ -25,6 +25,7 @@ from shared.names import refuse_topic_name
 
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
+OrderBy = Literal["tag"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
 
@@ -61,6 +62,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: str | None = None
     leases_durable: bool = False
     protect_cursors: bool = False
+    order_by: OrderBy | None = None
+    paused: bool = False
 
     @property
     def durable(self) -> bool:
@@ -89,6 +92,8 @@ class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: str | UnsetType | None = UNSET
     leases_durable: bool | UnsetType = UNSET
     protect_cursors: bool | UnsetType = UNSET
+    order_by: OrderBy | UnsetType | None = UNSET
+    paused: bool | UnsetType = UNSET
 
 
 def merge_config(
@@ -143,6 +148,10 @@ def _refuse_dead_letter(changes: dict[str, Any], topic_name: str) -> Refusal | N
 def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | None:
     if merged.type != existing.type:
         return _incompatible("type", existing.type, merged.type, "the type of a topic never changes")
+    # While there is no order, several jobs of a tag may be held.
+    if merged.order_by != existing.order_by:
+        old, new = existing.order_by or "null", merged.order_by or "null"
+        return _incompatible("order_by", old, new, "the order of a queue never changes")
     # An ephemeral topic has no records in the log, so its past could not be told from a loss.
     if (merged.durability == "ephemeral") != (existing.durability == "ephemeral"):
         return _incompatible(

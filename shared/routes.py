@@ -75,6 +75,7 @@ _WRITTEN: Final[tuple[Route, ...]] = (
     Route("POST", "/v0/topics/:topic/nack", "nack", _scopes("write"), is_data=True),
     Route("POST", "/v0/topics/:topic/extend", "extend", _scopes("write"), is_data=True),
     Route("POST", "/v0/topics/:topic/redrive", "redrive", _scopes("admin"), is_data=True),
+    Route("GET", "/v0/topics/:topic/explain", "explain", _scopes("read"), is_data=True),
     Route("GET", "/v0/topics/:topic/work", "work", _scopes("read write"), is_data=True, is_stream=True),
     Route("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False),
     Route("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=True),

@@ -28,6 +28,8 @@ DEFAULTS = {
     "dead_letter": None,
     "leases_durable": False,
     "protect_cursors": False,
+    "order_by": None,
+    "paused": False,
 }
 STATE_FIELDS = [
     "topic",

@@ -1,7 +1,9 @@
 """The power goes, or the process is killed, at every disk call of the life of a queue; what was told holds.
 
 The queue is of the class `fsync` and keeps its leases: who was told to have a job has it afterwards too, what
-was told to be done is, and a job that was told to be a dead letter is counted as one, and once.
+was told to be done is, and a job that was told to be a dead letter is counted as one, and once. In a queue
+that goes by tags nobody gets a job while another one of its tag is held or stands in front of it, or before
+its time, or while the queue is paused.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from tests.harness.crash_sweep import DEEP
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, Told
+from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, Told, record
 from topicsd.disk.layout import create_data_dir
 from topicsd.engine.queue_settle import end_jobs
 
@@ -94,6 +96,9 @@ class Life:
                 return
             self._judge_queue(stage)
             stage.kill()
+        self._judge_claims(stage)
+
+    def _judge_claims(self, stage: OneShard) -> None:
         got = {one.seq for one in stage.claim(QUEUE, "c", 100).claimed}
         assert not got & (self.acked | self.held.keys()), "a job has two holders, or was done"
 
@@ -102,7 +107,8 @@ class Life:
         assert topic.queue is not None
         assert counts is not None
         live = set(stage.seqs(QUEUE))
-        assert counts.ready + counts.in_flight + counts.delayed + counts.parked == len(live)
+        waiting = counts.ready + counts.delayed + counts.blocked
+        assert waiting + counts.in_flight + counts.parked == len(live)
         assert not live & self.acked
         assert set(range(1, self.appended + 1)) - live <= self.is_acking
         for seq, lease in self.held.items():
@@ -112,25 +118,98 @@ class Life:
         assert counts.dead_lettered >= self.dead_letters_told
 
 
-def _calls() -> int:
-    life = Life()
+TAGS = ("a", "a", "a", "b", "b", None, None, "a", "c")
+
+
+class LifeInOrder(Life):
+    """With tags, delays, a cancelled job, one that is parked and freed, and a pause."""
+
+    def _live(self) -> None:
+        self.delayed: dict[int, int] = {}
+        self.told_paused: bool | None = False
+        stage = OneShard(disk=self.disk, clock=self.clock, wal_file_bytes=1 << 16)
+        config = {"order_by": "tag", "max_deliveries": 1}
+        stage.put(QUEUE, type="queue", durable=True, leases_durable=True, **config)
+        self.appended = stage.append(QUEUE, *[record(tag=tag) for tag in TAGS[:6]]).last_seq
+        due = self.clock.now_ms() + 100_000
+        self.delayed = dict.fromkeys((7, 8, 9), due)
+        last = stage.append(QUEUE, *[record(tag=tag) for tag in TAGS[6:]], not_before=due).last_seq
+        self.appended = last
+        self._claim(stage, "a", 9)
+        assert [*self.held] == [1, 4, 6]
+        self._ack(stage, "a", 1)
+        stage.checkpoint()
+        self._claim(stage, "a", 9)
+        self.held.pop(2)
+        stage.nack(QUEUE, "a", 2)
+        self._claim(stage, "b", 9)
+        assert [*self.held] == [4, 6, 3]
+        self.is_acking.add(9)
+        assert stage.delete(QUEUE, seqs=[9]).deleted == 1
+        self.acked.add(9)
+        stage.put(QUEUE, max_deliveries=3)
+        assert stage.state(QUEUE).queue.blocked == 2  # type: ignore[union-attr]
+        stage.pass_time(60)
+        stage.checkpoint()
+        self.told_paused = None
+        stage.put(QUEUE, paused=True)
+        self.told_paused = True
+        self._ack(stage, "b", 3)
+        stage.close()
+
+    def _judge_claims(self, stage: OneShard) -> None:
+        is_paused = stage.topic(QUEUE).config.paused
+        assert self.told_paused is None or is_paused == self.told_paused
+        assert not (is_paused and stage.claimed(QUEUE, "d", 9))
+        stage.put(QUEUE, paused=False)
+        done: list[int] = []
+        for _ in range(2):
+            while got := stage.claimed(QUEUE, "d", 9):
+                assert not self.held.keys() & {*got}, "a job has two holders"
+                self._judge_turns(stage, got)
+                done += stage.ack(QUEUE, "d", *got).done
+            stage.pass_time(200_000)
+            self.held.clear()
+        queue = stage.topic(QUEUE).queue
+        assert queue is not None
+        assert {*stage.seqs(QUEUE)} == {*queue.parked}
+        assert all(queue.jobs[seq].deliveries for seq in queue.parked)
+        assert not set(done) & self.acked
+
+    def _judge_turns(self, stage: OneShard, got: list[int]) -> None:
+        queue, now = stage.topic(QUEUE).queue, stage.clock.now_ms()
+        assert queue is not None
+        for seq in got:
+            tag = TAGS[seq - 1]
+            assert self.delayed.get(seq, 0) <= now, f"{seq} is delayed"
+            ahead = [one for one in stage.seqs(QUEUE) if TAGS[one - 1] == tag and one < seq]
+            assert tag is None or not set(ahead) - set(queue.parked), f"{seq} goes before {ahead}"
+
+
+LIVES = [Life, LifeInOrder]
+
+
+def _calls(kind: type[Life]) -> int:
+    life = kind()
     assert not life.ended
     return life.disk.calls - life.begun
 
 
-def test_what_a_queue_told_holds_after_a_power_cut_at_every_call() -> None:
-    calls = _calls()
+@pytest.mark.parametrize("kind", LIVES)
+def test_what_a_queue_told_holds_after_a_power_cut_at_every_call(kind: type[Life]) -> None:
+    calls = _calls(kind)
     assert calls > 30
     for after in range(calls):
-        life = Life(lambda disk, after=after: disk.cut_power_after(after))  # type: ignore[misc]
+        life = kind(lambda disk, after=after: disk.cut_power_after(after))  # type: ignore[misc]
         assert life.ended
         for seed in range(OUTCOMES):
             life.judge(life.disk.after_power_cut(Random(f"{after} {seed}")))
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
-def test_what_a_queue_told_holds_after_a_kill_at_every_call(torn: bool) -> None:
-    for after in range(_calls()):
-        life = Life(lambda disk, after=after: disk.kill_process_after(after, torn=torn))  # type: ignore[misc]
+@pytest.mark.parametrize("kind", LIVES)
+def test_what_a_queue_told_holds_after_a_kill_at_every_call(kind: type[Life], torn: bool) -> None:
+    for after in range(_calls(kind)):
+        life = kind(lambda disk, after=after: disk.kill_process_after(after, torn=torn))  # type: ignore[misc]
         assert life.ended
         life.judge(life.disk.after_process_kill())

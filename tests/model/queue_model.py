@@ -1,4 +1,5 @@
-"""Random work on one queue beside an oracle: producers, workers that go silent, clock jumps, restarts, kills.
+"""Random work on one queue beside an oracle: producers, workers that go silent, clock jumps, restarts, kills,
+jobs with tags and delays, some of them cancelled, pauses, and jobs that are parked and freed.
 
 The oracle knows of each job who was told to have it, until when, and whether it was told to be done. What was
 asked and not answered before a kill may have happened or not, once and whole.
@@ -8,21 +9,27 @@ What it must not know: how a queue keeps its jobs.
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
-from tests.harness.one_shard import OneShard, Told
+from tests.harness.one_shard import OneShard, Told, record
+from topicsd.engine.queue_explain import explain
 from topicsd.engine.queue_settle import ack, extend, nack
 from topicsd.engine.requests import ClaimAnswer, Settled
+from topicsd.leases.lease_queue import Counts
 
 QUEUE = "jobs"
 NODES = ("a", "b", "c")
 LEASES_MS = (200, 1000, 30_000)
+TAGS = (None, None, "x", "y", "z")
 
 
 class Known:
     """One job, as those who asked were told."""
 
-    def __init__(self) -> None:
+    def __init__(self, tag: str | None, not_before: int) -> None:
+        self.tag = tag
+        self.not_before = not_before
         self.lease = 0
         self.node = ""
         self.held_until = 0
@@ -35,7 +42,9 @@ class QueueModel:
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
         self.keeps_leases = rng.random() < 0.5
-        self.deliveries_max = rng.choice((0, 0, 3))
+        self.deliveries_max = rng.choice((0, 1, 3))
+        self.is_in_order = rng.random() < 0.6
+        self.is_paused = False
         self.stage = OneShard(segment_max_events=rng.choice((4, 1000)))
         self.stage.put(
             QUEUE,
@@ -43,6 +52,7 @@ class QueueModel:
             durable=True,
             leases_durable=self.keeps_leases,
             max_deliveries=self.deliveries_max,
+            order_by="tag" if self.is_in_order else None,
         )
         self.jobs: dict[int, Known] = {}
         self.done: set[int] = set()
@@ -50,6 +60,7 @@ class QueueModel:
     def run(self, steps: int) -> None:
         moves = [self.produce] * 3 + [self.claim] * 5 + [self.settle] * 5
         moves += [self.pass_time] * 2 + [self.checkpoint, self.end, self.end_in_the_middle]
+        moves += [self.cancel, self.pause, self.free]
         for _ in range(steps):
             self.rng.choice(moves)()
             self.check()
@@ -58,8 +69,37 @@ class QueueModel:
     # -- what happens --------------------------------------------------------------------------------------
 
     def produce(self) -> None:
-        answer = self.stage.append(QUEUE, *range(self.rng.randint(1, 5)))
-        self.jobs.update((seq, Known()) for seq in range(answer.first_seq, answer.last_seq + 1))
+        tags = [self.rng.choice(TAGS) for _ in range(self.rng.randint(1, 5))]
+        delay_ms = self.rng.choice((None, None, 0, 400, 20_000))
+        not_before = self.stage.clock.now_ms() + (delay_ms or 0)
+        answer = self.stage.append(QUEUE, *[record(tag=tag) for tag in tags], delay_ms=delay_ms)
+        for seq, tag in enumerate(tags, answer.first_seq):
+            self.jobs[seq] = Known(tag, not_before)
+
+    def cancel(self) -> None:
+        """By seq or by tag, whatever becomes of the job."""
+        known = [*self.jobs]
+        if self.rng.random() < 0.3:
+            tag = self.rng.choice("xyz")
+            gone = {seq for seq in known if self.jobs[seq].tag == tag}
+            answer = self.stage.delete(QUEUE, tag=tag)
+        else:
+            gone = set(self.rng.sample(known, min(len(known), 3)))
+            answer = self.stage.delete(QUEUE, seqs=[*gone, 10**6])
+        assert answer.deleted == len(gone)
+        for seq in gone:
+            del self.jobs[seq]
+        self.done |= gone
+
+    def pause(self) -> None:
+        self.is_paused = not self.is_paused and self.rng.random() < 0.5
+        assert self.stage.put(QUEUE, paused=self.is_paused).config.paused == self.is_paused
+
+    def free(self) -> None:
+        """Nobody is to be parked that was delivered less often than that, as they go nowhere else."""
+        if self.deliveries_max:
+            self.deliveries_max += 1
+            self.stage.put(QUEUE, max_deliveries=self.deliveries_max)
 
     def send_claim(self) -> tuple[str, Told]:
         node = self.rng.choice(NODES)
@@ -76,8 +116,12 @@ class QueueModel:
         for seq, text in answer.jobs.items():
             assert seq not in self.done, f"{seq} was done"
             assert f'"$seq":{seq}'.encode() in text
+        assert not (self.is_paused and answer.claimed)
         for one in answer.claimed:
             job = self.jobs[one.seq]
+            assert job.not_before <= now, f"{one.seq} is delayed"
+            if self.is_in_order and job.tag is not None:
+                self.check_turn(one.seq, job.tag, now)
             assert job.held_until <= now, f"{one.seq} has two holders"
             if self.keeps_leases and not job.may_be_claimed:
                 assert one.deliveries == job.deliveries + 1
@@ -86,6 +130,14 @@ class QueueModel:
             assert queue is not None
             job.lease, job.node, job.held_until = one.lease, node, queue.jobs[one.seq].deadline
             job.deliveries, job.may_be_done = one.deliveries, False
+
+    def check_turn(self, seq: int, tag: str, now: int) -> None:
+        queue = self.stage.topic(QUEUE).queue
+        assert queue is not None
+        for other, job in self.jobs.items():
+            if job.tag == tag and other != seq:
+                assert other > seq or other in queue.parked, f"{seq} goes before {other}"
+                assert job.held_until <= now, f"{seq} goes while {other} is held"
 
     def settle(self) -> None:
         known = [seq for seq, job in self.jobs.items() if job.lease]
@@ -158,17 +210,47 @@ class QueueModel:
         counts = self.stage.state(QUEUE).queue
         assert counts is not None
         live = self.stage.topic(QUEUE).live_count
-        assert counts.ready + counts.in_flight + counts.delayed + counts.parked == live == len(self.jobs)
+        waiting = counts.ready + counts.delayed + counts.blocked
+        assert waiting + counts.in_flight + counts.parked == live == len(self.jobs)
         assert min(counts) >= 0
+        self.check_states(counts)
+
+    def check_states(self, counts: Counts) -> None:
+        """What is said of each job adds up to what is said of all, and blocked is who has to be."""
+        told = {seq: explain(self.stage.shard.state, QUEUE, seq) for seq in self.jobs}
+        states = {seq: str(one["state"]) for seq, one in told.items() if isinstance(one, dict)}
+        tally = Counter(states.values())
+        assert tally["paused" if self.is_paused else "ready"] == counts.ready
+        for state in ("in_flight", "delayed", "blocked", "parked"):
+            assert tally[state] == getattr(counts, state), state
+        by_tag: dict[str | None, list[int]] = {}
+        for seq in sorted(self.jobs):
+            if states[seq] != "parked":
+                by_tag.setdefault(self.jobs[seq].tag, []).append(seq)
+        for tag, seqs in by_tag.items():
+            held = [seq for seq in seqs if states[seq] == "in_flight"]
+            for seq in seqs:
+                is_in_line = self.is_in_order and tag is not None
+                has_to_wait = is_in_line and (seq != seqs[0] or bool(held))
+                if states[seq] not in ("in_flight", "delayed"):
+                    assert (states[seq] == "blocked") == has_to_wait, seq
 
     def finish(self) -> None:
         """Each job that is not done can be had, but for those that were delivered too often."""
+        self.stage.put(QUEUE, paused=False)
+        self.is_paused = False
         self.stage.pass_time(100_000)
         queue = self.stage.topic(QUEUE).queue
         assert queue is not None
-        got = self.stage.claimed(QUEUE, "last", 1000)
+        left = set(self.jobs)
+        while got := self.stage.claimed(QUEUE, "last", 1000):
+            self.check()
+            assert left.issuperset(got)
+            left -= {*got}
+            self.stage.ack(QUEUE, "last", *got)
+            for seq in got:
+                del self.jobs[seq]
         self.check()
-        assert set(got) | set(queue.parked) == set(self.jobs)
-        assert len(got) + len(queue.parked) == len(self.jobs)
+        assert left == set(queue.parked)
         for seq in queue.parked:
             assert queue.jobs[seq].deliveries == self.deliveries_max

@@ -9,6 +9,7 @@ Must not know: HTTP, how the batch is written.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -22,9 +23,11 @@ from shared.errors import (
     Refusal,
 )
 from topicsd.engine.ceilings import raise_ceiling
+from topicsd.engine.delayed_append import delay_frame, due_of
 from topicsd.engine.encode_records import Encoded, encode_records, whole_frames
 from topicsd.engine.keyed_write import Key, Numbered, key_of
 from topicsd.engine.producer_write import ProducerKey, producer_of
+from topicsd.engine.queue_state import jobs_came
 from topicsd.engine.requests import Appended, AppendRequest, Reply
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
@@ -53,6 +56,13 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
         # Before the key is looked at, which belongs to the epoch; nothing joins before the creation does.
         topic.epoch = shard.log.batch.next_ordinal
     now_ms = shard.clock.now_ms()
+    due = 0
+    if request.delay_ms is not None or request.not_before is not None:
+        delayed = due_of(topic, request, now_ms)
+        if isinstance(delayed, Refusal):
+            reply(delayed)
+            return
+        due = delayed
     key: Key | ProducerKey | None = None
     if request.idempotency_key is not None or request.producer is not None:
         producer = request.producer
@@ -87,7 +97,10 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
     if refusal is not None:
         reply(refusal)
         return
-    pending = PendingAppend(shard, topic, encoded, ts, key, reply, created)
+    if due:
+        pending: PendingAppend = DelayedAppend(due, shard, topic, encoded, ts, key, reply, created)
+    else:
+        pending = PendingAppend(shard, topic, encoded, ts, key, reply, created)
     topic.last_ts = ts
     join_append(shard, topic, pending, now_ms)
 
@@ -156,6 +169,9 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
         ahead_bytes = sum(map(len, ahead))
         pending.position += ahead_bytes
         parts, size, frame_count = ahead + parts, ahead_bytes + size, len(ahead) + frame_count
+    if pending.due and not topic.is_ephemeral:
+        behind = delay_frame(topic, pending.first_seq, len(lengths), pending.due)
+        parts, size, frame_count = [*parts, behind], size + len(behind), frame_count + 1
     log.join(parts, size, frame_count, pending, waits)
 
 
@@ -191,6 +207,9 @@ class PendingAppend(TopicEntry):
         "ts",
         "ts_before",
     )
+
+    due: int = 0
+    """When the records are ready, as jobs that are delayed."""
 
     def __init__(
         self,
@@ -236,6 +255,8 @@ class PendingAppend(TopicEntry):
             for seq, tag in enumerate(tags, self.first_seq):
                 if tag:
                     run.tags.add(tag, seq)
+        if topic.queue is not None and (topic.queue.order is not None or self.due):
+            jobs_came(topic.queue, self.first_seq, len(lengths), tags, self.due)
         if topic.evicts:
             keep_to_caps(self.shard, topic)
         head = topic.head
@@ -266,3 +287,13 @@ class PendingAppend(TopicEntry):
         tell(self.reply, refusal)
         for reply in self.also_waiting or ():
             tell(reply, refusal)
+
+
+class DelayedAppend(PendingAppend):
+    """One whose records are ready later; few are, so the others need not have a place for it."""
+
+    __slots__ = ("due",)
+
+    def __init__(self, due: int, *as_any: Any) -> None:
+        super().__init__(*as_any)
+        self.due = due

@@ -9,9 +9,9 @@ Must not know: HTTP, files.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from shared.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
+from shared.errors import BATCH_TOO_LARGE, CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
 from topicsd.engine.requests import Deleted, DeleteRequest, Reply
 from topicsd.engine.retention import delete_each, delete_front
 from topicsd.engine.run import Run
@@ -25,6 +25,9 @@ from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
 from topicsd.segment.entry import DATA, SegmentDamage
 from topicsd.wal.control_frame import Delete
+
+SEQS_MAX: Final = 1000
+"""In one call."""
 
 Found = dict[SealedRun, list[int]]
 """What a delete by tag matches in sealed segments."""
@@ -45,10 +48,15 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     log_expired(shard, topic, shard.clock.now_ms())
     below = topic.head + 1 if request.before_seq is None else min(request.before_seq, topic.head + 1)
     control = Delete(below, request.tag, request.is_prefix)
+    if request.seqs is not None:
+        control = Delete(0, None, False, [seq for seq in request.seqs if 0 < seq <= topic.head])
     sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
     tails = [run for run in topic.runs if isinstance(run, TailRun) and _is_better_on_a_thread(run, control)]
+    if request.seqs is not None and not control.seqs:
+        reply(_deleted(topic, 0))
+        return
     if control.tag is None or not (sealed or tails):
-        shard.join_control(topic, control, PendingDelete(topic, control, {}, reply))
+        shard.join_control(topic, control, PendingDelete(shard, topic, control, {}, reply))
         return
     go_on = partial(_looked_up, shard, topic, control, reply)
     shard.threads.read.submit(lambda: look_up(sealed, tails, control), go_on)
@@ -103,7 +111,7 @@ def _looked_up(
         for run, tags in found.tags.items():
             if run.tags.is_unknown:
                 run.tags = tags
-        shard.join_control(topic, control, PendingDelete(topic, control, found.found, reply))
+        shard.join_control(topic, control, PendingDelete(shard, topic, control, found.found, reply))
 
 
 def apply_delete(topic: Topic, control: Delete, found: Found) -> int:
@@ -127,18 +135,29 @@ def _matches(run: Run, tag: bytes, control: Delete, found: Found) -> list[int]:
 
 
 def _refuse(request: DeleteRequest) -> Refusal | None:
+    if request.seqs is not None:
+        count = len(request.seqs)
+        if count <= SEQS_MAX:
+            return None
+        message = f"seqs: has {count}, at most {SEQS_MAX} are allowed in one call"
+        return Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
     if request.before_seq is None and request.tag is None:
-        return Refusal(INVALID_REQUEST, "before_seq, match: at least one of them is needed")
+        return Refusal(INVALID_REQUEST, "before_seq, match, seqs: at least one of them is needed")
     if request.before_seq is not None and request.before_seq < 0:
         return Refusal(INVALID_REQUEST, "before_seq: must be at least 0", {"field": "before_seq"})
     return None
 
 
-class PendingDelete(TopicEntry):
-    __slots__ = ("control", "found", "reply")
+def _deleted(topic: Topic, count: int) -> Deleted:
+    return Deleted(topic.name, count, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes)
 
-    def __init__(self, topic: Topic, control: Delete, found: Found, reply: Reply) -> None:
+
+class PendingDelete(TopicEntry):
+    __slots__ = ("control", "found", "reply", "shard")
+
+    def __init__(self, shard: ShardState, topic: Topic, control: Delete, found: Found, reply: Reply) -> None:
         super().__init__(topic)
+        self.shard = shard
         self.control = control
         self.found = found
         self.reply = reply
@@ -152,10 +171,10 @@ class PendingDelete(TopicEntry):
             # The frame is in the log: a start that can read the segment finds what it matches.
             tell(self.reply, Refusal(CORRUPT_SEGMENT, f"what is to be deleted cannot be told: {error}"))
             return
-        tell(
-            self.reply,
-            Deleted(topic.name, deleted, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes),
-        )
+        if topic.queue is not None and topic.waiters is not None:
+            # What stood in front of other jobs of its tag may be gone.
+            self.shard.watch.wake(topic)
+        tell(self.reply, _deleted(topic, deleted))
 
     def undo(self) -> None:
         self.end_wait()  # Nothing is taken out before the frame is where its class wants it.

@@ -17,6 +17,7 @@ from topicsd.engine.active_file import ActiveFile
 from topicsd.engine.cursors import cursors_of
 from topicsd.engine.dedupe import KeyColumns
 from topicsd.engine.forwards import load_forwards
+from topicsd.engine.job_order import order_jobs
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.producers import producers_of
 from topicsd.engine.queue_state import load_queue
@@ -97,6 +98,7 @@ def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore) -> Topic:
         topic.add_live(*_live(segment, run, topic.earliest_seq))
     # The marks may know more than the entry, and the replay of what they stand for finds nothing to take out.
     move_earliest(topic, topic.earliest_seq)
+    order_jobs(topic)
     load_queue(topic, entry.sections)
     return topic
 

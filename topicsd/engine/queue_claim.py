@@ -16,7 +16,7 @@ from functools import partial
 from shared.contract import CLAMPED_FIELDS
 from shared.errors import CORRUPT_SEGMENT, NOT_A_QUEUE, Refusal
 from topicsd.engine.job_texts import Texts, read_texts
-from topicsd.engine.queue_state import lease_frame
+from topicsd.engine.queue_state import lease_frame, settle_parked
 from topicsd.engine.requests import ClaimAnswer, ClaimRequest, Reply
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
@@ -143,7 +143,9 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
 
     for asked in cohort:
         asked.deadline = now + asked.lease_ms
-    if len(cohort) == 1:
+    if topic.config.paused:
+        pass  # As if there were no job.
+    elif len(cohort) == 1:
         take(cohort[0], cohort[0].count)
     else:
         serve_in_turn(cohort, lambda asked: take(asked, 1))
@@ -214,8 +216,12 @@ def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
     assert queue is not None
     queue.leave(seqs)  # Until the log has it.
 
+    if topic.config.dead_letter is not None:
+        queue.send(seqs)
+
     def logged() -> None:
         queue.stay(seqs)
+        settle_parked(topic)  # The configuration may be another one by now.
         shard.on_parked(topic)
 
     if topic.is_ephemeral:

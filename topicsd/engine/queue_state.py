@@ -2,7 +2,8 @@
 
 A `Lease` frame says what jobs are from there on, whole; so it is no matter that replay repeats what a
 snapshot has. Leases are logged with `leases_durable`; without it a restart ends them all, and how often a job
-was delivered goes on from the last snapshot. That a job is parked is always logged.
+was delivered goes on from the last snapshot. That a job is parked is always logged, and so is until when one
+is delayed that nobody had yet.
 
 Must not know: who asks for jobs.
 """
@@ -14,7 +15,16 @@ from typing import Final
 import msgspec
 
 from topicsd.engine.topic import Topic
-from topicsd.leases.lease_queue import IN_FLIGHT, PARKED, READY, Held
+from topicsd.leases.lease_queue import (
+    ASIDE,
+    BLOCKED,
+    DELAYED,
+    IN_FLIGHT,
+    PARKED,
+    READY,
+    Held,
+    LeaseQueue,
+)
 from topicsd.wal.control_frame import Lease, encode_control
 
 QUEUE: Final = "queue"
@@ -37,7 +47,7 @@ def queue_section(topic: Topic) -> dict[str, bytes]:
     jobs = []
     for seq in queue.jobs:
         held = queue.held(seq)
-        if held.state in (READY, IN_FLIGHT) and not keeps_leases:
+        if held.state in (READY, IN_FLIGHT, BLOCKED) and not keeps_leases:
             held = held._replace(state=READY, lease=0, deadline=0, node="")
         jobs.append(held)
     return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs))} if jobs or queue.dead_lettered else {}
@@ -51,6 +61,28 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     queue.dead_lettered = section.dead_lettered
     for job in section.jobs:
         _put(topic, job)
+    settle_parked(topic)
+
+
+def jobs_came(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, due: int) -> None:
+    """Records are published; with `due` they are ready then."""
+    for at in range(count):
+        queue.came(first_seq + at, tags[at] if tags is not None else b"")
+    if due:
+        for seq in range(first_seq, first_seq + count):
+            queue.put(Held(seq, DELAYED, 0, 0, due, "", ""))
+
+
+def settle_parked(topic: Topic) -> None:
+    """What is parked goes where the configuration has it go: with a dead-letter topic it may be there from
+    now on, and is never handed out again. Without one, a greater `max_deliveries` frees it."""
+    queue, config = topic.queue, topic.config
+    if queue is None or not queue.parked:
+        return
+    if config.dead_letter is None:
+        queue.free(config.max_deliveries)
+    else:
+        queue.send([seq for seq in queue.parked if queue.jobs[seq].state == PARKED])
 
 
 def lease_frame(topic: Topic, helds: list[Held]) -> bytes:
@@ -63,7 +95,7 @@ def lease_frame(topic: Topic, helds: list[Held]) -> bytes:
         [held.lease for held in helds] if one.lease else [],
         one.deadline,
         one.node,
-        one.reason if one.state not in (IN_FLIGHT, PARKED) else "",
+        one.reason if one.state != IN_FLIGHT and one.state not in ASIDE else "",
     )
     durable = topic.config.durable
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable)
@@ -76,6 +108,8 @@ def apply_lease(topic: Topic, control: Lease) -> None:
         # Why it was given back it keeps, whoever claims it next.
         reason = control.reason or (known.reason if known is not None else "")
         _put(topic, Held(seq, control.state, deliveries, lease, control.deadline, control.node, reason))
+    if control.state == PARKED:
+        settle_parked(topic)
 
 
 def _put(topic: Topic, held: Held) -> None:

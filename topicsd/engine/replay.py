@@ -86,6 +86,9 @@ class Replay:
                 if tag_len:
                     tag_at = at + HEADER_BYTES + node_len
                     topic.run.tags.add(buffer[tag_at : tag_at + tag_len], seq)
+                if topic.queue is not None and topic.queue.order is not None:
+                    tag_at = at + HEADER_BYTES + node_len
+                    topic.queue.came(seq, buffer[tag_at : tag_at + tag_len])
                 if topic.evicts:
                     keep_to_caps(self._shard, topic)
             else:

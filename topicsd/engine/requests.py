@@ -58,6 +58,9 @@ class AppendRequest(msgspec.Struct, gc=False):
     disable_backpressure: bool = False
     expected_head: int | None = None
     producer: Producer | None = None
+    delay_ms: int | None = None
+    not_before: int | None = None
+    """Of a write to a queue: when its jobs are ready; at most one of the two."""
     is_stamped: ClassVar[bool] = False
     """It is ours: what was added to the meta does not count against its limits."""
 
@@ -86,11 +89,13 @@ class Appended(msgspec.Struct, gc=False, frozen=True):
 
 
 class DeleteRequest(msgspec.Struct, frozen=True):
-    """At least one of `before_seq` and `tag`; with both, both must hold. `tag` may be a prefix."""
+    """At least one of `before_seq` and `tag`; with both, both must hold. `tag` may be a prefix. Or the very
+    ones of `seqs`, and nothing else."""
 
     before_seq: int | None = None
     tag: str | None = None
     is_prefix: bool = False
+    seqs: list[int] | None = None
 
 
 class Deleted(msgspec.Struct, frozen=True):

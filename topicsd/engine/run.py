@@ -58,6 +58,10 @@ class Run:
         """Seqs under `below` that carry the tag, or one that begins with it; some may be dead already."""
         raise NotImplementedError
 
+    def all_tags(self) -> dict[bytes, list[int]]:
+        """The seqs of each tag, of what was copied to a segment."""
+        raise NotImplementedError
+
     def place_of(self, seq: int, log: Source) -> tuple[str, int]:
         """The file in which a record stands, and the offset in it, for a person to look at."""
         raise NotImplementedError

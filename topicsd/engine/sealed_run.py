@@ -119,6 +119,10 @@ class SealedRun(Run):
         self.live_bytes -= size
         return size
 
+    def all_tags(self) -> dict[bytes, list[int]]:
+        """The seqs of each tag, also of records that are dead."""
+        return self._reader.all_tags(self.name, self.entry) if self.live_count else {}
+
     def place_of(self, seq: int, log: Source) -> tuple[str, int]:
         try:
             return self.name.key(DATA), self.index.offsets[seq - self.first_seq]

@@ -22,6 +22,7 @@ from shared.errors import THROTTLED, Refusal
 from topicsd.engine.dedupe import Dedupe
 from topicsd.engine.page_cache import PageCache
 from topicsd.engine.queue_due import QueueDue
+from topicsd.engine.queue_state import settle_parked
 from topicsd.engine.requests import Reply
 from topicsd.engine.topic import Topic, Totals
 from topicsd.engine.watch import Watch
@@ -194,6 +195,7 @@ class ShardState:
         by_class[topic.config.durability] -= 1
         topic.set_config(self.one_config(config))
         by_class[config.durability] += 1
+        settle_parked(topic)
         if topic.queue is not None and topic.queue.parked:
             self.on_parked(topic)  # There may be a place for them now.
 

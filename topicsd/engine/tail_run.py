@@ -88,6 +88,9 @@ class TailRun(Run):
             self.tags = TagIndex.of(self.source.tags())
         return self.tags.take(tag, is_prefix, below)
 
+    def all_tags(self) -> dict[bytes, list[int]]:
+        return {} if self.source is None else self.source.tags()
+
     def place_of(self, seq: int, log: Source) -> tuple[str, int]:
         if self.frames is not None:
             return "memory", 0

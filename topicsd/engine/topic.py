@@ -165,7 +165,7 @@ class Topic:
         self.ceiling_mark = NEVER
         self.raised_at_ms = 0
         self.raised_head = 0
-        self.queue = LeaseQueue(self) if config.type == "queue" else None
+        self.queue = LeaseQueue(self, config.order_by == "tag") if config.type == "queue" else None
         self.leaving: list[Callable[[], Any]] | None = None
         """Set while its deletion is on its way: what comes meanwhile is for the next topic of that name."""
 

@@ -17,6 +17,7 @@ from shared.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
 from topicsd.engine.ceilings import first_ceiling, needs_ceiling
 from topicsd.engine.durable_seq import durable_seq
 from topicsd.engine.head_ceiling import Ceiling
+from topicsd.engine.job_age import oldest_ready_ms
 from topicsd.engine.requests import Reply, TopicDeleted, TopicPut, TopicState
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
@@ -24,7 +25,6 @@ from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import keep_to_caps, log_expired
 from topicsd.leases.lease_queue import Counts
-from topicsd.segment.entry import SegmentDamage
 from topicsd.wal.control_frame import ConfigUpdate, TopicDelete, encode_control
 
 
@@ -124,18 +124,6 @@ def _queue_counts(topic: Topic, now_ms: int) -> Counts | None:
     return topic.queue.counts()
 
 
-def oldest_ready_ms(topic: Topic, now_ms: int) -> int:
-    """How long the oldest job that is ready has been there; 0 when there is none, or nobody can tell."""
-    seq = 0 if topic.queue is None else topic.queue.oldest_ready()
-    run = topic.run_of(seq) if seq else None
-    if run is None:
-        return 0
-    try:
-        return max(0, now_ms - run.stamps[seq - run.first_seq])
-    except (SegmentDamage, OSError):
-        return 0
-
-
 def topic_not_found(name: str) -> Refusal:
     return Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist')
 
@@ -177,6 +165,9 @@ class PendingPut(TopicEntry):
             self.shard.set_config(topic, config)
             if topic.evicts:
                 keep_to_caps(self.shard, topic)
+            if topic.queue is not None and topic.waiters is not None:
+                # Jobs may be handed out again that were not: it was paused, or they were parked.
+                self.shard.watch.wake(topic)
         tell(self.reply, TopicPut(topic.name, created=config is None, config=topic.config))
 
     def undo(self) -> None:

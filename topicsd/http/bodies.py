@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeVar, get_args
 import msgspec
 
 from shared.config import Settings
-from shared.contract import NUMBER_MAX, Discard, Durability, TopicConfigPatch, TopicType
+from shared.contract import NUMBER_MAX, Discard, Durability, OrderBy, TopicConfigPatch, TopicType
 from shared.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
 from shared.http_head import Fields
 from shared.json_bounds import (
@@ -44,6 +44,7 @@ CHOICES: Final = {
     "type": get_args(TopicType),
     "discard": get_args(Discard),
     "durability": get_args(Durability),
+    "order_by": get_args(OrderBy),
     "consistency": get_args(Consistency),
     "guarantee": get_args(Guarantee),
     "from": get_args(Beginning),
@@ -87,6 +88,7 @@ class _KnownAppend(AppendRequest, forbid_unknown_fields=True, gc=False):
 class DeleteBody(msgspec.Struct, gc=False):
     before_seq: int | None = None
     match: str | list[str] | None = None
+    seqs: list[int] | None = None
 
 
 class CursorBody(msgspec.Struct, gc=False):
@@ -210,7 +212,13 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
     return refusal or request
 
 
-def delete_request(before_seq: int | None, match: str | list[str] | None) -> DeleteRequest | Refusal:
+def delete_request(
+    before_seq: int | None, match: str | list[str] | None, seqs: list[int] | None = None
+) -> DeleteRequest | Refusal:
+    if seqs is not None:
+        if before_seq is not None or match is not None:
+            return Refusal(INVALID_REQUEST, "seqs: excludes before_seq and match", {"field": "seqs"})
+        return DeleteRequest(seqs=seqs)
     if match is None:
         return DeleteRequest(before_seq)
     found = parse_match("match", match)

@@ -40,7 +40,9 @@ from topicsd.http.request_counts import RequestCounts
 from topicsd.wal.sync_thread import Loop
 
 # A body that comes with one of these is read and means nothing.
-WITHOUT_BODY = frozenset({"topic_state", "delete_topic", "list_cursors", "cursor_state", "delete_cursor"})
+WITHOUT_BODY = frozenset(
+    {"topic_state", "delete_topic", "list_cursors", "cursor_state", "delete_cursor", "explain"}
+)
 
 
 _decode_stamped = msgspec.json.Decoder(StampedAppend).decode
@@ -285,7 +287,9 @@ class Handlers:
 
     def _delete_records(self, call: Call) -> None:
         body = decode_delete(call.body)
-        request = body if isinstance(body, Refusal) else delete_request(body.before_seq, body.match)
+        request = (
+            body if isinstance(body, Refusal) else delete_request(body.before_seq, body.match, body.seqs)
+        )
         if isinstance(request, Refusal):
             call.refuse(request)
             return

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import Final
 
 from shared.config import Settings
-from shared.errors import Refusal
+from shared.errors import INVALID_REQUEST, Refusal
 from topicsd.engine.queue_claim import claim
+from topicsd.engine.queue_explain import explain
 from topicsd.engine.queue_settle import Settle, ack, extend, nack
 from topicsd.engine.requests import ClaimAnswer, Settled, SettleRequest
 from topicsd.engine.shard_state import ShardState
 from topicsd.http.call import Call, reply_of
+from topicsd.http.query import query_number
 from topicsd.http.queue_bodies import decode_ack, decode_claim, decode_extend, decode_nack
 from topicsd.http.render import encode
 
@@ -38,6 +40,7 @@ class QueueHandlers:
             "ack": lambda call: self._settle("ack", call),
             "nack": lambda call: self._settle("nack", call),
             "extend": lambda call: self._settle("extend", call),
+            "explain": self._explain,
         }
 
     def _claim(self, call: Call) -> None:
@@ -59,6 +62,16 @@ class QueueHandlers:
             call.send_parts(parts, sum(map(len, parts)))
 
         claim(self._shard, call.name, request, reply_of(call, told))
+
+    def _explain(self, call: Call) -> None:
+        seq = query_number(call.query, "seq")
+        if seq is None:
+            seq = Refusal(INVALID_REQUEST, "seq: is needed, as in explain?seq=17", {"field": "seq"})
+        answer = seq if isinstance(seq, Refusal) else explain(self._shard, call.name, seq)
+        if isinstance(answer, Refusal):
+            call.refuse(answer)
+        else:
+            call.send(encode({**answer, "performance": self._performance(call)}))
 
     def _settle(self, operation: str, call: Call) -> None:
         decode, settle = _SETTLES[operation]

@@ -105,7 +105,9 @@ class _Letters:
         def deleted(answer: Deleted | Refusal) -> None:
             told(answer if isinstance(answer, Refusal) else None)
 
-        shard.join_control(topic, control, PendingDelete(topic, control, {}, deleted), waits_for_sync=True)
+        shard.join_control(
+            topic, control, PendingDelete(shard, topic, control, {}, deleted), waits_for_sync=True
+        )
 
 
 class _Redrive:

@@ -111,6 +111,8 @@ def render_queue(state: TopicState) -> dict[str, object]:
     }
     if counts.delayed:
         queue["delayed"] = counts.delayed
+    if counts.blocked:
+        queue["blocked"] = counts.blocked
     if counts.parked:
         queue["parked"] = counts.parked
     if counts.ready:

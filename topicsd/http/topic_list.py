@@ -1,7 +1,7 @@
 """A page of this shard's topics in name order, for the front process that merges the shards.
 
-With the first of their cursors, which are told as metrics: a bounded number a page, as how far one is behind
-may take a look into a segment.
+With the first of their cursors, and the age of the oldest job of a queue, which are told as metrics: a
+bounded number a page, as each may take a look into a segment.
 
 Must not know: other shards.
 """
@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from topicsd.engine.cursor_lag import Lag, measure_lag
+from topicsd.engine.job_age import measure_oldest_ready
 from topicsd.engine.shard_state import ShardState
 
 
@@ -46,6 +47,8 @@ class ListedTopic(msgspec.Struct):
     effective_priority: int
     cursors: list[ListedCursor] | UnsetType = UNSET
     cursor_count: int | UnsetType = UNSET
+    oldest_ready_seconds: float | UnsetType = UNSET
+    """Of a queue."""
 
 
 _decode = msgspec.msgpack.Decoder(ListRequest).decode
@@ -82,7 +85,7 @@ def list_topics(shard: ShardState, payload: bytes, told: Callable[[bytes], objec
 
 
 class _Measuring:
-    """A page of which some cursors are still to be looked at."""
+    """A page of which some cursors and jobs are still to be looked at."""
 
     def __init__(self, page: list[ListedTopic], told: Callable[[bytes], object]) -> None:
         self._page = page
@@ -93,6 +96,9 @@ class _Measuring:
         left = CURSORS_MAX
         for listed in self._page:
             topic = shard.topics[listed.topic]
+            if topic.queue is not None:
+                self._missing += 1
+                measure_oldest_ready(shard, topic, partial(self._aged, listed))
             if not topic.cursors:
                 continue
             listed.cursor_count, listed.cursors = len(topic.cursors), []
@@ -101,6 +107,10 @@ class _Measuring:
                 self._missing += 1
                 found = partial(self._found, listed.cursors, name)
                 measure_lag(shard, topic, topic.cursors[name].from_seq, found)
+        self._end_one()
+
+    def _aged(self, listed: ListedTopic, oldest_ready_ms: int) -> None:
+        listed.oldest_ready_seconds = oldest_ready_ms / 1000
         self._end_one()
 
     def _found(self, cursors: list[ListedCursor], name: str, lag: Lag) -> None:

@@ -3,7 +3,8 @@
 A job that was never claimed is not known here: it is any live record at or behind `fresh_seq`. One that was
 claimed is a `Job` until its record is gone. So a waiting job costs nothing, and a call costs what it touches.
 
-L1  Each live record is exactly one of ready, in flight, delayed, parked; `ready` is what the others leave.
+L1  Each live record is exactly one of ready, in flight, delayed, blocked, parked; `ready` is what the others
+    leave.
 L2  A job is handed out only when nobody holds it, and each time under another number. So of two who name a
     job at most one has the number that counts.
 L3  What was claimed before goes first, in the order of seqs, then what was never claimed.
@@ -11,6 +12,9 @@ L4  A lease that ran out is seen by whoever looks next (`collect`). Until anothe
     who had it last may still end it: it is done, and nobody does it twice.
 L5  Whether a job was delivered too often is asked when it would be delivered again: then it is parked.
 L6  A job that is leaving, as its end is on its way to the log, is nobody's to take; it counts as what it was.
+L7  Where jobs go in the order of their tags (`tag_order.py`), a job waits, *blocked*, for those of its tag in
+    front of it to be gone or parked; a delay of one in front keeps it waiting too.
+L8  What is parked and may be in the dead-letter topic already is *sent*, and never handed out again.
 
 Must not know: disk, asyncio, the engine, what a job says.
 """
@@ -21,12 +25,17 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
+from topicsd.leases.tag_order import Lane, TagOrder
+
 READY: Final = 0
 IN_FLIGHT: Final = 1
 DELAYED: Final = 2
 PARKED: Final = 3
+BLOCKED: Final = 4
+SENT: Final = 5
+ASIDE: Final = (PARKED, SENT)
 
-# Deadlines of jobs that are gone are thrown away once there are this many more of them than jobs.
+# Entries of a heap that count no more are thrown away once there are this many more of them than jobs.
 STALE_MAX: Final = 64
 
 
@@ -91,17 +100,36 @@ class Counts(NamedTuple):
     delayed: int
     parked: int
     dead_lettered: int
+    blocked: int = 0
 
 
 class LeaseQueue:
-    __slots__ = ("_again", "_counts", "_due", "_records", "dead_lettered", "fresh_seq", "jobs", "parked")
+    __slots__ = (
+        "_again",
+        "_blocked_fresh",
+        "_counts",
+        "_due",
+        "_fresh",
+        "_records",
+        "dead_lettered",
+        "fresh_seq",
+        "jobs",
+        "order",
+        "parked",
+    )
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, is_by_tag: bool = False) -> None:
         self._records = records
+        self.order = TagOrder() if is_by_tag else None
+        """With it the queue has to be told what comes (`came`)."""
+        self._fresh: list[int] = []
+        """With an order: a heap of those that nobody had yet and that are ready; some may be so no longer."""
+        self._blocked_fresh = 0
+        """With an order: how many that nobody had yet are blocked."""
         self.fresh_seq = 1
         """What is behind it and no `Job` was never handed out."""
         self.jobs: dict[int, Job] = {}
-        self._counts = [0, 0, 0, 0]
+        self._counts = [0, 0, 0, 0, 0, 0]
         """Of `jobs`, by state."""
         self._again: list[int] = []
         """A heap of those that are ready once more; some may be so no longer."""
@@ -115,14 +143,32 @@ class LeaseQueue:
 
     def counts(self) -> Counts:
         """As it was at the last `collect`."""
-        again, in_flight, delayed, parked = self._counts
-        ready = self._records.live_count - len(self.jobs) + again
-        return Counts(ready, in_flight, delayed, parked, self.dead_lettered)
+        again, in_flight, delayed, parked, blocked, sent = self._counts
+        ready = self._fresh_ready_count() + again
+        blocked += self._blocked_fresh
+        return Counts(ready, in_flight, delayed, parked + sent, self.dead_lettered, blocked)
 
     def oldest_ready(self) -> int:
         """The seq of the oldest job that is ready, 0 when none is."""
         again, fresh = self._next_again(), self._next_fresh()
         return min((seq for seq in (again, fresh) if seq), default=0)
+
+    def ready_since(self, seq: int) -> int:
+        """When the delay of one that nobody had yet was over, 0 when it had none."""
+        job = self.jobs.get(seq)
+        return 0 if job is None or job.deliveries else job.deadline
+
+    def blocked_by(self, seq: int) -> int:
+        """The job of its tag that it waits for, 0 when that is none."""
+        lane = None if self.order is None else self.order.lane_of(seq)
+        if self.order is None or lane is None or lane.ready == seq:
+            return 0
+        front = self.order.front(lane)
+        if front != seq:
+            return front
+        # It was freed when one behind it was on its way.
+        jobs = self.jobs
+        return next((one for one in self.order.standing(lane) if _is_in_flight(jobs.get(one))), 0)
 
     def next_due(self) -> int | None:
         """When the next lease runs out or the next delay is over."""
@@ -145,13 +191,29 @@ class LeaseQueue:
 
     # -- what changes --------------------------------------------------------------------------------------
 
+    def came(self, seq: int, tag: bytes) -> None:
+        """A record is there, or with a start was found; they come in the order of seqs."""
+        order = self.order
+        if order is None:
+            return
+        if tag:
+            lane = order.came(seq, tag)
+            self._blocked_fresh += 1
+            if not lane.ready:
+                self._turn(lane)
+        else:
+            heapq.heappush(self._fresh, seq)
+        if len(self._fresh) > STALE_MAX + 2 * self._fresh_ready_count():
+            # What is sorted is a heap.
+            self._fresh = sorted(filter(self._is_fresh_and_ready, set(self._fresh)))
+
     def collect(self, now: int) -> bool:
         """See what ran out: such jobs are ready once more. Whether there are some."""
         due, is_found = self._due, False
         while due and due[0][0] <= now:
             deadline, seq = heapq.heappop(due)
             if self._is_due(deadline, seq):
-                self._set(seq, self.jobs[seq], READY)
+                self._set(seq, self.jobs[seq], READY, deadline)
                 is_found = True
         return is_found
 
@@ -182,7 +244,10 @@ class LeaseQueue:
                 seq = self._next_fresh()
                 if not seq or (not fits(seq) and claimed):
                     break
-                self.fresh_seq = seq + 1
+                if self.order is None:
+                    self.fresh_seq = seq + 1
+                else:
+                    heapq.heappop(self._fresh)
                 job = self._make(seq)
             job.deliveries += 1
             job.lease = first_lease + len(claimed)
@@ -205,6 +270,24 @@ class LeaseQueue:
         job.lease, job.node = 0, ""
         self._set(seq, job, PARKED)
 
+    def send(self, seqs: Iterable[int]) -> None:
+        """These that are parked may be in the dead-letter topic from now on (L8)."""
+        for seq in seqs:
+            self._set(seq, self.jobs[seq], SENT)
+
+    def free(self, deliveries_max: int) -> bool:
+        """What is parked and was not delivered too often by this measure is ready again; whether any was."""
+        freed = [
+            seq
+            for seq in self.parked
+            if (job := self.jobs[seq]).state == PARKED
+            and not job.is_leaving
+            and (not deliveries_max or job.deliveries < deliveries_max)
+        ]
+        for seq in freed:
+            self._set(seq, self.jobs[seq], READY)
+        return bool(freed)
+
     def leave(self, seqs: Iterable[int]) -> None:
         """Their end is on its way (L6)."""
         for seq in seqs:
@@ -226,7 +309,7 @@ class LeaseQueue:
         """Make a job what somebody noted of it: the log, a snapshot, or who takes back a change."""
         job = self.jobs.get(held.seq) or self._make(held.seq)
         job.deliveries, job.lease, job.node, job.reason = held.deliveries, held.lease, held.node, held.reason
-        self._set(held.seq, job, held.state, held.deadline)
+        self._set(held.seq, job, READY if held.state == BLOCKED else held.state, held.deadline)
 
     # -- records that are gone -----------------------------------------------------------------------------
 
@@ -242,15 +325,28 @@ class LeaseQueue:
             if len(self._due) > STALE_MAX + 2 * (self._counts[IN_FLIGHT] + self._counts[DELAYED]):
                 self._due = [one for one in set(self._due) if self._is_due(*one)]
                 heapq.heapify(self._due)
+        lane = None if self.order is None else self.order.gone(seq)
+        if lane is not None:
+            if job is None:
+                self._blocked_fresh -= lane.ready != seq
+            else:
+                lane.held -= job.state == IN_FLIGHT
+            if lane.ready == seq:
+                lane.ready = 0
+            self._turn(lane)
 
     def gone_to(self, first: int, last: int) -> None:
         """All records from `first` to `last` are gone."""
         jobs = self.jobs
-        if not jobs:
+        if self.order is not None:
+            while self._fresh and self._fresh[0] <= last:
+                heapq.heappop(self._fresh)
+        elif not jobs:
             return
         seqs: Iterable[int] = range(first, last + 1)
-        if last - first >= len(jobs):
-            seqs = [seq for seq in jobs if seq <= last]
+        known = (jobs,) if self.order is None else (jobs, self.order.seqs())
+        if last - first >= sum(map(len, known)):
+            seqs = [seq for each in known for seq in each if seq <= last]
         for seq in seqs:
             self.gone(seq)
 
@@ -266,6 +362,11 @@ class LeaseQueue:
         return 0
 
     def _next_fresh(self) -> int:
+        if self.order is not None:
+            fresh = self._fresh
+            while fresh and not self._is_fresh_and_ready(fresh[0]):
+                heapq.heappop(fresh)
+            return fresh[0] if fresh else 0
         records, jobs = self._records, self.jobs
         head = records.head
         seq = records.next_live(self.fresh_seq)
@@ -284,23 +385,81 @@ class LeaseQueue:
             and not job.is_leaving
         )
 
+    def _fresh_ready_count(self) -> int:
+        return self._records.live_count - len(self.jobs) - self._blocked_fresh
+
+    def _is_fresh_and_ready(self, seq: int) -> bool:
+        if seq in self.jobs:
+            return False
+        lane = None if self.order is None else self.order.lane_of(seq)
+        return self._records.next_live(seq) == seq if lane is None else lane.ready == seq
+
     def _make(self, seq: int) -> Job:
         job = self.jobs[seq] = Job()
         self._counts[READY] += 1
+        lane = None if self.order is None else self.order.lane_of(seq)
+        if lane is not None and lane.ready != seq:
+            self._blocked_fresh -= 1
         return job
 
     def _set(self, seq: int, job: Job, state: int, deadline: int = 0) -> None:
+        order = self.order
+        if order is None:
+            self._enter(seq, job, state, deadline)
+            return
+        if state in ASIDE:
+            lane = order.set_aside(seq)
+        elif job.state in ASIDE:
+            lane = order.put_back(seq)
+        else:
+            lane = order.lane_of(seq)
+        if lane is None:
+            self._enter(seq, job, state, deadline)
+            return
+        lane.held += (state == IN_FLIGHT) - (job.state == IN_FLIGHT)
+        if lane.ready == seq:
+            lane.ready = 0
+        self._enter(seq, job, BLOCKED if state == READY else state, deadline)
+        self._turn(lane)
+
+    def _turn(self, lane: Lane) -> None:
+        """See whose turn it is in a lane (L7)."""
+        assert self.order is not None
+        front = 0 if lane.held else self.order.front(lane)
+        if lane.ready and lane.ready != front:
+            job = self.jobs.get(lane.ready)
+            if job is None:
+                self._blocked_fresh += 1
+            else:
+                self._enter(lane.ready, job, BLOCKED, job.deadline)
+            lane.ready = 0
+        if not front or lane.ready:
+            return
+        job = self.jobs.get(front)
+        if job is None:
+            lane.ready = front
+            self._blocked_fresh -= 1
+            heapq.heappush(self._fresh, front)
+        elif job.state == BLOCKED:
+            lane.ready = front
+            self._enter(front, job, READY, job.deadline)
+
+    def _enter(self, seq: int, job: Job, state: int, deadline: int) -> None:
         counts = self._counts
         counts[job.state] -= 1
         counts[state] += 1
         if job.state != state and IN_FLIGHT in (job.state, state):
             self._records.totals.leases_in_flight += 1 if state == IN_FLIGHT else -1
-        if job.state == PARKED != state:
+        if state in ASIDE:
+            self.parked[seq] = None
+        elif job.state in ASIDE:
             del self.parked[seq]
         job.state, job.deadline = state, deadline
         if state == READY:
             heapq.heappush(self._again, seq)
-        elif state == PARKED:
-            self.parked[seq] = None
-        else:
+        elif state in (IN_FLIGHT, DELAYED):
             heapq.heappush(self._due, (deadline, seq))
+
+
+def _is_in_flight(job: Job | None) -> bool:
+    return job is not None and job.state == IN_FLIGHT

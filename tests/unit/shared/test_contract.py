@@ -38,6 +38,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "dead_letter": None,
         "leases_durable": False,
         "protect_cursors": False,
+        "order_by": None,
+        "paused": False,
     }
 
 

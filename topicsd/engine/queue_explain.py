@@ -1,0 +1,51 @@
+"""Why a job is not being delivered: what of the queue's own knowledge says something of one seq.
+
+A queue does not remember what became of a job that is gone: whether it was acked, deleted or evicted, or is
+in the dead-letter topic, where its `$dead_letter_src_seq` finds it.
+
+Must not know: HTTP.
+"""
+
+from __future__ import annotations
+
+from shared.errors import Refusal
+from topicsd.engine.queue_claim import queue_of
+from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.trim_report import log_expired
+from topicsd.leases.lease_queue import ASIDE, DELAYED, IN_FLIGHT, Job, LeaseQueue
+
+
+def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refusal:
+    """`state`, and what there is to say of that."""
+    found = queue_of(shard, name)
+    if isinstance(found, Refusal):
+        return found
+    topic, queue = found
+    now_ms = shard.clock.now_ms()
+    log_expired(shard, topic, now_ms)
+    queue.collect(now_ms)
+    return {"topic": name, "seq": seq, **_state(topic, queue, seq), "paused": topic.config.paused}
+
+
+def _state(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
+    if seq > topic.head:
+        return {"state": "not_written", "head_seq": topic.head}
+    if not seq or topic.next_live(seq) != seq:
+        return {"state": "gone", "evict_floor": topic.evict_floor, "dead_lettered": queue.dead_lettered}
+    job = queue.jobs.get(seq) or Job()
+    told: dict[str, object] = {"deliveries": job.deliveries}
+    if job.reason:
+        told["reason"] = job.reason
+    if job.state in ASIDE:
+        return {"state": "parked", "dead_letter": topic.config.dead_letter, **told}
+    if job.is_leaving:
+        return {"state": "ending", **told}
+    if job.state == IN_FLIGHT:
+        return {"state": "in_flight", "node": job.node, "deadline": job.deadline, **told}
+    if job.state == DELAYED:
+        return {"state": "delayed", "until": job.deadline, **told}
+    blocked_by = queue.blocked_by(seq)
+    if blocked_by:
+        return {"state": "blocked", "blocked_by": blocked_by, **told}
+    return {"state": "paused" if topic.config.paused else "ready", **told}
