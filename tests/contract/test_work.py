@@ -103,3 +103,46 @@ def test_a_log_has_no_stream_of_jobs(server: WholeServer) -> None:
         assert client.ask("GET", f"/v0/topics/{name}/work?node=w").code == "topic_not_found"
         ask(server, "PUT", name, {})
         assert client.ask("GET", f"/v0/topics/{name}/work?node=w").code == "not_a_queue"
+
+
+def test_a_stream_stays_open_while_its_queue_is_paused_and_goes_on_after(server: WholeServer) -> None:
+    name = queue(server, "paused", 2)
+    with stream(server, name, "node=w") as client:
+        assert client.next().id == "1"
+        ask(server, "PUT", name, {"paused": True})
+        assert ask(server, "POST", f"{name}/ack", {"node": "w", "seqs": [1]})["acked"] == 1
+        ask(server, "POST", name, {"records": [{"data": 3}], "delay_ms": 1})
+        server.wait_for(lambda: ask(server, "GET", name)["queue"]["ready"] == 2, "both wait")
+        assert ask(server, "GET", name)["queue"]["in_flight"] == 0
+        ask(server, "PUT", name, {"paused": False})
+        # What was delayed and is due goes before what nobody had yet.
+        assert client.next().id == "3"
+
+
+@pytest.mark.parametrize("way", ["ack", "delete"])
+def test_a_stream_gets_the_next_of_a_tag_when_the_one_in_front_is_gone(server: WholeServer, way: str) -> None:
+    name = queue(server, f"order-{way}", 0, order_by="tag")
+    ask(server, "POST", name, {"records": [{"data": number, "tag": "t"} for number in range(2)]})
+    with stream(server, name, "node=w&max=9") as client:
+        assert client.next().id == "1"
+        body = {"node": "w", "seqs": [1]} if way == "ack" else {"seqs": [1]}
+        ask(server, "POST", f"{name}/{way}", body)
+        assert client.next().id == "2"
+
+
+def test_a_delayed_job_comes_to_a_stream_that_waits(server: WholeServer) -> None:
+    name = queue(server, "delayed", 0)
+    with stream(server, name, "node=w") as client:
+        ask(server, "POST", name, {"records": [{"data": 1}], "delay_ms": 100})
+        assert client.next().id == "1"
+
+
+def test_jobs_that_were_parked_come_to_a_stream_when_they_are_freed(server: WholeServer) -> None:
+    name = queue(server, "freed", 1, max_deliveries=1)
+    with stream(server, name, "node=w") as client:
+        assert client.next().id == "1"
+        ask(server, "POST", f"{name}/nack", {"node": "w", "seqs": [1]})
+        server.wait_for(lambda: ask(server, "GET", name)["queue"].get("parked") == 1, "it is parked")
+        ask(server, "PUT", name, {"max_deliveries": 0})
+        event = client.next()
+        assert (event.id, event.data["deliveries"]) == ("1", 2)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -44,17 +45,22 @@ def _without_chance(text: str) -> str:
     return re.sub(r'"(\$ts|server_total_ms|epoch)":[\d.]+', r'"\1":N', text).rstrip()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-def test_the_jobs_of_the_readme_are_done_and_given_back(tmp_path: Path) -> None:
-    section = (PROJECT / "README.md").read_text().partition("\n## Queues\n")[2].partition("\n## ")[0]
-    (steps,) = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+def _queue_steps(tmp_path: Path, title: str) -> list[Any]:
+    """What the commands under a heading about queues are answered."""
+    section = (PROJECT / "README.md").read_text().partition(f"\n{title}\n")[2].partition("\n## ")[0]
+    steps = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[0]
     with served(tmp_path) as server:
         settings = f"topics=http://127.0.0.1:{server.port}/v0/topics\njson='content-type: application/json'\n"
         script = CURL + settings + steps
         ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
-    put, _, claimed, acked, nacked = map(msgspec.json.decode, ran.stdout.splitlines())
+    return [*map(msgspec.json.decode, ran.stdout.splitlines())]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_jobs_of_the_readme_are_done_and_given_back(tmp_path: Path) -> None:
+    put, _, claimed, acked, nacked = _queue_steps(tmp_path, "## Queues")
     assert (put["config"]["type"], put["config"]["dead_letter"]) == ("queue", "mails-dead")
     assert [job["$seq"] for job in claimed["claimed"]] == [1, 2]
     assert (acked["acked"], nacked["nacked"], nacked["ready"], nacked["in_flight"]) == (1, 1, 0, 0)
@@ -84,6 +90,19 @@ def test_the_route_of_the_readme_copies_what_it_is_to_copy(tmp_path: Path) -> No
     assert (told["router"], told["forwarded_total"]) == ("orders>invoices", 1)
     assert [one["router"] for one in listed["routers"]] == ["orders>invoices"]
     assert gone["deleted"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_jobs_of_the_readme_that_wait_do_so(tmp_path: Path) -> None:
+    put, _, _, claimed, *explained, by_seq, by_tag, _, paused, _ = _queue_steps(
+        tmp_path, "### Jobs that wait"
+    )
+    assert put["config"]["order_by"] == "tag"
+    assert [job["$seq"] for job in claimed["claimed"]] == [1, 3]
+    assert [one["state"] for one in explained] == ["blocked", "delayed"]
+    assert explained[0]["blocked_by"] == 1
+    assert (by_seq["deleted"], by_tag["deleted"], paused["count"]) == (1, 0, 0)
 
 
 @pytest.mark.slow

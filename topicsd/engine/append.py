@@ -23,7 +23,7 @@ from shared.errors import (
     Refusal,
 )
 from topicsd.engine.ceilings import raise_ceiling
-from topicsd.engine.delayed_append import delay_frame, due_of
+from topicsd.engine.delayed_append import delay_frame, delay_frame_bytes, due_of
 from topicsd.engine.encode_records import Encoded, encode_records, whole_frames
 from topicsd.engine.keyed_write import Key, Numbered, key_of
 from topicsd.engine.producer_write import ProducerKey, producer_of
@@ -92,6 +92,8 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
     refusal = None
     if topic.rejects:
         refusal = refuse_full(shard, topic, len(records), size)
+    if due:
+        size += delay_frame_bytes(len(records))
     if refusal is None and shard.log.batch.next_position + size > shard.log.room_until:
         refusal = shard.log.admit(size, request.disable_backpressure)
     if refusal is not None:
@@ -102,7 +104,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
     else:
         pending = PendingAppend(shard, topic, encoded, ts, key, reply, created)
     topic.last_ts = ts
-    join_append(shard, topic, pending, now_ms)
+    join_append(shard, topic, pending, now_ms, due)
 
 
 def _refuse_head(expected: int, topic: Topic) -> Refusal:
@@ -141,7 +143,7 @@ def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refus
     return None
 
 
-def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int) -> None:
+def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int, due: int = 0) -> None:
     """Everything was looked at: the request becomes part of the log."""
     log = shard.log
     parts, lengths, size, _ = pending.encoded
@@ -169,8 +171,8 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
         ahead_bytes = sum(map(len, ahead))
         pending.position += ahead_bytes
         parts, size, frame_count = ahead + parts, ahead_bytes + size, len(ahead) + frame_count
-    if pending.due and not topic.is_ephemeral:
-        behind = delay_frame(topic, pending.first_seq, len(lengths), pending.due)
+    if due and not topic.is_ephemeral:
+        behind = delay_frame(topic, pending.first_seq, len(lengths), due)
         parts, size, frame_count = [*parts, behind], size + len(behind), frame_count + 1
     log.join(parts, size, frame_count, pending, waits)
 

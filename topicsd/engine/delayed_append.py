@@ -43,6 +43,11 @@ def _refusal(field: str, told: str, bound: int | None = None) -> Refusal:
     return Refusal(INVALID_REQUEST, f"{field}: {told}", detail)
 
 
+def delay_frame_bytes(count: int) -> int:
+    """The most that the frame of so many records has."""
+    return 128 + 10 * count
+
+
 def delay_frame(topic: Topic, first_seq: int, count: int, due: int) -> bytes:
     control = Lease(DELAYED, [*range(first_seq, first_seq + count)], [0] * count, deadline=due)
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=topic.config.durable)

@@ -315,6 +315,12 @@ class LeaseQueue:
 
     def gone(self, seq: int) -> None:
         """The record is gone, whoever took it out."""
+        lane = self._take_out(seq)
+        if lane is not None:
+            self._turn(lane)
+
+    def _take_out(self, seq: int) -> Lane | None:
+        """The lane that it stood in."""
         job = self.jobs.pop(seq, None)
         if job is not None:
             self._counts[job.state] -= 1
@@ -333,7 +339,7 @@ class LeaseQueue:
                 lane.held -= job.state == IN_FLIGHT
             if lane.ready == seq:
                 lane.ready = 0
-            self._turn(lane)
+        return lane
 
     def gone_to(self, first: int, last: int) -> None:
         """All records from `first` to `last` are gone."""
@@ -347,8 +353,9 @@ class LeaseQueue:
         known = (jobs,) if self.order is None else (jobs, self.order.seqs())
         if last - first >= sum(map(len, known)):
             seqs = [seq for each in known for seq in each if seq <= last]
-        for seq in seqs:
-            self.gone(seq)
+        lanes = {lane for seq in seqs if (lane := self._take_out(seq)) is not None}
+        for lane in lanes:
+            self._turn(lane)
 
     # -- the order -----------------------------------------------------------------------------------------
 

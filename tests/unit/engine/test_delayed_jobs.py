@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.harness.one_shard import OneShard, record
-from topicsd.engine.delayed_append import DELAY_MS_MAX
+from topicsd.engine.delayed_append import DELAY_MS_MAX, delay_frame, delay_frame_bytes
 from topicsd.engine.queue_explain import explain
 from topicsd.leases.lease_queue import Counts
 
@@ -211,3 +211,10 @@ def test_what_may_be_a_dead_letter_already_is_never_freed(end: Any, is_named_fir
     stage.put("q", max_deliveries=0)
     assert counts(stage).parked == 1
     assert stage.claimed("q", "a") == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 100, 10_000])
+def test_a_frame_of_delays_is_no_larger_than_it_is_taken_for(count: int) -> None:
+    topic = queue().topic("q")
+    frame = delay_frame(topic, (1 << 62) - count, count, (1 << 63) - 1)
+    assert len(frame) <= delay_frame_bytes(count)

@@ -1,0 +1,208 @@
+"""Jobs that are not handed out yet, and why: delays, the order of tags, pauses, `explain`."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.contract.api import Api
+from tests.harness.raw_client import RawClient
+from tests.harness.whole_server import WholeServer
+
+
+def ask(api: Api, verb: str, **body: Any) -> Any:
+    answer = api.call("POST", f"/{verb}", body)
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def claimed(api: Api, **body: Any) -> list[int]:
+    return [job["$seq"] for job in ask(api, "claim", node="w", **{"max": 100, **body})["claimed"]]
+
+
+def explained(api: Api, seq: object) -> Any:
+    answer = api.call("GET", f"/explain?seq={seq}")
+    assert answer.status == 200, answer
+    assert (answer.json["topic"], answer.json["seq"]) == (api.topic, seq)
+    return answer.json
+
+
+def queue_of(api: Api) -> Any:
+    found = dict(api.state()["queue"])
+    found.pop("oldest_ready_ms", None)
+    return found
+
+
+def test_a_delayed_job_comes_when_it_is_due(api: Api) -> None:
+    begun_ms = time.time_ns() // 1_000_000
+    api.append(1, 2, config={"type": "queue"}, delay_ms=400)
+    api.append(3)
+    assert queue_of(api) == {"ready": 1, "in_flight": 0, "dead_lettered": 0, "delayed": 2}
+    assert claimed(api) == [3]
+    told = explained(api, 1)
+    assert (told["state"], told["deliveries"], told["paused"]) == ("delayed", 0, False)
+    assert begun_ms + 400 <= told["until"]
+    while not (got := claimed(api)):
+        assert time.time_ns() // 1_000_000 < begun_ms + 30_000
+    assert got == [1, 2]
+    assert time.time_ns() // 1_000_000 >= told["until"]
+
+
+def test_a_job_may_be_told_not_to_come_before_a_time(api: Api) -> None:
+    api.put(type="queue")
+    api.append(1, not_before=1)
+    until = time.time_ns() // 1_000_000 + 3_600_000
+    api.append(2, not_before=until)
+    assert explained(api, 2)["until"] == until
+    assert claimed(api) == [1]
+    assert api.seqs() == [1, 2]
+
+
+def test_a_delayed_job_is_cancelled_by_its_seq_or_its_tag(api: Api) -> None:
+    api.put(type="queue")
+    records = [{"data": 1, "tag": "a"}, {"data": 2, "tag": "b"}, {"data": 3}]
+    assert api.call("POST", "", {"records": records, "delay_ms": 60_000}).status == 200
+    assert api.delete(match="a")["deleted"] == 1
+    assert api.delete(seqs=[3, 99])["deleted"] == 1
+    assert queue_of(api) == {"ready": 0, "in_flight": 0, "dead_lettered": 0, "delayed": 1}
+    assert explained(api, 3)["state"] == "gone"
+    assert api.seqs() == [2]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"delay_ms": -1}, "delay_ms: must be from 0 to 31622400000"),
+        ({"delay_ms": 31_622_400_001}, "delay_ms: must be from 0 to 31622400000"),
+        ({"delay_ms": "1"}, "delay_ms: "),
+        ({"not_before": -1}, "not_before: must be from 0 to 31622400000 ms behind"),
+        ({"not_before": 1 << 60}, "not_before: must be from 0 to 31622400000 ms behind"),
+        ({"delay_ms": 1, "not_before": 1}, "not_before: excludes delay_ms"),
+    ],
+)
+def test_a_delay_that_cannot_be_names_the_field(api: Api, asked: dict[str, object], told: str) -> None:
+    api.put(type="queue")
+    answer = api.refused(400, "invalid_request", "POST", "", {"records": [{"data": 1}], **asked})
+    assert answer.message.startswith(told)
+    assert api.state()["head_seq"] == 0
+
+
+def test_a_record_of_a_log_cannot_wait(api: Api) -> None:
+    body = {"records": [{"data": 1}], "delay_ms": 5}
+    assert "is a log" in api.refused(400, "invalid_request", "POST", "", body).message
+    api.put()
+    assert "delay_ms" in api.refused(400, "invalid_request", "POST", "", body).message
+
+
+@pytest.mark.parametrize("more", [{"before_seq": 5}, {"match": "a"}])
+def test_seqs_are_all_that_a_delete_by_them_names(api: Api, more: dict[str, object]) -> None:
+    api.append(1)
+    api.refused(400, "invalid_request", "POST", "/delete", {"seqs": [1], **more})
+    answer = api.refused(400, "batch_too_large", "POST", "/delete", {"seqs": [1] * 1001})
+    assert "seqs: has 1001" in answer.message
+    assert api.delete(seqs=[])["deleted"] == 0
+    assert api.delete(seqs=[1, -5, 1 << 40, 1])["deleted"] == 1
+
+
+def test_one_job_of_a_tag_at_a_time(api: Api) -> None:
+    assert api.put(type="queue", order_by="tag")["config"]["order_by"] == "tag"
+    tags = ("a", "a", "b", None, "a")
+    records = [{"data": 1} if tag is None else {"data": 1, "tag": tag} for tag in tags]
+    assert api.call("POST", "", {"records": records}).status == 200
+    assert queue_of(api) == {"ready": 3, "in_flight": 0, "dead_lettered": 0, "blocked": 2}
+    assert claimed(api) == [1, 3, 4]
+    told = explained(api, 5)
+    assert (told["state"], told["blocked_by"], told["deliveries"]) == ("blocked", 1, 0)
+    assert claimed(api) == []
+    ask(api, "nack", node="w", seqs=[1], reason="again")
+    assert claimed(api) == [1]
+    ask(api, "ack", node="w", seqs=[1, 3, 4])
+    assert claimed(api) == [2]
+    ask(api, "nack", node="w", seqs=[2], delay_ms=60_000)
+    assert claimed(api) == []
+    assert queue_of(api) == {"ready": 0, "in_flight": 0, "dead_lettered": 0, "delayed": 1, "blocked": 1}
+
+
+def test_the_order_of_a_queue_is_given_when_it_is_made(api: Api) -> None:
+    api.put(type="queue")
+    answer = api.refused(409, "topic_exists_incompatible", "PUT", "", {"order_by": "tag"})
+    assert "order_by" in answer.message
+    answer = api.refused(400, "invalid_request", "PUT", "", {"order_by": "node"})
+    assert "order_by" in answer.message
+
+
+def test_a_paused_queue_hands_out_nothing(api: Api) -> None:
+    api.append(1, 2, config={"type": "queue"})
+    assert claimed(api, max=1) == [1]
+    assert api.put(paused=True)["config"]["paused"] is True
+    answer = ask(api, "claim", node="w")
+    assert (answer["claimed"], answer["count"], answer["ready"]) == ([], 0, 1)
+    assert (explained(api, 2)["state"], explained(api, 1)["state"]) == ("paused", "in_flight")
+    assert ask(api, "ack", node="w", seqs=[1])["acked"] == 1
+    api.put(paused=False)
+    assert claimed(api) == [2]
+
+
+def test_a_job_says_who_has_it_and_what_became_of_it(api: Api) -> None:
+    api.append(1, config={"type": "queue", "max_deliveries": 1})
+    assert explained(api, 1)["state"] == "ready"
+    job = ask(api, "claim", node="worker-7")["claimed"][0]
+    told = explained(api, 1)
+    assert (told["state"], told["node"], told["deadline"]) == ("in_flight", "worker-7", job["deadline"])
+    ask(api, "nack", node="worker-7", seqs=[1], reason="no luck")
+    assert claimed(api) == []
+    told = explained(api, 1)
+    assert (told["state"], told["dead_letter"], told["reason"]) == ("parked", None, "no luck")
+    assert (explained(api, 2)["state"], explained(api, 2)["head_seq"]) == ("not_written", 1)
+    api.put(max_deliveries=2)
+    assert claimed(api) == [1]
+    ask(api, "ack", node="w", seqs=[1])
+    assert explained(api, 1)["state"] == "gone"
+
+
+@pytest.mark.parametrize("query", ["", "?seq=", "?seq=x", "?seq=-1", f"?seq={1 << 64}"])
+def test_what_cannot_be_explained(api: Api, query: str) -> None:
+    api.put(type="queue")
+    assert "seq" in api.refused(400, "invalid_request", "GET", f"/explain{query}").message
+
+
+def test_only_jobs_are_explained(api: Api) -> None:
+    api.refused(404, "topic_not_found", "GET", "/explain?seq=1")
+    api.append(1)
+    api.refused(409, "not_a_queue", "GET", "/explain?seq=1")
+
+
+@pytest.mark.slow
+def test_the_age_of_the_oldest_job_is_told_of_queues_of_all_shards(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with WholeServer(tmp_path_factory.mktemp("ages"), shards=2) as server, RawClient(server.port) as client:
+
+        def done(method: str, path: str, body: object = None) -> Any:
+            sent = None if body is None else json.dumps(body).encode()
+            answer = client.ask(method, path, sent)
+            assert answer.status in (200, 201), answer
+            return answer.json
+
+        names = [server.topic_of(shard, "q") for shard in range(2)]
+        for name in names:
+            done("PUT", f"/v0/topics/{name}", {"type": "queue"})
+            done("POST", f"/v0/topics/{name}", {"records": [{"data": 1}]})
+            done("POST", f"/v0/topics/{name}", {"records": [{"data": 1}], "delay_ms": 60_000})
+            assert done("GET", f"/v0/topics/{name}/explain?seq=2")["state"] == "delayed"
+        done("POST", f"/v0/topics/{names[0]}/claim", {"node": "w"})
+        done("PUT", "/v0/topics/log", {})
+
+        def ages() -> dict[str, float]:
+            series = "topics_queue_oldest_ready_seconds{topic="
+            lines = client.ask("GET", "/v0/metrics").body.decode().splitlines()
+            found = [line.removeprefix(series).split("} ") for line in lines if line.startswith(series)]
+            return {name.strip('"'): float(age) for name, age in found}
+
+        server.wait_for(lambda: ages()[names[1]] > 0, "a job grows older")
+        assert set(ages()) == set(names)
+        assert ages()[names[0]] == 0
+        assert not any("oldest_ready_seconds" in one for one in done("GET", "/v0/topics")["topics"])
