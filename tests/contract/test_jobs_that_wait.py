@@ -206,3 +206,24 @@ def test_the_age_of_the_oldest_job_is_told_of_queues_of_all_shards(
         assert set(ages()) == set(names)
         assert ages()[names[0]] == 0
         assert not any("oldest_ready_seconds" in one for one in done("GET", "/v0/topics")["topics"])
+
+
+@pytest.mark.slow
+def test_what_a_route_copies_into_a_queue_goes_in_the_order_of_its_tags(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with WholeServer(tmp_path_factory.mktemp("routes"), shards=1) as server, RawClient(server.port) as client:
+
+        def done(method: str, path: str, body: object) -> Any:
+            answer = client.ask(method, f"/v0/{path}", json.dumps(body).encode())
+            assert answer.status in (200, 201), answer
+            return answer.json
+
+        done("PUT", "topics/steps", {"type": "queue", "order_by": "tag"})
+        done("PUT", "routers/r", {"source": "orders", "dest": "steps"})
+        done("POST", "topics/orders", {"records": [{"data": 1, "tag": "a"}] * 2 + [{"data": 3, "tag": "b"}]})
+        server.wait_for(
+            lambda: client.ask("GET", "/v0/topics/steps").json["head_seq"] == 3, "they are copied"
+        )
+        claimed = done("POST", "topics/steps/claim", {"node": "w", "max": 9})["claimed"]
+        assert [job["$seq"] for job in claimed] == [1, 3]

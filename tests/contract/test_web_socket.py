@@ -75,6 +75,14 @@ def test_an_idempotency_key_counts_once(socket: WsClient, api: Api, topic: str) 
     assert api.state()["head_seq"] == 1
 
 
+def test_a_publish_may_have_jobs_wait(socket: WsClient, topic: str, api: Api) -> None:
+    api.put(type="queue")
+    told = socket.ask("publish", topic=topic, records=_records(1), delay_ms=60_000)
+    assert told["type"] == "ack"
+    assert api.state()["queue"]["delayed"] == 1
+    assert socket.ask("publish", topic=topic, records=_records(1), delay_ms=-1)["code"] == "invalid_request"
+
+
 def test_a_publish_may_say_what_becomes_of_a_new_topic(socket: WsClient, topic: str, api: Api) -> None:
     told = socket.ask("publish", topic=topic, records=_records(1), create=False, request_id=7)
     assert (told["type"], told["code"], told["request_id"]) == ("error", "topic_not_found", 7)

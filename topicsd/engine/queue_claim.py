@@ -27,7 +27,7 @@ from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
 from topicsd.engine.watch import Waiters
 from topicsd.leases.cohort import serve_in_turn
-from topicsd.leases.lease_queue import READY, Claimed, Held, LeaseQueue
+from topicsd.leases.lease_queue import COLLECTED_MAX, READY, Claimed, Held, LeaseQueue
 
 
 def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal:
@@ -127,7 +127,7 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
         return
     now = shard.clock.now_ms()
     log_expired(shard, topic, now)
-    queue.collect(now)
+    queue.collect(now, max(COLLECTED_MAX, sum(asked.count for asked in cohort)))
     topic.last_read_ms = now
     deliveries_max = topic.config.max_deliveries
     parked_before = len(queue.parked)

@@ -33,6 +33,8 @@ QUEUE: Final = "queue"
 class QueueSection(msgspec.Struct, frozen=True, array_like=True):
     dead_lettered: int
     jobs: list[Held]
+    delays: list[tuple[int, int]] = []
+    """Seq and time of those that nobody had yet: there may be very many, and all is written in one step."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -44,13 +46,19 @@ def queue_section(topic: Topic) -> dict[str, bytes]:
     if queue is None:
         return {}
     keeps_leases = topic.config.leases_durable
-    jobs = []
-    for seq in queue.jobs:
+    jobs: list[Held] = []
+    delays: list[tuple[int, int]] = []
+    for seq, job in queue.jobs.items():
+        if job.state == DELAYED and not job.deliveries:
+            delays.append((seq, job.deadline))
+            continue
         held = queue.held(seq)
         if held.state in (READY, IN_FLIGHT, BLOCKED) and not keeps_leases:
             held = held._replace(state=READY, lease=0, deadline=0, node="")
         jobs.append(held)
-    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs))} if jobs or queue.dead_lettered else {}
+    if not (jobs or delays or queue.dead_lettered):
+        return {}
+    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays))}
 
 
 def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
@@ -61,16 +69,17 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     queue.dead_lettered = section.dead_lettered
     for job in section.jobs:
         _put(topic, job)
+    for seq, due in section.delays:
+        _put(topic, Held(seq, DELAYED, 0, 0, due, "", ""))
     settle_parked(topic)
 
 
 def jobs_came(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, due: int) -> None:
     """Records are published; with `due` they are ready then."""
-    for at in range(count):
+    for at in range(count if queue.order is not None else 0):
         queue.came(first_seq + at, tags[at] if tags is not None else b"")
     if due:
-        for seq in range(first_seq, first_seq + count):
-            queue.put(Held(seq, DELAYED, 0, 0, due, "", ""))
+        queue.delay(range(first_seq, first_seq + count), due)
 
 
 def settle_parked(topic: Topic) -> None:

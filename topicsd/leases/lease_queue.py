@@ -1,15 +1,17 @@
 """The jobs of one queue: which are ready, who holds which and until when. Pure: the log, a number, the time.
 
 A job that was never claimed is not known here: it is any live record at or behind `fresh_seq`. One that was
-claimed is a `Job` until its record is gone. So a waiting job costs nothing, and a call costs what it touches.
+claimed, or came with a delay, is a `Job` until its record is gone. So one that only waits costs nothing, and
+a call costs what it touches.
 
 L1  Each live record is exactly one of ready, in flight, delayed, blocked, parked; `ready` is what the others
     leave.
 L2  A job is handed out only when nobody holds it, and each time under another number. So of two who name a
     job at most one has the number that counts.
 L3  What was claimed before goes first, in the order of seqs, then what was never claimed.
-L4  A lease that ran out is seen by whoever looks next (`collect`). Until another one has the job, the one
-    who had it last may still end it: it is done, and nobody does it twice.
+L4  A lease that ran out, or a delay, is seen by whoever looks next (`collect`), at most so many at a time, as
+    the others can wait for the next look. Until another one has the job, the one who had it last may still
+    end it: it is done, and nobody does it twice.
 L5  Whether a job was delivered too often is asked when it would be delivered again: then it is parked.
 L6  A job that is leaving, as its end is on its way to the log, is nobody's to take; it counts as what it was.
 L7  Where jobs go in the order of their tags (`tag_order.py`), a job waits, *blocked*, for those of its tag in
@@ -37,6 +39,8 @@ ASIDE: Final = (PARKED, SENT)
 
 # Entries of a heap that count no more are thrown away once there are this many more of them than jobs.
 STALE_MAX: Final = 64
+# Of a million jobs that are due in one moment nobody has to see all at once.
+COLLECTED_MAX: Final = 100
 
 
 class Totals(Protocol):
@@ -207,15 +211,20 @@ class LeaseQueue:
             # What is sorted is a heap.
             self._fresh = sorted(filter(self._is_fresh_and_ready, set(self._fresh)))
 
-    def collect(self, now: int) -> bool:
+    def delay(self, seqs: Iterable[int], due: int) -> None:
+        """These that have just come are ready then."""
+        for seq in seqs:
+            self._set(seq, self._make(seq), DELAYED, due)
+
+    def collect(self, now: int, count_max: int = COLLECTED_MAX) -> bool:
         """See what ran out: such jobs are ready once more. Whether there are some."""
-        due, is_found = self._due, False
-        while due and due[0][0] <= now:
+        due, count = self._due, 0
+        while due and due[0][0] <= now and count < count_max:
             deadline, seq = heapq.heappop(due)
             if self._is_due(deadline, seq):
                 self._set(seq, self.jobs[seq], READY, deadline)
-                is_found = True
-        return is_found
+                count += 1
+        return count > 0
 
     def claim(
         self,
@@ -275,8 +284,8 @@ class LeaseQueue:
         for seq in seqs:
             self._set(seq, self.jobs[seq], SENT)
 
-    def free(self, deliveries_max: int) -> bool:
-        """What is parked and was not delivered too often by this measure is ready again; whether any was."""
+    def free(self, deliveries_max: int) -> None:
+        """What is parked and was not delivered too often by this measure is ready again."""
         freed = [
             seq
             for seq in self.parked
@@ -286,7 +295,6 @@ class LeaseQueue:
         ]
         for seq in freed:
             self._set(seq, self.jobs[seq], READY)
-        return bool(freed)
 
     def leave(self, seqs: Iterable[int]) -> None:
         """Their end is on its way (L6)."""

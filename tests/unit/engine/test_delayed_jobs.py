@@ -9,7 +9,7 @@ import pytest
 from tests.harness.one_shard import OneShard, record
 from topicsd.engine.delayed_append import DELAY_MS_MAX, delay_frame, delay_frame_bytes
 from topicsd.engine.queue_explain import explain
-from topicsd.leases.lease_queue import Counts
+from topicsd.leases.lease_queue import COLLECTED_MAX, Counts
 
 
 def queue(**config: Any) -> OneShard:
@@ -218,3 +218,13 @@ def test_a_frame_of_delays_is_no_larger_than_it_is_taken_for(count: int) -> None
     topic = queue().topic("q")
     frame = delay_frame(topic, (1 << 62) - count, count, (1 << 63) - 1)
     assert len(frame) <= delay_frame_bytes(count)
+
+
+def test_of_very_many_that_are_due_at_once_a_look_sees_some_and_the_next_one_more() -> None:
+    stage = queue()
+    for _ in range(5):
+        stage.append("q", *[1] * (COLLECTED_MAX // 2), delay_ms=1000)
+    stage.pass_time(1000)
+    assert stage.claimed("q", "a", 1) == [1]
+    assert counts(stage) == Counts(2 * COLLECTED_MAX - 1, 1, COLLECTED_MAX // 2, 0, 0)
+    assert counts(stage).delayed == 0
