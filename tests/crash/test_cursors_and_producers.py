@@ -6,7 +6,6 @@ after everything was sent again, and a cursor is where it was last acked to be o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -15,8 +14,8 @@ from tests.harness.crash_sweep import without_newest_snapshot
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, Told
-from topicsd.disk.layout import create_data_dir
+from tests.harness.one_shard import OneShard, Told
+from tests.harness.script_sweep import sweep_script
 from topicsd.engine.cursors import delete_cursor, put_cursor
 from topicsd.engine.requests import Producer
 
@@ -106,28 +105,18 @@ def _data(one: OneShard) -> list[int]:
     return found
 
 
-def _sweep(
-    durability: str, arm: Callable[[MemoryDisk, int], None], judge: Callable[[Script, MemoryDisk], None]
-) -> int:
-    for calls in range(1000):
-        disk = MemoryDisk()
-        create_data_dir(disk, DATA_DIR, 1, INSTANCE)
-        disk = disk.after_reboot()
-        arm(disk, calls)
-        script = Script(disk, durability)
-        judge(script, disk)
-        if script.is_over:
-            return calls
-    raise AssertionError("the script has no end")
-
-
 @pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
 def test_the_power_goes_in_each_of_its_calls(durability: str) -> None:
     def judge(script: Script, disk: MemoryDisk) -> None:
         for seed in range(3):
             script.judge(disk.after_power_cut(Random(seed)), is_kept=durability == "fsync")
 
-    assert _sweep(durability, lambda disk, calls: disk.cut_power_after(calls), judge) > 50
+    assert (
+        sweep_script(
+            lambda disk: Script(disk, durability), lambda disk, calls: disk.cut_power_after(calls), judge
+        )
+        > 50
+    )
 
 
 @pytest.mark.parametrize("torn", [False, True])
@@ -139,4 +128,4 @@ def test_the_process_is_killed_in_each_of_its_calls(durability: str, torn: bool)
     def arm(disk: MemoryDisk, calls: int) -> None:
         disk.kill_process_after(calls, torn=torn)
 
-    assert _sweep(durability, arm, judge) > 50
+    assert sweep_script(lambda disk: Script(disk, durability), arm, judge) > 50

@@ -7,7 +7,6 @@ in its order, or the word that it lost what the source trimmed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -20,8 +19,8 @@ from tests.harness.faults import MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import DATA_DIR, INSTANCE, Told
-from topicsd.disk.layout import create_data_dir
+from tests.harness.one_shard import Told
+from tests.harness.script_sweep import sweep_script
 from topicsd.engine.forwards import delete_forward
 
 WRITES = 9
@@ -128,28 +127,18 @@ def _known(stage: ForwardStage) -> Any:
     return rules, {name: stage.data(name) for name in state.topics}
 
 
-def _sweep(
-    durability: str, arm: Callable[[MemoryDisk, int], None], judge: Callable[[Script, MemoryDisk], None]
-) -> int:
-    for calls in range(1000):
-        disk = MemoryDisk()
-        create_data_dir(disk, DATA_DIR, 1, INSTANCE)
-        disk = disk.after_reboot()
-        arm(disk, calls)
-        script = Script(disk, durability)
-        judge(script, disk)
-        if script.is_over:
-            return calls
-    raise AssertionError("the script has no end")
-
-
 @pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
 def test_the_power_goes_in_each_of_its_calls(durability: str) -> None:
     def judge(script: Script, disk: MemoryDisk) -> None:
         for seed in range(2):
             script.judge(disk.after_power_cut(Random(seed)), is_kept=True)
 
-    assert _sweep(durability, lambda disk, calls: disk.cut_power_after(calls), judge) > 50
+    assert (
+        sweep_script(
+            lambda disk: Script(disk, durability), lambda disk, calls: disk.cut_power_after(calls), judge
+        )
+        > 50
+    )
 
 
 @pytest.mark.parametrize("torn", [False, True])
@@ -161,4 +150,4 @@ def test_the_process_is_killed_in_each_of_its_calls(durability: str, torn: bool)
     def arm(disk: MemoryDisk, calls: int) -> None:
         disk.kill_process_after(calls, torn=torn)
 
-    assert _sweep(durability, arm, judge) > 50
+    assert sweep_script(lambda disk: Script(disk, durability), arm, judge) > 50

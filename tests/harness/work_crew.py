@@ -15,14 +15,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from random import Random
-from types import TracebackType
 from typing import Any, Final
 
+from tests.harness.live_threads import LiveThreads
 from tests.harness.raw_client import RawClient
 from tests.harness.writer_crew import Client, ConnectionEnded
 
 LEASE_MS: Final = 700
-JOIN_SECONDS: Final = 60.0
 
 
 class WorkBook:
@@ -80,29 +79,16 @@ class WorkBook:
                     self.counted["done"] += 1
 
 
-class WorkCrew:
+class WorkCrew(LiveThreads):
     def __init__(self, port: int, book: WorkBook, seed: object, workers: int = 12) -> None:
+        super().__init__()
         self._port = port
         self._book = book
-        self._ending = threading.Event()
         works = [self._produce, self._produce, *[self._work] * workers]
         self._threads = [
             threading.Thread(target=self._live, args=(work, Random(f"{seed} {number}"), f"w{number}"))
             for number, work in enumerate(works)
         ]
-
-    def __enter__(self) -> WorkCrew:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ending.set()
-        for thread in self._threads:
-            thread.join(JOIN_SECONDS)
-            assert not thread.is_alive(), "a client does not come to its end"
 
     def _live(self, work: Callable[[Client, Random, str], None], rng: Random, name: str) -> None:
         while not self._ending.is_set():

@@ -13,13 +13,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from types import TracebackType
 
+from tests.harness.live_threads import LiveThreads
 from tests.harness.process_ledger import ProcessLedger, Sent
 from tests.harness.raw_client import READ_BYTES, RawClient
 
 PAUSE_SECONDS = 0.02
-JOIN_SECONDS = 60.0
 
 
 class ConnectionEnded(Exception):
@@ -45,7 +44,7 @@ class Client(RawClient):
             raise ConnectionEnded(repr(error)) from None
 
 
-class Crew:
+class Crew(LiveThreads):
     def __init__(
         self,
         port: int,
@@ -58,13 +57,13 @@ class Crew:
         pause_seconds: float = 0.0,
         size: int | None = None,
     ) -> None:
+        super().__init__()
         self._port = port
         self._book = book
         self._topics = topics or list(book.topics)
         self._pause_seconds = pause_seconds
         self._size = size
         self._retries = deque(retries or ())
-        self._ending = threading.Event()
         self.ended_count = 0
         """Connections that ended before an answer."""
         self._threads = [
@@ -72,19 +71,6 @@ class Crew:
             for number in range(writers)
         ]
         self._threads.append(threading.Thread(target=self._live, args=(self._read, Random(f"{seed} r"))))
-
-    def __enter__(self) -> Crew:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ending.set()
-        for thread in self._threads:
-            thread.join(JOIN_SECONDS)
-            assert not thread.is_alive(), "a client does not come to its end"
 
     def _live(self, work: Callable[[Client, Random], None], rng: Random) -> None:
         while not self._ending.is_set():
