@@ -315,11 +315,11 @@ CRAFTED: dict[str, tuple[list[bytes], int, str | None, int | None, str]] = {
         "the payload of a HEAD_WATERMARK frame is damaged",
     ),
     "a type of a later time": (
-        [CREATE, encode_frame(FrameType.FORWARD_CURSOR, topic_id=ORDERS, payload=b"")],
+        [CREATE, encode_frame(FrameType.CHECKPOINT_MARK, topic_id=ORDERS, payload=b"")],
         AT,
         None,
         None,
-        "frame type 13 has no control payload",
+        "frame type 8 has no control payload",
     ),
     "a control frame with a seq": (
         [CREATE, encode_frame(FrameType.HEAD_WATERMARK, topic_id=ORDERS, seq=5, payload=b"\x91\x01")],
