@@ -4,8 +4,8 @@ S1  A topic's id is that of its name, and it was created in front of the end of 
 S2  Each topic is complete to a place between where replay begins and where the capture was over.
 S3  `1 <= evict_floor <= earliest_seq <= head + 1`, and the floor stands behind all that was evicted.
 S4  A ceiling stands at or above the head of a topic that needs one.
-S5  Segments are in order and do not overlap. Where one is missing in front of the head, the seqs are lost, or
-    not alive any more.
+S5  Segments are in order and do not overlap, and the first live seq is in one of them. Where there is none,
+    the seqs are lost or were deleted: a segment in which nothing is alive any more goes.
 S6  Lost ranges are in order, do not overlap and end at or in front of the head.
 S7  Counts fit into what they are counts of.
 S8  The columns of idempotency keys have the same number of entries.
@@ -35,20 +35,6 @@ def check_snapshot(snapshot: Snapshot) -> Iterator[tuple[str | None, str]]:
     for keys in snapshot.keys:
         if not _columns_fit(keys):
             yield None, f"the idempotency keys of generation {keys.number} have columns of several lengths"
-
-
-def missing_seqs(topic: TopicEntry) -> list[tuple[int, int]]:
-    """The seqs up to the head that are alive by the floors, in no segment and in no lost range."""
-    covered = sorted(
-        [(one.first_seq, one.last_seq) for one in topic.segments]
-        + [(low, high) for low, high, _ in topic.lost]
-    )
-    found, next_seq = [], topic.earliest_seq
-    for low, high in [*covered, (topic.head + 1, topic.head + 1)]:
-        if low > next_seq:
-            found.append((next_seq, low - 1))
-        next_seq = max(next_seq, high + 1)
-    return found
 
 
 def _check_topic(head: SnapshotHead, topic: TopicEntry) -> Iterator[str]:
@@ -93,8 +79,11 @@ def _check_segments(topic: TopicEntry) -> Iterator[str]:
             yield f"its segment from seq {entry.first_seq} on is active, and not the last one"
         if not _counts_fit(entry):
             yield f"its segment from seq {entry.first_seq} on has counts that cannot be"
-    for low, high in missing_seqs(topic):
-        yield f"seqs {low} to {high} are in no segment and not lost"
+    first = topic.earliest_seq
+    stretches = [(one.first_seq, one.last_seq) for one in topic.segments]
+    stretches += [(low, high) for low, high, _ in topic.lost]
+    if first <= topic.head and not any(low <= first <= high for low, high in stretches):
+        yield f"seq {first}, the first that is alive, is in no segment"
 
 
 def _counts_fit(entry: SegmentEntry) -> bool:

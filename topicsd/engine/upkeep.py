@@ -1,5 +1,6 @@
-"""What keeps segments well while nobody asks for them: age, moving to the cold directory, rewriting what is
-mostly dead, and reading everything once in a while to find damage before a reader does.
+"""What keeps segments well while nobody asks for them: age, dropping what is dead, moving to the cold
+directory, rewriting what is mostly dead, and reading everything once in a while to find damage before a
+reader does.
 
 One round after the other, one segment at a time, each at a bounded rate on a thread of its own. A segment
 that was copied takes its new place in the topic in one step of the loop, when no checkpoint is under way;
@@ -21,8 +22,10 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from topicsd.engine.background import Background, Job
+from topicsd.engine.retention import drop_run
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
+from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.engine.trim_report import log_expired
 from topicsd.segment.entry import COLD, HOT, SegmentDamage, SegmentEntry, SegmentName
@@ -41,6 +44,7 @@ ROUND_SECONDS = 60.0
 SCRUB_SECONDS = 86_400.0
 CHECKPOINT_POLL_SECONDS = 0.05
 TOPICS_A_TURN = 500
+RUNS_A_TURN = 250
 
 
 class Checkpoints(Protocol):
@@ -111,17 +115,44 @@ class Upkeep:
     def _round(self) -> Job[None]:
         yield from self._expire()
         has_changed = False
-        for topic in list(self._shard.topics.values()):
-            for run in list(self._to_move(topic)):
-                has_changed |= yield from self._careful(run, self._move(topic, run))
-            for half_dead in [one for one in topic.runs if isinstance(one, SealedRun)]:
-                if self._is_half_dead(half_dead):
-                    has_changed |= yield from self._careful(half_dead, self._rewrite(topic, half_dead))
+        for topics in self._turns():
+            for topic in topics:
+                has_changed |= _drop_dead(topic) or self._is_to_be_sealed(topic)
+            yield None
+        for choose, work in ((self._to_move, self._move), (self._half_dead, self._rewrite)):
+            chosen: list[tuple[Topic, SealedRun]] = []
+            for topics in self._turns():
+                chosen += [(topic, run) for topic in topics for run in choose(topic)]
+                yield None
+            for topic, run in chosen:
+                # The work on those in front of it takes its time.
+                if self._is_there(topic, run):
+                    has_changed |= yield from self._careful(run, work(topic, run))
         if has_changed:
             self._checkpoints.start()
         if self._shard.clock.monotonic() >= self._scrub_at:
             self._scrub_at = self._shard.clock.monotonic() + SCRUB_SECONDS
             yield from self.scrub_all()
+
+    def _turns(self) -> Iterator[list[Topic]]:
+        """All topics, so many as may be looked at in one turn of the loop."""
+        topics: list[Topic] = []
+        run_count = 0
+        for topic in list(self._shard.topics.values()):
+            topics.append(topic)
+            run_count += len(topic.runs)
+            if run_count >= RUNS_A_TURN:
+                yield topics
+                topics, run_count = [], 0
+        yield topics
+
+    def _is_to_be_sealed(self, topic: Topic) -> bool:
+        """Its active segment is old enough; nobody else looks for that where nothing is written."""
+        for run in reversed(topic.runs):
+            if isinstance(run, TailRun) and run.source is not None:
+                age_ms = self._shard.clock.now_ms() - run.source.entry.first_ts
+                return age_ms >= self._shard.settings.segment_max_age_ms
+        return False
 
     def _expire(self) -> Job[None]:
         """Age takes its part also of topics that nobody touches."""
@@ -154,9 +185,9 @@ class Upkeep:
         entry, saved = run.entry, run.saved_dead_count
         # The marks that are on the disk go along, and those only are counted by the copy.
         copied = msgspec.structs.replace(entry, dead_count=saved)
-        yield from _done(partial(copy_segment, self._hot, self._cold, run.name, copied, self._pace))
-        yield from self._no_checkpoint()
-        if not self._is_there(topic, run) or run.saved_dead_count != saved:
+        work = partial(copy_segment, self._hot, self._cold, run.name, copied, self._pace)
+        is_there, _ = yield from self._copied(topic, run, work)
+        if not is_there or run.saved_dead_count != saved:
             yield partial(delete_copy, self._cold, run.name)
             return False
         run.entry = msgspec.structs.replace(run.entry, tier=COLD)
@@ -165,8 +196,12 @@ class Upkeep:
 
     # -- rewriting -------------------------------------------------------------------------------------------
 
-    def _is_half_dead(self, run: SealedRun) -> bool:
-        return run.name not in self._given_up and is_worth_rewriting(_entry_now(run))
+    def _half_dead(self, topic: Topic) -> Iterator[SealedRun]:
+        for run in topic.runs:
+            if not isinstance(run, SealedRun) or run.name in self._given_up:
+                continue
+            if is_worth_rewriting(_entry_now(run)):
+                yield run
 
     def _rewrite(self, topic: Topic, run: SealedRun) -> Job[bool]:
         name, entry = run.name, _entry_now(run)
@@ -176,12 +211,13 @@ class Upkeep:
         store = self._cold if entry.tier == COLD else self._hot
         assert store is not None
         work = partial(rewrite_segment, self._shard.segments, store, name, entry, bytes(marks))
-        new_entry = yield from _done(partial(work, topic.complete_to, self._pace))
-        yield from self._no_checkpoint()
-        new_name = name._replace(generation=new_entry.generation)
-        if not self._is_there(topic, run):
-            yield partial(delete_copy, store, new_name)
+        is_there, new_entry = yield from self._copied(
+            topic, run, partial(work, topic.complete_to, self._pace)
+        )
+        if not is_there or new_entry is None:
+            yield partial(delete_copy, store, name._replace(generation=name.generation + 1))
             return False
+        new_name = name._replace(generation=new_entry.generation)
         if run.dead is not None:
             # What was deleted meanwhile, in one step for all records.
             both = int.from_bytes(marks, "little") | int.from_bytes(run.dead, "little")
@@ -231,6 +267,19 @@ class Upkeep:
             self._shard.damaged_segments.add(run.name)
             return False
 
+    def _copied(self, topic: Topic, run: SealedRun, work: Callable[[], T]) -> Job[tuple[bool, T | None]]:
+        """Whether the segment is still there when its copy is done, and what came of that. Of one that left
+        meanwhile, and whose files may be gone, nobody wants to know how that ended."""
+        outcome: T | None = None
+        try:
+            outcome = yield from _done(work)
+            yield from self._no_checkpoint()
+        except (OSError, SegmentDamage) as error:
+            is_over = isinstance(error, OSError) and error.errno == errno.ECANCELED
+            if is_over or self._is_there(topic, run):
+                raise
+        return self._is_there(topic, run), outcome
+
     def _no_checkpoint(self) -> Job[None]:
         """What a checkpoint has captured must not be replaced under it."""
         while self._checkpoints.is_running:
@@ -238,6 +287,15 @@ class Upkeep:
 
     def _is_there(self, topic: Topic, run: SealedRun) -> bool:
         return self._shard.topics_by_id.get(topic.topic_id) is topic and any(one is run for one in topic.runs)
+
+
+def _drop_dead(topic: Topic) -> bool:
+    """Segments in which nothing is alive go, in the middle of the topic too; whether there were any."""
+    dead = [run for run in topic.runs if isinstance(run, SealedRun) and not run.live_count]
+    for run in dead:
+        drop_run(topic, run)
+        topic.runs.remove(run)
+    return bool(dead)
 
 
 def _done(work: Callable[[], T]) -> Job[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 
@@ -86,6 +87,60 @@ def test_a_segment_that_is_mostly_dead_gives_its_space_back(cold_dir: str) -> No
         assert one.read("t", limit=1000).records == before.records
         assert (one.state("t").count, one.state("t").bytes) == (state.count, state.bytes)
     assert one.delete("t", tag="tag-2").deleted == state.count
+
+
+@pytest.mark.parametrize("cold_dir", ["", COLD_DIR])
+def test_a_segment_in_the_middle_in_which_nothing_is_alive_gives_its_space_back(cold_dir: str) -> None:
+    one = OneShard(segment_max_events=10, reader_grace_ms=0, cold_dir=cold_dir, hot_retain_segments=0)
+    for number in range(45):
+        one.append("t", record(number, tag="keep" if number // 10 in (0, 3) else "drop"))
+    one.checkpoint()
+    a_round(one)
+    one.delete("t", tag="drop")
+    a_round(one)
+    one.checkpoint()
+    root = f"{COLD_DIR}/shards/00" if cold_dir else "/data/shards/00"
+    assert [run.first_seq for run in sealed(one)] == [1, 31]
+    assert data_files(one, root) == 2 + (not cold_dir)
+    kept = [*range(1, 11), *range(31, 41)]
+    for end in ("checkpoint", "kill", "restart"):
+        getattr(one, end)()
+        assert one.seqs("t") == kept
+        assert one.seqs("t", 15) == kept[10:]
+        assert one.state("t").count == 20
+        assert one.delete("t", tag="drop").deleted == 0
+    assert one.append("t", "more").first_seq == 46
+
+
+def test_an_active_segment_is_sealed_by_its_age_where_nothing_is_written_any_more() -> None:
+    one = filled(5, segment_max_age_ms=1000)
+    assert not sealed(one)
+    a_round(one)
+    assert [run.next_seq for run in sealed(one)] == [6]
+    count = one.shard.checkpoints.count
+    a_round(one)
+    assert one.shard.checkpoints.count == count
+
+
+def test_a_segment_that_is_gone_when_its_turn_comes_is_no_damage(caplog: pytest.LogCaptureFixture) -> None:
+    one = filled(40)
+    one.delete("t", tag="tag-0")
+    one.delete("t", tag="tag-1")
+    job = one.shard.upkeep._round()
+    step, answer = next(job), None
+    while not callable(step):
+        step = job.send(None)
+    # The first one is being rewritten.
+    one.delete("t", before_seq=25)
+    one.checkpoint()
+    one.checkpoint()
+    with contextlib.suppress(StopIteration):
+        while True:
+            answer = step() if callable(step) else None
+            step = job.send(answer)
+    assert not one.shard.state.damaged_segments
+    assert [run.name.generation for run in sealed(one)] == [1, 1]
+    assert one.seqs("t") == [27, 30, 33, 36, 39]
 
 
 def test_what_is_deleted_while_a_segment_is_rewritten_stays_deleted() -> None:
