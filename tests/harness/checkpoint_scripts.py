@@ -278,5 +278,51 @@ def marks_and_caps(run: ShardRun) -> None:
     run.turn()
 
 
+@script
+def moves_and_rewrites(run: ShardRun) -> None:
+    """Old segments move to the cold directory, what is half dead is written anew and what is dead goes, in
+    both tiers; records are deleted and written while that is under way."""
+    run.put("f", durability="fsync")
+    for name in ("f", "d"):
+        run.append(name, *[60] * 4, tags=("a", "a", "a", "b"))
+        run.append(name, *[60] * 4, tags=("c",) * 4)
+        run.append(name, *[10] * 4, tags=("d", "d", "b", "d"))
+    run.turn()
+    run.sync()
+    run.checkpoint()
+    run.turn()
+    run.settle()
+    a_round(run)
+    run.copy(3)
+    run.append("d", 20, tags=("b",))
+    run.delete("d", tag="c")
+    run.turn()
+    run.copy(9)
+    run.settle()
+    run.delete("f", tag="a")
+    run.delete("f", tag="d")
+    run.turn()
+    run.settle()
+    a_round(run)
+    run.copy(3)
+    run.delete("f", tag="c")
+    run.append("f", 20, tags=("b",))
+    run.delete("d", tag="a", is_prefix=True)
+    run.turn()
+    run.copy(9)
+    run.settle()
+    a_round(run)
+    run.append("d", 21)
+    run.turn()
+    run.settle()
+
+
+def a_round(run: ShardRun) -> None:
+    """Upkeep looks at all segments."""
+    run.steps.append("a round")
+    run.shard.upkeep.start_round()
+    run.loop.run_until_idle()
+
+
 LONG = frozenset(SCRIPTS) - _SHORT
 """Those that make a few hundred calls of the disk, or leave as many to the next checkpoint."""

@@ -64,7 +64,14 @@ INSTANCE = b"crash-harness..."
 IDENTITY = Identity(INSTANCE, 0)
 PATHS = shard_paths(DATA_DIR, 0)
 # Files so small that a script goes through several of them.
-SMALL = Settings(wal_file_bytes=4096, segment_max_events=4, segment_max_bytes=1200)
+SMALL = Settings(
+    wal_file_bytes=4096,
+    segment_max_events=4,
+    segment_max_bytes=1200,
+    cold_dir="/cold",
+    hot_retain_segments=1,
+    background_bytes_per_second=16 << 30,
+)
 
 Pace = Literal["prompt", "late", "by hand"]
 PACES: tuple[Pace, ...] = ("prompt", "late", "by hand")

@@ -40,6 +40,8 @@ class Episode:
             segment_max_age_ms=self.rng.choice((1000, 3_600_000)),
             checkpoint_interval_ms=self.rng.choice((100, 1000, 60_000)),
             reader_grace_ms=self.rng.choice((0, 5000)),
+            cold_dir=self.rng.choice(("", "/cold")),
+            hot_retain_segments=self.rng.choice((0, 1, 4)),
         )
         self.topics: dict[str, OracleTopic] = {}
         self.told: list[str] = []
