@@ -4,8 +4,10 @@ By stretches of seqs (`STRETCH_RECORDS`), so that no step is of more than one of
 is dropping whole stretches, and a tag by its beginning is looked for in the sorted tags of each, which stay
 sorted once the stretch is over. A thread may `sort` them in front of a `take` by prefix.
 
-Most tags stand on one record or on many: one seq is kept as a plain integer, more as an array. Seqs that
-are gone meanwhile stay until `prune`, or a little longer; whoever asks checks that what it gets is alive.
+Most tags stand on one record or on many: one seq is kept as a plain integer, more as an array. It is the
+place in the stretch that is kept, of which all stretches share the objects: an integer of its own is as large
+as a tag. Seqs that are gone meanwhile stay until `prune`, or a little longer; whoever asks checks that what
+it gets is alive.
 
 Must not know: records, or what a delete is.
 """
@@ -17,13 +19,17 @@ from bisect import bisect_left
 
 STRETCH_RECORDS = 2048
 PRUNED_AT_ONCE = 4
+_PLACES = tuple(range(STRETCH_RECORDS))
+# A first seq with which no seq is in the stretch.
+_NOWHERE = -STRETCH_RECORDS
 
 
 class _Stretch:
-    __slots__ = ("_sorted", "new_count", "seqs")
+    __slots__ = ("_sorted", "first_seq", "new_count", "places")
 
-    def __init__(self) -> None:
-        self.seqs: dict[bytes, int | array[int]] = {}
+    def __init__(self, first_seq: int) -> None:
+        self.first_seq = first_seq
+        self.places: dict[bytes, int | array[int]] = {}
         self.new_count = 0
         """How many tags have come, also those that have left."""
         self._sorted: tuple[int, list[bytes]] = (0, [])
@@ -37,7 +43,7 @@ class _Stretch:
         count, keys = self._sorted
         if count != self.new_count:
             count = self.new_count
-            keys = sorted(self.seqs)
+            keys = sorted(self.places)
             self._sorted = count, keys
         return keys
 
@@ -49,34 +55,35 @@ class _Stretch:
         return keys[at:upto]
 
     def take(self, tag: bytes, below: int) -> list[int]:
-        seqs = self.seqs.get(tag)
+        places = self.places.get(tag)
         # A tag that was taken before stands in the sorted list until the next sort.
-        if seqs is None:
+        if places is None:
             return []
-        if isinstance(seqs, int):
-            if seqs >= below:
+        first_seq = self.first_seq
+        if isinstance(places, int):
+            if first_seq + places >= below:
                 return []
-            del self.seqs[tag]
-            return [seqs]
-        at = bisect_left(seqs, below)
-        taken = seqs[:at].tolist()
-        if at == len(seqs):
-            del self.seqs[tag]
+            del self.places[tag]
+            return [first_seq + places]
+        at = bisect_left(places, below - first_seq)
+        taken = [first_seq + place for place in places[:at]]
+        if at == len(places):
+            del self.places[tag]
         else:
-            del seqs[:at]
+            del places[:at]
         return taken
 
 
 class TagIndex:
-    __slots__ = ("_first", "_last", "_stretch", "_stretches", "is_unknown")
+    __slots__ = ("_first", "_stretch", "_stretches", "is_unknown")
 
     def __init__(self) -> None:
         self.is_unknown = False
         """The tags of records that came before a start are not in here."""
         self._stretches: dict[int, _Stretch] = {}
-        # The one that the last seq went to, and which seqs belong there.
-        self._stretch = _Stretch()
-        self._first, self._last = 0, -1
+        # The one that the last seq went to, and where it begins.
+        self._stretch = _Stretch(_NOWHERE)
+        self._first = _NOWHERE
 
     @classmethod
     def of(cls, pairs: dict[bytes, list[int]]) -> TagIndex:
@@ -89,31 +96,37 @@ class TagIndex:
 
     def add(self, tag: bytes, seq: int) -> None:
         """Note a tag of a record; seqs come in rising order, and one that came before changes nothing."""
-        if not self._first <= seq <= self._last:
-            self._turn_to(seq)
+        place = seq - self._first
+        if not 0 <= place < STRETCH_RECORDS:
+            place = self._turn_to(seq)
         stretch = self._stretch
-        seqs = stretch.seqs.get(tag)
-        if seqs is None:
-            stretch.seqs[tag] = seq
+        places = stretch.places.get(tag)
+        if places is None:
+            stretch.places[tag] = _PLACES[place]
             stretch.new_count += 1
-        elif isinstance(seqs, int):
-            if seq > seqs:
-                stretch.seqs[tag] = array("Q", (seqs, seq))
-        elif seq > seqs[-1]:
-            seqs.append(seq)
+        elif isinstance(places, int):
+            if place > places:
+                stretch.places[tag] = array("H", (places, place))
+        elif place > places[-1]:
+            places.append(place)
 
-    def _turn_to(self, seq: int) -> None:
-        number = seq // STRETCH_RECORDS
-        self._first = number * STRETCH_RECORDS
-        self._last = self._first + STRETCH_RECORDS - 1
-        self._stretch = self._stretches.setdefault(number, _Stretch())
+    def _turn_to(self, seq: int) -> int:
+        number, place = divmod(seq, STRETCH_RECORDS)
+        self._first = seq - place
+        stretch = self._stretches.get(number)
+        if stretch is None:
+            stretch = self._stretches[number] = _Stretch(self._first)
+        self._stretch = stretch
+        return place
 
     def seqs_by_tag(self) -> dict[bytes, list[int]]:
         """All of it."""
         found: dict[bytes, list[int]] = {}
         for _, stretch in sorted(self._stretches.items()):
-            for tag, seqs in stretch.seqs.items():
-                found.setdefault(tag, []).extend([seqs] if isinstance(seqs, int) else seqs)
+            first_seq = stretch.first_seq
+            for tag, places in stretch.places.items():
+                each = (places,) if isinstance(places, int) else places
+                found.setdefault(tag, []).extend([first_seq + place for place in each])
         return found
 
     def sort(self) -> None:
@@ -141,8 +154,8 @@ class TagIndex:
             if number is None or (number + 1) * STRETCH_RECORDS > below:
                 return
             if self._stretches.pop(number) is self._stretch:
-                self._first, self._last = 0, -1
+                self._first = _NOWHERE
 
     def __len__(self) -> int:
         """Tags, those of each stretch by itself."""
-        return sum(len(stretch.seqs) for stretch in self._stretches.values())
+        return sum(len(stretch.places) for stretch in self._stretches.values())
