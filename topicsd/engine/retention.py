@@ -157,7 +157,8 @@ def _last_over_bytes(topic: Topic, over: int) -> int:
             seq = run.next_seq
             continue
         while (seq := run.next_live(seq)) < run.next_seq:
-            over -= run.lengths[seq - run.first_seq]
+            (size,) = run.lengths_of(seq, seq)
+            over -= size
             if over <= 0:
                 return seq
             seq += 1
@@ -168,8 +169,11 @@ def _drop_front(topic: Topic, last: int) -> int:
     """Take out every live record up to `last`; the highest of them, 0 when there was none."""
     last = min(last, topic.head)
     end = topic.run_of(last)
-    if end is not None and max(topic.earliest_seq, end.first_seq) <= last < end.next_seq - 1:
-        end.lengths  # noqa: B018  Its index may be damaged: that is to be known before anything is changed.
+    if isinstance(end, SealedRun) and last < end.next_seq - 1:
+        first = max(topic.earliest_seq, end.first_seq)
+        if first <= last:
+            # Its index may be damaged: that is to be known before anything is changed.
+            end.lengths_of(first, last)
     highest = 0
     for run in topic.runs:
         if run.first_seq > last:

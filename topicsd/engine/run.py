@@ -42,6 +42,10 @@ class Run:
         """Of the frames, by the place in the run."""
         raise NotImplementedError
 
+    def lengths_of(self, first: int, last: int) -> array[int]:
+        """Of the frames from `first` to `last`."""
+        return self.lengths[first - self.first_seq : last + 1 - self.first_seq]
+
     @property
     def stamps(self) -> Sequence[int]:
         raise NotImplementedError
@@ -93,7 +97,7 @@ class Run:
     def live_totals(self, first: int, last: int) -> tuple[int, int]:
         """How many live records from `first` to `last`, and their bytes."""
         low, high = first - self.first_seq, last - self.first_seq + 1
-        lengths: array[int] = self.lengths[low:high]
+        lengths = self.lengths_of(first, last)
         if self.dead is None or not any(dead := self.dead[low:high]):
             return high - low, sum(lengths)
         live = [length for length, is_dead in zip(lengths, dead, strict=True) if not is_dead]
@@ -105,5 +109,6 @@ class Run:
             self.dead = bytearray(self.next_seq - self.first_seq)
         at = seq - self.first_seq
         assert not self.dead[at]
+        (size,) = self.lengths_of(seq, seq)
         self.dead[at] = 1
-        return self.lengths[at]
+        return size

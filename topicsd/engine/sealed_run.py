@@ -2,8 +2,9 @@
 
 It costs memory a segment and not a record, but for `dead` once something in the middle of it was deleted.
 What counts records and bytes exactly needs the index: caps and deletes that end within the segment, and
-age. That one is read when it is asked for, on the loop: once for a segment that the front of a topic moves
-through.
+age. That one is read when it is asked for, on the loop. What the front of a topic moves through is kept some
+records ahead, so that of very many topics under a cap, whose indexes are more than are kept, not each write
+reads one.
 
 Must not know: how files are laid out, what a tier is.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from topicsd.engine.run import Run, Source
 from topicsd.segment.entry import DATA, SegmentDamage, SegmentEntry, SegmentName
@@ -21,10 +22,25 @@ from topicsd.segment.index_file import SegmentIndex
 if TYPE_CHECKING:
     from topicsd.segment.reader import SegmentReader
 
+# A kilobyte and a half; to read an index of ten thousand costs as much as a hundred writes.
+NEAR_RECORDS = 128
+
+
+class _Near(NamedTuple):
+    """Columns of the index, of some records from `first_seq` on."""
+
+    first_seq: int
+    lengths: array[int]
+    stamps: array[int]
+
+
+_NOTHING_NEAR = _Near(0, array("I"), array("Q"))
+
 
 class SealedRun(Run):
     __slots__ = (
         "_front",
+        "_near",
         "_next_seq",
         "_reader",
         "dead_count",
@@ -43,6 +59,7 @@ class SealedRun(Run):
         self._next_seq = entry.first_seq + entry.count
         self._front = (entry.first_seq, entry.first_ts)
         """A seq and its stamp: the first live one at the last look."""
+        self._near = _NOTHING_NEAR
         self.name = name
         self.entry = entry
         self.dead = dead
@@ -68,6 +85,21 @@ class SealedRun(Run):
     def lengths(self) -> array[int]:
         return self.index.lengths
 
+    def lengths_of(self, first: int, last: int) -> array[int]:
+        near = self._near
+        if first < near.first_seq or last - near.first_seq >= len(near.lengths):
+            if last - first >= NEAR_RECORDS:
+                return super().lengths_of(first, last)
+            near = self._look_at(self.index, first)
+        return near.lengths[first - near.first_seq : last + 1 - near.first_seq]
+
+    def _look_at(self, index: SegmentIndex, seq: int) -> _Near:
+        """Have what is near to this seq at hand."""
+        at = seq - self.first_seq
+        upto = at + NEAR_RECORDS
+        self._near = _Near(seq, index.lengths[at:upto], index.stamps[at:upto])
+        return self._near
+
     @property
     def stamps(self) -> array[int]:
         return self.index.stamps
@@ -90,12 +122,19 @@ class SealedRun(Run):
         seq, stamp = self._front
         if ts <= stamp:
             return self.first_seq
-        stamps = self.stamps
-        found = bisect_left(stamps, ts, seq - self.first_seq)
-        # Where the last ones are dead and were left out by a rewrite, their stamps are those of live ones.
-        if found < len(stamps):
-            self._front = (self.first_seq + found, stamps[found])
-        return self.first_seq + found
+        near = self._near
+        if not near.first_seq <= seq < near.first_seq + len(near.stamps) or near.stamps[-1] < ts:
+            index = self.index
+            found = self.first_seq + bisect_left(index.stamps, ts, seq - self.first_seq)
+            # Where a rewrite left out the last ones, their stamps are those of live ones.
+            if found == self._next_seq:
+                return found
+            # Those that are too old are counted next.
+            seq = seq if found < seq + NEAR_RECORDS else found
+            near = self._look_at(index, seq)
+        at = bisect_left(near.stamps, ts, seq - near.first_seq)
+        self._front = (near.first_seq + at, near.stamps[at])
+        return near.first_seq + at
 
     def first_not_older_of_all(self, ts: int) -> int:
         """The same where the front of the topic does not go with it, and one may ask for an earlier time."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.harness.one_shard import OneShard, record
-from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.sealed_run import NEAR_RECORDS, SealedRun
+from topicsd.segment.entry import SegmentEntry, SegmentName
+from topicsd.segment.index_file import SegmentIndex
 
 NEVER_MS = 1 << 40
 
@@ -60,3 +64,32 @@ def test_tags_are_found_below_a_seq_and_not_in_a_segment_without_them() -> None:
     one.checkpoint()
     plain = one.topic("plain").runs[0]
     assert plain.find_tag(b"tag", True, 9) == []
+
+
+@pytest.mark.parametrize("by", ["cap_records", "cap_bytes", "ttl_ms"])
+def test_a_front_that_moves_record_by_record_seldom_reads_an_index_that_is_not_kept(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = OneShard(checkpoint_interval_ms=NEVER_MS, segment_max_events=300)
+    one.append("t", 10)
+    size = one.state("t").bytes
+    one.put("t", **{by: {"cap_records": 600, "cap_bytes": 600 * size, "ttl_ms": 599}[by]})
+    for _ in range(599):
+        one.clock.advance(1)
+        one.append("t", 10)
+    one.checkpoint()
+    reader, loaded = one.shard.state.segments, []
+    load = reader.load_index
+
+    def load_index(name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
+        loaded.append(name)
+        return load(name, entry)
+
+    monkeypatch.setattr(reader, "cached_index", lambda name: None)
+    monkeypatch.setattr(reader, "load_index", load_index)
+    for number in range(450):
+        one.clock.advance(1)
+        one.append("t", 10)
+        assert (one.state("t").count, one.state("t").bytes) == (600, 600 * size)
+        assert one.state("t").earliest_seq == number + 2
+    assert 1 < len(loaded) <= 2 * (450 // NEAR_RECORDS + 2)
