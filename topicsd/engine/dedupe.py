@@ -4,6 +4,9 @@ Keys and records are known by digests of 16 bytes. They are kept by *generations
 so that forgetting is dropping a whole generation and costs nothing a key; a key's own time says exactly
 when its window ends. What is full refuses: a key is never forgotten early.
 
+A generation may have a million keys. A table of that size takes tens of milliseconds to grow, and as many to
+be freed: so it is many small ones, of which two are freed with each write to come.
+
 The window counts from the first use. A key whose first write is on its way is not here but with that write.
 
 Pure: takes `now`, knows no clock. Must not know: frames, files, answers.
@@ -13,7 +16,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from itertools import count
 from typing import NamedTuple
 
 import xxhash
@@ -22,6 +24,8 @@ DIGEST_BYTES = 16
 GENERATIONS = 10
 # What one step of `columns` gives: about half a megabyte, well under a millisecond.
 KEYS_A_STEP = 8192
+# By the first byte of a digest.
+PARTS = 256
 
 
 class KeyedWrite(NamedTuple):
@@ -45,7 +49,7 @@ class Generation:
     def __init__(self, ends_ms: int) -> None:
         self.ends_ms = ends_ms
         """First uses from here on go to the next generation."""
-        self.places: dict[bytes, int] = {}
+        self.places: list[dict[bytes, int]] = [{} for _ in range(PARTS)]
         self.digests = bytearray()
         self.records = bytearray()
         self.first_seqs = array("Q")
@@ -53,7 +57,7 @@ class Generation:
         self.used_ms = array("Q")
 
     def add(self, key: bytes, write: KeyedWrite, used_ms: int) -> None:
-        self.places[key] = len(self.counts)
+        self.places[key[0]][key] = len(self.counts)
         self.digests += key
         self.records += write.records
         self.first_seqs.append(write.first_seq)
@@ -85,14 +89,17 @@ class Dedupe:
         self._windows: dict[tuple[int, bool], dict[int, Generation]] = {}
         """By window and by whether it outlives the process, then by the tenth of the window. Not a queue:
         clocks step, and topics are not of one time."""
+        self._leaving: list[object] = []
+        """Parts of generations that are forgotten."""
         self.count = 0
 
     def find(self, key: bytes, windows_ms: tuple[int, ...], now_ms: int) -> KeyedWrite | None:
         """The write that used the key within the topic's window: the first of those that it has had."""
+        part = key[0]
         for window_ms in windows_ms:
             for survives in (True, False):
                 for generation in reversed(self._windows.get((window_ms, survives), {}).values()):
-                    place = generation.places.get(key)
+                    place = generation.places[part].get(key)
                     if place is not None and now_ms - generation.used_ms[place] <= windows_ms[0]:
                         return generation.write_at(place)
         return None
@@ -110,7 +117,7 @@ class Dedupe:
         generation = generations.get(number)
         if generation is None:
             generation = generations[number] = Generation((number + 1) * tenth_ms)
-        if key not in generation.places:  # A replay may come to what the snapshot has.
+        if key not in generation.places[key[0]]:  # A replay may come to what the snapshot has.
             generation.add(key, write, used_ms)
             self.count += 1
 
@@ -147,14 +154,21 @@ class Dedupe:
         generation.first_seqs.frombytes(columns.first_seqs)
         generation.counts.frombytes(columns.counts)
         generation.used_ms.frombytes(columns.used_ms)
-        keys = (digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
-        generation.places.update(zip(keys, count(first_place), strict=False))
+        places = generation.places
+        for place, at in enumerate(range(0, len(digests), DIGEST_BYTES), first_place):
+            key = digests[at : at + DIGEST_BYTES]
+            places[key[0]][key] = place
         self.count += len(generation.counts) - first_place
 
     def _forget(self, now_ms: int) -> None:
+        # No more than two come for each write that there was.
+        del self._leaving[-2:]
         for (window_ms, survives), generations in list(self._windows.items()):
             # The youngest key of a generation was used before its end.
             for number in [number for number, one in generations.items() if now_ms - one.ends_ms > window_ms]:
-                self.count -= len(generations.pop(number).counts)
+                generation = generations.pop(number)
+                self.count -= len(generation.counts)
+                self._leaving += filter(None, generation.places)
+                self._leaving.append((generation.digests, generation.records, generation.first_seqs))
             if not generations:
                 del self._windows[window_ms, survives]

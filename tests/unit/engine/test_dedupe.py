@@ -2,7 +2,15 @@ from __future__ import annotations
 
 from random import Random
 
-from topicsd.engine.dedupe import DIGEST_BYTES, GENERATIONS, KEYS_A_STEP, Dedupe, KeyedWrite, key_digest
+from topicsd.engine.dedupe import (
+    DIGEST_BYTES,
+    GENERATIONS,
+    KEYS_A_STEP,
+    PARTS,
+    Dedupe,
+    KeyedWrite,
+    key_digest,
+)
 
 WINDOW = 10_000
 
@@ -206,3 +214,24 @@ def test_keys_that_come_between_two_parts_are_in_a_later_one() -> None:
         again.add_columns(part, 1000)
     assert again.count == dedupe.count
     assert again.find(key(10**6), (WINDOW,), 1000) == write(3)
+
+
+def test_what_is_forgotten_goes_in_small_parts_and_all_of_it() -> None:
+    dedupe = Dedupe(0)
+    for number in range(2000):
+        dedupe.add(key(number), write(number), WINDOW, 1)
+    assert dedupe.has_room(3 * WINDOW, 0)
+    assert dedupe.count == 0
+    assert 100 < len(dedupe._leaving) <= PARTS + 1
+    for number in range(PARTS):
+        dedupe.has_room(3 * WINDOW, 0)
+        dedupe.add(key(number), write(number), WINDOW, 3 * WINDOW)
+    assert not dedupe._leaving
+
+
+def test_nothing_gathers_where_writes_are_few() -> None:
+    dedupe = Dedupe(0)
+    for number in range(100):
+        dedupe.has_room(number * WINDOW, 0)
+        dedupe.add(key(number), write(number), WINDOW, number * WINDOW)
+    assert len(dedupe._leaving) < 4
