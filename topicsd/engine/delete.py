@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from shared.errors import BATCH_TOO_LARGE, CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
 from topicsd.engine.requests import Deleted, DeleteRequest, Reply
-from topicsd.engine.retention import delete_each, delete_front
+from topicsd.engine.retention import delete_each, delete_found, delete_front
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
@@ -125,7 +125,7 @@ def apply_delete(topic: Topic, control: Delete, found: Found) -> int:
     if control.tag is None:
         return delete_front(topic, control.below - 1)
     tag = control.tag.encode()
-    return delete_each(topic, (seq for run in topic.runs for seq in _matches(run, tag, control, found)))
+    return delete_found(topic, ((run, _matches(run, tag, control, found)) for run in topic.runs))
 
 
 def _matches(run: Run, tag: bytes, control: Delete, found: Found) -> list[int]:

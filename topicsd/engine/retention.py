@@ -124,6 +124,29 @@ def delete_each(topic: Topic, seqs: Iterable[int]) -> int:
     return count
 
 
+def delete_found(topic: Topic, found: Iterable[tuple[Run, list[int]]]) -> int:
+    """The same for what was found with the runs of the topic, however much that is."""
+    earliest, queue = topic.earliest_seq, topic.queue
+    count = 0
+    elsewhere: list[int] = []
+    try:
+        for run, seqs in found:
+            taken, size = run.mark_all_dead(seqs, max(earliest, run.first_seq))
+            topic.add_live(-len(taken), -size)
+            count += len(taken)
+            if queue is not None:
+                for seq in taken:
+                    queue.gone(seq)
+            # The tags of an active segment know those of what a checkpoint is copying behind it.
+            low, high = run.first_seq, run.next_seq
+            elsewhere += [seq for seq in seqs if not low <= seq < high]
+    finally:
+        # What came before a segment that cannot be read is out.
+        if count and topic.next_live(earliest) != earliest:
+            move_earliest(topic, earliest)
+    return count + delete_each(topic, elsewhere)
+
+
 def nth_live(topic: Topic, count: int) -> int:
     """The seq of the n-th live record from the front."""
     seq = topic.earliest_seq

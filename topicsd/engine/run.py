@@ -10,7 +10,7 @@ Must not know: why a record is gone.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 
@@ -112,3 +112,18 @@ class Run:
         (size,) = self.lengths_of(seq, seq)
         self.dead[at] = 1
         return size
+
+    def mark_all_dead(self, seqs: Iterable[int], first: int) -> tuple[list[int], int]:
+        """Take out those of these records, each named once, that are alive and not in front of `first`: which
+        they are, and their bytes. A quarter of the work of taking out one by one."""
+        base, end = self.first_seq, self.next_seq
+        dead = bytearray(end - base) if self.dead is None else self.dead
+        taken = [seq for seq in seqs if first <= seq < end and not dead[seq - base]]
+        if not taken:
+            return taken, 0
+        lengths = self.lengths
+        size = sum([lengths[seq - base] for seq in taken])
+        self.dead = dead
+        for seq in taken:
+            dead[seq - base] = 1
+        return taken, size

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from topicsd.engine.run import Run, Source
@@ -157,6 +158,13 @@ class SealedRun(Run):
         self.live_count -= 1
         self.live_bytes -= size
         return size
+
+    def mark_all_dead(self, seqs: Iterable[int], first: int) -> tuple[list[int], int]:
+        taken, size = super().mark_all_dead(seqs, first)
+        self.dead_count += len(taken)
+        self.live_count -= len(taken)
+        self.live_bytes -= size
+        return taken, size
 
     def all_tags(self) -> dict[bytes, list[int]]:
         """The seqs of each tag, also of records that are dead."""
