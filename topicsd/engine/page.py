@@ -26,7 +26,6 @@ from topicsd.wal.frame import (
     CHECKSUM_BYTES,
     FLAG_DURABLE,
     FLAG_TAG,
-    FRAME_LEN_MIN,
     LEN_BYTES,
     FrameDamage,
     FrameType,
@@ -38,11 +37,13 @@ from topicsd.wal.frame import (
 
 PAGE_RECORDS = 64
 
-# The header behind its length, with type and flags as one number and the lengths of node and tag as another:
-# each field that is taken apart costs, for a million records a second.
-_HEAD = struct.Struct("<HQQQII")
+# The header behind its length, with type, flags and topic as one field, and the lengths of node and tag as
+# one number: each field that is taken apart costs, for a million records a second. The length of the data is
+# left out: a body that its checksum fits is as it was written.
+_HEAD = struct.Struct("<10sQQI4x")
 _TAG_AT = _HEAD.size
 _unpack_head = _HEAD.unpack_from
+_pack_kind = struct.Struct("<BBQ").pack
 _LAYOUTS_MAX = 4096
 
 
@@ -58,10 +59,11 @@ class _Layouts(dict[int, Callable[[bytes, int], tuple[Any, ...]]]):
 
 
 _UNPACK = _Layouts()
-_BARE = int(FrameType.APPEND)
-_TAGGED = _BARE | FLAG_TAG << 8
-_NOT_DURABLE = ~(FLAG_DURABLE << 8)
+_APPEND = int(FrameType.APPEND)
+_PLAIN_FLAGS = (0, FLAG_TAG, FLAG_DURABLE, FLAG_TAG | FLAG_DURABLE)
 _encode = msgspec.json.Encoder().encode
+# What JSON has otherwise within a text.
+_ESCAPED = bytes([*range(0x20), *b'"\\'])
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -142,39 +144,49 @@ class Page:
         if stretch.first_seq > self.next_seq:
             self.skip(stretch.first_seq - 1)
         parts: list[bytes] = []
+        tags: list[bytes] = []
+        with_tag = variant.with_tag
         frames, seq = stretch.data, stretch.first_seq - 1
-        last_ts, stamp = -1, b""
+        plain_kinds = [_pack_kind(_APPEND, flags, topic_id) for flags in _PLAIN_FLAGS]
+        last_kind, last_ts, stamp = b"", -1, b""
         for at, length in zip(stretch.starts, stretch.lengths, strict=True):
             seq += 1
             try:
                 frame_len, body, checksum = _UNPACK[length](frames, at)
-                kind, frame_topic, frame_seq, ts, sizes, data_len = _unpack_head(body)
+                kind, frame_seq, ts, sizes = _unpack_head(body)
             except struct.error:  # It is not there any more, or the bytes are over.
                 parts.append(self._render_other(topic_id, frames, seq, at, length, variant))
                 continue
-            # Of a record that has no node, whose length is in the lower half.
-            tag_len = sizes >> 16
             if (
                 checksum != xxh3(body)
                 or frame_seq != seq
-                or kind & _NOT_DURABLE != (_TAGGED if tag_len else _BARE)
-                or frame_topic != topic_id
-                or not frame_len == length - LEN_BYTES == FRAME_LEN_MIN + tag_len + data_len
+                or (kind != last_kind and kind not in plain_kinds)
+                or frame_len != length - LEN_BYTES
             ):
                 parts.append(self._render_other(topic_id, frames, seq, at, length, variant))
                 continue
+            last_kind = kind
             if ts != last_ts:
                 # The records of one request have one.
                 last_ts, stamp = ts, b',"$ts":%d' % ts
-            if not tag_len:
+            if not sizes:
                 parts.append(b'{"$seq":%d%b,"data":%b},' % (seq, stamp, body[_TAG_AT:]))
                 continue
-            data_at = _TAG_AT + tag_len
-            if variant.with_tag:
-                tag = _encode(body[_TAG_AT:data_at].decode())
-                parts.append(b'{"$seq":%d%b,"$tag":%b,"data":%b},' % (seq, stamp, tag, body[data_at:]))
+            # It has no node, whose length is in the lower half.
+            data_at = _TAG_AT + (sizes >> 16)
+            if with_tag:
+                tag = body[_TAG_AT:data_at]
+                tags.append(tag)
+                parts.append(b'{"$seq":%d%b,"$tag":"%b","data":%b},' % (seq, stamp, tag, body[data_at:]))
             else:
                 parts.append(b'{"$seq":%d%b,"data":%b},' % (seq, stamp, body[data_at:]))
+        if tags and (joined := b"".join(tags)) != joined.translate(None, _ESCAPED):
+            parts = [
+                self._render_other(topic_id, frames, seq, at, length, variant)
+                for seq, (at, length) in enumerate(
+                    zip(stretch.starts, stretch.lengths, strict=True), stretch.first_seq
+                )
+            ]
         ends = accumulate(map(len, parts), initial=len(self.text))
         next(ends)
         self.ends.extend(ends)
