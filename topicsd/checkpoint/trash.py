@@ -124,9 +124,11 @@ def purge(
         if parsed is None or not (short_of_space or is_due(parsed[0], now_ms, grace_ms)):
             continue
         path = os.path.join(paths.trash, name)
-        size = fs.stat(path).size
-        fs.unlink(path)
-        freed += size
+        # Another thread may be at it as well.
+        with suppress(FileNotFoundError):
+            size = fs.stat(path).size
+            fs.unlink(path)
+            freed += size
         files_max -= 1
         if files_max == 0:
             break

@@ -1,8 +1,9 @@
 """When a checkpoint runs, and what goes when one is done.
 
 It runs when the log has gone on to another file, when a while has passed in which something was written,
-and at a clean stop. One at a time; a failed one is tried again after a pause, and the log keeps everything
-meanwhile.
+and at a clean stop. What is no more part of the data goes when no snapshot names it that is kept: for that
+another one runs after a while, also where nothing was written. One at a time; a failed one is tried again
+after a pause, and the log keeps everything meanwhile.
 
 Must not know: how a snapshot is made (`checkpoint_job.py`).
 """
@@ -86,6 +87,8 @@ class Checkpointer:
         self._retry_is_set = False
         self._short_of_space = False
         self._room_at = 0.0
+        if self._leaving:
+            self._wait()
 
     def tick(self) -> None:
         """Asked at each background sync of the log."""
@@ -96,10 +99,14 @@ class Checkpointer:
             return
         if self._file and place.file != self._file:
             self.start()
-        elif not self._timer_is_set:
+        else:
+            self._wait()
+        self._file = self._file or place.file
+
+    def _wait(self) -> None:
+        if not self._timer_is_set:
             self._timer_is_set = True
             self._loop.call_later(self._interval_seconds, self._interval_is_over)
-        self._file = self._file or place.file
 
     def _make_room(self) -> None:
         """Writes are refused for want of space: what stays for readers only gives way, and then the log."""
@@ -118,7 +125,8 @@ class Checkpointer:
         self._start_if_due()
 
     def _start_if_due(self) -> None:
-        if self._shard.log.failed is None and not self.is_running and self._has_work:
+        is_due = self._has_work or self._leaving
+        if is_due and not self.is_running and self._shard.log.failed is None:
             self.start()
 
     def start(self, done: Callable[[Exception | None], object] = lambda outcome: None) -> None:
@@ -141,6 +149,8 @@ class Checkpointer:
             logger.error("a checkpoint failed; the log keeps what it would have written: %s", outcome)
             self._short_of_space = isinstance(outcome, OSError) and outcome.errno in NO_SPACE
             self._try_later()
+        elif self._leaving:
+            self._wait()
 
     def _try_later(self) -> None:
         """Once, however many failed in the meantime: what is tried when space is short fails too."""
@@ -159,7 +169,7 @@ class Checkpointer:
 
     def _run(self) -> Job[None]:
         if self._short_of_space:
-            yield from self._purge()
+            yield from self.purge()
         frames = self._shard.log.frame_count
         place = self._shard.log.place
         self._file = 0 if place is None else place.file
@@ -173,7 +183,7 @@ class Checkpointer:
         self._short_of_space = False
         if self._starts:
             yield from self._drop()
-            yield from self._purge()
+            yield from self.purge()
 
     def _written(self, written: Written) -> None:
         self._starts[written.number] = written.start
@@ -214,7 +224,8 @@ class Checkpointer:
         files = [os.path.join(paths.root, name.key(suffix)) for suffix in suffixes]
         move_to_trash(self._files.fs, paths, files, self._shard.clock.now_ms())
 
-    def _purge(self) -> Job[None]:
+    def purge(self) -> Job[None]:
+        """What is in the trash for long enough goes; also asked for between two checkpoints."""
         fs, paths = self._files.fs, self._files.paths
         grace_ms = self._shard.settings.reader_grace_ms
         held = yield partial(readers_held, fs, paths)

@@ -55,6 +55,8 @@ class Checkpoints(Protocol):
 
     def start(self) -> None: ...
 
+    def purge(self) -> Job[None]: ...
+
 
 class Pacer:
     """So many bytes a second, until it is stopped."""
@@ -114,6 +116,8 @@ class Upkeep:
 
     def _round(self) -> Job[None]:
         yield from self._expire()
+        # Its time comes also where nothing is written.
+        yield from self._checkpoints.purge()
         has_changed = False
         for topics in self._turns():
             for topic in topics:

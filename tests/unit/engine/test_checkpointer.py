@@ -92,6 +92,25 @@ def test_a_segment_in_which_nothing_is_alive_goes_with_the_last_snapshot_that_na
     assert segments(one) == ["4", "7"]
 
 
+@pytest.mark.parametrize("end", [None, "kill", "restart"])
+def test_what_is_still_to_go_goes_also_where_nothing_is_written(end: str | None) -> None:
+    one = shard(checkpoint_interval_ms=1000, reader_grace_ms=90_000)
+    one.append("t", *range(7))
+    one.pass_time(1500)
+    one.delete("t", before_seq=4)
+    one.pass_time(1500)
+    assert segments(one) == ["1", "4", "7"]
+    if end is not None:
+        getattr(one, end)()
+    one.pass_time(2500)
+    assert segments(one) == ["4", "7"]
+    assert one.disk.list_dir(PATHS.trash)
+    count = one.shard.checkpoints.count
+    one.pass_time(180_000)
+    assert not one.disk.list_dir(PATHS.trash)
+    assert one.shard.checkpoints.count == count
+
+
 def test_a_start_knows_what_is_still_to_go() -> None:
     one = shard()
     one.append("t", *range(7))
