@@ -85,6 +85,8 @@ class Call(msgspec.Struct, eq=False):
     """Only the head of the answer is wanted."""
     item: str = ""
     """What of the topic is meant, where the path has a second name."""
+    prefixes: tuple[str, ...] = ()
+    """Of the names that the key of the request is for; none are all."""
 
     def send(self, body: bytes, status: int = 200) -> None:
         self.send_parts([body], len(body), status)

@@ -127,7 +127,7 @@ class Dispatch:
                     refusal = found
                 else:
                     key = found
-                    refusal = None if key is None or route.is_stream else self._enter(key, call)
+                    refusal = None if key is None else self._bind(key, call, is_counted=not route.is_stream)
                 if refusal is not None:
                     call.refuse(refusal)
                     return
@@ -161,7 +161,7 @@ class Dispatch:
 
     def start_with_key(self, key: Key | None, operation: str, call: Call) -> None:
         """An operation on a topic, for which the key that its connection was opened with was found to do."""
-        refusal = None if key is None else self._enter(key, call)
+        refusal = None if key is None else self._bind(key, call, is_counted=True)
         if refusal is None:
             self.ask_owner(operation, call)
         else:
@@ -193,9 +193,10 @@ class Dispatch:
                 return self.keys.check_token(token, route.scopes, match.bound_name)
         return self.keys.check(fields.authorization, route.scopes, match.bound_name)
 
-    def _enter(self, key: Key, call: Call) -> Refusal | None:
-        """Count the request among those of its key, until it is answered."""
-        if not self._in_flight.bound:
+    def _bind(self, key: Key, call: Call, is_counted: bool) -> Refusal | None:
+        """Have the call go by its key, and count it among those of the key until it is answered."""
+        call.prefixes = key.prefixes
+        if not (is_counted and self._in_flight.bound):
             return None
         leave = self._in_flight.enter(key)
         if isinstance(leave, Refusal):
@@ -223,7 +224,7 @@ class Dispatch:
         )
         started = self.handlers.monotonic()
         call = LinkCall(asked.name, asked.query, fields, asked.body, started, reply=reply, dispatch=self)
-        call.is_head, call.item = asked.is_head, asked.item
+        call.is_head, call.item, call.prefixes = asked.is_head, asked.item, asked.prefixes
         self._link_calls.add(call)
         reply.hurry = call.hurry_now
         try:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import msgspec
 
 from shared.auth import Key
-from shared.errors import FORBIDDEN, INVALID_REQUEST, Refusal
+from shared.errors import INVALID_REQUEST, Refusal
 from shared.forward_rule import ForwardRule
 from shared.names import refuse_forward_name, refuse_topic_name
 from topicsd.http.bodies import Beginning, Guarantee, decode_control_body, refuse_nul_in
+from topicsd.http.bound_names import other_name
 from topicsd.http.large_bodies import control_look
 from topicsd.http.tag_match import parse_match
 
@@ -84,6 +85,5 @@ def _tags(match: str | list[str] | None, bytes_max: int) -> list[str] | Refusal 
 def _refuse_key(key: Key | None, asked: ForwardBody) -> Refusal | None:
     for field, name in (("source", asked.source), ("dest", asked.dest)):
         if key is not None and not key.allows_name(name):
-            message = f'{field}: the key is not for the name "{name}"'
-            return Refusal(FORBIDDEN, message, {"field": field, "topic": name})
+            return other_name(field, name)
     return None

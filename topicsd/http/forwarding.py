@@ -98,7 +98,7 @@ class Forwarder:
             fields.accept,
             fields.idempotency_key,
             call.body,
-            () if key is None else key.prefixes,
+            call.prefixes,
             0,
             "" if key is None else key.id,
             fields.last_event_id,

@@ -29,6 +29,7 @@ from topicsd.engine.seek import seek
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
 from topicsd.http.bodies import decode_append, decode_delete, decode_patch, delete_request, refuse_media_type
+from topicsd.http.bound_names import refuse_dead_letter
 from topicsd.http.call import Call, reply_of
 from topicsd.http.caps import Caps
 from topicsd.http.cursor_handlers import CursorHandlers
@@ -125,6 +126,8 @@ class Handlers:
                 return
             with_seqs = asked
         request = decode_append(call.body, self.settings)
+        if not isinstance(request, Refusal) and request.config is not None:
+            request = refuse_dead_letter(call.prefixes, request.config) or request
         if isinstance(request, Refusal):
             call.refuse(request)
             return
@@ -200,7 +203,10 @@ class Handlers:
         return topic is None or topic.config.idempotency_window_ms > asked_ms
 
     def _put_topic(self, call: Call) -> None:
-        patch = decode_patch(call.body)
+        decoded = decode_patch(call.body)
+        if not isinstance(decoded, Refusal):
+            decoded = refuse_dead_letter(call.prefixes, decoded) or decoded
+        patch = decoded
         if isinstance(patch, Refusal):
             call.refuse(patch)
             return

@@ -21,6 +21,7 @@ from typing import Final
 
 from shared.errors import (
     CORRUPT_SEGMENT,
+    FORBIDDEN,
     STATUS,
     THROTTLED,
     TOPIC_EXISTS_INCOMPATIBLE,
@@ -34,6 +35,7 @@ from topicsd.engine.seek import seek
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
+from topicsd.http.bound_names import is_within
 from topicsd.http.call import Call, reply_of
 from topicsd.http.moving import Ask, Moving, Told
 from topicsd.http.redrive_body import Wanted, decode_redrive
@@ -200,6 +202,9 @@ class _Redrive:
         origin = None if record is None else take_off_stamp(bytes(record.meta))
         if origin is None or record is None:
             self._stayed[CORRUPT_SEGMENT if record is None else NO_ORIGIN] += 1
+        elif not is_within(self._call.prefixes, origin.queue):
+            # Anybody who may write here can have put the name there.
+            self._stayed[FORBIDDEN] += 1
         elif self._wanted.is_dry:
             self._queues[origin.queue] += 1
         else:

@@ -11,7 +11,7 @@ import msgspec
 
 from shared.auth import Key
 from shared.config import Settings
-from shared.errors import FORBIDDEN, INVALID_REQUEST, Refusal
+from shared.errors import INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from shared.names import refuse_topic_name
 from shared.watch_request import WatchRequest
@@ -22,6 +22,7 @@ from topicsd.http.bodies import (
     refuse_number,
     refuse_seek,
 )
+from topicsd.http.bound_names import other_name
 from topicsd.http.large_bodies import control_look
 from topicsd.http.stream_options import Place, StreamOptions
 
@@ -61,8 +62,7 @@ def decode_watch(
         topics = {name: one for name, one in topics.items() if key.allows_name(name)}
         if len(topics) < len(asked.topics) and not (is_lenient and topics):
             name = next(name for name in asked.topics if name not in topics)
-            message = f'topics: the key is not for the name "{name}"'
-            return Refusal(FORBIDDEN, message, {"field": "topics", "topic": name})
+            return other_name("topics", name)
     return WatchRequest(
         names=list(topics),
         from_seqs=[one.begin for one in topics.values()],

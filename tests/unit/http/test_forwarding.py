@@ -151,7 +151,9 @@ class Peer:
         self._lane = lane
 
     def ask(self, operation: str, body: bytes, key: str = "", asked_ms: int = 0, name: str = HOME) -> None:
-        asked = Forwarded(operation, name, "", "application/json", "", key, body, (), asked_ms)
+        self.forward(Forwarded(operation, name, "", "application/json", "", key, body, (), asked_ms))
+
+    def forward(self, asked: Forwarded) -> None:
         self.receive(LinkKind.REQUEST, encode_forwarded(asked))
 
     def receive(self, kind: LinkKind, payload: bytes) -> None:
@@ -181,6 +183,20 @@ def test_a_write_that_is_asked_again_is_done_once(peer: Peer) -> None:
     assert again is not None
     assert (first[2]["first_seq"], first[2]["deduped"]) == (2, False)
     assert (again[0], again[2]["first_seq"], again[2]["deduped"]) == (200, 2, True)
+
+
+def test_the_prefixes_of_a_key_bind_what_is_in_a_body_at_the_owner_too(peer: Peer) -> None:
+    keyed = OneLane(keys=f"key-of-an-owner::{AWAY}|orders.")
+    body = b'{"dead_letter":"private"}'
+    sent = request("PUT", f"/v0/topics/{AWAY}", body, "authorization: Bearer key-of-an-owner")
+    keyed.receive(sent)
+    asked = _asked(keyed)
+    assert asked.prefixes == (AWAY, "orders.")
+    asked.name = HOME
+    peer.forward(asked)
+    told = peer.answer()
+    assert told is not None
+    assert (told[0], told[2]["error"]["detail"]) == (403, {"field": "dead_letter", "topic": "private"})
 
 
 def test_a_key_whose_window_has_gone_by_protects_nothing_and_nothing_is_done(

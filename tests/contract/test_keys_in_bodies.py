@@ -1,0 +1,85 @@
+"""A key with prefixes is not for other names in a body either: what the server does later, it does for who
+asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness.any_client import AnyClient, connect
+from tests.harness.http_server import HttpServer
+from tests.harness.raw_client import Answer
+from tests.harness.ws_client import WsClient
+
+ALL = "key-that-may-do-everything"
+OWNER = "key-of-the-owner-of-orders"
+KEYS = f"{ALL},{OWNER}::orders."
+TOPICS = "/v0/topics"
+STAMPED = (
+    b'{"records":[{"data":1,"meta":{"$dead_letter_from":"%b","$dead_letter_deliveries":1,'
+    b'"$dead_letter_src_seq":1}}]}'
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    with HttpServer(tmp_path_factory.mktemp("data"), keys=KEYS) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: HttpServer, lane: str) -> Iterator[AnyClient]:
+    with connect(server.ports, lane) as one:
+        yield one
+
+
+def ask(client: AnyClient, method: str, rest: str, body: bytes | None = None, key: str = OWNER) -> Answer:
+    return client.ask(method, TOPICS + rest, body, f"authorization: Bearer {key}")
+
+
+def refused(answer: Answer) -> Any:
+    assert (answer.status, answer.code) == (403, "forbidden"), answer
+    return answer.json["error"]
+
+
+def test_a_dead_letter_topic_is_one_that_the_key_is_for(client: AnyClient, topic: str) -> None:
+    queue = f"/orders.{topic}"
+    error = refused(ask(client, "PUT", queue, b'{"type":"queue","dead_letter":"private"}'))
+    assert error["message"] == 'dead_letter: the key is not for the name "private"'
+    assert error["detail"] == {"field": "dead_letter", "topic": "private"}
+    assert ask(client, "GET", queue).status == 404
+    created = b'{"records":[{"data":1}],"config":{"type":"queue","dead_letter":"private"}}'
+    refused(ask(client, "POST", queue, created))
+    assert ask(client, "GET", queue).status == 404
+    assert ask(client, "PUT", queue, b'{"type":"queue","dead_letter":"orders.dead"}').status == 201
+
+
+def test_what_another_key_has_named_stays(client: AnyClient, topic: str) -> None:
+    queue = f"/orders.{topic}"
+    assert ask(client, "PUT", queue, b'{"type":"queue","dead_letter":"private"}', ALL).status == 201
+    answer = ask(client, "PUT", queue, b'{"lease_ms":1000}')
+    assert (answer.status, answer.json["config"]["dead_letter"]) == (200, "private")
+    assert ask(client, "PUT", queue, b'{"dead_letter":null}').status == 200
+
+
+def test_a_redrive_leaves_what_would_go_to_other_names(client: AnyClient, topic: str) -> None:
+    """A stamp may be of anybody who writes to the topic."""
+    dead, mine, other = f"/orders.{topic}.dead", f"orders.{topic}", f"private.{topic}"
+    for queue in (mine, other):
+        assert ask(client, "PUT", f"/{queue}", b'{"type":"queue"}', ALL).status == 201
+        assert ask(client, "POST", dead, STAMPED % queue.encode()).status in (200, 201)
+    for body in (b'{"dry_run":true}', b"{}"):
+        answer = ask(client, "POST", f"{dead}/redrive", body).json
+        assert (answer["queues"], answer["reasons"]) == ({mine: 1}, {"forbidden": 1})
+    assert ask(client, "GET", f"/{other}", None, ALL).json["count"] == 0
+    answer = ask(client, "POST", f"{dead}/redrive", b"{}", ALL).json
+    assert (answer["queues"], answer["reasons"]) == ({other: 1}, {})
+
+
+def test_a_publish_on_a_web_socket_is_bound_too(server: HttpServer) -> None:
+    with WsClient(server.ports["fast"], f"authorization: Bearer {OWNER}") as socket:
+        config = {"type": "queue", "dead_letter": "private"}
+        told = socket.ask("publish", topic="orders.ws", records=[{"data": 1}], config=config)
+        assert (told["type"], told["code"]) == ("error", "forbidden")

@@ -1,0 +1,33 @@
+"""Names within a body: a key that is for some names only is not for others there either.
+
+Must not know: keys, what a name is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.contract import TopicConfigPatch
+from shared.errors import FORBIDDEN, Refusal
+
+
+def is_within(prefixes: Sequence[str], name: str) -> bool:
+    """`prefixes` are those of the key; none are all names.
+
+    >>> is_within(("a.", "b."), "b.1"), is_within(("a.",), "b.1"), is_within((), "b.1")
+    (True, False, True)
+    """
+    return not prefixes or name.startswith(tuple(prefixes))
+
+
+def other_name(field: str, name: str) -> Refusal:
+    message = f'{field}: the key is not for the name "{name}"'
+    return Refusal(FORBIDDEN, message, {"field": field, "topic": name})
+
+
+def refuse_dead_letter(prefixes: Sequence[str], patch: TopicConfigPatch | None) -> Refusal | None:
+    """Where the server would write in the name of who names it. Who changes something else is not asked about
+    a name that stands there already."""
+    if not prefixes or patch is None or not isinstance(patch.dead_letter, str):
+        return None
+    return None if is_within(prefixes, patch.dead_letter) else other_name("dead_letter", patch.dead_letter)
