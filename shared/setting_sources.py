@@ -17,19 +17,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from shared.config import DECLARED, SettingProblem, Settings, broken_relations
+from shared.nearest_name import nearest_name
 from shared.setting import PREFIX, Declared, Value, accept_value, parse_value
 
 TEST_PREFIX: Final = "TOPICS_TEST_"
 CONFIG_VARIABLE: Final = "TOPICS_CONFIG"
 CONFIG_FLAG: Final = "--config"
 DEFAULT: Final = "default"
-
-# Below it `difflib` finds names that share a few letters and were not meant.
-NEAR: Final = 0.65
 
 BY_NAME: Final[dict[str, Declared]] = {field.name: field for field in DECLARED}
 BY_VARIABLE: Final[dict[str, Declared]] = {field.variable: field for field in DECLARED}
@@ -80,18 +77,6 @@ def load_settings(
         raise SettingsError(problems)
     origins = {name: gathered.origins.get(name, DEFAULT) for name in BY_NAME}
     return Resolved(settings, origins, gathered.sources, list(gathered.advice.values()))
-
-
-def nearest_name(wrong: str, names: Iterable[str], prefix: str = "") -> str | None:
-    """What was meant, if that can be guessed. What all names have, `prefix`, makes none of them nearer.
-
-    >>> names = ["TOPICS_PORT", "TOPICS_HOST"]
-    >>> nearest_name("TOPICS_PROT", names, "TOPICS_"), nearest_name("TOPICS_RETRIES", names, "TOPICS_")
-    ('TOPICS_PORT', None)
-    """
-    rests = [name.removeprefix(prefix) for name in names]
-    found = get_close_matches(wrong.removeprefix(prefix), rests, n=1, cutoff=NEAR)
-    return prefix + found[0] if found else None
 
 
 def _no_such(wrong: str, names: Iterable[str], prefix: str = "") -> str:

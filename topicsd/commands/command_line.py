@@ -15,8 +15,8 @@ import logging
 import os
 import sys
 
+from shared.nearest_name import nearest_name
 from shared.program_version import program_version
-from shared.setting_sources import nearest_name
 from topicsd.commands import doctor_dir, inspect_dir, serve, show_config, verify_dir
 from topicsd.commands.command import FINE, NOT_DONE, CommandError
 from topicsd.disk.layout import LAYOUT_FORMAT
