@@ -297,7 +297,7 @@ class _Supervisor:
         while True:
             state = self._control.ready()
             lines = [systemd.status(self._status(state))]
-            if not is_ready and not isinstance(state, Refusal):
+            if not isinstance(state, Refusal):
                 is_ready = True
                 lines.append(systemd.READY)
             if not is_ready or self._ending.is_set():

@@ -4,7 +4,8 @@ The protocol is small enough to be spoken by hand, which spares a dependency: da
 to the socket that NOTIFY_SOCKET names, and listening sockets from descriptor 3 on that LISTEN_FDS counts.
 
 Without systemd everything here does nothing, so nobody has to ask whether it is there. Telling systemd
-something never stops the server: what cannot be told is dropped, and the next beat tries again.
+something never stops the server, nor holds it up: what cannot be told at once is dropped, so what matters is
+told again and again.
 
 Must not know: the other modules of the front process, and when there is what to say.
 """
@@ -22,7 +23,6 @@ STOPPING: Final = "STOPPING=1"
 WATCHDOG: Final = "WATCHDOG=1"
 
 LISTEN_FDS_START: Final = 3
-NOTIFY_TIMEOUT_SECONDS: Final = 0.5
 
 Notify = Callable[[str], None]
 
@@ -62,24 +62,13 @@ def open_notify(environ: Mapping[str, str]) -> Notify:
     def notify(lines: str) -> None:
         # What is said is said seldom, so no socket is kept for it.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.settimeout(NOTIFY_TIMEOUT_SECONDS)
+            sender.setblocking(False)
             try:
                 sender.sendto(lines.encode(), address)
             except OSError as error:
                 logger.warning("systemd was not told %r: %s", lines, error)
 
     return notify
-
-
-def watchdog_seconds(environ: Mapping[str, str], pid: int | None = None) -> float | None:
-    """How often to send WATCHDOG: twice in the time that systemd grants. None when it asks for none."""
-    granted_us = environ.get("WATCHDOG_USEC", "")
-    meant = environ.get("WATCHDOG_PID", "")
-    if not granted_us.isdecimal() or int(granted_us) == 0:
-        return None
-    if meant and meant != str(os.getpid() if pid is None else pid):
-        return None
-    return int(granted_us) / 2_000_000
 
 
 def take_listen_sockets(environ: MutableMapping[str, str], pid: int | None = None) -> list[socket.socket]:
