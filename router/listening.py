@@ -89,7 +89,8 @@ def write_port_file(path: str, port: int) -> None:
 
 
 def remove_port_file(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    """Where that cannot be, a new one cannot be written either, and that is told."""
+    with contextlib.suppress(OSError):
         os.unlink(path)
 
 

@@ -144,8 +144,13 @@ class _Supervisor:
         else:
             self._acceptors.start()
         port = port_of(self._listeners.sockets)
-        if self._settings.port_file:
-            write_port_file(self._settings.port_file, port)
+        try:
+            if self._settings.port_file:
+                write_port_file(self._settings.port_file, port)
+        except OSError as error:
+            logger.error("the port file %s cannot be written: %s", self._settings.port_file, error.strerror)
+            await self._end()
+            return EXIT_CANNOT_RUN
         told = fields(
             address=addresses_of(self._listeners.sockets),
             port=port,
