@@ -89,9 +89,11 @@ class EventStream:
         if self._stream.is_clogged:
             # Also when all that is read stands before it, and nothing is held.
             self._lose_patience()
+            silence = 0.0
         elif silence >= seconds:
             self._write(sse_frames.heartbeat(self._clock.now_ms()))
             silence = 0.0
+        # A timer may be early by a hair, and then waits for that.
         self._timer = self._loop.call_later(max(0.001, seconds - silence), self._beat)
 
     # -- the end -------------------------------------------------------------------------------------------

@@ -330,3 +330,17 @@ def test_a_client_that_does_not_read_is_too_slow_also_when_nothing_more_is_there
     stage.pass_time(int((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
     assert stream.is_closed
     assert [event.data["code"] for event in stream.take()] == ["slow_consumer"]
+
+
+def test_a_client_that_does_not_read_costs_no_more_looks_than_one_that_does() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
+    stream.is_clogged = True
+    loop, looks = stage.home.loop, 0
+    until_ns = loop.next_timer_ns() + 10 * 10**9
+    while (due_ns := loop.next_timer_ns()) is not None and due_ns < until_ns:
+        loop.advance((due_ns - stage.clock.monotonic_ns()) / 1e6)
+        looks += 1
+        # Most are those of the log, which has a timer of its own.
+        assert looks < 1000, "it is looked at without a pause"
