@@ -1,8 +1,8 @@
 """Reading behind a cursor over HTTP, at once or as soon as there is something to deliver.
 
-A reader that finds nothing registers in the same turn of the loop, so nothing comes in between; it is called
-once, looks, and registers again. What is skipped on purpose while it waits moves its cursor and does not wake
-it.
+A reader that finds nothing follows the topic from there in the same turn of the loop, with a subscription as
+streams have one (`live/subscription.py`), until that finds something. So those who wait at one cursor are
+given one piece. What is skipped on purpose while it waits moves its cursor and ends nothing.
 
 Must not know: sockets.
 """
@@ -11,23 +11,24 @@ from __future__ import annotations
 
 from functools import partial
 
-import msgspec
-
 from shared.config import Settings
 from shared.errors import Refusal
 from shared.histogram import Histogram
 from shared.seek import Seek
-from topicsd.engine.fetch import WaitingRead, read_through
+from topicsd.engine.fetch import WaitingRead
 from topicsd.engine.fill_page import Unfetched
 from topicsd.engine.read import read
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 from topicsd.engine.seek import seek
 from topicsd.engine.shard_state import ShardState
-from topicsd.engine.topic import Topic
+from topicsd.engine.topic_admin import topic_not_found
 from topicsd.http.bodies import DiffBody, decode_diff
 from topicsd.http.call import Call
-from topicsd.http.render import render_read
+from topicsd.http.render import render_piece, render_read
 from topicsd.http.request_counts import RequestCounts
+from topicsd.live.feeds import Feeds
+from topicsd.live.piece import Piece, Wanted, piece_of
+from topicsd.live.subscription import Subscription
 from topicsd.wal.sync_thread import Loop
 
 LIMIT_DEFAULT = 256
@@ -36,11 +37,14 @@ WAIT_MS_MAX = 30_000
 
 
 class Diff:
-    def __init__(self, shard: ShardState, settings: Settings, loop: Loop, counts: RequestCounts) -> None:
-        self.counts = counts
+    def __init__(
+        self, shard: ShardState, settings: Settings, loop: Loop, counts: RequestCounts, feeds: Feeds
+    ) -> None:
+        self.loop = loop
+        self.feeds = feeds
+        self._counts = counts
         self._shard = shard
         self._settings = settings
-        self._loop = loop
 
     def start(self, call: Call) -> None:
         body = decode_diff(call.body)
@@ -86,29 +90,25 @@ class Diff:
         if isinstance(answer, Refusal):
             call.refuse(answer)
             return
-        topic = self._shard.topics[call.name]
-        topic.last_read_ms = self._shard.clock.now_ms()
+        self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
         if body.wait_ms and not answer.count and answer.tombstone is None:
-            WaitingDiff(self, call, topic, body, request, answer).wait(min(body.wait_ms, WAIT_MS_MAX))
+            WaitingDiff(self, call, request, answer).wait(min(body.wait_ms, WAIT_MS_MAX))
         else:
-            self.send(call, body, answer, self.counts.reads)
+            elapsed_us = self._elapsed_us(call, answer, self._counts.reads)
+            _send(call, render_read(answer, elapsed_us))
 
-    def send(self, call: Call, body: DiffBody, answer: ReadAnswer, counted: Histogram) -> None:
+    def send_piece(self, call: Call, piece: Piece) -> None:
+        """What a reader waited for."""
+        elapsed_us = self._elapsed_us(call, piece, self._counts.waited_reads)
+        _send(call, render_piece(piece, elapsed_us))
+
+    def _elapsed_us(self, call: Call, found: ReadAnswer | Piece, counted: Histogram) -> int:
         elapsed_us = int((self._shard.clock.monotonic() - call.started) * 1e6)
         counted.counts[elapsed_us.bit_length()] += 1
         counted.total += elapsed_us
-        if answer.tombstone is not None:
-            self.counts.tombstones += 1
-        parts = render_read(answer, elapsed_us)
-        call.send_parts(parts, sum(map(len, parts)))
-
-    @property
-    def shard(self) -> ShardState:
-        return self._shard
-
-    @property
-    def loop(self) -> Loop:
-        return self._loop
+        if found.tombstone is not None:
+            self._counts.tombstones += 1
+        return elapsed_us
 
     def _request(self, body: DiffBody) -> ReadRequest:
         node, limit = body.node, body.limit or LIMIT_DEFAULT
@@ -123,71 +123,61 @@ class Diff:
         )
 
 
+def _send(call: Call, parts: list[bytes | memoryview]) -> None:
+    call.send_parts(parts, sum(map(len, parts)))
+
+
 class WaitingDiff:
     """A reader with nothing to deliver yet."""
 
-    def __init__(
-        self, diff: Diff, call: Call, topic: Topic, body: DiffBody, request: ReadRequest, answer: ReadAnswer
-    ) -> None:
+    is_clogged = False
+
+    def __init__(self, diff: Diff, call: Call, request: ReadRequest, answer: ReadAnswer) -> None:
         self._diff = diff
         self._call = call
-        self._topic = topic
-        self._body = body
-        self._request = request
-        self._answer = answer
-        self._is_over = False
+        wanted = Wanted(
+            call.name,
+            request.nodes,
+            request.limit,
+            request.bytes_max,
+            request.with_tags,
+            request.with_meta,
+            with_data=True,
+            is_strong=False,
+        )
+        self._piece = piece_of(answer, wanted, request.from_seq)
+        """What was found last."""
+        self._subscription = Subscription(diff.feeds.feed(wanted), self._piece.to_seq, answer.epoch, self)
 
     def wait(self, wait_ms: int) -> None:
-        self._diff.shard.watch.add(self._topic, self._look)
-        self._timer = self._diff.loop.call_later(wait_ms / 1000, self._look, True)
-        self._call.hurry = partial(self._look, True)
-        self._go_on_reading()
+        self._timer = self._diff.loop.call_later(wait_ms / 1000, self._finish)
+        self._call.hurry = self._finish
+        self._subscription.go_on()
 
-    def _look(self, is_last: bool = False) -> None:
-        if self._is_over:
-            return
+    def hold(self, subscription: Subscription) -> None:
+        raise AssertionError("an answer is never clogged")
+
+    def deliver(self, subscription: Subscription, piece: Piece) -> None:
+        self._piece = piece
+        if not piece.is_empty:
+            self._finish()
+
+    def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
+        self._leave()
+        self._call.refuse(refusal)
+
+    def ended(self, subscription: Subscription) -> None:
+        self.interrupted(subscription, topic_not_found(self._call.name))
+
+    def _finish(self) -> None:
+        """Answer with what there is."""
+        self._leave()
         try:
-            self._look_once(is_last)
+            self._diff.send_piece(self._call, self._piece)
         except Exception as error:
-            self._finish(answers=False)
             self._call.fail("diff", error)
 
-    def _look_once(self, is_last: bool) -> None:
-        request = msgspec.structs.replace(self._request, from_seq=self._answer.next_from_seq)
-        read_through(self._diff.shard, self._call.name, request, partial(self._came, is_last))
-
-    def _came(self, is_last: bool, answer: ReadAnswer | Refusal) -> None:
-        if self._is_over:
-            return
-        try:
-            self._take(is_last, answer)
-        except Exception as error:
-            self._finish(answers=False)
-            self._call.fail("diff", error)
-
-    def _take(self, is_last: bool, answer: ReadAnswer | Refusal) -> None:
-        if isinstance(answer, Refusal):
-            self._finish(answers=False)
-            self._call.refuse(answer)
-            return
-        self._answer = answer
-        if is_last or answer.count or answer.tombstone is not None:
-            self._finish(answers=True)
-        else:
-            self._diff.shard.watch.add(self._topic, self._look)
-            self._go_on_reading()
-
-    def _go_on_reading(self) -> None:
-        """One read looks only so far; where it skipped all it saw there may be something behind that."""
-        if not self._answer.caught_up:
-            self._diff.loop.call_soon(self._look)
-
-    def _finish(self, answers: bool) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
+    def _leave(self) -> None:
         self._timer.cancel()
-        self._diff.shard.watch.remove(self._topic, self._look)
         self._call.hurry = None
-        if answers:
-            self._diff.send(self._call, self._body, self._answer, self._diff.counts.waited_reads)
+        self._subscription.close()

@@ -24,6 +24,7 @@ from shared.routes import ROUTER, TOPIC, WATCH_ID, Match, Route
 from topicsd.engine.queue_claim import drain_claims
 from topicsd.http.call import Call
 from topicsd.http.dead_letters import DeadLetters
+from topicsd.http.diff import Diff
 from topicsd.http.forward_rules import ForwardRules
 from topicsd.http.forwarding import STREAMS, Forwarder, in_doubt
 from topicsd.http.handlers import Handlers
@@ -71,6 +72,8 @@ class Dispatch:
         settings = handlers.settings
         self.watching = Watching(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
         state, watching = handlers.shard.state, self.watching
+        diff = Diff(state, settings, handlers.loop, handlers.counts, watching.feeds)
+        handlers.add("diff", diff.start)
         self._working = WorkOpen(state, settings, handlers.loop, watching.permits, watching.count_stream)
         self.forward_rules = ForwardRules(state, settings, links, peers is not None)
         handlers.topic_gone = self.forward_rules.topic_gone

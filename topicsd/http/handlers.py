@@ -33,7 +33,6 @@ from topicsd.http.bound_names import refuse_dead_letter
 from topicsd.http.call import Call, reply_of
 from topicsd.http.caps import Caps
 from topicsd.http.cursor_handlers import CursorHandlers
-from topicsd.http.diff import Diff
 from topicsd.http.query import query_boolean, query_seek
 from topicsd.http.queue_handlers import QueueHandlers
 from topicsd.http.render import encode, render_appended, render_config, render_queue
@@ -73,12 +72,10 @@ class Handlers:
         self.topic_gone: TopicGone = nobody_is_told
         """Told of a topic that was deleted, and its epoch; tells what forwards go with it."""
         queues = QueueHandlers(shard.state, settings, self.performance)
-        diff = Diff(shard.state, settings, loop, self.counts)
         self._table = {
             "append": self._append,
             "dead_letter": self._moved_here,
             "bring_back": self._bring_back,
-            "diff": diff.start,
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,

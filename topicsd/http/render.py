@@ -5,6 +5,8 @@ Must not know: sockets, who asked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -12,6 +14,7 @@ from shared.contract import TopicConfig
 from shared.errors import STATUS, Refusal
 from shared.http_answer import refusal_body, refusal_fields
 from topicsd.engine.requests import Appended, ReadAnswer, Tombstone, TopicState
+from topicsd.live.piece import Piece
 
 encode = msgspec.json.Encoder().encode
 
@@ -77,18 +80,29 @@ def render_read(answer: ReadAnswer, elapsed_us: int) -> list[bytes | memoryview]
     records = answer.parts
     if records:
         records[-1] = records[-1][:-1]  # The comma behind the last one.
-    next_from, head = answer.next_from_seq, answer.head_seq
+    return _read(answer, answer.next_from_seq, records, elapsed_us)
+
+
+def render_piece(piece: Piece, elapsed_us: int) -> list[bytes | memoryview]:
+    """The same for what many may have waited for, who share its records."""
+    return _read(piece, piece.to_seq, [piece.records], elapsed_us)
+
+
+def _read(
+    found: ReadAnswer | Piece, next_from: int, records: Sequence[bytes | memoryview], elapsed_us: int
+) -> list[bytes | memoryview]:
+    head = found.head_seq
     end = _ReadEnd(
         next_from,
         head,
-        answer.earliest_seq,
+        found.earliest_seq,
         next_from == head,
-        answer.tombstone,
+        found.tombstone,
         head - next_from,
         _Performance(elapsed_us / 1000),
     )
     return [
-        b'{"topic":"%b","epoch":%d,"records":[' % (answer.topic.encode(), answer.epoch),
+        b'{"topic":"%b","epoch":%d,"records":[' % (found.topic.encode(), found.epoch),
         *records,
         b"]," + encode(end)[1:],
     ]
