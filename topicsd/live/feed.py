@@ -74,6 +74,7 @@ class LocalFeed:
         self._reading: dict[tuple[int, int | None], list[Found]] = {}
         """Who waits for the disk, by the cursor."""
         self._topic: Topic | None = None
+        self._is_looking = False
 
     def enter(self) -> None:
         self._count += 1
@@ -122,13 +123,23 @@ class LocalFeed:
             self.later(waiter)
         elif topic.head > seq:
             if self.wanted.is_strong:
-                # It is not synced yet, of which nobody is told.
-                self._loop.call_later(LOOK_FOR_SYNC_SECONDS, waiter)
+                self._shard.watch.add(self, waiter)
+                self._look_for_sync()
             else:
                 self.later(waiter)
         else:
             self._topic = topic
             self._shard.watch.add(topic, waiter)
+
+    def _look_for_sync(self) -> None:
+        """There is something that is not synced yet, and nobody says when it is."""
+        if not self._is_looking:
+            self._is_looking = True
+            self._loop.call_later(LOOK_FOR_SYNC_SECONDS, self._looked)
+
+    def _looked(self) -> None:
+        self._is_looking = False
+        self._shard.watch.wake(self)
 
     def later(self, waiter: Waiter) -> None:
         self._shard.watch.add(self, waiter)

@@ -118,6 +118,24 @@ def test_strong_delivers_what_is_synced_and_nothing_else(topic: str) -> None:
     assert got.seqs == [1, 2]
 
 
+def test_all_that_wait_for_a_sync_look_together() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stage.home.pass_time(100)
+    stage.home.append("a0", 2)
+    feed = stage.feeds.feed(wanted("a0", is_strong=True))
+    assert isinstance(feed, LocalFeed)
+    timers = stage.home.loop.timer_count
+    collectors = [Collector(feed, 1) for _ in range(50)]
+    assert stage.home.loop.timer_count == timers + 1
+    for collector in collectors[10:]:
+        collector.subscription.close()
+    assert feed.waiters is not None
+    assert len(feed.waiters) == 10
+    stage.pass_time(500)
+    assert [collector.seqs for collector in collectors] == [[2]] * 10 + [[]] * 40
+
+
 def test_all_at_one_cursor_get_the_same_piece() -> None:
     stage = LiveStage()
     stage.home.append("t0", 1)
