@@ -45,6 +45,7 @@ from topicsd.live.pace import Pace
 from topicsd.live.piece import Piece, Wanted
 from topicsd.live.subscription import Subscription
 
+NOT_FORESEEN: Final = "an error that was not foreseen"
 READ_ONLY: Final = frozenset({READ})
 WRITE_ONLY: Final = frozenset({WRITE})
 WRITE_AND_ADMIN: Final = frozenset({WRITE, ADMIN})
@@ -99,7 +100,7 @@ class WsSession:
         self._key = key
         self._subscriptions: dict[str, Subscription] = {}
         self._held: list[Subscription] = []
-        self._pace = Pace(lambda: wire.is_clogged)
+        self._pace = Pace(dispatch.handlers.loop, lambda: wire.is_clogged, self._failed)
         self._publishing: set[WsCall] = set()
         self._waiting: tuple[Envelope, bytes] | None = None
         """What starts when all that is on its way is answered."""
@@ -188,7 +189,7 @@ class WsSession:
             self._wire.write(ws_frames.message(b"error", error_in(body), call.request_id))
         if call.closes:
             # What nobody foresaw ends a connection.
-            self._wire.close(ws_frames.INTERNAL_ERROR, "an error that was not foreseen")
+            self._wire.close(ws_frames.INTERNAL_ERROR, NOT_FORESEEN)
         else:
             self._go_on()
 
@@ -251,8 +252,7 @@ class WsSession:
             subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
             begun.append(subscription)
         self._wire.write(ws_frames.encoded(b"subscribed", {"topics": told}, entering.request_id))
-        for subscription in begun:
-            subscription.go_on()
+        self._pace.go_on_with(begun)
 
     def _unsubscribe(self, request_id: bytes, message: bytes) -> None:
         names = read_unsubscribe(message)
@@ -300,10 +300,12 @@ class WsSession:
 
     def ready(self) -> None:
         """It takes more again."""
-        self._pace.go_on()
         held, self._held = self._held, []
-        for subscription in held:
-            subscription.go_on()
+        self._pace.go_on_with(held)
+        self._pace.go_on()
+
+    def _failed(self) -> None:
+        self._wire.close(ws_frames.INTERNAL_ERROR, NOT_FORESEEN)
 
     def check_key(self) -> None:
         """Called now and then: a key that was taken back ends what was opened with it."""

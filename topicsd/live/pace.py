@@ -1,29 +1,41 @@
-"""How many readings may be on their way for one connection, however many topics it follows.
+"""How much may be under way for one connection, however many topics it follows.
 
 A reading that was begun may be answered when the connection has become clogged, and what it brings is held
 for a client that does not read. So a few are begun, and the others wait for their turn: what is held is
-bounded by their number, and not by that of the topics.
+bounded by their number, and not by that of the topics. Those that are answered at once hold the loop, so in
+one turn of it only some go on that were not called by their topic.
 
 Must not know: what is read, who follows.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from shared.errors import Refusal
 from topicsd.engine.watch import Waiter
 from topicsd.live.feed import Feed, Found
 from topicsd.live.piece import Piece
+from topicsd.live.subscription import Subscription
+from topicsd.wal.sync_thread import Loop
+
+logger = logging.getLogger("topicsd.live")
 
 AT_ONCE_MAX: Final = 4
+# Each is a reading and an event of its own.
+A_TURN_MAX: Final = 8
 
 
 class Pace:
-    def __init__(self, is_clogged: Callable[[], bool]) -> None:
+    """`failed` is called behind a mistake of ours: the connection may wait for something that never comes."""
+
+    def __init__(self, loop: Loop, is_clogged: Callable[[], bool], failed: Callable[[], None]) -> None:
+        self._loop = loop
         self._is_clogged = is_clogged
+        self._failed = failed
         self._is_going_on = False
         self.under_way = 0
         self.waiting: deque[PacedFeed] = deque()
@@ -31,6 +43,17 @@ class Pace:
     def feed(self, feed: Feed) -> PacedFeed:
         """The same feed, for one that follows it at this pace."""
         return PacedFeed(feed, self)
+
+    def go_on_with(self, subscriptions: Sequence[Subscription]) -> None:
+        """A few of them in this turn of the loop, and the others in later ones."""
+        try:
+            for subscription in subscriptions[:A_TURN_MAX]:
+                subscription.go_on()
+        except Exception:
+            logger.exception("what a connection follows could not go on")
+            self._failed()
+        if len(subscriptions) > A_TURN_MAX:
+            self._loop.call_soon(self.go_on_with, subscriptions[A_TURN_MAX:])
 
     def go_on(self) -> None:
         """Begin what waits, as far as there is room: a reading is over, or the connection takes more."""

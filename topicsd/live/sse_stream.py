@@ -14,9 +14,8 @@ Must not know: HTTP, where a topic lives.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 from shared.clock import Clock
 from shared.errors import Refusal
@@ -29,11 +28,6 @@ from topicsd.live.piece import Piece, Wanted
 from topicsd.live.stream import Stream
 from topicsd.live.subscription import Subscription
 from topicsd.wal.sync_thread import Loop
-
-logger = logging.getLogger("topicsd.live")
-
-# Each is a reading and an event with an id of all topics.
-GO_ON_AT_ONCE: Final = 8
 
 
 class Following(Protocol):
@@ -85,7 +79,7 @@ class SseStream(EventStream):
         self._is_plain = len(following.names) == 1 and following.epochs == following.first_epochs
         """What a piece says is the same for this stream as for others of its topic."""
         self._held: list[Subscription] = []
-        self._pace = Pace(lambda: stream.is_clogged)
+        self._pace = Pace(loop, lambda: stream.is_clogged, self._failed)
         followed = [feeds.feed(wanted(name)) for name in following.names]
         if len(followed) > AT_ONCE_MAX:
             followed = [self._pace.feed(feed) for feed in followed]
@@ -95,24 +89,13 @@ class SseStream(EventStream):
         ]
 
     def begin(self) -> None:
-        self._go_on_with(self._subscriptions[:], sse_frames.OPENING)
+        self._stream.write(sse_frames.OPENING)
+        self._pace.go_on_with(self._subscriptions[:])
 
-    def _go_on_with(self, waiting: list[Subscription], opening: bytes = b"") -> None:
-        """In this turn of the loop, which all of many topics would hold."""
-        if self._is_over:
-            return
-        try:
-            if opening:
-                self._stream.write(opening)
-            for subscription in waiting[:GO_ON_AT_ONCE]:
-                subscription.go_on()
-        except Exception:
-            # A mistake of ours. The answer has begun, and says it by its end; the session is free again.
-            logger.exception("a stream could not go on")
-            self._stream.close()
-            self._end()
-        if len(waiting) > GO_ON_AT_ONCE:
-            self._loop.call_soon(self._go_on_with, waiting[GO_ON_AT_ONCE:])
+    def _failed(self) -> None:
+        """The answer has begun, and says it by its end; the session is free again."""
+        if not self._is_over:
+            self._close()
 
     # -- what the subscriptions find -----------------------------------------------------------------------
 
@@ -170,7 +153,7 @@ class SseStream(EventStream):
 
     def _go_on_again(self) -> None:
         held, self._held = self._held, []
-        self._go_on_with(held)
+        self._pace.go_on_with(held)
         self._pace.go_on()
 
     # -- the end -------------------------------------------------------------------------------------------

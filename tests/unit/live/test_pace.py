@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from tests.harness.live_stage import wanted
+from typing import Any
+
+import pytest
+
+from tests.harness.live_stage import Collector, wanted
+from tests.harness.manual_clock import ManualClock
+from tests.harness.manual_loop import ManualLoop
 from topicsd.engine.watch import Waiter
 from topicsd.live.feed import Found
-from topicsd.live.pace import AT_ONCE_MAX, Pace
+from topicsd.live.pace import A_TURN_MAX, AT_ONCE_MAX, Pace
 from topicsd.live.piece import Piece
+from topicsd.live.subscription import Subscription
 
 TOPICS = 10
 
@@ -50,10 +57,15 @@ def _piece(feed: SlowFeed, seq: int) -> Piece:
 class Stage:
     def __init__(self, answers_at_once: bool = False) -> None:
         self.is_clogged = False
-        self.pace = Pace(lambda: self.is_clogged)
+        self.loop = ManualLoop(ManualClock())
+        self.failures = 0
+        self.pace = Pace(self.loop, lambda: self.is_clogged, self._failed)
         self.feeds = [SlowFeed(number, answers_at_once) for number in range(TOPICS)]
         self.paced = [self.pace.feed(feed) for feed in self.feeds]
         self.found: list[str] = []
+
+    def _failed(self) -> None:
+        self.failures += 1
 
     def read_all(self) -> None:
         for paced in self.paced:
@@ -116,3 +128,27 @@ def test_many_that_wait_are_not_begun_within_each_other() -> None:
     assert stage.found == []
     stage.feeds[0].answer()
     assert len(stage.found) == count + 1
+
+
+def test_of_many_that_may_go_on_some_do_in_a_turn_of_the_loop() -> None:
+    stage = Stage()
+    sinks: list[Any] = [Collector(SlowFeed(number)) for number in range(2 * A_TURN_MAX + 1)]
+    feeds = [sink.subscription.feed for sink in sinks]
+    for feed in feeds:
+        feed.answer()
+    stage.pace.go_on_with([sink.subscription for sink in sinks])
+    for begun in (A_TURN_MAX, 2 * A_TURN_MAX, len(sinks), len(sinks)):
+        assert sum(bool(feed.asked) for feed in feeds) == begun
+        stage.loop.run_turn()
+
+
+def test_a_mistake_in_one_of_them_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Collector):
+        def deliver(self, subscription: Subscription, piece: Piece) -> None:
+            raise ZeroDivisionError
+
+    stage, sink = Stage(), Broken(SlowFeed(0))
+    subscription = Subscription(SlowFeed(1, answers_at_once=True), 0, None, sink)
+    stage.pace.go_on_with([subscription])
+    assert stage.failures == 1
+    assert "could not go on" in caplog.text

@@ -7,8 +7,8 @@ import re
 from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow, wanted
 from topicsd.live.cursor_token import MAP_TOPICS_MAX, read_token
 from topicsd.live.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
-from topicsd.live.pace import AT_ONCE_MAX
-from topicsd.live.sse_stream import GO_ON_AT_ONCE, SseStream
+from topicsd.live.pace import A_TURN_MAX, AT_ONCE_MAX
+from topicsd.live.sse_stream import SseStream
 
 
 def names(events: list[Event]) -> list[str]:
@@ -297,25 +297,25 @@ def test_of_many_topics_a_clogged_stream_reads_no_more_than_a_few() -> None:
 
 def test_of_many_topics_a_few_go_on_in_a_turn_of_the_loop() -> None:
     stage = LiveStage()
-    topics = [f"t{number}0" for number in range(4 * GO_ON_AT_ONCE)]
+    topics = [f"t{number}0" for number in range(4 * A_TURN_MAX)]
     for topic in topics:
         stage.home.append(topic, 1)
     followed, stream = Followed(stage, dict.fromkeys(topics, 0)), FakeStream()
     home = stage.home
     sse = SseStream(stream, stage.feeds, home.loop, stage.clock, followed, wanted, stream)
     sse.begin()
-    assert names(stream.take()).count("record") == GO_ON_AT_ONCE
+    assert names(stream.take()).count("record") == A_TURN_MAX
     stage.settle()
-    assert names(stream.take()).count("record") == 3 * GO_ON_AT_ONCE
+    assert names(stream.take()).count("record") == 3 * A_TURN_MAX
     assert followed.seqs == [1] * len(topics)
     stream.is_clogged = True
     for topic in topics:
         stage.home.append(topic, 2)
     stage.settle()
     stream.unclog()
-    assert names(stream.take()).count("record") == GO_ON_AT_ONCE
+    assert names(stream.take()).count("record") == A_TURN_MAX
     stage.settle()
-    assert names(stream.take()).count("record") == 3 * GO_ON_AT_ONCE
+    assert names(stream.take()).count("record") == 3 * A_TURN_MAX
     assert followed.seqs == [2] * len(topics)
 
 
@@ -338,7 +338,7 @@ def test_a_client_that_does_not_read_costs_no_more_looks_than_one_that_does() ->
     stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
     stream.is_clogged = True
     loop, looks = stage.home.loop, 0
-    until_ns = loop.next_timer_ns() + 10 * 10**9
+    until_ns = stage.clock.monotonic_ns() + 10 * 10**9
     while (due_ns := loop.next_timer_ns()) is not None and due_ns < until_ns:
         loop.advance((due_ns - stage.clock.monotonic_ns()) / 1e6)
         looks += 1
