@@ -95,7 +95,7 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
     _gauge(
         "topics_sse_lagging",
-        "Of these, streams whose clients have not read for 5 seconds.",
+        "Streams and WebSockets whose clients have not read for 5 seconds.",
         lambda slot: slot.lagging_streams,
     ),
     _gauge(

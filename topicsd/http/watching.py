@@ -58,7 +58,7 @@ class Watching:
         )
         self.permits = StreamPermits(settings, links, peers)
         self.opening = WatchOpen(self.ids, self.sessions, self.permits)
-        self._other_count = 0
+        self._other_count = self._other_lagging_count = 0
         self._streams = WatchStreams(self.sessions, self.feeds, loop, state.clock, self.opening.left)
         self.opening.open_watch = self._streams.open_watch
         self._peers = peers
@@ -101,7 +101,11 @@ class Watching:
     @property
     def lagging_count(self) -> int:
         """Streams whose clients have not read for a while."""
-        return self._streams.lagging_count
+        return self._streams.lagging_count + self._other_lagging_count
+
+    def count_lagging(self, change: int) -> None:
+        """Of WebSockets."""
+        self._other_lagging_count += change
 
     def drain(self) -> None:
         """Streams end with a last word, and none begins."""

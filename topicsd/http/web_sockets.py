@@ -77,6 +77,7 @@ class WebSockets:
             partial(WsSession, dispatch=self._dispatch, feeds=self._watching.feeds, key=key),
         )
         lane.on_end = partial(self._left, key)
+        lane.on_lag = self._watching.count_lagging
         call.give_to(lane)
 
     def _refuse(self, call: Call, has_key: bool) -> Refusal | None:

@@ -2,7 +2,8 @@
 
 L1  A message is read when the session takes one and the client reads what it is told. Otherwise the client
     waits in its socket; so what a connection can make the process hold is one message, what is under way for
-    it, and what is written to it.
+    it, and what is written to it. A client that does not read lags and is given up as that of a stream
+    (`live/event_stream.py`).
 L2  A client that is silent is sent a ping, and one that does not answer it is closed. One that sends frames
     which say nothing, faster than anybody needs them, is closed too.
 L3  An end that is ours is a close frame with a code and a reason, and what still comes is dropped until the
@@ -26,7 +27,7 @@ from topicsd.http.patience import Connections, Lingering, is_too_slow
 from topicsd.http.ws_reader import Control, Message, WsReader
 from topicsd.http.ws_session import Wire
 from topicsd.live import ws_frames
-from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
+from topicsd.live.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
 from topicsd.live.stream import do_nothing
 
 logger = logging.getLogger("topicsd.http")
@@ -35,6 +36,10 @@ PING_SECONDS: Final = 20.0
 PONG_SECONDS: Final = 20.0
 # Between two looks at the connection, which come once a second.
 EMPTY_FRAMES_MAX: Final = 100
+
+
+def _nobody_counts(change: int) -> None:
+    pass
 
 
 class Session(Protocol):
@@ -74,7 +79,10 @@ class WsLane(asyncio.Protocol):
         self._transport: asyncio.Transport
         self.on_end: Callable[[], None] = do_nothing
         """Called once when it is over."""
+        self.on_lag: Callable[[int], None] = _nobody_counts
+        """Told when its client begins to lag, and with -1 when it does no longer."""
         self.is_clogged = False
+        self._is_lagging = False
         self._clogged_since = 0.0
         self._is_taking = False
         self._is_paused = False
@@ -130,6 +138,7 @@ class WsLane(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_clogged = False
+        self._lag(False)
         if not self._is_over:
             self._session.ready()
             self._take()
@@ -196,6 +205,7 @@ class WsLane(asyncio.Protocol):
         """Called now and then."""
         self._empty_frames = 0
         if self.is_clogged:
+            self._lag(now - self._clogged_since > LAGGING_SECONDS)
             if now - self._clogged_since > CLOGGED_SECONDS_MAX:
                 self._session.too_slow()
         elif self._is_paused:
@@ -214,8 +224,14 @@ class WsLane(asyncio.Protocol):
     def drain(self) -> None:
         self._session.drain()
 
+    def _lag(self, is_lagging: bool) -> None:
+        if is_lagging != self._is_lagging:
+            self._is_lagging = is_lagging
+            self.on_lag(1 if is_lagging else -1)
+
     def _end(self) -> None:
         self._is_over = True
+        self._lag(False)
         self._connections.closed(self)
         self._session.lost()
         on_end, self.on_end = self.on_end, do_nothing

@@ -13,7 +13,7 @@ from tests.harness.ws_client import TEXT, masked
 from topicsd.http.patience import Connection, Lingering
 from topicsd.http.ws_lane import WsLane
 from topicsd.live import ws_frames
-from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
+from topicsd.live.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
 
 MESSAGE = masked(0x80 | TEXT, b"{}")
 
@@ -56,6 +56,8 @@ class Stage:
         self.ends = 0
         self.lane = WsLane(b"head", 1 << 16, self, self.clock.monotonic, lambda _: self.session)
         self.lane.on_end = self.end
+        self.lagging = 0
+        self.lane.on_lag = self.lag
         self.lane.connection_made(self.wire)
         assert self.wire.take() == b"head"
 
@@ -67,6 +69,9 @@ class Stage:
 
     def end(self) -> None:
         self.ends += 1
+
+    def lag(self, change: int) -> None:
+        self.lagging += change
 
 
 def test_what_comes_waits_while_the_session_is_busy() -> None:
@@ -100,6 +105,22 @@ def test_a_clogged_client_is_not_listened_to_and_is_given_up_in_time() -> None:
     stage.lane.pause_writing()
     stage.lane.check_patience(stage.clock.monotonic() + CLOGGED_SECONDS_MAX + 1)
     assert stage.session.calls == ["ready", "too slow"]
+
+
+def test_a_client_that_has_not_read_for_a_while_lags_until_it_reads_or_ends() -> None:
+    stage = Stage()
+    stage.lane.pause_writing()
+    stage.lane.check_patience(stage.clock.monotonic() + LAGGING_SECONDS - 1)
+    assert stage.lagging == 0
+    for seconds in (1, 2):
+        stage.lane.check_patience(stage.clock.monotonic() + LAGGING_SECONDS + seconds)
+        assert stage.lagging == 1
+    stage.lane.resume_writing()
+    assert stage.lagging == 0
+    stage.lane.pause_writing()
+    stage.lane.check_patience(stage.clock.monotonic() + LAGGING_SECONDS + 1)
+    stage.lane.connection_lost(None)
+    assert stage.lagging == 0
 
 
 def test_an_end_comes_once_whoever_ends_it() -> None:
