@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
+from typing import Final
 
 from shared.contract import CLAMPED_FIELDS
 from shared.errors import CORRUPT_SEGMENT, NOT_A_QUEUE, Refusal
@@ -28,6 +30,9 @@ from topicsd.engine.trim_report import log_expired
 from topicsd.engine.watch import Waiters
 from topicsd.leases.cohort import serve_in_turn
 from topicsd.leases.lease_queue import COLLECTED_MAX, READY, Claimed, Held, LeaseQueue
+
+# Jobs in one frame of the log.
+FRAME_JOBS: Final = 1000
 
 
 def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal:
@@ -152,7 +157,7 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
     if shard.due.timers:
         shard.due.look(topic)
     if len(queue.parked) > parked_before:
-        _log_parked(shard, topic, [*queue.parked][parked_before:])
+        _log_parked(shard, topic, [*islice(reversed(queue.parked), len(queue.parked) - parked_before)][::-1])
     for asked in cohort:
         before = [
             queue.held(one.seq)._replace(
@@ -165,21 +170,24 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
 
 
 class _Room:
-    """For the records of one answer; of a sealed segment the sizes are those of its records on average."""
+    """For the records of one answer, of which the first always fits; of a sealed segment the sizes are those
+    of its records on average."""
 
-    __slots__ = ("_left", "_topic")
+    __slots__ = ("_is_empty", "_left", "_topic")
 
     def __init__(self, topic: Topic, bytes_max: int) -> None:
         self._topic = topic
         self._left = bytes_max
+        self._is_empty = True
 
     def has_for(self, seq: int) -> bool:
+        is_first, self._is_empty = self._is_empty, False
         run = self._topic.run_of(seq)
         if isinstance(run, TailRun):
             self._left -= run.lengths[seq - run.first_seq]
         elif isinstance(run, SealedRun):
             self._left -= run.mean_bytes
-        return self._left > 0
+        return is_first or self._left > 0
 
 
 def _answer(shard: ShardState, topic: Topic, asked: _Asked) -> None:
@@ -221,7 +229,7 @@ def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
 
     def logged() -> None:
         queue.stay(seqs)
-        settle_parked(topic)  # The configuration may be another one by now.
+        settle_parked(topic, seqs)  # The configuration may be another one by now.
         shard.on_parked(topic)
 
     if topic.is_ephemeral:
@@ -230,7 +238,7 @@ def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
     helds = [queue.held(seq) for seq in seqs]
     pending = PendingLease(topic, [held._replace(state=READY) for held in helds], logged)
     pending.wait()
-    frames = [lease_frame(topic, [held]) for held in helds]
+    frames = [lease_frame(topic, helds[at : at + FRAME_JOBS]) for at in range(0, len(helds), FRAME_JOBS)]
     shard.log.join(frames, sum(map(len, frames)), len(frames), pending, wait_for_sync=True)
 
 

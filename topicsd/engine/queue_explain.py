@@ -25,6 +25,7 @@ def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refus
     now_ms = shard.clock.now_ms()
     log_expired(shard, topic, now_ms)
     queue.collect(now_ms)
+    queue.see(seq, now_ms)
     return {"topic": name, "seq": seq, **_state(topic, queue, seq), "paused": topic.config.paused}
 
 

@@ -10,6 +10,7 @@ Must not know: who asks for jobs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -82,16 +83,17 @@ def jobs_came(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] |
         queue.delay(range(first_seq, first_seq + count), due)
 
 
-def settle_parked(topic: Topic) -> None:
-    """What is parked goes where the configuration has it go: with a dead-letter topic it may be there from
-    now on, and is never handed out again. Without one, a greater `max_deliveries` frees it."""
+def settle_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
+    """What is parked, all or these, goes where the configuration has it go: with a dead-letter topic it may be
+    there from now on, and is never handed out again. Without one, a greater `max_deliveries` frees it."""
     queue, config = topic.queue, topic.config
     if queue is None or not queue.parked:
         return
+    parked = [*queue.parked] if seqs is None else [seq for seq in seqs if seq in queue.parked]
     if config.dead_letter is None:
-        queue.free(config.max_deliveries)
+        queue.free(parked, config.max_deliveries)
     else:
-        queue.send([seq for seq in queue.parked if queue.jobs[seq].state == PARKED])
+        queue.send([seq for seq in parked if queue.jobs[seq].state == PARKED])
 
 
 def lease_frame(topic: Topic, helds: list[Held]) -> bytes:
@@ -118,7 +120,7 @@ def apply_lease(topic: Topic, control: Lease) -> None:
         reason = control.reason or (known.reason if known is not None else "")
         _put(topic, Held(seq, control.state, deliveries, lease, control.deadline, control.node, reason))
     if control.state == PARKED:
-        settle_parked(topic)
+        settle_parked(topic, control.seqs)
 
 
 def _put(topic: Topic, held: Held) -> None:

@@ -24,6 +24,7 @@ Must not know: disk, asyncio, the engine, what a job says.
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
@@ -139,8 +140,9 @@ class LeaseQueue:
         """A heap of those that are ready once more; some may be so no longer."""
         self._due: list[tuple[int, int]] = []
         """A heap of deadlines and seqs; some may count no more."""
-        self.parked: dict[int, None] = {}
-        """Delivered too often, in the order in which that was found."""
+        self.parked: OrderedDict[int, None] = OrderedDict()
+        """Delivered too often, in the order in which that was found. They leave from its front: of a plain dict
+        that would have to be searched for."""
         self.dead_lettered = 0
 
     # -- what can be asked -------------------------------------------------------------------------------
@@ -216,6 +218,12 @@ class LeaseQueue:
         for seq in seqs:
             self._set(seq, self._make(seq), DELAYED, due)
 
+    def see(self, seq: int, now: int) -> None:
+        """Collect this one, also where very many are due."""
+        job = self.jobs.get(seq)
+        if job is not None and job.deadline <= now and self._is_due(job.deadline, seq):
+            self._set(seq, job, READY, job.deadline)
+
     def collect(self, now: int, count_max: int = COLLECTED_MAX) -> bool:
         """See what ran out: such jobs are ready once more. Whether there are some."""
         due, count = self._due, 0
@@ -235,8 +243,8 @@ class LeaseQueue:
         first_lease: int,
         fits: Callable[[int], bool] = lambda seq: True,
     ) -> list[Claimed]:
-        """Hand out up to so many jobs, under numbers from `first_lease` on: the first one, and those behind
-        it that fit. What was delivered too often is parked on the way."""
+        """Hand out up to so many jobs, under numbers from `first_lease` on, until one does not fit. What was
+        delivered too often is parked on the way."""
         claimed: list[Claimed] = []
         while len(claimed) < count:
             seq = self._next_again()
@@ -246,12 +254,12 @@ class LeaseQueue:
                     heapq.heappop(self._again)
                     self.park(seq)
                     continue
-                if not fits(seq) and claimed:
+                if not fits(seq):
                     break
                 heapq.heappop(self._again)
             else:
                 seq = self._next_fresh()
-                if not seq or (not fits(seq) and claimed):
+                if not seq or not fits(seq):
                     break
                 if self.order is None:
                     self.fresh_seq = seq + 1
@@ -284,11 +292,11 @@ class LeaseQueue:
         for seq in seqs:
             self._set(seq, self.jobs[seq], SENT)
 
-    def free(self, deliveries_max: int) -> None:
-        """What is parked and was not delivered too often by this measure is ready again."""
+    def free(self, seqs: Iterable[int], deliveries_max: int) -> None:
+        """What of these is parked and was not delivered too often by this measure is ready again."""
         freed = [
             seq
-            for seq in self.parked
+            for seq in seqs
             if (job := self.jobs[seq]).state == PARKED
             and not job.is_leaving
             and (not deliveries_max or job.deliveries < deliveries_max)
@@ -335,10 +343,7 @@ class LeaseQueue:
             if job.state == IN_FLIGHT:
                 self._records.totals.leases_in_flight -= 1
             self.parked.pop(seq, None)
-            # A job's stale deadlines are dropped with those of others.
-            if len(self._due) > STALE_MAX + 2 * (self._counts[IN_FLIGHT] + self._counts[DELAYED]):
-                self._due = [one for one in set(self._due) if self._is_due(*one)]
-                heapq.heapify(self._due)
+            self._drop_stale()
         lane = None if self.order is None else self.order.gone(seq)
         if lane is not None:
             if job is None:
@@ -399,6 +404,12 @@ class LeaseQueue:
             and job.state in (IN_FLIGHT, DELAYED)
             and not job.is_leaving
         )
+
+    def _drop_stale(self) -> None:
+        """Deadlines that count no more: of jobs that are gone, or were extended."""
+        if len(self._due) > STALE_MAX + 2 * (self._counts[IN_FLIGHT] + self._counts[DELAYED]):
+            self._due = [one for one in set(self._due) if self._is_due(*one)]
+            heapq.heapify(self._due)
 
     def _fresh_ready_count(self) -> int:
         return self._records.live_count - len(self.jobs) - self._blocked_fresh
@@ -474,6 +485,7 @@ class LeaseQueue:
             heapq.heappush(self._again, seq)
         elif state in (IN_FLIGHT, DELAYED):
             heapq.heappush(self._due, (deadline, seq))
+            self._drop_stale()
 
 
 def _is_in_flight(job: Job | None) -> bool:

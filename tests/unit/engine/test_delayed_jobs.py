@@ -228,3 +228,12 @@ def test_of_very_many_that_are_due_at_once_a_look_sees_some_and_the_next_one_mor
     assert stage.claimed("q", "a", 1) == [1]
     assert counts(stage) == Counts(2 * COLLECTED_MAX - 1, 1, COLLECTED_MAX // 2, 0, 0)
     assert counts(stage).delayed == 0
+
+
+def test_a_job_says_that_it_is_due_also_where_very_many_are() -> None:
+    stage = queue(lease_ms=1000)
+    stage.append("q", *[1] * 3 * COLLECTED_MAX)
+    assert len(stage.claimed("q", "a", 3 * COLLECTED_MAX)) == 3 * COLLECTED_MAX
+    stage.pass_time(1000)
+    assert told(stage, 3 * COLLECTED_MAX)["state"] == "ready"
+    assert counts(stage).ready == 2 * COLLECTED_MAX + 1

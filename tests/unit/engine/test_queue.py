@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -116,6 +118,51 @@ def test_an_answer_is_bounded_in_bytes_but_has_one_job() -> None:
     stage.append("q", *["x" * 40_000] * 3, config=TopicConfigPatch(type="queue"))
     assert stage.claimed("q", "a", 3) == [1]
     assert stage.claimed("q", "a", 3) == [2]
+
+
+def test_each_answer_of_a_cohort_is_bounded_in_bytes_and_has_one_job() -> None:
+    stage = OneShard(max_response_bytes=64 << 10)
+    config = TopicConfigPatch(type="queue", claim_jitter_ms=50)
+    stage.append("q", *["x" * 40_000] * 6, config=config)
+    told = [stage.send_claim("q", "a", 9), stage.send_claim("q", "b", 9)]
+    stage.pass_time(50)
+    assert [[one.seq for one in each.answer.claimed] for each in told] == [[1], [2]]
+
+
+class _Never(OrderedDict[int, None]):
+    """Nobody walks over all that are parked."""
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("somebody looks at all")
+
+
+@pytest.mark.parametrize("dead_letter", [None, "dead"])
+def test_what_a_claim_parks_costs_nothing_for_what_was_parked_before(dead_letter: str | None) -> None:
+    stage = queue(12, max_deliveries=1, dead_letter=dead_letter)
+    stage.nack("q", "a", *stage.claimed("q", "a", 10))
+    assert stage.claimed("q", "a", 1) == [11]
+    assert counts(stage).parked == 10
+    found = stage.topic("q").queue
+    assert found is not None
+    stage.nack("q", "a", 11)
+    found.parked = _Never(found.parked)
+    assert stage.claimed("q", "a", 1) == [12]
+    assert counts(stage).parked == 11
+    found.parked = OrderedDict(found.parked.items())
+    stage.kill()
+    assert counts(stage).parked == 11
+
+
+def test_leases_that_are_extended_again_and_again_leave_nothing_behind() -> None:
+    stage = queue(2)
+    stage.claim("q", "a", 2)
+    for _ in range(1000):
+        stage.clock.advance(1)
+        stage.extend("q", "a", 1, 2, ms=86_400_000)
+    found = stage.topic("q").queue
+    assert found is not None
+    assert len(found._due) < 100
+    assert found.next_due() == stage.clock.now_ms() + 86_400_000
 
 
 def test_a_job_delivered_too_often_is_parked_and_not_handed_out() -> None:
