@@ -62,7 +62,7 @@ def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> 
 
 def extend(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
     """They are held for so long from now on."""
-    found = _begin(shard, name, request, reply, extend)
+    found = _begin(shard, name, request, reply, extend, is_kept=True)
     if found is None:
         return
     topic, queue, done, skipped = found
@@ -76,7 +76,13 @@ def extend(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -
 
 
 def _begin(
-    shard: ShardState, name: str, request: SettleRequest, reply: Reply, again: Settle, is_logged: bool = False
+    shard: ShardState,
+    name: str,
+    request: SettleRequest,
+    reply: Reply,
+    again: Settle,
+    is_logged: bool = False,
+    is_kept: bool = False,
 ) -> tuple[Topic, LeaseQueue, list[int], list[int]] | None:
     """The queue, with those that the node holds and the others; None when there is an answer already."""
     topic = shard.topics.get(name)
@@ -99,7 +105,8 @@ def _begin(
     done: dict[int, None] = {}
     skipped: list[int] = []
     for index, seq in enumerate(request.seqs):
-        if seq not in done and queue.is_held(seq, request.node, None if leases is None else leases[index]):
+        lease = None if leases is None else leases[index]
+        if seq not in done and queue.is_held(seq, request.node, lease, is_kept):
             done[seq] = None
         else:
             skipped.append(seq)

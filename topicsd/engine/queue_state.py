@@ -84,8 +84,8 @@ def jobs_came(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] |
 
 
 def settle_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
-    """What is parked, all or these, goes where the configuration has it go: with a dead-letter topic it may be
-    there from now on, and is never handed out again. Without one, a greater `max_deliveries` frees it."""
+    """What is parked, all or these, goes where the configuration has it go: with a dead-letter topic it may
+    be there from now on, and is never handed out again. Without one, a greater `max_deliveries` frees it."""
     queue, config = topic.queue, topic.config
     if queue is None or not queue.parked:
         return

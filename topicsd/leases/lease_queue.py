@@ -11,7 +11,7 @@ L2  A job is handed out only when nobody holds it, and each time under another n
 L3  What was claimed before goes first, in the order of seqs, then what was never claimed.
 L4  A lease that ran out, or a delay, is seen by whoever looks next (`collect`), at most so many at a time, as
     the others can wait for the next look. Until another one has the job, the one who had it last may still
-    end it: it is done, and nobody does it twice.
+    end it: it is done, and nobody does it twice. Or keep it, unless it stands behind another by then (L7).
 L5  Whether a job was delivered too often is asked when it would be delivered again: then it is parked.
 L6  A job that is leaving, as its end is on its way to the log, is nobody's to take; it counts as what it was.
 L7  Where jobs go in the order of their tags (`tag_order.py`), a job waits, *blocked*, for those of its tag in
@@ -141,8 +141,8 @@ class LeaseQueue:
         self._due: list[tuple[int, int]] = []
         """A heap of deadlines and seqs; some may count no more."""
         self.parked: OrderedDict[int, None] = OrderedDict()
-        """Delivered too often, in the order in which that was found. They leave from its front: of a plain dict
-        that would have to be searched for."""
+        """Delivered too often, in the order in which that was found. They leave from the front, which a plain
+        dict would search for."""
         self.dead_lettered = 0
 
     # -- what can be asked -------------------------------------------------------------------------------
@@ -183,12 +183,12 @@ class LeaseQueue:
             heapq.heappop(due)
         return due[0][0] if due else None
 
-    def is_held(self, seq: int, node: str, lease: int | None) -> bool:
-        """Whether the node may end the lease, by its number when it says one (L4)."""
+    def is_held(self, seq: int, node: str, lease: int | None, is_kept: bool = False) -> bool:
+        """Whether the node may end the lease, by its number when it says one, or keep it (L4)."""
         job = self.jobs.get(seq)
         return (
             job is not None
-            and job.state in (IN_FLIGHT, READY)
+            and (job.state in (IN_FLIGHT, READY) or (job.state == BLOCKED and not is_kept))
             and not job.is_leaving
             and job.lease != 0
             and job.node == node

@@ -103,6 +103,19 @@ def test_a_tag_goes_on_without_a_job_that_is_parked_and_takes_it_back_in_its_pla
     assert stage.claimed("q", "w", 9) == [3]
 
 
+def test_who_comes_late_ends_a_job_that_stands_behind_another_by_now_but_does_not_keep_it() -> None:
+    stage = queue("a", "a", max_deliveries=1)
+    stage.claim("q", "w")
+    stage.nack("q", "w", 1)
+    assert stage.claimed("q", "w", 9, 1000) == [2]
+    stage.put("q", max_deliveries=5)
+    stage.pass_time(1000)
+    assert counts(stage) == Counts(1, 0, 0, 0, 0, 1)
+    assert stage.extend("q", "w", 2, ms=1000).skipped == [2]
+    assert stage.ack("q", "w", 2).done == [2]
+    assert stage.claimed("q", "w", 9) == [1]
+
+
 @pytest.mark.parametrize("end", [OneShard.restart, OneShard.kill, OneShard.cut_power])
 @pytest.mark.parametrize("checkpoints", [False, True])
 def test_the_order_holds_over_a_restart(end: Any, checkpoints: bool) -> None:
