@@ -6,6 +6,7 @@ D2  It is moved (`moving.py`): what became of one that was not answered the dest
 D3  Only when that is acked in its class the job is deleted here, and counted.
 D4  What does not work is tried again, later and later: a destination that is full, missing or away keeps the
     job parked. One that is not named keeps it too, until the queue is given one.
+D5  A job that cannot be moved whatever else can, as it is damaged or too large, holds up no other one.
 
 Must not know: what makes a job parked, how another shard is reached.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from shared.errors import Refusal
+from shared.errors import STATUS, Refusal
 from topicsd.engine.job_texts import Texts, decode_text, read_texts
 from topicsd.engine.queue_settle import end_jobs
 from topicsd.engine.shard_state import ShardState
@@ -74,6 +75,11 @@ class _Parked:
     def has(self, seq: int) -> bool:
         return self.is_here and seq in self.queue.parked and not self.queue.jobs[seq].is_leaving
 
+    def put_off(self, seq: int) -> None:
+        """All others are before it."""
+        if seq in self.queue.parked:
+            self.queue.parked.move_to_end(seq)
+
     def end(self, seq: int, told: Told) -> None:
         end_jobs(self._shard, self.topic, self.queue, [seq], lambda: told(None), told, is_dead_letter=True)
 
@@ -96,6 +102,8 @@ class _Run:
         self._ended = ended
         self._wait_seconds = AGAIN_SECONDS
         """How long the next wait would be."""
+        self._put_off_count = 0
+        """Since one was moved, or since the last wait."""
 
     def next(self) -> None:
         source = self._source
@@ -110,21 +118,32 @@ class _Run:
         topic, text = self._source.topic, texts.by_seq.get(seq)
         job, destination = self._source.queue.jobs.get(seq), topic.config.dead_letter
         if job is None or text is None or destination is None:
-            self._later()
+            self._put_off(seq)
             return
         record = decode_text(text)
         meta = stamped_meta(bytes(record.meta), topic.name, seq, job.deliveries, job.reason)
-        self._moving.move(destination, seq, record, meta, self._told)
+        self._moving.move(destination, seq, record, meta, partial(self._told, seq))
 
-    def _told(self, refusal: Refusal | None) -> None:
+    def _told(self, seq: int, refusal: Refusal | None) -> None:
         if refusal is None:
-            self._wait_seconds = AGAIN_SECONDS
+            self._wait_seconds, self._put_off_count = AGAIN_SECONDS, 0
             # In a turn of its own: thousands may follow each other.
+            self._loop.call_soon(self.next)
+        elif STATUS[refusal.code] == 400:
+            self._put_off(seq)
+        else:
+            self._later()
+
+    def _put_off(self, seq: int) -> None:
+        self._source.put_off(seq)
+        self._put_off_count += 1
+        if self._put_off_count < len(self._source.queue.parked):
             self._loop.call_soon(self.next)
         else:
             self._later()
 
     def _later(self) -> None:
+        self._put_off_count = 0
         seconds = self._wait_seconds
         self._wait_seconds = min(2 * seconds, AGAIN_SECONDS_MAX)
         self._loop.call_later(seconds, self.next)

@@ -20,8 +20,8 @@ def damaged(seq: int, *, offset: int = 20, count: int = 6, **config: object) -> 
     return one
 
 
-def flip(one: OneShard, seq: int, offset: int = 20) -> None:
-    run = one.topic("t").run_of(seq)
+def flip(one: OneShard, seq: int, offset: int = 20, topic: str = "t") -> None:
+    run = one.topic(topic).run_of(seq)
     assert run is not None
     file, at = run.place_of(seq, one.shard.state.files)
     one.disk.flip(f"/data/shards/00/wal/{file}", at + offset)
