@@ -13,6 +13,7 @@ from loadtest.bench_result import Goal, Result
 from loadtest.bench_rounds import Bench, against_ceiling, medians
 from loadtest.ceilings.read_ceiling import COUNT
 from loadtest.fanout_lines import delivering, delivery, sessions
+from loadtest.forward_lines import append_beside, chain, fan_out, one_forward
 from loadtest.queue_lines import jobs, memory_of_a_job, waiting
 from loadtest.traffic import (
     NotMeasured,
@@ -198,6 +199,13 @@ LINES = {
         "a job with a million waiting over a thousand", waiting, Goal(1.2, of_value=True, at_most=True)
     ),
     "job": Line("memory of a waiting job", memory_of_a_job, None),
+    "route": Line("records through one forward", one_forward(1), None),
+    "route-shards": Line("records through one forward between shards", one_forward(2), None),
+    "route-chain": Line("records through a chain of 5 forwards", chain, None),
+    "route-100": Line("copies of records into 100 destinations", fan_out, None),
+    "route-append": Line(
+        "an append with 100 forwards from its topic", append_beside, Goal(1.1, at_most=True)
+    ),
     "sessions": Line("memory of a watch session", sessions, Goal(20, of_value=True, at_most=True)),
     "memory": Line("memory, empty, 2 shards (PSS)", memory, Goal(160, of_value=True, at_most=True)),
 }

@@ -80,11 +80,11 @@ def checked(port: int, load: Load) -> None:
         raise NotMeasured(fault)
 
 
-def ask(port: int, path: str, body: bytes) -> Any:
+def ask(port: int, path: str, body: bytes, method: str = "POST") -> Any:
     """One request, and what the answer says: a figure is of no use if the answers are wrong."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        connection.request(method, path, body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         text = answer.read()
         if answer.status // 100 != 2:
