@@ -7,6 +7,7 @@ holds, each record once and in order, and what was acked to somebody is in all o
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -36,7 +37,7 @@ class Life:
             f"{source}>{dest}": ForwardRule(
                 f"{source}>{dest}", source, dest, is_from_start=True, is_exactly_once=dest == self.topics[-1]
             )
-            for source, dest in zip(self.topics, self.topics[1:], strict=False)
+            for source, dest in pairwise(self.topics)
         }
         for topic in self.topics:
             self.stage.owner(topic).put(topic, durability=durability)
@@ -78,7 +79,9 @@ class Life:
         for rule in self.rules.values():
             if stage.forward(rule.name) is None:
                 # It was on its way.
-                assert isinstance(stage.put_forward(rule.name, rule.source, rule.dest, is_from_start=True), ForwardPut)
+                assert isinstance(
+                    stage.put_forward(rule.name, rule.source, rule.dest, is_from_start=True), ForwardPut
+                )
         for _ in range(4):
             stage.pass_time(1500)
         written = stage.data(self.topics[0])
