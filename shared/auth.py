@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -100,6 +100,7 @@ class Keys:
         self._entries = {digest: (digest, key) for digest, key in placed}
         # Without their places, which may be others next time.
         self._keys = {entry.key._replace(place=0) for entry in entries}
+        self._by_id = {entry.key.id: entry.key for entry in entries}
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -128,6 +129,13 @@ class Keys:
     def are_current(self, key: Key | None) -> bool:
         """Whether what a connection was opened with, be it without any key, would do the same today."""
         return not self._keys if key is None else key._replace(place=0) in self._keys
+
+    def allow(self, key_id: str, scopes: frozenset[str], names: Iterable[str]) -> bool:
+        """Whether what was opened with the key of that id, or with none, might be opened today."""
+        if not self._entries:
+            return True
+        key = self._by_id.get(key_id)
+        return key is not None and scopes <= key.scopes and all(map(key.allows_name, names))
 
     def check_token(self, token: str, scopes: frozenset[str], name: str) -> Key | Refusal | None:
         """As `check`, for a key that stands in a query."""

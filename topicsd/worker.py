@@ -213,7 +213,7 @@ class Worker:
         elif kind in FORWARDS:
             self._dispatch.forward_rules.answer_link(kind, payload, asked)
         elif kind == LinkKind.KEYS:
-            self._dispatch.keys = parse_keys(payload.decode())
+            self._dispatch.change_keys(parse_keys(payload.decode()))
             asked(b"taken")
 
     def _check_patience(self, lanes: list[Connection] | None = None) -> None:

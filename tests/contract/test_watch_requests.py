@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -341,6 +342,32 @@ def test_a_key_that_is_not_for_all_names_any_more_does_not_open_it(keyed: HttpSe
         assert client.ask("HEAD", f"/v0/watch/{wid}", None, field).status == 403
         keyed.dispatch.keys = parse_keys("")
         assert client.ask("HEAD", f"/v0/watch/{wid}").status == 200
+
+
+@pytest.mark.http1
+@pytest.mark.parametrize("keys", ["another-key:r", "key-of-reader:w", "key-of-reader:r:others."])
+def test_a_key_that_is_taken_back_ends_its_streams(tmp_path: Path, lane: str, keys: str) -> None:
+    field, other = f"{BEARER} key-of-reader", f"{BEARER} key-of-everybody"
+    with HttpServer(tmp_path, keys="key-of-reader:r,key-of-everybody") as server:
+        with connect(server.ports, lane) as client:
+            client.ask("POST", "/v0/topics/orders.eu", b'{"records":[{"data":1}]}', other)
+            mine, theirs = (
+                ask(client, {"topics": {"orders.eu": {}}}, "", one).json["stream_url"]
+                for one in (field, other)
+            )
+        with (
+            EventClient(server.ports[lane], mine, field) as stream,
+            EventClient(server.ports[lane], theirs, other) as beside,
+        ):
+            for one in (stream, beside):
+                one.begin()
+                assert [one.next().name, one.next().name] == ["record", "caught-up"]
+            server.change_keys(f"{keys},key-of-everybody")
+            last = stream.next()
+            assert (last.name, last.data["code"]) == ("error", "unauthorized")
+            with connect(server.ports, lane) as client:
+                client.ask("POST", "/v0/topics/orders.eu", b'{"records":[{"data":2}]}', other)
+            assert beside.next().name == "record"
 
 
 def test_names_are_bound_by_prefixes_whether_they_exist_or_not(keyed: HttpServer, lane: str) -> None:

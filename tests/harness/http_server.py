@@ -138,7 +138,7 @@ class HttpServer:
 
     def change_keys(self, keys: str) -> None:
         """As the worker does when it is told to go by others."""
-        self.dispatch.keys = parse_keys(keys)
+        self.run(lambda: self.dispatch.change_keys(parse_keys(keys)))
 
     def drain(self) -> None:
         def begin() -> None:

@@ -196,6 +196,12 @@ class Dispatch:
                 return self.keys.check_token(token, route.scopes, match.bound_name)
         return self.keys.check(fields.authorization, route.scopes, match.bound_name)
 
+    def change_keys(self, keys: Keys) -> None:
+        """WebSockets look for themselves whether theirs is still there."""
+        self.keys = keys
+        self.watching.check_keys(keys)
+        self._working.check_keys(keys)
+
     def _bind(self, key: Key, call: Call, is_counted: bool) -> Refusal | None:
         """Have the call go by its key, and count it among those of the key until it is answered."""
         call.prefixes = key.prefixes

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from shared.auth import READ, Keys
 from shared.config import Settings
 from shared.errors import Refusal
 from shared.link import Asked, LinkKind, LinkPool
@@ -25,11 +26,12 @@ from topicsd.live.open_watch import WatchStreams
 from topicsd.live.remote_feed import Ways
 from topicsd.live.watch_definition import Stand
 from topicsd.live.watch_making import WatchMaking, answer_stands
-from topicsd.live.watch_sessions import WatchSessions
+from topicsd.live.watch_sessions import WatchSession, WatchSessions
 from topicsd.wal.sync_thread import Loop
 
 WATCHING: Final = frozenset({LinkKind.FEED, LinkKind.MAKE_WATCH, LinkKind.TOPIC_HEADS})
 """What other processes ask of it."""
+READ_ONLY: Final = frozenset({READ})
 
 
 class Watching:
@@ -106,6 +108,14 @@ class Watching:
     def count_lagging(self, change: int) -> None:
         """Of WebSockets."""
         self._other_lagging_count += change
+
+    def check_keys(self, keys: Keys) -> None:
+        """A key that was taken back ends what was opened with it."""
+
+        def may_go_on(session: WatchSession) -> bool:
+            return keys.allow(session.definition.key_id, READ_ONLY, session.names)
+
+        self._streams.end_where_not(may_go_on)
 
     def drain(self) -> None:
         """Streams end with a last word, and none begins."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
-from shared.auth import Key
+from shared.auth import READ, WRITE, Key, Keys
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal
 from shared.names import refuse_topic_name
@@ -23,6 +24,8 @@ from topicsd.http.watch_open import ENDING, accepts_events
 from topicsd.live.open_watch import FIELDS
 from topicsd.live.work_stream import WorkStreams
 from topicsd.wal.sync_thread import Loop
+
+READ_AND_WRITE: Final = frozenset({READ, WRITE})
 
 
 class WorkOpen:
@@ -81,9 +84,13 @@ class WorkOpen:
                 call.refuse(found)
                 return
             left = partial(self._permits.leave, key_id)
-            self._streams.open(found[0], request, call.open_stream(FIELDS), left)
+            self._streams.open(found[0], request, call.open_stream(FIELDS), left, key_id)
         except Exception as error:
             call.fail("work", error)
+
+    def check_keys(self, keys: Keys) -> None:
+        """A key that was taken back ends what was opened with it."""
+        self._streams.end_where_not(lambda key_id, name: keys.allow(key_id, READ_AND_WRITE, [name]))
 
     @property
     def lagging_count(self) -> int:

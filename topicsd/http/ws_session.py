@@ -39,7 +39,7 @@ from topicsd.http.ws_messages import (
     unknown_type,
 )
 from topicsd.live import ws_frames
-from topicsd.live.event_stream import CLOGGED_SECONDS_MAX, TOO_SLOW
+from topicsd.live.event_stream import CLOGGED_SECONDS_MAX, KEY_TAKEN_BACK, TOO_SLOW
 from topicsd.live.feeds import Feeds
 from topicsd.live.pace import Pace
 from topicsd.live.piece import Piece, Wanted
@@ -310,7 +310,7 @@ class WsSession:
     def check_key(self) -> None:
         """Called now and then: a key that was taken back ends what was opened with it."""
         if not self._is_over and not self._dispatch.keys.are_current(self._key):
-            self._end(UNAUTHORIZED, "the key is not what it was", ws_frames.POLICY)
+            self._end(UNAUTHORIZED, KEY_TAKEN_BACK, ws_frames.POLICY)
 
     def too_slow(self) -> None:
         message = f"nothing was read for {CLOGGED_SECONDS_MAX:.0f} s"

@@ -22,6 +22,7 @@ RETRY_AFTER_MS: Final = 1000
 TAKEN_OVER: Final = "taken_over"
 TOO_SLOW: Final = "slow_consumer"
 SHUTTING_DOWN: Final = "shutting_down"
+KEY_TAKEN_BACK: Final = "the key is not what it was"
 
 
 class EventStream:

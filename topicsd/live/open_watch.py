@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from shared.clock import Clock
-from shared.errors import INVALID_REQUEST, Refusal
+from shared.errors import INVALID_REQUEST, UNAUTHORIZED, Refusal
 from topicsd.live.cursor_token import read_token
-from topicsd.live.event_stream import SHUTTING_DOWN, TAKEN_OVER
+from topicsd.live.event_stream import KEY_TAKEN_BACK, SHUTTING_DOWN, TAKEN_OVER
 from topicsd.live.feeds import Feeds
 from topicsd.live.sse_stream import SseStream, rewind
 from topicsd.live.stream import Stream
@@ -60,6 +60,12 @@ class WatchStreams:
         session.has_memory = True
         self._streams.add(opened)
         opened.begin(stream, self._feeds, self._loop, self._clock)
+
+    def end_where_not(self, may_go_on: Callable[[WatchSession], bool]) -> None:
+        """Their keys were taken back."""
+        for one in list(self._streams):
+            if not may_go_on(one.session):
+                one.sse.end(UNAUTHORIZED, KEY_TAKEN_BACK)
 
     def drain(self) -> None:
         for one in list(self._streams):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from shared.errors import TOPIC_NOT_FOUND, Refusal
+from shared.errors import TOPIC_NOT_FOUND, UNAUTHORIZED, Refusal
 from topicsd.engine.queue_claim import claim
 from topicsd.engine.queue_settle import nack
 from topicsd.engine.requests import ClaimAnswer, ClaimRequest, SettleRequest
@@ -23,7 +23,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.watch import Waiters
 from topicsd.leases.lease_queue import IN_FLIGHT
 from topicsd.live import sse_frames
-from topicsd.live.event_stream import RETRY_AFTER_MS, SHUTTING_DOWN, EventStream
+from topicsd.live.event_stream import KEY_TAKEN_BACK, RETRY_AFTER_MS, SHUTTING_DOWN, EventStream
 from topicsd.live.stream import Stream
 from topicsd.wal.sync_thread import Loop
 
@@ -40,8 +40,15 @@ class WorkStreams:
         self._changed = changed
         self._streams: set[WorkStream] = set()
 
-    def open(self, topic: Topic, request: ClaimRequest, stream: Stream, on_end: Callable[[], None]) -> None:
-        opened = WorkStream(self, topic, request, stream, on_end)
+    def open(
+        self,
+        topic: Topic,
+        request: ClaimRequest,
+        stream: Stream,
+        on_end: Callable[[], None],
+        key_id: str = "",
+    ) -> None:
+        opened = WorkStream(self, topic, request, stream, on_end, key_id)
         self._streams.add(opened)
         self._changed(1)
         opened.begin()
@@ -50,13 +57,29 @@ class WorkStreams:
         self._streams.discard(one)
         self._changed(-1)
 
+    def end_where_not(self, may_go_on: Callable[[str, str], bool]) -> None:
+        """Their keys were taken back; told of each the id of its key and its queue."""
+        for one in list(self._streams):
+            if not may_go_on(one.key_id, one.topic_name):
+                one.end(UNAUTHORIZED, KEY_TAKEN_BACK)
+
     def drain(self) -> None:
         for one in list(self._streams):
             one.end(SHUTTING_DOWN, "the server is shutting down")
 
 
 class WorkStream(EventStream):
-    __slots__ = ("_held", "_is_asking", "_on_end", "_request", "_shard", "_streams", "_topic", "waiters")
+    __slots__ = (
+        "_held",
+        "_is_asking",
+        "_on_end",
+        "_request",
+        "_shard",
+        "_streams",
+        "_topic",
+        "key_id",
+        "waiters",
+    )
 
     def __init__(
         self,
@@ -65,7 +88,9 @@ class WorkStream(EventStream):
         request: ClaimRequest,
         stream: Stream,
         on_end: Callable[[], None],
+        key_id: str,
     ) -> None:
+        self.key_id = key_id
         self._shard = shard = streams.shard
         super().__init__(stream, streams.loop, shard.clock, HEARTBEAT_MS)
         self._streams = streams
@@ -80,6 +105,10 @@ class WorkStream(EventStream):
 
     def base_priority(self, now_ms: int) -> float:
         return self._topic.base_priority(now_ms)
+
+    @property
+    def topic_name(self) -> str:
+        return self._topic.name
 
     def begin(self) -> None:
         self._shard.due.enter(self._topic)

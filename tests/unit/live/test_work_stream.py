@@ -31,10 +31,10 @@ class Stage:
     def queue(self, name: str, **config: object) -> None:
         self.one.put(name, type="queue", **config)
 
-    def open(self, count: int = 1, lease_ms: int = MINUTE, name: str = "q") -> FakeStream:
+    def open(self, count: int = 1, lease_ms: int = MINUTE, name: str = "q", key_id: str = "") -> FakeStream:
         stream = FakeStream()
         request = ClaimRequest("w", count, lease_ms)
-        self.streams.open(self.one.topic(name), request, stream, self._leave)
+        self.streams.open(self.one.topic(name), request, stream, self._leave, key_id)
         self.one.settle()
         return stream
 
@@ -178,3 +178,15 @@ def test_claims_that_wait_for_each_other_hurry_when_the_shard_ends() -> None:
     stage.one.settle()
     assert [one.seq for told in (first, second) for one in told.answer.claimed] == [1, 2]
     stage.one.pass_time(5000)
+
+
+def test_a_key_that_is_taken_back_ends_its_streams_and_gives_their_jobs_back() -> None:
+    stage = Stage()
+    stage.one.append("q", 1, 2)
+    first, second = stage.open(key_id="old"), stage.open(key_id="kept")
+    assert (seqs(first.take()), seqs(second.take())) == ([1], [2])
+    stage.streams.end_where_not(lambda key_id, name: (key_id, name) == ("kept", "q"))
+    stage.one.settle()
+    assert [one.data["code"] for one in first.take()] == ["unauthorized"]
+    assert (first.is_closed, second.is_closed) == (True, False)
+    assert stage.one.state("q").queue.ready == 1  # type: ignore[union-attr]

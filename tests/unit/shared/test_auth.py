@@ -9,6 +9,8 @@ from shared.auth import (
     KEY_PLACES,
     NO_KEY,
     OTHER_NAME,
+    READ,
+    WRITE,
     WRONG_KEY,
     Key,
     Keys,
@@ -214,3 +216,14 @@ def test_a_key_keeps_its_place_when_others_come_and_go() -> None:
     found = places(names)
     later = places([*names[1:], "another"])
     assert [later[name] for name in names[1:]] == [found[name] for name in names[1:]]
+
+
+def test_what_was_opened_with_a_key_is_asked_about_by_its_id() -> None:
+    keys = parse_keys("a-key:r:orders.|bills.,other-key:w")
+    found = keys.check(b"Bearer a-key", frozenset({READ}), "")
+    assert isinstance(found, Key)
+    assert keys.allow(found.id, frozenset({READ}), ["orders.eu", "bills.1"])
+    assert not keys.allow(found.id, frozenset({READ}), ["orders.eu", "private"])
+    assert not keys.allow(found.id, frozenset({READ, WRITE}), ["orders.eu"])
+    assert not keys.allow("", frozenset({READ}), []), "it was opened when there were no keys"
+    assert parse_keys("").allow("", frozenset({READ}), ["orders.eu"])
