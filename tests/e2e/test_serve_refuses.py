@@ -103,7 +103,9 @@ def test_a_damaged_layout_is_refused(tmp_path: Path) -> None:
 def test_a_port_file_that_cannot_be_written_in_the_end_is_a_sentence_too(tmp_path: Path) -> None:
     # No name is left for the unfinished file beside it.
     port_file = tmp_path / ("p" * 250)
-    ran = run_command("serve", "--port=0", "--shards=1", "--data-dir", tmp_path / "d", "--port-file", port_file)
+    ran = run_command(
+        "serve", "--port=0", "--shards=1", "--data-dir", tmp_path / "d", "--port-file", port_file
+    )
     assert ran.code == 1
     assert f"the port file {port_file} cannot be written: File name too long" in ran.err
     assert "Traceback" not in ran.err
