@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,16 @@ def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
     assert ran.stderr == "topicsd: the output cannot be written: No space left on device\n"
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """A shell lets what it starts in the background ignore them: the tests, and then all that those start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_is_130_and_no_traceback(tmp_path: Path) -> None:
     large(tmp_path)
     line = command_line("inspect", tmp_path, "--frames")
