@@ -4,6 +4,9 @@ A task appends each chunk of its rows and reports where it stands; that is all t
 leaves that failed, that was one too many, or whose answer was lost and that was sent again, is named by no
 report: nobody reads it, and it goes with what is forgotten. So a chunk may be staged any number of times.
 
+The topic of a write that is done once goes with the write. A task may be at work for a while longer, since
+Spark does not wait for those of a job that has failed: so the driver makes that topic and no task does.
+
 The topic is of the class `fsync`: whoever decides that a batch is whole may rely on it.
 
 Must not know: Spark, which batches there are.
@@ -22,7 +25,8 @@ from spark.source_error import SourceError
 from topicsd.engine.requests import NO_META
 
 CONFIG = {"durability": "fsync"}
-_CONFIG = msgspec.json.encode(CONFIG)
+_MAKES = b',"config":' + msgspec.json.encode(CONFIG) + b"}"
+_IS_THERE = b',"create":false}'
 
 
 class Staged(NamedTuple):
@@ -48,10 +52,14 @@ class _Record(msgspec.Struct, omit_defaults=True):
 _encode = msgspec.json.Encoder().encode
 
 
-def stage(client: ServerClient, staging: str, chunk: Chunk, rows: SinkRows) -> Staged:
-    body = chunk.body + b',"config":' + _CONFIG + b"}"
+def open_staging(client: ServerClient, staging: str) -> None:
+    """By a record that nobody reads: a PUT is for keys that may do more than write."""
+    _append(client, staging, b'{"records":[{"data":null}]', _MAKES)
+
+
+def stage(client: ServerClient, staging: str, chunk: Chunk, rows: SinkRows, is_open: bool) -> Staged:
     try:
-        answer = client.ask("POST", f"topics/{in_path(staging)}?return_seqs=false", body)
+        answer = _append(client, staging, chunk.body, _IS_THERE if is_open else _MAKES)
     except ServerRefusal as refusal:
         if refusal.status in (400, 413):
             raise rows.about(chunk, str(refusal.detail.get("field", "")), str(refusal)) from None
@@ -77,6 +85,10 @@ def read_staged(client: ServerClient, staging: str, chunk: Staged) -> bytes:
             for one in page.records
         ]
     return _encode(parts)
+
+
+def _append(client: ServerClient, staging: str, records: bytes, rest: bytes) -> bytes:
+    return client.ask("POST", f"topics/{in_path(staging)}?return_seqs=false", records + rest)
 
 
 def forget(client: ServerClient, topic: str, before_seq: int) -> None:

@@ -27,7 +27,7 @@ from spark.moving import move_decided, move_keyed
 from spark.server_client import ServerClient, in_path
 from spark.sink_rows import SinkRows
 from spark.source_error import SourceError
-from spark.staging import Staged, forget, stage
+from spark.staging import Staged, forget, open_staging, stage
 from spark.write_options import WriteOptions
 
 QUERY = "sql.streaming.queryId"
@@ -56,10 +56,13 @@ class _Staging:
     def _topic(self, query: str) -> str:
         return f"{self._options.staging_prefix}{query}.staged"
 
-    def _stage(self, query: str, partition: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+    def _stage(
+        self, query: str, partition: int, batches: Iterator[pa.RecordBatch], is_open: bool = False
+    ) -> TaskReport:
         rows = SinkRows(self._options.topic, self._options.chunk_records, partition)
+        topic = self._topic(query)
         with self._client() as client:
-            staged = [stage(client, self._topic(query), chunk, rows) for chunk in rows.chunks(batches)]
+            staged = [stage(client, topic, chunk, rows, is_open) for chunk in rows.chunks(batches)]
         return TaskReport(query, staged)
 
 
@@ -67,9 +70,11 @@ class BatchWriter(_Staging, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         super().__init__(options)
         self._id = str(uuid.uuid4())
+        with self._client() as client:
+            open_staging(client, self._topic(self._id))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._stage(self._id, _task().partitionId(), iterator)
+        return self._stage(self._id, _task().partitionId(), iterator, is_open=True)
 
     def commit(self, messages: Reports) -> None:
         chunks = _chunks(messages)

@@ -11,12 +11,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, expr
+from pyspark.sql.functions import expr
 
-from spark.server_client import ServerClient
+from spark.server_client import ServerClient, ServerRefusal
+from spark.write_options import parse_write_options
+from spark.writers import BatchWriter
 from tests.harness.whole_server import WholeServer, name_on
 from tests.spark.conftest import PLAIN, SHARDS, Store
 from tests.spark.test_stream_killed import run_and_kill
@@ -53,14 +56,35 @@ def test_what_was_read_can_be_written(spark: SparkSession, store: Store, columns
 
 
 def test_nothing_stays_of_a_write(spark: SparkSession, store: Store) -> None:
-    write(spark.range(50).select(col("id").cast("string").alias("value")), store, topic="clean")
-    write(spark.range(0).select(col("id").cast("string").alias("value")), store, topic="clean")
-    bad = spark.range(2000).select(expr("if(id = 1999, 'no json', '1')").alias("value"))
+    def write_numbers(frame: DataFrame, value: str) -> None:
+        write(frame.select(expr(value).alias("value")), store, topic="clean", stagingPrefix="clean-")
+
+    write_numbers(spark.range(50), "cast(id as string)")
+    write_numbers(spark.range(0), "cast(id as string)")
     with pytest.raises(PySparkException, match=r"column value, row 1999 of partition 0: .* is no JSON"):
-        write(bad.coalesce(1), store, topic="clean")
+        write_numbers(spark.range(2000).coalesce(1), "if(id = 1999, 'no json', '1')")
     assert len(store.client.rows("clean")) == 50
+    assert listed(store, "clean-") == []
+
+
+def test_a_task_that_outlives_its_write_leaves_nothing(store: Store) -> None:
+    """Spark does not wait for the other tasks of a job that has failed."""
+    given = {"url": url_of(store.server), "stagingPrefix": "late-", "topic": "late"}
+    rows = pa.record_batch({"value": ["1", "2"]})
+    writer = BatchWriter(parse_write_options(given))
+    assert writer._stage(writer._id, 0, iter([rows]), is_open=True).chunks
+    assert len(listed(store, "late-")) == 1
+    writer.abort([])
+    with pytest.raises(ServerRefusal) as refused:
+        writer._stage(writer._id, 1, iter([rows]), is_open=True)
+    assert refused.value.status == 404
+    assert listed(store, "late") == []
+
+
+def listed(store: Store, prefix: str) -> list[str]:
     with ServerClient(url_of(store.server), "") as client:
-        assert b".staged" not in client.ask("GET", "topics?page_size=1000")
+        page = json.loads(client.ask("GET", f"topics?prefix={prefix}"))
+    return [entry["topic"] for entry in page["topics"]]
 
 
 @pytest.mark.parametrize(
