@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 ROUND_SECONDS = 60.0
 SCRUB_SECONDS = 86_400.0
+# A process that is started anew each day looks at everything too.
+FIRST_SCRUB_SECONDS = 3600.0
 CHECKPOINT_POLL_SECONDS = 0.05
 TOPICS_A_TURN = 500
 RUNS_A_TURN = 250
@@ -91,7 +93,9 @@ class Upkeep:
         self._cold = cold
         self._pace = Pacer(shard.settings.background_bytes_per_second)
         self._is_awake = False
-        self._scrub_at = shard.clock.monotonic() + SCRUB_SECONDS
+        self._scrub_at = shard.clock.monotonic() + FIRST_SCRUB_SECONDS
+        self._to_scrub: list[tuple[Topic, SealedRun]] = []
+        """What is still to be read, the next one last."""
         self._given_up: set[SegmentName] = set()
         """What is damaged stays where it is, and is not tried again before a restart."""
 
@@ -112,7 +116,8 @@ class Upkeep:
             return
         if isinstance(outcome, Exception):
             logger.error("the upkeep of segments failed and is tried again: %s", outcome)
-        self._loop.call_later(ROUND_SECONDS, self.start_round)
+        # Who has not read everything did so for as long as there is between two rounds.
+        self._loop.call_later(0.0 if self._to_scrub else ROUND_SECONDS, self.start_round)
 
     def _round(self) -> Job[None]:
         yield from self._expire()
@@ -134,9 +139,7 @@ class Upkeep:
                     has_changed |= yield from self._careful(run, work(topic, run))
         if has_changed:
             self._checkpoints.start()
-        if self._shard.clock.monotonic() >= self._scrub_at:
-            self._scrub_at = self._shard.clock.monotonic() + SCRUB_SECONDS
-            yield from self.scrub_all()
+        yield from self._scrub_some()
 
     def _turns(self) -> Iterator[list[Topic]]:
         """All topics, so many as may be looked at in one turn of the loop."""
@@ -235,11 +238,22 @@ class Upkeep:
 
     # -- reading everything ----------------------------------------------------------------------------------
 
-    def scrub_all(self) -> Job[None]:
-        for topic in list(self._shard.topics.values()):
-            for run in [run for run in topic.runs if isinstance(run, SealedRun)]:
-                if self._is_there(topic, run):
-                    yield from self._scrub(topic, run)
+    def _scrub_some(self) -> Job[None]:
+        """Not all at once: of a large store that takes hours, in which the rest of a round has its turn."""
+        clock = self._shard.clock
+        if clock.monotonic() >= self._scrub_at:
+            self._scrub_at = clock.monotonic() + SCRUB_SECONDS
+            self._to_scrub.clear()
+            for topics in self._turns():
+                for topic in topics:
+                    self._to_scrub += [(topic, run) for run in topic.runs if isinstance(run, SealedRun)]
+                yield None
+            self._to_scrub.reverse()
+        until = clock.monotonic() + ROUND_SECONDS
+        while self._to_scrub and clock.monotonic() < until:
+            topic, run = self._to_scrub.pop()
+            if self._is_there(topic, run):
+                yield from self._scrub(topic, run)
 
     def _scrub(self, topic: Topic, run: SealedRun) -> Job[None]:
         entry = msgspec.structs.replace(run.entry, dead_count=run.saved_dead_count)

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from tests.harness.one_shard import OneShard, record
+from topicsd.engine import upkeep
 from topicsd.engine.sealed_run import SealedRun
-from topicsd.engine.upkeep import ROUND_SECONDS, SCRUB_SECONDS
-from topicsd.segment.entry import COLD, HOT
+from topicsd.engine.upkeep import FIRST_SCRUB_SECONDS, ROUND_SECONDS
+from topicsd.segment.entry import COLD, HOT, SegmentDamage
 
 COLD_DIR = "/cold"
 
@@ -179,13 +180,34 @@ def test_damage_is_found_before_a_reader_finds_it(caplog: pytest.LogCaptureFixtu
     run = sealed(one)[1]
     path = f"/data/shards/00/{run.name.key('.data')}"
     one.disk.flip(path, run.index.offsets[3] + 50)
-    one.pass_time(SCRUB_SECONDS * 1000 + ROUND_SECONDS * 2000)
+    one.pass_time(FIRST_SCRUB_SECONDS * 1000 + ROUND_SECONDS * 2000)
     assert one.shard.state.damaged_segments == {run.name}
     assert "seqs 14 to 14" in caplog.text
     refusal = one.refused_read("t", 13)
     assert refusal.detail is not None
     assert (refusal.detail["first_seq"], refusal.detail["next_from_seq"]) == (14, 14)
     assert one.seqs("t", 14)[0] == 15
+
+
+def test_what_is_old_is_looked_at_for_long_and_the_rest_of_a_round_has_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = filled(60, cold_dir=COLD_DIR, hot_retain_segments=100)
+    state = one.shard.state
+    moved = []
+
+    def slow(*of: object) -> list[SegmentDamage]:
+        one.clock.advance(25_000)
+        moved.append(sum(run.entry.tier == COLD for run in sealed(one)))
+        state.settings = msgspec.structs.replace(state.settings, hot_retain_segments=2)
+        return []
+
+    monkeypatch.setattr(upkeep, "_scrub", slow)
+    one.clock.advance(FIRST_SCRUB_SECONDS * 1000)
+    one.settle()
+    assert moved == [0, 0, 0, 4, 4, 4]
+    a_round(one)
+    assert len(moved) == 6
 
 
 @pytest.mark.parametrize("cold_dir", ["", "/elsewhere"])
@@ -211,10 +233,8 @@ def test_a_file_that_cannot_be_opened_now_does_not_keep_the_others_from_being_lo
     one.disk.flip(f"/data/shards/00/{last.name.key('.data')}", last.index.offsets[3] + 50)
     one.restart()
     fault = one.disk.fail("open_read", error=errno.EMFILE)
-    job = one.shard.upkeep.scrub_all()
     with caplog.at_level(logging.WARNING):
-        one.shard._keeping.start(job, lambda outcome: None)
-        one.settle()
+        one.pass_time(FIRST_SCRUB_SECONDS * 1000 + ROUND_SECONDS * 2000)
     assert fault.fired
     assert "could not be looked at" in caplog.text
     assert one.shard.state.damaged_segments == {last.name}
