@@ -77,7 +77,7 @@ def write_mended(
 ) -> SegmentEntry:
     """Write the good records as this generation; the entry to put in the place of the old one."""
     name, entry = facts.name._replace(generation=generation), facts.entry
-    read = files.read(facts.name, entry, DATA)
+    read = files.read(facts.name, DATA)
     assert read is not None
     builder = IndexBuilder(entry.first_seq)
     spans: list[tuple[int, int]] = []

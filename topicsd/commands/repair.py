@@ -120,9 +120,9 @@ class Repair:
         fs.sync_dir(self._paths.quarantine)
 
     def _keep_file(self, facts: SegmentFacts, suffix: str) -> None:
-        read = self._files.read(facts.name, facts.entry, suffix)
+        read = self._files.read(facts.name, suffix)
         if read is not None:
-            size = self._files.size(facts.name, facts.entry, suffix)
+            size = self._files.size(facts.name, suffix)
             self._keep(_flat(facts.name.key(suffix)), read, 0, size)
 
     def _move_to_quarantine(self, path: str, name: str) -> None:
@@ -137,7 +137,7 @@ class Repair:
 
     def _rebuild(self, facts: SegmentFacts) -> None:
         name, entry = facts.name, facts.entry
-        store = self._files.store_with(name, entry, DATA)
+        store = self._files.store_with(name, DATA)
         assert store is not None
         index, tags = SegmentCheck(self._files, self._identity, name, entry).made()
         if facts.in_index:
@@ -179,7 +179,7 @@ class Repair:
         return found
 
     def _keep_damage(self, facts: SegmentFacts) -> None:
-        read = self._files.read(facts.name, facts.entry, DATA)
+        read = self._files.read(facts.name, DATA)
         if read is not None:
             for damage, end in zip(facts.damage, facts.ends, strict=True):
                 self._keep(_flat(facts.name.key(DATA)), read, damage.offset, end)

@@ -37,23 +37,22 @@ class SegmentFiles(NamedTuple):
     hot: LocalStore
     cold: LocalStore | None
 
-    def store_with(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> LocalStore | None:
-        """The tier of the entry first: a crash may have left a copy in the other one."""
-        stores = [self.cold, self.hot] if entry.tier == COLD else [self.hot, self.cold]
-        for store in stores:
+    def store_with(self, name: SegmentName, suffix: str) -> LocalStore | None:
+        """The hot one first, as a server asks: a crash may have left a copy in either."""
+        for store in (self.hot, self.cold):
             if store is not None and store.exists(name.key(suffix)):
                 return store
         return None
 
-    def read(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> Read | None:
+    def read(self, name: SegmentName, suffix: str) -> Read | None:
         """How to read one of its files; None when no tier has it."""
-        store = self.store_with(name, entry, suffix)
+        store = self.store_with(name, suffix)
         if store is None:
             return None
         return lambda offset, size: store.read_range(name.key(suffix), offset, size)
 
-    def size(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> int:
-        store = self.store_with(name, entry, suffix)
+    def size(self, name: SegmentName, suffix: str) -> int:
+        store = self.store_with(name, suffix)
         return 0 if store is None else store.size(name.key(suffix))
 
     def missing(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> str:
@@ -126,7 +125,7 @@ class SegmentCheck:
         """Read all of it. `earliest_seq` is that of the topic: what is in front of it is not alive."""
         name, entry = self._name, self._entry
         dead, marks = self._check_dead()
-        read = self._files.read(name, entry, DATA)
+        read = self._files.read(name, DATA)
         if read is None:
             what = self._files.missing(name, entry, DATA)
             self._damage = [FoundDamage(entry.first_seq, entry.last_seq, 0, what)]
@@ -155,7 +154,7 @@ class SegmentCheck:
 
     def made(self) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
         """The index and the tags that `.data` gives."""
-        read = self._files.read(self._name, self._entry, DATA)
+        read = self._files.read(self._name, DATA)
         assert read is not None
         return self._scan(read)
 
@@ -176,7 +175,7 @@ class SegmentCheck:
 
     def _check_data(self, read: Read) -> str:
         entry = self._entry
-        size = self._files.size(self._name, entry, DATA)
+        size = self._files.size(self._name, DATA)
         if entry.is_sealed and size > entry.data_bytes:
             return f"it has {size - entry.data_bytes} bytes more than the snapshot says"
         try:
@@ -190,7 +189,7 @@ class SegmentCheck:
     def _check_index(self, made: SegmentIndex | None) -> str:
         """`made` is what `.data` gives, when that is whole."""
         entry = self._entry
-        read = self._files.read(self._name, entry, INDEX)
+        read = self._files.read(self._name, INDEX)
         if read is None:
             return self._files.missing(self._name, entry, INDEX)
         size = entry.count * ENTRY_BYTES + FOOTER_BYTES * entry.is_sealed
@@ -212,11 +211,11 @@ class SegmentCheck:
         entry = self._entry
         if not entry.has_tags:
             return "records have tags, and there is no such file" if entry.is_sealed and made else ""
-        read = self._files.read(self._name, entry, TAGS)
+        read = self._files.read(self._name, TAGS)
         if read is None:
             return self._files.missing(self._name, entry, TAGS)
         try:
-            reader = TagsReader(read, self._files.size(self._name, entry, TAGS))
+            reader = TagsReader(read, self._files.size(self._name, TAGS))
             found = dict(reader.all_seqs())
         except (TagsDamage, OSError) as damage:
             return str(damage)
@@ -237,12 +236,12 @@ class SegmentCheck:
         entry = self._entry
         if not entry.dead_count:
             return "", None
-        read = self._files.read(self._name, entry, DEAD)
+        read = self._files.read(self._name, DEAD)
         if read is None:
             return self._files.missing(self._name, entry, DEAD), None
         try:
             # It may be of a longer segment, when a later checkpoint did not come to its end.
-            size = max(self._files.size(self._name, entry, DEAD), dead_bytes(entry.count))
+            size = max(self._files.size(self._name, DEAD), dead_bytes(entry.count))
             found = decode_dead(read(0, size), entry.first_seq, entry.count)
         except (DeadDamage, UnknownVersion, OSError) as damage:
             return str(damage), None

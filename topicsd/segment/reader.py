@@ -1,8 +1,9 @@
 """All blocking reads of sealed and active segments: one place that knows where a file is and what to do
 when it is damaged.
 
-* The tier of the entry is asked first, then the other: a crash between any two steps of a relocation
-  leaves the record readable. A dead set may be there twice and differ; the fuller one is the newer one.
+* The hot directory is asked first, then the cold one, whatever the entry says: a crash between any two steps
+  of a relocation leaves the record readable, and where there are two copies the one that is near is read. A
+  dead set may be there twice and differ; the fuller one is the newer one.
 * An index or tags that are missing or damaged are made again from .data, and put back when the segment is
   sealed. An active segment's files have one writer, which is not this.
 * What is damaged in .data is a `SegmentDamage` with the exact seqs.
@@ -24,7 +25,6 @@ from functools import partial
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, Read, check_frame, is_media_error
 from topicsd.segment.dead_file import DeadDamage, DeadSet, decode_dead
 from topicsd.segment.entry import (
-    COLD,
     DATA,
     DEAD,
     INDEX,
@@ -62,8 +62,7 @@ class SegmentReader:
     def __init__(
         self, hot: SegmentStore, cold: SegmentStore | None, index_cache_bytes: int = INDEX_CACHE_BYTES
     ) -> None:
-        self._hot = hot
-        self._cold = cold
+        self._stores = [hot] if cold is None else [hot, cold]
         self._kept_bytes_max = index_cache_bytes
         self._kept_bytes = 0
         self._kept: OrderedDict[tuple[SegmentName, str], Kept] = OrderedDict()
@@ -88,7 +87,7 @@ class SegmentReader:
         size = entry.count * ENTRY_BYTES + FOOTER_BYTES * entry.is_sealed
         try:
             # One byte more than there may be shows a file that is too long.
-            data = self._read(name, entry, INDEX, 0, size + 1)
+            data = self._read(name, INDEX, 0, size + 1)
             index = decode_index(data, entry.first_seq, entry.count, entry.is_sealed)
             if index.data_end != entry.data_bytes:
                 raise IndexDamage(f"ends at {index.data_end} of the {entry.data_bytes} bytes of .data")
@@ -96,10 +95,10 @@ class SegmentReader:
         except (IndexDamage, OSError) as damage:
             self._refuse_other(damage, name, INDEX)
         self._require_data(name, entry)
-        index = rebuild_index(self._reading(name, entry, DATA), name, entry)
+        index = rebuild_index(self._reading(name, DATA), name, entry)
         if entry.is_sealed and not index.has_damage:
             entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
-            self._put_back(name, entry, INDEX, entries + encode_footer(entries))
+            self._put_back(name, INDEX, entries + encode_footer(entries))
         return index
 
     def frames(
@@ -119,7 +118,7 @@ class SegmentReader:
         if size == 0:
             return b"", start
         try:
-            data = self._read(name, entry, DATA, start, size)
+            data = self._read(name, DATA, start, size)
             what = f"the file ends at {start + len(data)}"
         except OSError as error:
             if not _is_loss(error):
@@ -147,7 +146,7 @@ class SegmentReader:
         for seq in seqs:
             offset, length = index.place_of(seq)
             try:
-                piece = self._read(name, entry, DATA, offset, length)
+                piece = self._read(name, DATA, offset, length)
             except OSError as error:
                 if not _is_loss(error):
                     raise
@@ -181,8 +180,8 @@ class SegmentReader:
         return self._rebuilt_tags(name, entry).find(tag, is_prefix, below)
 
     def _open_tags(self, name: SegmentName, entry: SegmentEntry) -> TagsReader:
-        size = self._store_with(name, entry, TAGS).size(name.key(TAGS))
-        found = TagsReader(self._reading(name, entry, TAGS), size)
+        size = self._store_with(name, TAGS).size(name.key(TAGS))
+        found = TagsReader(self._reading(name, TAGS), size)
         if found.first_seq != entry.first_seq:
             raise TagsDamage(f"is of records from {found.first_seq} on")
         return found
@@ -197,22 +196,22 @@ class SegmentReader:
         self, name: SegmentName, entry: SegmentEntry, tag: bytes, is_prefix: bool, below: int
     ) -> list[int]:
         self._require_data(name, entry)
-        pairs = rebuild_tags(self._reading(name, entry, DATA), name, entry)
+        pairs = rebuild_tags(self._reading(name, DATA), name, entry)
         matching = [tag_ for tag_ in pairs if tag_.startswith(tag)] if is_prefix else [tag]
         return sorted(seq for one in matching for seq in pairs.get(one, ()) if seq < below)
 
     def _rebuilt_tags(self, name: SegmentName, entry: SegmentEntry) -> TagsReader:
         self._forget_kept(name, TAGS)
         self._require_data(name, entry)
-        data = encode_tags(rebuild_tags(self._reading(name, entry, DATA), name, entry), entry.first_seq)
-        self._put_back(name, entry, TAGS, data)
+        data = encode_tags(rebuild_tags(self._reading(name, DATA), name, entry), entry.first_seq)
+        self._put_back(name, TAGS, data)
         return TagsReader(_slice_of(data), len(data))
 
     def dead_set(self, name: SegmentName, entry: SegmentEntry) -> DeadSet:
         """What is dead; at least what the entry counts. FileNotFoundError when no tier has the file."""
         best: DeadSet | None = None
         failure: DeadDamage | OSError = FileNotFoundError(errno.ENOENT, "in no tier", name.key(DEAD))
-        for store in self._stores(entry):
+        for store in self._stores:
             # The checkpoint replaces it by a rename, past the store: what is open may be the one before.
             store.forget(name.key(DEAD))
             try:
@@ -267,60 +266,54 @@ class SegmentReader:
             self._refuse_other(damage, name, TAGS)
         return dict(self._rebuilt_tags(name, entry).all_seqs())
 
-    def header_bytes(self, name: SegmentName, entry: SegmentEntry) -> bytes:
-        return self._read(name, entry, DATA, 0, SEGMENT_HEADER_BYTES)
+    def header_bytes(self, name: SegmentName) -> bytes:
+        return self._read(name, DATA, 0, SEGMENT_HEADER_BYTES)
 
     def forget(self, name: SegmentName) -> None:
         """Let go of what is kept of a segment: it was dropped, rewritten or moved."""
         self._forget_kept(name, INDEX)
         self._forget_kept(name, TAGS)
-        for store in (self._hot, self._cold):
-            if store is not None:
-                for suffix in SUFFIXES:
-                    store.forget(name.key(suffix))
+        for store in self._stores:
+            for suffix in SUFFIXES:
+                store.forget(name.key(suffix))
 
     def close(self) -> None:
         with self._lock:
             self._kept.clear()
             self._kept_bytes = 0
-        for store in (self._hot, self._cold):
-            if store is not None:
-                store.close()
+        for store in self._stores:
+            store.close()
 
     # Where the bytes are.
 
-    def _stores(self, entry: SegmentEntry) -> list[SegmentStore]:
-        stores = [self._cold, self._hot] if entry.tier == COLD else [self._hot, self._cold]
-        return [store for store in stores if store is not None]
-
-    def _read(self, name: SegmentName, entry: SegmentEntry, suffix: str, offset: int, size: int) -> bytes:
+    def _read(self, name: SegmentName, suffix: str, offset: int, size: int) -> bytes:
         key = name.key(suffix)
-        for store in self._stores(entry):
+        for store in self._stores:
             try:
                 return store.read_range(key, offset, size)
             except FileNotFoundError:
                 continue
         raise FileNotFoundError(errno.ENOENT, "in no tier", key)
 
-    def _reading(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> Read:
-        return partial(self._read, name, entry, suffix)
+    def _reading(self, name: SegmentName, suffix: str) -> Read:
+        return partial(self._read, name, suffix)
 
-    def _store_with(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> SegmentStore:
-        for store in self._stores(entry):
+    def _store_with(self, name: SegmentName, suffix: str) -> SegmentStore:
+        for store in self._stores:
             if store.exists(name.key(suffix)):
                 return store
         raise FileNotFoundError(errno.ENOENT, "in no tier", name.key(suffix))
 
     def _require_data(self, name: SegmentName, entry: SegmentEntry) -> None:
         try:
-            self._store_with(name, entry, DATA)
+            self._store_with(name, DATA)
         except FileNotFoundError:
             raise SegmentDamage(name, entry.first_seq, entry.last_seq, "its .data is missing") from None
 
-    def _put_back(self, name: SegmentName, entry: SegmentEntry, suffix: str, data: bytes) -> None:
+    def _put_back(self, name: SegmentName, suffix: str, data: bytes) -> None:
         """Without it the same work is done again the next time; nothing else hangs on it."""
         try:
-            self._store_with(name, entry, DATA).put(name.key(suffix), _slice_of(data), len(data))
+            self._store_with(name, DATA).put(name.key(suffix), _slice_of(data), len(data))
         except OSError as error:
             logger.warning("%s could not be put back: %s", name.key(suffix), error)
 

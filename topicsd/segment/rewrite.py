@@ -120,7 +120,7 @@ def _live_data(
 ) -> Iterator[bytes]:
     """The new .data in pieces, as the old one has it: damage is found when the copy is verified."""
     try:
-        header = parse_segment_header(reader.header_bytes(name, entry))
+        header = parse_segment_header(reader.header_bytes(name))
     except FrameDamage as damage:
         what = f"its header is damaged: {damage.what}"
         raise SegmentDamage(name, entry.first_seq, entry.last_seq, what) from None

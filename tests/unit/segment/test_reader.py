@@ -310,6 +310,18 @@ def test_a_segment_is_read_from_whichever_tier_has_it(
     assert written.reader.find_tag(NAME, written.entry, b"all", False, ALL) == written.tags[b"all"]
 
 
+@pytest.mark.parametrize("tier", [HOT, COLD])
+def test_where_both_tiers_have_it_the_hot_one_is_read(tier: str) -> None:
+    written = Written()
+    for suffix in (DATA, INDEX, TAGS):
+        move(written, suffix)
+    for suffix in (DATA, INDEX, TAGS):
+        written.disk.write_file(written.path(suffix, COLD_ROOT), b"damaged")
+    written.entry = replaced(written.entry, tier=tier)
+    assert written.read(FIRST, FIRST + 39) == written.frames
+    assert written.reader.find_tag(NAME, written.entry, b"all", False, ALL) == written.tags[b"all"]
+
+
 def test_of_two_dead_sets_the_fuller_one_is_the_newer_one() -> None:
     written = Written(dead=(FIRST,))
     move(written, DEAD)
