@@ -1,7 +1,7 @@
 """The control routes on aiohttp: a transport for `router/control.py`, which knows the answers.
 
-Heads were read by `router/control_gate.py` before anything comes here, as strictly as in a worker, so aiohttp
-sees only what has one meaning. What it refuses all the same, a malformed chunk for one, is told in our words.
+Requests were read by `router/control_gate.py` before anything comes here, as strictly as in a worker, so
+aiohttp sees only what has one meaning. What it refuses all the same is told in our words.
 
 Must not know: what an answer says, which connection moves where.
 """
@@ -21,7 +21,7 @@ from aiohttp.web_protocol import RequestHandler
 from router.control import JSON_TYPE, METRICS_TYPE, Answer, Control, refused
 from shared.auth import Keys
 from shared.errors import INTERNAL, INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
-from shared.http_head import parse_line
+from shared.http_head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, RequestLine, parse_line
 from shared.routes import Match, resolve
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ logger = logging.getLogger(__name__)
 
 # Below it an answer does not get shorter by as much as it costs.
 COMPRESSED_BYTES_MIN: Final = 1024
-# How long a body that nobody reads may still come when the connection ends with its answer.
-LINGER_SECONDS: Final = 1.0
 # The gate ends idle connections; aiohttp only has to leave them alone.
 _KEEPALIVE_SECONDS: Final = 3600.0
+_CLOSE: Final = "close"
+_KEEP_ALIVE: Final = "keep-alive"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -57,7 +57,9 @@ class ControlHandler(RequestHandler):
             refusal = Refusal(INVALID_REQUEST, (message or "the request is malformed").splitlines()[0])
         else:
             refusal = _unforeseen(exc)
-        return _response(refused(refusal), closes=True)
+        response = _response(refused(refusal), _CLOSE)
+        response.force_close()
+        return response
 
 
 class ControlApp:
@@ -86,24 +88,32 @@ class ControlApp:
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]
             keepalive_timeout=_KEEPALIVE_SECONDS,
-            lingering_time=LINGER_SECONDS,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=BLOCK_BYTES_MAX,
         )
         handler.gate = gate
         return handler
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        gate = request.protocol.gate if isinstance(request.protocol, ControlHandler) else None
+        assert isinstance(request.protocol, ControlHandler)
+        gate = request.protocol.gate
         try:
             answer = await self._answer(request)
         except Exception as error:  # whatever nobody foresaw
             answer = refused(_unforeseen(error))
-        closes = answer[0] == 500 or (gate is not None and gate.is_last)
-        response = _response(answer, closes, request.headers.get("accept-encoding", ""))
+        closes = answer[0] == 500 or gate.is_last
+        connection = _CLOSE if closes else _KEEP_ALIVE if gate.is_old else ""
+        response = _response(answer, connection, request.headers.get("accept-encoding", ""))
         await response.prepare(request)
         await response.write_eof()
-        if gate is not None:
-            gate.answered(closes)
+        gate.answered(closes)
         return response
+
+    def refusal(self, line: RequestLine, authorization: bytes | None) -> Refusal | None:
+        """Why a request is refused whatever its body may be."""
+        match = resolve("GET" if line.method == "HEAD" else line.method, line.path)
+        allowed = match if isinstance(match, Refusal) else self._allowed(match, authorization)
+        return allowed if isinstance(allowed, Refusal) else None
 
     async def _answer(self, request: web.Request) -> Answer:
         version = request.version
@@ -115,7 +125,8 @@ class ControlApp:
         match = resolve("GET" if line.method == "HEAD" else line.method, line.path)
         if isinstance(match, Refusal):
             return refused(match)
-        prefixes = self._allowed(match, request)
+        sent = request.headers.get("authorization")
+        prefixes = self._allowed(match, None if sent is None else sent.encode("utf-8", "surrogateescape"))
         if isinstance(prefixes, Refusal):
             return refused(prefixes)
         route = match.route
@@ -125,12 +136,10 @@ class ControlApp:
             route.operation, match.name, line.query, request.headers.get("accept", ""), prefixes
         )
 
-    def _allowed(self, match: Match, request: web.Request) -> tuple[str, ...] | Refusal:
+    def _allowed(self, match: Match, authorization: bytes | None) -> tuple[str, ...] | Refusal:
         """The prefixes of the names that the request may be about; none are all."""
         if match.route.is_open and not self._probes_need_key:
             return ()
-        sent = request.headers.get("authorization")
-        authorization = None if sent is None else sent.encode("utf-8", "surrogateescape")
         key = self.keys.check(authorization, match.route.scopes, match.name)
         if isinstance(key, Refusal):
             return key
@@ -149,7 +158,8 @@ def accepts_gzip(accept_encoding: str) -> bool:
     return False
 
 
-def _response(answer: Answer, closes: bool, accept_encoding: str = "") -> web.Response:
+def _response(answer: Answer, connection: str, accept_encoding: str = "") -> web.Response:
+    """`connection` is what is said about it: nothing, when it goes on as it does by itself."""
     status, content, lines = answer
     headers = {"content-type": METRICS_TYPE if isinstance(content, str) else JSON_TYPE}
     for line in lines.decode("latin-1").split("\r\n"):
@@ -161,10 +171,9 @@ def _response(answer: Answer, closes: bool, accept_encoding: str = "") -> web.Re
         body = gzip.compress(body, compresslevel=1, mtime=0)
         headers.update({"content-encoding": "gzip", "vary": "accept-encoding"})
     headers["content-length"] = str(len(body))
-    response = web.Response(status=status, body=body, headers=headers)
-    if closes:
-        response.force_close()
-    return response
+    if connection:
+        headers["connection"] = connection
+    return web.Response(status=status, body=body, headers=headers)
 
 
 async def _without_signature(request: web.Request, response: web.StreamResponse) -> None:

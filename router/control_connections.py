@@ -17,10 +17,11 @@ CROSSING_SECONDS: Final = 0.05
 
 
 class ControlConnections:
-    def __init__(self, app: ControlApp, placer: Placer, place: Place) -> None:
+    def __init__(self, app: ControlApp, placer: Placer, place: Place, body_bytes_max: int) -> None:
         self._app = app
         self._placer = placer
         self._place = place
+        self._body_bytes_max = body_bytes_max
         self._loop = asyncio.get_running_loop()
         self._gates: set[ControlGate] = set()
         self._adopting: set[asyncio.Task[None]] = set()
@@ -53,7 +54,9 @@ class ControlConnections:
             gate.close()
 
     async def _adopt(self, connection: socket.socket, data: bytes) -> None:
-        gate = ControlGate(self._app, self._placer, self._place, data, self._gates.discard)
+        gate = ControlGate(
+            self._app, self._placer, self._place, data, self._body_bytes_max, self._gates.discard
+        )
         # A request that is there when the server begins to end is answered, the last one of its connection.
         gate.is_closing = self._is_closing
         self._gates.add(gate)

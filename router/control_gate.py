@@ -1,16 +1,16 @@
 """A connection whose first request this process answers itself, for as long as it asks for nothing else.
 
-The gate stands between the transport and aiohttp. It cuts the bytes into requests, reads each head strictly,
-and lets one request through at a time; so between two requests nothing is outstanding, and a connection that
-then asks for a topic is handed to its worker as if it were new, with what was read of it.
+The gate stands between the transport and aiohttp. It reads each head and each body as strictly as a worker
+does, and has aiohttp answer one request at a time; so between two requests nothing is outstanding, and a
+connection that then asks for a topic is handed to its worker as if it were new, with what was read of it.
 
 G1  One request at a time: the next head is looked at when the answer before it is written.
 G2  A connection moves when nothing is outstanding and all that was written has left (an abort would throw the
     rest away).
-G3  A request whose end cannot be told from its head (chunked), or that asks for another protocol, is the last
-    on its connection: from there on all bytes belong to aiohttp, and the answer closes.
-G4  Bounded: at most a head and one reading are held, a body goes through as it comes; a client that has more
-    to send waits in its socket.
+G3  aiohttp sees a head of our own and no body: what is asked here never means anything by its body, so that
+    is read to its end and dropped. Framing, codings and versions mean what they mean to a worker.
+G4  Bounded: at most a head and one reading are held; a client that has more to send waits in its socket. One
+    that is too slow, with sending or with reading, is closed.
 
 Must not know: what is answered.
 """
@@ -22,24 +22,40 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from router.control_app import ControlApp, ControlHandler
 from router.first_line import CONTROL, Placer, refusal_of
-from shared.errors import HEADERS_TOO_LARGE, PAYLOAD_TOO_LARGE, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http2_preface import is_http2
 from shared.http_answer import closing_refusal
-from shared.http_head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, parse_fields, parse_line, refuse_together
+from shared.http_body import CONTINUE, Body, DroppedSink, body_of, refuse_coding
+from shared.http_head import (
+    Fields,
+    RequestLine,
+    keeps_alive,
+    parse_fields,
+    parse_line,
+    refuse_together,
+    refuse_unfinished,
+)
+from shared.http_pace import IDLE_SECONDS, PATIENCE_SECONDS, Outflow, is_too_slow
 
-HEAD_SECONDS: Final = 10.0
-IDLE_SECONDS: Final = 75.0
+HEAD_SECONDS: Final = PATIENCE_SECONDS
 LINGER_SECONDS: Final = 1.0
-BODY_BYTES_MAX: Final = 1 << 20
+LOOK_SECONDS: Final = 1.0
 READ_BYTES: Final = 20 << 10
-HEAD_BYTES_MAX: Final = LINE_BYTES_MAX + BLOCK_BYTES_MAX + 4
 _LOOK_AGAIN_SECONDS: Final = 0.005
 
 Place = Callable[[socket.socket, bytes, int], None]
+
+
+class Coming(NamedTuple):
+    """A request of which the body is not there yet."""
+
+    line: RequestLine
+    fields: Fields
+    body: Body
 
 
 class ControlGate(asyncio.BufferedProtocol):
@@ -51,26 +67,31 @@ class ControlGate(asyncio.BufferedProtocol):
         placer: Placer,
         place: Place,
         data: bytes,
+        body_bytes_max: int,
         on_closed: Callable[[ControlGate], None],
     ) -> None:
         self._app = app
         self._placer = placer
         self._place = place
+        self._body_bytes_max = body_bytes_max
         self._loop = asyncio.get_running_loop()
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._transport: asyncio.Transport
         self._handler: ControlHandler | None = None
         self._held = data
-        self._body_left = 0
+        self._coming: Coming | None = None
+        self._body_bytes = 0
+        self._since = 0.0
         self._is_asked = False
         """A request is with aiohttp."""
-        self._is_answered = False
-        """It is answered, and the rest of its body is still to come."""
         self.is_last = False
         """The answer to the request that is with aiohttp ends the connection."""
-        self._is_passing = False
+        self.is_old = False
+        """That is of HTTP/1.0, whose clients expect to be told that the connection goes on."""
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
+        self._outflow = Outflow()
+        self._outflow_timer: asyncio.TimerHandle | None = None
         self._on_closed = on_closed
         self.is_closing = False
         """The server ends: the next answer is the last."""
@@ -88,14 +109,13 @@ class ControlGate(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._buffer[:nbytes])
         if self._is_over:
             return
-        if self._body_left or self._is_passing:
-            data = self._pass_on(data)
+        data = bytes(self._buffer[:nbytes])
+        if self._coming is not None:
+            self._refuse_or_go_on(self._take_body(self._coming, data))
+            return
         self._held += data
-        if self._is_answered and not self._body_left:
-            self._is_asked = self._is_answered = False
         if not self._is_asked:
             self._next()
         elif len(self._held) >= READ_BYTES:
@@ -107,16 +127,22 @@ class ControlGate(asyncio.BufferedProtocol):
         return self._is_asked and not self._is_over
 
     def pause_writing(self) -> None:
+        self._outflow.begin(self._transport, self._loop.time())
+        self._outflow_timer = self._loop.call_later(LOOK_SECONDS, self._look_at_outflow)
         if self._handler is not None:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
+        if self._outflow_timer is not None:
+            self._outflow_timer.cancel()
         if self._handler is not None:
             self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_over = True
         self._wait(None)
+        if self._outflow_timer is not None:
+            self._outflow_timer.cancel()
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.connection_lost(exc)
@@ -125,16 +151,11 @@ class ControlGate(asyncio.BufferedProtocol):
     # -- aiohttp's side ------------------------------------------------------------------------------------
 
     def answered(self, closes: bool) -> None:
-        """The answer is written; `closes` says that aiohttp ends the connection now."""
+        """The answer is written; `closes` says that it has told so."""
+        self._is_asked = False
         if closes:
-            self._is_asked = False
-            self._is_over = True
-        elif self._body_left:
-            # It stands between this answer and the next head, though nobody wants it any more.
-            self._is_answered = True
-            self._wait(HEAD_SECONDS)
+            self._end_behind_answer()
         else:
-            self._is_asked = False
             # In a later turn, when what was written has left.
             self._loop.call_soon(self._next)
 
@@ -143,14 +164,10 @@ class ControlGate(asyncio.BufferedProtocol):
         self.is_closing = self.is_last = True
         if self._is_asked or self._is_over:
             return
-        if self._held:
+        if self._held or self._coming is not None:
             self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
         else:
             self._end()
-
-    def _end(self) -> None:
-        self._is_over = True
-        self._transport.close()
 
     # -- cutting -------------------------------------------------------------------------------------------
 
@@ -169,59 +186,66 @@ class ControlGate(asyncio.BufferedProtocol):
             else:
                 self._move(placement)
             return
-        end = self._held.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
+        end = self._held.find(b"\r\n\r\n")
         if end < 0:
-            if len(self._held) >= HEAD_BYTES_MAX:
-                self._refuse(Refusal(HEADERS_TOO_LARGE, f"the head is longer than {HEAD_BYTES_MAX} bytes"))
-                return
             self._wait(HEAD_SECONDS if self._held else IDLE_SECONDS)
-            self._transport.resume_reading()
-            return
-        refusal = self._let_through(end)
+        self._refuse_or_go_on(refuse_unfinished(self._held) if end < 0 else self._begin(end))
+
+    def _refuse_or_go_on(self, refusal: Refusal | None) -> None:
         if refusal is not None:
             self._refuse(refusal)
+        elif len(self._held) < READ_BYTES or not self._is_asked:
+            self._transport.resume_reading()
 
-    def _let_through(self, end: int) -> Refusal | None:
+    def _begin(self, end: int) -> Refusal | None:
+        """Of a request that begins what is held, with the end of its head."""
         line_text, _, block = self._held[:end].partition(b"\r\n")
         line, fields = parse_line(line_text), parse_fields(block)
         if isinstance(line, Refusal):
             return line
         if isinstance(fields, Refusal):
             return fields
-        refusal = refuse_together(line, fields)
+        refusal = refuse_together(line, fields) or refuse_coding(fields, self._body_bytes_max)
         if refusal is not None:
             return refusal
-        length = fields.content_length or 0
-        if length > BODY_BYTES_MAX:
-            return Refusal(
-                PAYLOAD_TOO_LARGE, f"the body has {length} bytes, {BODY_BYTES_MAX} are allowed here"
-            )
-        self._wait(None)
-        self._is_asked = True
-        self._is_passing = fields.is_chunked or bool(fields.upgrade) or bool(fields.expect)
-        keeps = (
-            "keep-alive" in fields.connection if line.minor_version == 0 else "close" not in fields.connection
-        )
-        self.is_last = self._is_passing or not keeps or self.is_closing
-        self._body_left = 0 if self._is_passing else length
-        head, rest = self._held[: end + 4], self._held[end + 4 :]
-        assert self._handler is not None
-        self._held = b""
-        self._handler.data_received(head)
-        self._held = self._pass_on(rest) if rest else b""
-        self._transport.resume_reading()
+        behind, self._held = self._held[end + 4 :], b""
+        if not (fields.is_chunked or fields.content_length):
+            self._held = behind
+            self._ask(line, fields)
+            return None
+        coming = Coming(line, fields, body_of(fields, DroppedSink(self._body_bytes_max)))
+        if fields.expect and not behind:
+            refusal = self._app.refusal(line, fields.authorization)
+            if refusal is not None:
+                return refusal
+            self._transport.write(CONTINUE)
+        self._body_bytes, self._since = 0, self._loop.time()
+        self._wait(LOOK_SECONDS)
+        return self._take_body(coming, behind)
+
+    def _take_body(self, coming: Coming, data: bytes) -> Refusal | None:
+        self._body_bytes += len(data)
+        taken = coming.body.feed(data, 0)
+        if isinstance(taken, Refusal):
+            return taken
+        if not coming.body.is_whole:
+            self._coming = coming
+            return None
+        self._coming = None
+        finished = coming.body.finish()
+        if isinstance(finished, Refusal):
+            return finished
+        self._held = data[taken:]
+        self._ask(coming.line, coming.fields)
         return None
 
-    def _pass_on(self, data: bytes) -> bytes:
-        """Give aiohttp what belongs to the request that it has, and return what does not."""
-        mine = data if self._is_passing else data[: self._body_left]
-        if not mine:
-            return data
-        if not self._is_passing:
-            self._body_left -= len(mine)
+    def _ask(self, line: RequestLine, fields: Fields) -> None:
+        self._wait(None)
+        self._is_asked = True
+        self.is_last = self.is_closing or not keeps_alive(line, fields)
+        self.is_old = line.minor_version == 0
         assert self._handler is not None
-        self._handler.data_received(mine)
-        return data[len(mine) :]
+        self._handler.data_received(_plain_head(line, fields))
 
     def _move(self, placement: int) -> None:
         if self._transport.get_write_buffer_size():
@@ -242,14 +266,25 @@ class ControlGate(asyncio.BufferedProtocol):
     # -- ending --------------------------------------------------------------------------------------------
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer, and read on for a moment: a close with something unread would reset the answer."""
+        self._transport.write(closing_refusal(refusal))
+        self._end_behind_answer()
+
+    def _end_behind_answer(self) -> None:
+        """Read on for a moment: a close with something unread would reset the answer."""
         self._is_over = True
         self._held = b""
-        self._transport.write(closing_refusal(refusal))
+        self._coming = None
+        self._outflow.begin(self._transport, self._loop.time())
         with contextlib.suppress(OSError):
             self._transport.write_eof()
         self._transport.resume_reading()
         self._wait(LINGER_SECONDS)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._transport.close()
+
+    # -- waiting -------------------------------------------------------------------------------------------
 
     def _wait(self, seconds: float | None) -> None:
         if self._timer is not None:
@@ -257,8 +292,40 @@ class ControlGate(asyncio.BufferedProtocol):
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._waited)
 
     def _waited(self) -> None:
-        if self._held and not self._is_over:
-            self._refuse(Refusal(REQUEST_TIMEOUT, "the head did not come in time"))
+        if self._is_over:
+            if not self._transport.get_write_buffer_size():
+                self._transport.close()
+            elif not self._abort_if_stuck():
+                self._wait(LOOK_SECONDS)
+        elif self._coming is not None:
+            if is_too_slow(self._loop.time() - self._since, self._body_bytes, is_body=True):
+                self._refuse(Refusal(REQUEST_TIMEOUT, "the request did not come through in time"))
+            else:
+                self._wait(LOOK_SECONDS)
+        elif self._held:
+            self._refuse(Refusal(REQUEST_TIMEOUT, "the request did not come through in time"))
+        elif self._transport.get_write_buffer_size():
+            # Idle for long, and the answer before is not even read.
+            self._transport.abort()
         else:
-            self._is_over = True
-            self._transport.close()
+            self._end()
+
+    def _look_at_outflow(self) -> None:
+        if not self._abort_if_stuck():
+            self._outflow_timer = self._loop.call_later(LOOK_SECONDS, self._look_at_outflow)
+
+    def _abort_if_stuck(self) -> bool:
+        """Whether the client does not read what it asked for."""
+        is_stuck = self._outflow.is_stuck(self._transport, self._loop.time())
+        if is_stuck:
+            self._transport.abort()
+        return is_stuck
+
+
+def _plain_head(line: RequestLine, fields: Fields) -> bytes:
+    """The same request in as few words as it has; nothing in it can mean two things."""
+    target = f"{line.path}?{line.query}" if line.query else line.path
+    head = f"{line.method} {target} HTTP/1.1\r\nhost: topicsd\r\naccept: {fields.accept}\r\n"
+    head += f"accept-encoding: {fields.accept_encoding}\r\n"
+    sent = b"" if fields.authorization is None else b"authorization: %b\r\n" % fields.authorization
+    return head.encode("latin-1") + sent + b"\r\n"

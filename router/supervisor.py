@@ -204,6 +204,7 @@ class _Supervisor:
             self._app,
             placer,
             lambda connection, data, placement: self._front.place(connection, data, placement),
+            settings.max_body_bytes,
         )
         self._front = Front(self._pool.doors, clock, self._controls.adopt, placer)
         self._accept_loop = AcceptLoop(self._front.accepted)

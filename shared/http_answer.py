@@ -26,7 +26,6 @@ REASONS: Final = {
     413: b"Content Too Large",
     414: b"URI Too Long",
     415: b"Unsupported Media Type",
-    417: b"Expectation Failed",
     422: b"Unprocessable Content",
     426: b"Upgrade Required",
     429: b"Too Many Requests",

@@ -233,3 +233,27 @@ def _control() -> Iterator[Asked]:
         ("GET", "/v1/topics/alpha", None),
     ):
         yield Asked(f"{method} {target}", method, request_bytes(method, target, body))
+    yield from _framed_control()
+
+
+def _framed_control() -> Iterator[Asked]:
+    """The same with bodies that nobody wants, in every form, and with heads that are none."""
+    yield _raw("1.0", "GET /v0/health HTTP/1.0", "connection: keep-alive")
+    yield _raw("upgrade", "GET /v0/health HTTP/1.1", "host: a", "connection: upgrade", "upgrade: h2c")
+    for label, fields, body in (
+        ("a body", ("content-length: 3",), b"abc"),
+        ("in chunks", ("transfer-encoding: chunked",), b"3\r\nabc\r\n0\r\n\r\n"),
+        ("packed", ("content-encoding: gzip", "content-length: 23"), gzip.compress(b"abc", mtime=0)),
+        ("no chunk", ("transfer-encoding: chunked",), b"zz\r\nabc\r\n0\r\n\r\n"),
+        ("not packed", ("content-encoding: gzip", "content-length: 3"), b"abc"),
+        ("another coding", ("content-encoding: br", "content-length: 3"), b"abc"),
+        ("another expectation", ("expect: 200-maybe", "content-length: 3"), b"abc"),
+        ("too large", ("content-length: 99999999999",), b""),
+        ("two framings", ("content-length: 5", "transfer-encoding: chunked"), b"0\r\n\r\n"),
+        ("no host", ("host: b",), b""),
+        ("large head", (f"x: {'y' * 40_000}",), b""),
+        ("long field", (f"accept: {'y' * 10_000}",), b""),
+    ):
+        yield _raw(
+            f"control, {label}", "GET /v0/topics?prefix=nobody HTTP/1.1", "host: a", *fields, body=body
+        )

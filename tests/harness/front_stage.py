@@ -116,7 +116,9 @@ class FrontStage:
         self.control = Control(self.pool, clock, "0.0.0", list_shard, forwards)
         self.app = ControlApp(self.control, parse_keys(api_keys), probes_need_key=False)
         placer = Placer(WatchIds(b"front-stage-----", shard_count))
-        self.controls = ControlConnections(self.app, placer, lambda *given: self.front.place(*given))
+        self.controls = ControlConnections(
+            self.app, placer, lambda *given: self.front.place(*given), Settings().max_body_bytes
+        )
         self.front = Front(self.pool.doors, clock, self.controls.adopt, placer, head_seconds, connections_max)
         listeners = open_listeners("127.0.0.1", 0)
         self.port = port_of(listeners)

@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from topicsd.http.patience import Connections, Outflow
+from shared.http_pace import Outflow
+from topicsd.http.patience import Connections
 from topicsd.live.stream import do_nothing
 
 # More than this is held for nobody.

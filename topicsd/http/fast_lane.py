@@ -2,8 +2,8 @@
 
 L1  Strict: a head is read by `shared/http_head.py` and means one thing, or is refused and the connection
     closed. A small body of known length is cut out of what was read. One that is large, chunked, compressed,
-    or waits for a word first is read as it comes (`body_reader.py`), alone on its connection unless it is
-    only large; behind it the connection is what it was.
+    or waits for a word first is read as it comes (`shared/http_body.py`), alone on its connection unless it
+    is only large; behind it the connection is what it was.
 L2  Answers leave in the order of the requests. Appends in a row may be on their way together, at most
     `AHEAD_MAX` of them; any other request starts when those before it are answered, so that it sees
     what they did.
@@ -24,14 +24,15 @@ from typing import NamedTuple, cast
 
 from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http2_preface import PREFACE_START
+from shared.http_body import CONTINUE, Body, PlainSink, body_of, refuse_coding, too_large
 from shared.http_head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
-from topicsd.http.body_reader import CONTINUE, Body, body_of, refuse_coding, too_large
+from shared.http_pace import IDLE_SECONDS, Outflow, is_too_slow
 from topicsd.http.call import HttpCall
 from topicsd.http.connection_stream import ConnectionStream
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.drift import Drift
 from topicsd.http.known_heads import KnownFields, KnownHeads, KnownLine
-from topicsd.http.patience import IDLE_SECONDS, Connections, Lingering, Outflow, is_too_slow
+from topicsd.http.patience import Connections, Lingering
 from topicsd.live.stream import Stream
 
 AHEAD_MAX = 16
@@ -176,7 +177,7 @@ class FastLane(asyncio.Protocol):
     def _begin_body(self, known: KnownLine, about: KnownFields, data: bytes, at: int, body_at: int) -> int:
         """Of the request that begins at `at`, as `_start_one`."""
         fields = about.fields
-        coming = Coming(known, about, body_of(fields, self._body_bytes_max))
+        coming = Coming(known, about, body_of(fields, PlainSink(self._body_bytes_max)))
         taken = coming.body.feed(data, body_at)
         if isinstance(taken, Refusal):
             return self._refuse(taken)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from shared.errors import INVALID_REQUEST, Refusal
+from shared.http_body import GzipSink, PlainSink
 from shared.http_head import NO_FIELDS
-from topicsd.http.body_reader import GzipSink
 from topicsd.http.call import COMPRESSED_BYTES_MIN, GZIP, JSON_FIELD, Call, accepts_gzip, compress
 from topicsd.http.h2_head import Head, Header, answer_head
 from topicsd.http.h2_sender import Outgoing
@@ -89,7 +89,7 @@ class Exchange(Outgoing):
             # The library looks at this only where there is a body, and where it ends with data.
             return Refusal(INVALID_REQUEST, "content-length: the body has another length")
         if head.fields.content_encoding == "gzip" and body:
-            sink = GzipSink(body_bytes_max)
+            sink = GzipSink(PlainSink(body_bytes_max))
             unpacked = sink.write(body) or sink.finish()
             if isinstance(unpacked, Refusal):
                 return unpacked

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from shared.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
+from shared.http_body import too_large
 from shared.http_head import Fields
-from topicsd.http.body_reader import too_large
 from topicsd.http.known_heads import KnownHeads, KnownLine
 
 Header = tuple[bytes, bytes]

@@ -26,6 +26,7 @@ from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http2_preface import GO_AWAY_TYPE, PREFACE, PREFACE_LINE
 from shared.http_answer import closing_refusal
 from shared.http_head import parse_line
+from shared.http_pace import IDLE_SECONDS, PATIENCE_SECONDS, Outflow, is_too_slow
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.h2_exchange import Exchange
 from topicsd.http.h2_frames import Frame, FrameCutter
@@ -40,14 +41,7 @@ from topicsd.http.h2_limits import (
 from topicsd.http.h2_requests import Requests
 from topicsd.http.h2_wire import Wire
 from topicsd.http.known_heads import KnownHeads
-from topicsd.http.patience import (
-    IDLE_SECONDS,
-    PATIENCE_SECONDS,
-    Connections,
-    Lingering,
-    Outflow,
-    is_too_slow,
-)
+from topicsd.http.patience import Connections, Lingering
 from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
 
 # With a stream on it a connection that is not read is kept until the stream has given it up.

@@ -26,7 +26,8 @@ from h2.events import (
 )
 
 from shared.errors import HEADERS_TOO_LARGE, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
-from topicsd.http.body_reader import too_large
+from shared.http_body import too_large
+from shared.http_pace import is_too_slow
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.h2_exchange import Exchange
 from topicsd.http.h2_head import Header, read_head
@@ -41,7 +42,6 @@ from topicsd.http.h2_limits import (
 from topicsd.http.h2_sender import Sender
 from topicsd.http.h2_wire import Wire
 from topicsd.http.known_heads import KnownHeads
-from topicsd.http.patience import is_too_slow
 
 
 class Requests:

@@ -16,8 +16,8 @@ from typing import Final, Generic, TypeVar
 
 from h2.connection import H2Connection
 
+from shared.http_pace import BODY_BYTES_A_SECOND, PATIENCE_SECONDS
 from topicsd.http.h2_frames import FRAME_BYTES_MAX
-from topicsd.http.patience import BODY_BYTES_A_SECOND, PATIENCE_SECONDS
 
 WRITE_BYTES: Final = 64 << 10
 

@@ -22,8 +22,9 @@ from typing import Final, Protocol, cast
 
 from wsproto.frame_protocol import CloseReason, Opcode
 
+from shared.http_pace import is_too_slow
 from topicsd.http.connection_stream import HELD_BYTES_MAX
-from topicsd.http.patience import Connections, Lingering, is_too_slow
+from topicsd.http.patience import Connections, Lingering
 from topicsd.http.ws_reader import Control, Message, WsReader
 from topicsd.http.ws_session import Wire
 from topicsd.live import ws_frames

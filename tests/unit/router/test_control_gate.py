@@ -16,6 +16,7 @@ import uvloop
 from router import control_gate
 from router.control import Control
 from shared.http2_preface import PREFACE
+from shared.http_pace import Outflow
 from tests.harness.front_stage import FrontStage, request, until
 
 pytestmark = pytest.mark.slow
@@ -110,29 +111,40 @@ def test_a_body_that_nobody_wants_does_not_become_a_request() -> None:
     on_stage(play)
 
 
-def test_a_chunked_body_ends_its_connection_with_the_answer() -> None:
+BODIES = {
+    "chunked": (("transfer-encoding: chunked",), b"3\r\nabc\r\n0\r\n\r\n"),
+    "packed": (("content-encoding: gzip", "content-length: {}"), gzip.compress(b"abc")),
+    "awaited": (("expect: 100-continue", "content-length: {}"), b"abc"),
+    "for another protocol": (("connection: upgrade", "upgrade: h2c", "content-length: {}"), b"abc"),
+}
+
+
+@pytest.mark.parametrize(("fields", "body"), BODIES.values(), ids=BODIES)
+def test_a_body_in_any_form_is_passed_over_and_the_connection_goes_on(
+    fields: tuple[str, ...], body: bytes
+) -> None:
     async def play(stage: FrontStage) -> None:
+        lines = [field.format(len(body)) for field in fields]
         async with await stage.connect() as client:
-            client.send(request("DELETE", "/v0/routers/r", "transfer-encoding: chunked"))
-            client.send(b"3\r\nabc\r\n0\r\n\r\n" + request("GET", "/v0/topics/a"))
-            answer = await client.answer()
-            assert (answer.status, answer.fields["connection"]) == (503, "close")
-            assert await client.rest() == b""
+            for _ in range(2):
+                client.send(request("DELETE", "/v0/routers/r", *lines))
+                if "expect: 100-continue" in lines:
+                    assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+                for byte in body:
+                    client.send(bytes([byte]))
+                    await asyncio.sleep(0)
+                answer = await client.answer()
+                assert (answer.status, answer.json["error"]["code"]) == (503, "not_ready")
+            client.send(request("DELETE", "/v0/routers/r", *lines) + body + request("GET", "/v0/topics/a"))
+            if "expect: 100-continue" not in lines:
+                assert (await client.answer()).status == 503
+                assert "pid" in (await client.answer()).json
 
     on_stage(play)
 
 
-def test_a_malformed_chunk_is_refused_as_json() -> None:
-    async def play(stage: FrontStage) -> None:
-        async with await stage.connect() as client:
-            client.send(request("DELETE", "/v0/routers/r", "transfer-encoding: chunked", "accept: text/html"))
-            client.send(b"zz\r\nabc\r\n0\r\n\r\n")
-            answer = await client.answer()
-            assert answer.status in (400, 503)
-            assert answer.json["error"]["code"] in ("invalid_request", "not_ready")
-            await client.rest()
-
-    on_stage(play)
+CHUNKED = b"DELETE /v0/routers/r HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n"
+PACKED = b"GET /v0/health HTTP/1.1\r\nhost: a\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -152,6 +164,11 @@ def test_a_malformed_chunk_is_refused_as_json() -> None:
             413,
             "payload_too_large",
         ),
+        (CHUNKED + b"\r\nzz\r\nabc\r\n0\r\n\r\n", 400, "invalid_request"),
+        (CHUNKED + b"content-encoding: br\r\n\r\n", 415, "unsupported_media_type"),
+        (CHUNKED + b"expect: 200-maybe\r\n\r\n", 400, "invalid_request"),
+        (CHUNKED.replace(b"1.1", b"1.0") + b"\r\n", 400, "invalid_request"),
+        (PACKED + b"abc", 400, "invalid_request"),
         (b"GET /v0/health HTTP/1.1\r\nhost: a\r\n" + b"a: b\r\n" * 101 + b"\r\n", 431, "headers_too_large"),
         (b"GET /v0/health HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 60_000, 431, "headers_too_large"),
     ],
@@ -173,18 +190,18 @@ def test_a_bad_head_is_refused_and_the_connection_closed(data: bytes, status: in
 
 def test_closing_is_as_the_client_wants() -> None:
     async def play(stage: FrontStage) -> None:
-        for line, keeps in (
-            (b"GET /v0/health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", False),
-            (b"GET /v0/health HTTP/1.0\r\n\r\n", False),
-            (b"GET /v0/health HTTP/1.0\r\nconnection: keep-alive\r\n\r\n", True),
+        for line, told in (
+            (b"GET /v0/health HTTP/1.1\r\nhost: a\r\n\r\n", None),
+            (b"GET /v0/health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", "close"),
+            (b"GET /v0/health HTTP/1.0\r\n\r\n", "close"),
+            (b"GET /v0/health HTTP/1.0\r\nconnection: keep-alive\r\n\r\n", "keep-alive"),
         ):
             async with await stage.connect() as client:
-                client.send(line)
-                assert (await client.answer()).status == 200
-                if keeps:
+                for _ in range(1 if told == "close" else 2):
                     client.send(line)
-                    assert (await client.answer()).status == 200
-                else:
+                    answer = await client.answer()
+                    assert (answer.status, answer.fields.get("connection")) == (200, told)
+                if told == "close":
                     assert await client.rest() == b""
 
     on_stage(play)
@@ -244,6 +261,11 @@ def test_keys_are_asked_for_where_they_are_due() -> None:
         listed = await stage.ask("GET", "/v0/topics?page_size=1000", reader)
         assert len(listed.json["topics"]) == 400
         assert {topic["topic"][:7] for topic in listed.json["topics"]} == {"orders."}
+        # Who may not ask is told before the body.
+        async with await stage.connect() as client:
+            client.send(request("DELETE", "/v0/routers/r", "expect: 100-continue", "content-length: 9"))
+            assert (await client.answer()).status == 401
+            assert await client.rest() == b""
 
     on_stage(play, api_keys=KEYS, list_shard=long_list)
 
@@ -298,6 +320,43 @@ def test_an_idle_connection_is_closed_and_a_slow_head_is_408() -> None:
             assert await idle.rest() == b""
 
     on_stage(play)
+
+
+@pytest.mark.usefixtures("short_times")
+def test_a_body_that_comes_too_slowly_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_gate, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(control_gate, "is_too_slow", lambda waited, held, is_body: waited > 0.3 and held < 5)
+
+    async def play(stage: FrontStage) -> None:
+        async with await stage.connect() as slow, await stage.connect() as steady:
+            for client in (slow, steady):
+                client.send(request("DELETE", "/v0/routers/r", "content-length: 9") + b"abc")
+            steady.send(b"def")
+            assert (await slow.answer()).status == 408
+            assert await slow.rest() == b""
+            steady.send(b"ghi")
+            assert (await steady.answer()).status == 503
+
+    on_stage(play)
+
+
+@pytest.mark.parametrize("last", [(), ("connection: close",)])
+def test_a_client_that_does_not_read_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, last: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(control_gate, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("shared.http_pace.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(Outflow.is_stuck, "__defaults__", (0.5,))
+
+    async def play(stage: FrontStage) -> None:
+        async with await stage.connect() as client:
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(request("GET", "/v0/topics?page_size=1000") * 2000)
+            client.send(request("GET", "/v0/topics?page_size=1000", *last))
+            await until(lambda: stage.controls.count == 1)
+            await until(lambda: stage.controls.count == 0)
+
+    on_stage(play, list_shard=long_list)
 
 
 def test_the_end_of_the_server_ends_idle_connections_and_answers_the_others() -> None:

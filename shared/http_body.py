@@ -67,9 +67,24 @@ class PlainSink:
         return self._body.getvalue()
 
 
-class GzipSink:
+class DroppedSink:
+    """Of a body that means nothing: bounded as any other, and nothing of it is kept."""
+
     def __init__(self, bytes_max: int) -> None:
-        self._plain = PlainSink(bytes_max)
+        self._bytes_max = bytes_max
+        self._left = bytes_max
+
+    def write(self, piece: bytes) -> Refusal | None:
+        self._left -= len(piece)
+        return too_large(self._bytes_max) if self._left < 0 else None
+
+    def finish(self) -> bytes | Refusal:
+        return b""
+
+
+class GzipSink:
+    def __init__(self, plain: Sink) -> None:
+        self._plain = plain
         self._inflate = zlib.decompressobj(_GZIP_WINDOW)
 
     def write(self, piece: bytes) -> Refusal | None:
@@ -199,9 +214,9 @@ def refuse_coding(fields: Fields, bytes_max: int) -> Refusal | None:
     return too_large(bytes_max) if (fields.content_length or 0) > bytes_max else None
 
 
-def body_of(fields: Fields, bytes_max: int) -> Body:
-    """What reads the body that these fields announce; the coding is one that is known."""
-    sink = GzipSink(bytes_max) if fields.content_encoding == "gzip" else PlainSink(bytes_max)
+def body_of(fields: Fields, plain: Sink) -> Body:
+    """What reads the body that these fields announce into `plain`; the coding is one that is known."""
+    sink = GzipSink(plain) if fields.content_encoding == "gzip" else plain
     return ChunkedBody(sink) if fields.is_chunked else LengthBody(fields.content_length or 0, sink)
 
 
