@@ -136,7 +136,7 @@ class FakeStream:
     def __init__(self) -> None:
         self.on_ready: Callable[[], None] = do_nothing
         self.on_lost: Callable[[], None] = do_nothing
-        self.is_clogged = False
+        self.is_clogged = self.clogs_at_write = False
         self.is_closed = False
         self.written = b""
         self.stamp: Callable[[], Any] = do_nothing
@@ -155,6 +155,7 @@ class FakeStream:
     def write(self, data: bytes) -> None:
         assert not self.is_closed
         self.written += data
+        self.is_clogged = self.is_clogged or self.clogs_at_write
         self._stamps += [self.stamp()] * data.count(b"\n\n")
 
     def close(self) -> None:

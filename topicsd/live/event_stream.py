@@ -78,6 +78,8 @@ class EventStream:
     def _write(self, data: bytes) -> None:
         self._spoke_at = self._clock.monotonic()
         self._stream.write(data)
+        if self._stream.is_clogged:
+            self._lose_patience()
 
     def _ready(self) -> None:
         self._catch_up()
@@ -88,7 +90,6 @@ class EventStream:
         seconds = self._heartbeat_seconds
         silence = self._clock.monotonic() - self._spoke_at
         if self._stream.is_clogged:
-            # Also when all that is read stands before it, and nothing is held.
             self._lose_patience()
             silence = 0.0
         elif silence >= seconds:

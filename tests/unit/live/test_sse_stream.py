@@ -332,6 +332,21 @@ def test_a_client_that_does_not_read_is_too_slow_also_when_nothing_more_is_there
     assert [event.data["code"] for event in stream.take()] == ["slow_consumer"]
 
 
+def test_patience_counts_from_when_nothing_more_leaves() -> None:
+    """Also when nothing more is there for the client, and no heartbeat is due for long."""
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=60_000))
+    stream.take()
+    stream.clogs_at_write = True
+    stage.home.append("a0", 2)
+    stage.settle()
+    stage.pass_time(int(LAGGING_SECONDS * 1000))
+    assert stream.is_lagging
+    stage.pass_time(int((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
+    assert stream.is_closed
+
+
 def test_a_client_that_does_not_read_costs_no_more_looks_than_one_that_does() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
