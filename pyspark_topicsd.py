@@ -8,7 +8,7 @@ from __future__ import annotations
 
 try:
     from spark.source import TopicsdSource as DefaultSource
-except ImportError:  # The package, or what it needs, is not whole: then there is no format of this name.
+except Exception:  # The package, or what it needs, is not whole: then there is no format of this name.
     __all__: list[str] = []
 else:
     __all__ = ["DefaultSource"]

@@ -33,7 +33,7 @@ class BatchReader(DataSourceReader):
             wanted = []
             for topic in view.topics.values():
                 start, end = start_of(topic, options), end_of(topic, options)
-                if options.fail_on_data_loss and start < end:
+                if options.fail_on_data_loss:
                     refuse_loss(topic, start, end)
                 if self._limits.wants_topic(topic.name):
                     first, last = self._limits.seqs(topic, start, end - 1)

@@ -14,6 +14,8 @@ from spark.shard_view import DirectoryView, TopicView
 from spark.source_error import DataLoss, SourceError
 from topicsd.engine.lost_range import LostRange
 
+NEVER_HERE = "they never were here: this is an older copy, or the start is wrong"
+
 
 def check_topics(view: DirectoryView | ServerView, options: ReadOptions) -> None:
     """What was asked for by name is there. A stream that has begun goes by its checkpoint and not by this."""
@@ -41,8 +43,9 @@ def start_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
         if found is not None and found < view.end:
             return found
         if not options.latest_if_young:
+            option = "startingTimestamp" if bound.stamps is None else "startingOffsetsByTimestamp"
             raise SourceError(
-                f'startingOffsetsByTimestamp: topic "{view.name}" has no record that is as young as {ts}; '
+                f'{option}: topic "{view.name}" has no record that is as young as {ts}; '
                 "startingOffsetsByTimestampStrategy=latest begins behind its last one"
             )
         return view.end
@@ -83,8 +86,16 @@ def _position(view: TopicView | ServerTopic, seq: int) -> int:
 
 
 def refuse_loss(view: TopicView | ServerTopic, start: int, end: int) -> None:
-    """DataLoss when records from `start` up to `end` are gone that nobody deleted."""
-    lost = view.lost(start, end)
+    """DataLoss when records from `start` up to `end` are gone that nobody deleted, or were never here.
+
+    The latter is a directory that is an older copy of the one that a checkpoint is of. What such a topic is
+    given from now on has seqs that the query passed long ago, and would never be read.
+    """
+    lost = None
+    if start > view.head + 1:
+        lost = LostRange(view.head + 1, start - 1, NEVER_HERE)
+    elif start < end:
+        lost = LostRange(view.end, end - 1, NEVER_HERE) if end > view.end else view.lost(start, end)
     if lost is not None:
         raise loss_of(view.name, start, view.earliest, lost)
 

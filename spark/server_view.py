@@ -83,6 +83,10 @@ class ServerTopic:
         return state.head_seq if state.config.durability == EPHEMERAL else state.durable_seq
 
     @property
+    def head(self) -> int:
+        return self._state.head_seq
+
+    @property
     def end(self) -> int:
         return self.durable + 1
 
@@ -91,8 +95,6 @@ class ServerTopic:
         return None if found.from_seq >= found.head_seq else found.from_seq + 1
 
     def lost(self, start: int, end: int) -> LostRange | None:
-        if start > self.end:
-            return LostRange(self.end, start - 1, "the server has an older copy")
         if start >= min(self.earliest, end):
             return None
         body = {"from_seq": start - 1, "limit": 1, "include_meta": False}

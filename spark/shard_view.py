@@ -22,7 +22,7 @@ from shared.placement import shard_of
 from spark.admission import bytes_between, end_within
 from spark.kept_store import hold_files, kept_files
 from spark.read_options import ReadOptions
-from spark.source_error import SourceError
+from spark.source_error import DamagedRecord, SourceError
 from topicsd.checkpoint.manifest import Manifest, ManifestDamage, read_manifest
 from topicsd.commands.data_dir import DataDir
 from topicsd.commands.diagnosis import snapshot_of
@@ -34,6 +34,7 @@ from topicsd.engine.durable_seq import durable_seq_at
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.retention import expire
 from topicsd.engine.topic import Topic
+from topicsd.segment.entry import SegmentDamage
 from topicsd.wal.file_header import FILE_HEADER_BYTES, UnknownVersion
 
 TRIES = 20
@@ -50,6 +51,11 @@ class TopicView(NamedTuple):
     @property
     def name(self) -> str:
         return self.topic.name
+
+    @property
+    def head(self) -> int:
+        """The last seq that was given out, whether it is on the disk or not."""
+        return self.topic.head
 
     @property
     def end(self) -> int:
@@ -76,8 +82,6 @@ class TopicView(NamedTuple):
     def lost(self, start: int, end: int) -> LostRange | None:
         """The first records from `start` up to `end` that are gone and that nobody deleted."""
         topic = self.topic
-        if start > self.end:
-            return LostRange(self.end, start - 1, "the directory is an older copy")
         if start < topic.evict_floor:
             return LostRange(start, topic.evict_floor - 1, topic.reason_for(start))
         found = topic.lost.next_after(start - 1)
@@ -113,8 +117,8 @@ class DirectoryView:
         shards = sorted({self._owner(name) for name in selection.names}) or self.data_dir.shards
         try:
             found = [view for shard in shards for view in self._look(shard) if selection.matches(view.name)]
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.__exit__(type(error), error)
             raise
         for view in sorted(found, key=lambda view: view.name):
             self.topics[view.name] = view
@@ -130,8 +134,12 @@ class DirectoryView:
     def __enter__(self) -> DirectoryView:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, *_: object) -> None:
         self.close()
+        if isinstance(error, SegmentDamage):
+            # Where a place by time or size is looked up, an index is needed.
+            told = f"{self.place}: {error}"
+            raise DamagedRecord(f"{told}; coldDir says where old segments are") from None
 
     def _owner(self, name: str) -> int:
         return shard_of(topic_id(name), self.data_dir.layout.shards)

@@ -52,12 +52,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  PySpark's name.
         with view_of(self._options) as view:
             check_topics(view, self._options)
-            return encode(
-                {
-                    name: Place(topic.epoch, start_of(topic, self._options))
-                    for name, topic in view.topics.items()
-                }
-            )
+            places = {
+                name: Place(topic.epoch, start_of(topic, self._options))
+                for name, topic in view.topics.items()
+            }
+            return encode(self._starts(view, places))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  PySpark's name.
         if self._options.max_offsets:
@@ -97,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         raise DataLoss(f'topic "{name}" was deleted or made anew while a batch was planned')
                     continue
                 first = starts[name].offset
-                if options.fail_on_data_loss and first < place.offset:
+                if options.fail_on_data_loss:
                     refuse_loss(topic, first, place.offset)
                 wanted.append(Wanted(name, first, place.offset - 1))
             return partitions_for(view, wanted, options)
@@ -136,6 +135,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._options.fail_on_data_loss:
                     raise recreated(topic, place.offset)
                 place = None
+            elif place is not None and self._options.fail_on_data_loss:
+                refuse_loss(topic, place.offset, place.offset)
             earliest = Place(topic.epoch, min(topic.earliest, topic.end))
             starts[name] = earliest if place is None else place
         return starts

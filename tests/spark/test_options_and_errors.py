@@ -71,7 +71,7 @@ REFUSED = [
     ),
     (
         {"subscribe": PLAIN, "startingTimestamp": str(FAR)},
-        f'topic "{PLAIN}" has no record that is as young as {FAR}; .*Strategy=latest begins behind',
+        f'startingTimestamp: topic "{PLAIN}" has no record that is as young as {FAR}; .*=latest begins',
     ),
     (
         {"subscribe": PLAIN, "startingOffsetsByTimestampStrategy": "first"},
@@ -221,3 +221,5 @@ def test_a_copy_that_is_older_than_a_start_is_loss(spark: SparkSession, store: S
     head = store.client.rows(CAPPED)[-1]["$seq"]
     start = {"startingOffsets": f'{{"{CAPPED}":{head + 100}}}'}
     assert load(spark, store.path, subscribe=CAPPED, failOnDataLoss="false", **start).count() == 0
+    with pytest.raises(PySparkException, match=rf"seqs {head + 1} to {head + 99} are gone \(they never were"):
+        load(spark, store.path, subscribe=CAPPED, **start).count()

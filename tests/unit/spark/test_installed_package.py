@@ -59,3 +59,18 @@ def test_a_wheel_of_the_project_has_what_pyspark_finds_by_itself(tmp_path: Path)
         f"pyspark_topicsd topicsd spark.source\n{installed}/spark/source.py\n",
         "",
     )
+
+
+@pytest.mark.parametrize("error", ["ImportError('no numpy')", "AttributeError('_ARRAY_API not found')"])
+def test_a_package_that_cannot_be_imported_hides_no_other_source(tmp_path: Path, error: str) -> None:
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "spark" / "source.py").write_text(f"raise {error}")
+    shutil.copy(PROJECT / "pyspark_topicsd.py", tmp_path)
+    told = "import pyspark_topicsd; print(hasattr(pyspark_topicsd, 'DefaultSource'))"
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, '.'); {told}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (ran.stdout, ran.stderr) == ("False\n", "")
