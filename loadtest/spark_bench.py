@@ -26,6 +26,7 @@ from shared.clock import SystemClock
 from shared.config import Settings
 from shared.contract import TopicConfigPatch
 from shared.errors import Refusal
+from spark.narrow_reads import narrow_reads
 from spark.session import local_session
 from topicsd.engine.requests import AppendRequest, NewRecord
 
@@ -140,7 +141,7 @@ def queries(sources: Sources) -> dict[str, dict[str, Callable[[], object]]]:
         },
         "no record at all": {"topicsd": lambda: drained(topicsd(topics=NOTHING))},
         "1 % of the time": {
-            "topicsd": lambda: drained(topicsd(pushdown="true").where(span)),
+            "topicsd": lambda: drained(topicsd().where(span)),
             "parquet": lambda: drained(parquet().where(span)),
             "json": lambda: drained(lines().where(span)),
         },
@@ -155,6 +156,7 @@ def run(records: int, rounds: int, directory: str | None) -> list[Line]:
         asyncio.run(make_store(fresh(folder, "store"), records))
         session = local_session("topicsd bench", memory="2g")
         session.sparkContext.setLogLevel("ERROR")
+        narrow_reads(session)
         lines = []
         for asked, ways in queries(Sources(session, folder)).items():
             taken: dict[str, list[float]] = {way: [] for way in ways}

@@ -1,8 +1,9 @@
 """A batch read: planned once, then read partition by partition.
 
-PySpark passes filters only to a reader that has `pushFilters`, and fails the query when a reader has it while
-spark.sql.python.filterPushdown.enabled is off, which it is by default. So there are two readers, and the
-option `pushdown` chooses. Nothing else of a query comes here in PySpark 4.3: no columns, no limit.
+PySpark fails the query of a reader that has `pushFilters` while its setting for that is off, as it is by
+default; and where it is on, Spark may answer one query by the filters of another. So filters come from the
+rule of `narrow_reads.py` only, and there are two readers. Nothing else of a query comes here in PySpark 4.3:
+no columns, no limit.
 
 Must not know: how records are decoded.
 """
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from spark.filters import NO_LIMITS, apply_filters
+from spark.filters import NO_LIMITS, limits_of
 from spark.plan import Wanted, partitions_for, read, view_of
 from spark.positions import check_topics, end_of, refuse_loss, start_of
 from spark.read_options import ReadOptions
@@ -45,7 +46,7 @@ class BatchReader(DataSourceReader):
         return read(self._options, self._schema, partition)
 
 
-class PushdownReader(BatchReader):
+class FilteredReader(BatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  PySpark's name.
-        self._limits, left = apply_filters(filters, NO_LIMITS)
-        return left
+        self._limits = limits_of(filters)
+        return filters

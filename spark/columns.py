@@ -1,9 +1,10 @@
 """The columns of a read, with Kafka's names and types or with our own, and which of them a query wants.
 
 PySpark (4.3) asks a Python source for all columns of its schema, whatever the query selects. So a schema that
-the reader is given, as in `spark.read.schema("offset bigint")`, is taken as the choice of columns: any of
-Kafka's and of ours, in any order, each with its own type. Those that are not in it are not decoded, and where
-all that are left stand in the index of a segment its records are not read at all.
+the reader is given, by hand as in `spark.read.schema("offset bigint")` or by the rule of `narrow_reads.py`,
+is taken as the choice of columns: any of Kafka's and of ours, in any order, each with its own type. Those
+that are not in it are not decoded, and where all that are left stand in the index of a segment its records
+are not read at all.
 
 Must not know: files, options.
 """

@@ -1,8 +1,8 @@
 """What filters of a query say about which segments are to be read.
 
-Those on topic and offset are applied exactly and are Spark's business no more. Those on a time or a tag are
-used to leave segments out, and are handed back: Spark applies them to what is left. Everything else is handed
-back untouched. Applying is a pure function, so that it may be done again.
+Those on a topic, an offset, a time or a tag are used to leave out what they leave out. All are handed back:
+Spark applies them to what is read, so that the rows are right whatever was understood here. Looking at them
+is a pure function, so that it may be done again.
 
 A time and a tag never decide alone. Stamps never go back within a topic, so a time is a range of seqs; a tag
 is looked up in what a segment knows of its tags.
@@ -23,7 +23,6 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
-    IsNotNull,
     LessThan,
     LessThanOrEqual,
     StringStartsWith,
@@ -33,6 +32,7 @@ from spark.read_options import SEQ_MAX
 from spark.server_view import ServerTopic
 from spark.shard_view import TopicView
 from spark.stretch import Stretch
+from topicsd.segment.entry import SegmentDamage
 
 TOPIC, OFFSETS, STAMPS, TAGS = (
     ("topic",),
@@ -40,7 +40,6 @@ TOPIC, OFFSETS, STAMPS, TAGS = (
     (("timestamp",), ("ts",)),
     (("key",), ("tag",)),
 )
-NEVER_NULL = (TOPIC, *OFFSETS, *STAMPS, ("partition",), ("timestampType",), ("value",), ("data",))
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -67,13 +66,19 @@ class Limits(msgspec.Struct, frozen=True):
         return first, last
 
     def with_tags(self, view: TopicView, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
-        """But for those of a sealed segment that has no record with the tag."""
+        """But for those of a sealed segment that has no record with the tag. One that is damaged, so that
+        nobody can tell, is read: what its damage means is the task's business."""
         for stretch in stretches:
             if self.tag is None or stretch.segment is None or not stretch.segment[1].is_sealed:
                 yield stretch
                 continue
             name, entry = stretch.segment
-            seqs = view.loaded.segments.find_tag(name, entry, self.tag, self.is_prefix, stretch.last_seq + 1)
+            below = stretch.last_seq + 1
+            try:
+                seqs = view.loaded.segments.find_tag(name, entry, self.tag, self.is_prefix, below)
+            except SegmentDamage:
+                yield stretch
+                continue
             if seqs and seqs[-1] >= stretch.first_seq:
                 yield stretch
 
@@ -81,35 +86,26 @@ class Limits(msgspec.Struct, frozen=True):
 NO_LIMITS = Limits()
 
 
-def apply_filters(filters: Iterable[Filter], limits: Limits) -> tuple[Limits, list[Filter]]:
-    """The limits with the filters, all of which hold, and those that Spark has to apply itself."""
-    left = []
+def limits_of(filters: Iterable[Filter]) -> Limits:
+    """What may be read of a query for which all of them hold."""
+    limits = NO_LIMITS
     for one in filters:
-        attribute: Any = getattr(one, "attribute", None)
-        if isinstance(one, IsNotNull) and attribute in NEVER_NULL:
-            continue
-        tightened = _tightened(limits, one)
-        if tightened is not None:
-            limits = tightened
-        if tightened is None or attribute not in (TOPIC, *OFFSETS):
-            left.append(one)
-    return limits, left
+        limits = _tightened(limits, one)
+    return limits
 
 
-def _tightened(limits: Limits, one: Filter) -> Limits | None:
-    """None for what says nothing to us."""
+def _tightened(limits: Limits, one: Filter) -> Limits:
+    """As it was where the filter says nothing to us."""
     attribute: Any = getattr(one, "attribute", None)
     value: Any = getattr(one, "value", None)
     if attribute == TOPIC:
         return _of_topic(limits, one, value)
     if attribute in OFFSETS and isinstance(value, int):
-        low, high = _range(one, value, 1)
-        return None if low is None else _between(limits, low, high)
+        low, high = _range(one, value)
+        return msgspec.structs.replace(limits, first=max(limits.first, low), last=min(limits.last, high))
     if attribute in STAMPS and isinstance(value, datetime):
         micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-        low, high = _range(one, micros, 1)
-        if low is None:
-            return None
+        low, high = _range(one, micros)
         from_ms, to_ms = max(0, -(-low // 1000)), SEQ_MAX if high == SEQ_MAX else high // 1000
         return msgspec.structs.replace(
             limits, from_ms=max(limits.from_ms, from_ms), to_ms=min(limits.to_ms, to_ms)
@@ -118,34 +114,30 @@ def _tightened(limits: Limits, one: Filter) -> Limits | None:
         tag = value.encode() if isinstance(value, str) else bytes(value) if value is not None else None
         if tag:
             return msgspec.structs.replace(limits, tag=tag, is_prefix=isinstance(one, StringStartsWith))
-    return None
+    return limits
 
 
-def _of_topic(limits: Limits, one: Filter, value: Any) -> Limits | None:
+def _of_topic(limits: Limits, one: Filter, value: Any) -> Limits:
     if isinstance(one, EqualTo):
         names = frozenset([value])
     elif isinstance(one, In):
         names = frozenset(value)
     else:
-        return None
+        return limits
     return msgspec.structs.replace(limits, topics=names if limits.topics is None else limits.topics & names)
 
 
-def _between(limits: Limits, low: int, high: int) -> Limits:
-    return msgspec.structs.replace(limits, first=max(limits.first, low), last=min(limits.last, high))
-
-
-def _range(one: Filter, value: int, step: int) -> tuple[int | None, int]:
+def _range(one: Filter, value: int) -> tuple[int, int]:
     low, high = 0, SEQ_MAX
     match one:
         case EqualTo():
             return value, value
         case GreaterThan():
-            return value + step, high
+            return value + 1, high
         case GreaterThanOrEqual():
             return value, high
         case LessThan():
-            return low, value - step
+            return low, value - 1
         case LessThanOrEqual():
             return low, value
-    return None, 0
+    return low, high

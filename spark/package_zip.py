@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+KINDS = ("*.py", "*.java")
 PACKAGES = ("shared", "spark", "topicsd")
 SOURCE = "pyspark_topicsd.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -31,5 +32,5 @@ def contents() -> Iterator[tuple[str, Path]]:
     root = Path(__file__).resolve().parent.parent
     yield SOURCE, root / SOURCE
     for package in PACKAGES:
-        for file in sorted((root / package).rglob("*.py")):
+        for file in sorted(file for kind in KINDS for file in (root / package).rglob(kind)):
             yield file.relative_to(root).as_posix(), file

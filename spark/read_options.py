@@ -9,6 +9,7 @@ Must not know: directories, Spark.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -52,11 +53,12 @@ OPTIONS: dict[str, str] = {
     "maxRecordsPerPartition": f"at most so many records a partition ({RECORDS_PER_PARTITION:,})",
     "mode": "`FAILFAST` (the default): damaged bytes fail the task; `PERMISSIVE`: they are skipped, "
     "counted, and said in the log of the executor",
-    "pushdown": "`true` lets filters skip segments; Spark wants spark.sql.python.filterPushdown.enabled too",
 }
-_NAMES = {name.lower(): name for name in OPTIONS}
+# What the rule of `narrow_reads.py` says of a read that it passes filters to.
+NARROWED = "narrowed"
+_NAMES = {name.lower(): name for name in (*OPTIONS, NARROWED)}
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "progressCursor")
-_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "pushdown")
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -98,7 +100,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     min_partitions: int
     max_records: int
     is_permissive: bool
-    pushdown: bool
+    is_narrowed: bool
 
 
 def parse_options(given: Mapping[str, str], is_stream: bool) -> ReadOptions:
@@ -109,11 +111,12 @@ def parse_options(given: Mapping[str, str], is_stream: bool) -> ReadOptions:
     path, url = options.get("path", ""), options.get("url", "")
     _check_place(options, path, url)
     return ReadOptions(
-        path=path,
+        # Tasks may run in other folders than the driver.
+        path=os.path.abspath(path) if path else "",
         url=server_url(url) if url else "",
         api_key=options.get("apiKey", ""),
         progress_cursor=options.get("progressCursor", ""),
-        cold_dir=options.get("coldDir", ""),
+        cold_dir=os.path.abspath(options["coldDir"]) if options.get("coldDir") else "",
         selection=_selection(options),
         is_native=_one_of(options, "columns", "kafka", "native") == "native",
         include_headers=_flag(options, "includeHeaders", False),
@@ -126,7 +129,7 @@ def parse_options(given: Mapping[str, str], is_stream: bool) -> ReadOptions:
         min_partitions=whole_number(options, "minPartitions", 1),
         max_records=whole_number(options, "maxRecordsPerPartition", RECORDS_PER_PARTITION),
         is_permissive=_one_of(options, "mode", "FAILFAST", "PERMISSIVE") == "PERMISSIVE",
-        pushdown=_flag(options, "pushdown", False),
+        is_narrowed=_flag(options, NARROWED, False),
     )
 
 
@@ -147,8 +150,12 @@ def _check_place(options: dict[str, str], path: str, url: str) -> None:
 
 def server_url(url: str) -> str:
     """As it is, when it can be one."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
         raise SourceError(f"url: {url!r} is no server; like this: http://127.0.0.1:4000")
     return url
 
@@ -169,7 +176,8 @@ def named(given: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     for key, value in given.items():
         name = names.get(key.lower())
         if name is None:
-            raise SourceError(f"{key}: there is no such option; there are {', '.join(names.values())}")
+            known = ", ".join(one for one in names.values() if one != NARROWED)
+            raise SourceError(f"{key}: there is no such option; there are {known}")
         options[name] = value
     return options
 

@@ -41,7 +41,6 @@ def local_session(
         "spark.ui.showConsoleProgress": "false",
         **(LOCAL if is_local else {}),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
         **(settings or {}),
     }.items():
         builder = builder.config(name, value)

@@ -37,10 +37,10 @@ class TopicsdSource(DataSource):
         return ddl(all_columns(*schema_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from spark.batch_reader import BatchReader, PushdownReader
+        from spark.batch_reader import BatchReader, FilteredReader
 
         options = parse_options(self.options, is_stream=False)
-        kind = PushdownReader if options.pushdown else BatchReader
+        kind = FilteredReader if options.is_narrowed else BatchReader
         return kind(options, arrow_schema(chosen_columns(schema, EVERY), EVERY))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  PySpark's name.

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, from_json, struct, to_json, window
 from pyspark.sql.functions import sum as total
 
+from spark.narrow_reads import narrow_reads
 from spark.session import local_session
 
 URL = os.environ.get("TOPICS_URL", "http://127.0.0.1:4000")
@@ -28,6 +29,8 @@ FOLDER = Path(os.environ.get("FIRST_STEPS_DIR", "./first-steps"))
 # A session like any other. This one looks for a Java, and says what to install when there is none.
 session = local_session("first steps")
 session.sparkContext.setLogLevel("ERROR")
+# With this a query reads the columns and the segments that it needs, and not all of them.
+narrow_reads(session)
 
 # %% [markdown]
 # ## Writing
@@ -59,16 +62,13 @@ write(records, "first-steps")
 
 
 # %%
-def read(schema: str = "") -> DataFrame:
-    reader = session.read.format("topicsd").option("subscribe", "first-steps")
-    return (reader.schema(schema) if schema else reader).load(DATA)
+def read() -> DataFrame:
+    return session.read.format("topicsd").option("subscribe", "first-steps").load(DATA)
 
 
 def wait_for(count: int) -> None:
-    # Naming the columns that are wanted is how to read less: a seq stands in the index, and no record is
-    # looked at to count.
     for _ in range(100):
-        if read("offset bigint").count() >= count:
+        if read().count() >= count:
             return
         time.sleep(0.1)
     raise SystemExit(f"{DATA} is not where the server of {URL} has its data; say it with TOPICS_DATA_DIR")

@@ -137,34 +137,6 @@ def test_times_bound_what_is_read(spark: SparkSession, store: Store) -> None:
     assert [row.offset for row in rows] == [seq for ts, seq in stamps if ts >= high]
 
 
-def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, store: Store) -> None:
-    stamps = [one["$ts"] for one in store.client.rows(PLAIN)]
-    middle = stamps[len(stamps) // 2] / 1000
-    for condition in (
-        f"offset > 900 and offset <= 1200 and topic = '{PLAIN}'",
-        f"topic in ('{PLAIN}', 'nowhere')",
-        "key = X'677265656E'",
-        f"timestamp >= timestamp_seconds({middle})",
-        f"timestamp < timestamp_seconds({middle}) and value is not null and offset % 7 = 0",
-        f"timestamp = timestamp_seconds({stamps[0] / 1000})",
-        "offset = 1000 or offset = 1001",
-    ):
-        plain = read(spark, store, f"{PLAIN},{OTHER}").where(condition).select("topic", "offset")
-        pushed = read(spark, store, f"{PLAIN},{OTHER}", pushdown="true").where(condition)
-        wanted = sorted(plain.collect())
-        assert wanted, condition
-        assert sorted(pushed.select("topic", "offset").collect()) == wanted, condition
-
-
-def test_filters_leave_segments_out(spark: SparkSession, store: Store) -> None:
-    tagged = read(spark, store, PLAIN, pushdown="true", maxRecordsPerPartition="500").where(
-        "key = X'626C7565'"
-    )
-    everything = read(spark, store, PLAIN, maxRecordsPerPartition="500")
-    assert tagged.count() == 1
-    assert tagged.rdd.getNumPartitions() < everything.rdd.getNumPartitions()
-
-
 def test_the_source_can_be_registered_by_hand(spark: SparkSession, store: Store) -> None:
     session = spark.newSession()
     session.dataSource.register(TopicsdSource)

@@ -83,7 +83,6 @@ REFUSED = [
     ({"subscribe": PLAIN, "minPartitions": "0"}, "minPartitions: '0' is not allowed; .* at least 1"),
     ({"subscribe": PLAIN, "maxRecordsPerPartition": "many"}, "maxRecordsPerPartition: 'many' is not allowed"),
     ({"subscribe": PLAIN, "mode": "LENIENT"}, "mode: 'LENIENT' is not allowed; .* FAILFAST, PERMISSIVE"),
-    ({"subscribe": PLAIN, "pushdown": "1"}, "pushdown: '1' is not allowed"),
 ]
 
 
@@ -100,7 +99,6 @@ def test_a_wrong_option_is_refused_by_name(
     [
         ({"endingOffsets": "latest"}, "endingOffsets: is for a batch read only"),
         ({"endingTimestamp": "5"}, "endingTimestamp: is for a batch read only"),
-        ({"pushdown": "true"}, "pushdown: is for a batch read only"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0' is not allowed; .* at least 1"),
         ({"maxBytesPerTrigger": "1MB"}, "maxBytesPerTrigger: '1MB' is not allowed"),
         ({"subscribe": "nowhere"}, 'there is no topic "nowhere" in'),

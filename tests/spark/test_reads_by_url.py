@@ -77,21 +77,6 @@ def test_the_same_options_bound_what_is_read(spark: SparkSession, store: Store) 
     assert both(spark, store, subscribe=PLAIN, minPartitions="9")[1].rdd.getNumPartitions() >= 9
 
 
-def test_the_same_filters_are_pushed_down(spark: SparkSession, store: Store) -> None:
-    middle = store.client.rows(PLAIN)[700]["$ts"] / 1000
-    for condition in (
-        f"offset > 900 and offset <= 1200 and topic = '{PLAIN}'",
-        "key = X'677265656E'",
-        f"timestamp >= timestamp_seconds({middle})",
-        f"timestamp < timestamp_seconds({middle}) and offset % 7 = 0",
-    ):
-        plain, _ = both(spark, store)
-        by_path, by_url = both(spark, store, pushdown="true")
-        rows = [sorted(one.where(condition).select("topic", "offset").collect()) for one in (by_path, by_url)]
-        assert rows[0] == rows[1] == sorted(plain.where(condition).select("topic", "offset").collect())
-        assert rows[0], condition
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -50,6 +50,7 @@ def test_a_wheel_of_the_project_has_what_pyspark_finds_by_itself(tmp_path: Path)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
     assert (installed / "spark" / "java" / "bin" / "java").exists()
+    assert (installed / "spark" / "java" / "NarrowReads.java").exists()
     assert (installed / "spark" / "examples" / "first_steps.py").exists()
     # As plain folders: the reference to this tree that is installed here does not count.
     environ = {"PYTHONPATH": f"{installed}:{sysconfig.get_path('purelib')}"}

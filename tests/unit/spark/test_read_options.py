@@ -15,7 +15,7 @@ def test_a_batch_reads_everything_unless_told() -> None:
     options = parse_options(GIVEN, is_stream=False)
     assert (options.start, options.end) == (Bound(word="earliest"), Bound(word="latest"))
     assert options.fail_on_data_loss
-    assert not any((options.is_permissive, options.pushdown, options.include_headers, options.is_native))
+    assert not any((options.is_permissive, options.is_narrowed, options.include_headers, options.is_native))
 
 
 def test_a_stream_begins_at_the_end_unless_told() -> None:
@@ -110,10 +110,15 @@ def test_a_wrong_option_is_named_with_what_is_allowed(given: dict[str, str], sen
     assert sentence in str(told.value)
 
 
-@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "pushdown"])
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     with pytest.raises(SourceError, match=f"{name}: is for a batch read only"):
         parse_options({**GIVEN, name: "1"}, is_stream=True)
+
+
+def test_directories_are_the_same_wherever_a_task_runs() -> None:
+    options = parse_options({**GIVEN, "path": "./data", "coldDir": "cold"}, is_stream=False)
+    assert (options.path, options.cold_dir) == (f"{Path.cwd()}/data", f"{Path.cwd()}/cold")
 
 
 def test_a_path_or_a_server_has_to_be_given() -> None:
@@ -127,6 +132,7 @@ def test_a_path_or_a_server_has_to_be_given() -> None:
     ("given", "sentence"),
     [
         ({"url": "localhost:4000"}, "url: 'localhost:4000' is no server; like this: http://127.0.0.1:4000"),
+        ({"url": "http://a:b"}, "url: 'http://a:b' is no server; like this"),
         ({"url": "http://a", "coldDir": "/cold"}, "coldDir: is for path only"),
         (
             {"path": "/data", "progressCursor": "spark"},

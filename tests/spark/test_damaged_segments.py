@@ -1,0 +1,57 @@
+"""Damage that is met while a query is planned, without Spark around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import EqualTo
+
+from spark.batch_reader import FilteredReader
+from spark.columns import KAFKA, arrow_schema
+from spark.read_options import parse_options
+from spark.source_error import DamagedRecord
+from tests.spark.test_damage_and_drops import reader_of, rows_of
+from tests.spark.test_drops_under_readers import EVERYTHING, filled
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def tagged(path: Path, mode: str) -> FilteredReader:
+    options = {"path": str(path), "subscribe": "orders", "narrowed": "true", "mode": mode}
+    reader = FilteredReader(parse_options(options, is_stream=False), arrow_schema(list(KAFKA), KAFKA))
+    wanted = EqualTo(("key",), b"kept")
+    assert list(reader.pushFilters([wanted])) == [wanted]
+    return reader
+
+
+def test_a_segment_of_which_nobody_knows_the_tags_is_read(tmp_path: Path) -> None:
+    filled(tmp_path).shard.close()
+    path = tmp_path / "data"
+    segment = next(path.rglob("seg-0000000000000201.data"))
+    flip(segment)
+    flip(segment.with_suffix(".tags"))
+    with pytest.raises(DamagedRecord, match=r'seq 250 of topic "orders" is damaged: .*mode=PERMISSIVE skips'):
+        list(rows_of(tagged(path, "FAILFAST")))
+    found = [seq for seq, _ in rows_of(tagged(path, "PERMISSIVE"))]
+    assert found == [seq for seq in EVERYTHING if seq != 250]
+
+
+def test_a_place_by_time_in_a_segment_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
+    shard = filled(tmp_path)
+    young = shard.clock.now_ms()
+    for _ in range(2):
+        shard.append("orders", *range(50))
+        shard.pass_time(1000)
+    shard.checkpoint()
+    shard.shard.close()
+    path = tmp_path / "data"
+    for file in list(path.rglob("seg-0000000000000501.*")):
+        file.unlink()
+    told = rf"^{path}: .*seg-0000000000000501.data, seqs 501 to 600: its .data is missing; coldDir says where"
+    with pytest.raises(DamagedRecord, match=told):
+        reader_of(path, startingTimestamp=str(young + 1)).partitions()
