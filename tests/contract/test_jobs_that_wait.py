@@ -68,7 +68,7 @@ def test_a_delayed_job_is_cancelled_by_its_seq_or_its_tag(api: Api) -> None:
     assert api.delete(match="a")["deleted"] == 1
     assert api.delete(seqs=[3, 99])["deleted"] == 1
     assert queue_of(api) == {"ready": 0, "in_flight": 0, "dead_lettered": 0, "delayed": 1}
-    assert explained(api, 3)["state"] == "gone"
+    assert explained(api, 3)["state"] == "deleted"
     assert api.seqs() == [2]
 
 
@@ -160,7 +160,7 @@ def test_a_job_says_who_has_it_and_what_became_of_it(api: Api) -> None:
     api.put(max_deliveries=2)
     assert claimed(api) == [1]
     ask(api, "ack", node="w", seqs=[1])
-    assert explained(api, 1)["state"] == "gone"
+    assert explained(api, 1)["state"] == "acked"
 
 
 @pytest.mark.parametrize("query", ["", "?seq=", "?seq=x", "?seq=-1", f"?seq={1 << 64}"])

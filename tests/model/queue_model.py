@@ -56,6 +56,7 @@ class QueueModel:
         )
         self.jobs: dict[int, Known] = {}
         self.done: set[int] = set()
+        self.cancelled: set[int] = set()
 
     def run(self, steps: int) -> None:
         moves = [self.produce] * 3 + [self.claim] * 5 + [self.settle] * 5
@@ -90,6 +91,7 @@ class QueueModel:
         for seq in gone:
             del self.jobs[seq]
         self.done |= gone
+        self.cancelled |= gone
 
     def pause(self) -> None:
         self.is_paused = not self.is_paused and self.rng.random() < 0.5
@@ -223,6 +225,10 @@ class QueueModel:
         assert tally["paused" if self.is_paused else "ready"] == counts.ready
         for state in ("in_flight", "delayed", "blocked", "parked"):
             assert tally[state] == getattr(counts, state), state
+        for seq in self.done:
+            answer = explain(self.stage.shard.state, QUEUE, seq)
+            assert isinstance(answer, dict)
+            assert answer["state"] == ("deleted" if seq in self.cancelled else "acked"), seq
         by_tag: dict[str | None, list[int]] = {}
         for seq in sorted(self.jobs):
             if states[seq] != "parked":

@@ -49,7 +49,8 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     below = topic.head + 1 if request.before_seq is None else min(request.before_seq, topic.head + 1)
     control = Delete(below, request.tag, request.is_prefix)
     if request.seqs is not None:
-        control = Delete(0, None, False, [seq for seq in request.seqs if 0 < seq <= topic.head])
+        seqs = [seq for seq in request.seqs if 0 < seq <= topic.head]
+        control = Delete(0, None, False, seqs, is_asked=True)
     sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
     tails = [run for run in topic.runs if isinstance(run, TailRun) and _is_better_on_a_thread(run, control)]
     if request.seqs is not None and not control.seqs:
@@ -121,11 +122,28 @@ def apply_delete(topic: Topic, control: Delete, found: Found) -> int:
         if control.is_dead_letter and topic.queue is not None:
             # Also those that a segment's marks know to be dead already, as they may after a crash.
             topic.queue.dead_lettered += len(control.seqs)
-        return delete_each(topic, control.seqs)
+            topic.queue.endings.note_dead(control.seqs)
+        if not control.is_asked:
+            return delete_each(topic, control.seqs)
+    elif control.tag is None:
+        count = delete_front(topic, control.below - 1)
+        if count and topic.queue is not None:
+            topic.queue.endings.forget_to(control.below - 1)
+        return count
+    taken: list[int] = []
+    try:
+        return _delete_asked(topic, control, found, taken)
+    finally:
+        if topic.queue is not None:
+            # It keeps for a while that these were not acked.
+            topic.queue.endings.note_deleted(taken)
+
+
+def _delete_asked(topic: Topic, control: Delete, found: Found, taken: list[int]) -> int:
     if control.tag is None:
-        return delete_front(topic, control.below - 1)
+        return delete_each(topic, control.seqs, taken)
     tag = control.tag.encode()
-    return delete_found(topic, ((run, _matches(run, tag, control, found)) for run in topic.runs))
+    return delete_found(topic, ((run, _matches(run, tag, control, found)) for run in topic.runs), taken)
 
 
 def _matches(run: Run, tag: bytes, control: Delete, found: Found) -> list[int]:

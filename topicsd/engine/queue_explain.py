@@ -1,7 +1,7 @@
 """Why a job is not being delivered: what of the queue's own knowledge says something of one seq.
 
-A queue does not remember what became of a job that is gone: whether it was acked, deleted or evicted, or is
-in the dead-letter topic, where its `$dead_letter_src_seq` finds it.
+A job that is gone was acked, deleted, or is in the dead-letter topic, where its `$dead_letter_src_seq` finds
+it. What of that it was is not known for ever, and not of what lies in front of an eviction.
 
 Must not know: HTTP.
 """
@@ -13,6 +13,7 @@ from topicsd.engine.queue_claim import queue_of
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.trim_report import log_expired
+from topicsd.leases.endings import ACKED, UNKNOWN
 from topicsd.leases.lease_queue import ASIDE, DELAYED, IN_FLIGHT, Job, LeaseQueue
 
 
@@ -32,8 +33,8 @@ def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refus
 def _state(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
     if seq > topic.head:
         return {"state": "not_written", "head_seq": topic.head}
-    if not seq or topic.next_live(seq) != seq:
-        return {"state": "gone", "evict_floor": topic.evict_floor, "dead_lettered": queue.dead_lettered}
+    if seq < 1 or topic.next_live(seq) != seq:
+        return {"state": _ending(topic, queue, seq), "evict_floor": topic.evict_floor}
     job = queue.jobs.get(seq) or Job()
     told: dict[str, object] = {"deliveries": job.deliveries}
     if job.reason:
@@ -50,3 +51,10 @@ def _state(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
     if blocked_by:
         return {"state": "blocked", "blocked_by": blocked_by, **told}
     return {"state": "paused" if topic.config.paused else "ready", **told}
+
+
+def _ending(topic: Topic, queue: LeaseQueue, seq: int) -> str:
+    ending = queue.endings.of(seq)
+    lost = topic.lost.next_after(seq - 1)
+    is_lost = seq < topic.evict_floor or (lost is not None and lost.first <= seq)
+    return UNKNOWN if ending == ACKED and is_lost else ending

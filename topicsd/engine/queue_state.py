@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from topicsd.engine.topic import Topic
+from topicsd.leases.endings import Endings
 from topicsd.leases.lease_queue import (
     ASIDE,
     BLOCKED,
@@ -36,6 +37,10 @@ class QueueSection(msgspec.Struct, frozen=True, array_like=True):
     jobs: list[Held]
     delays: list[tuple[int, int]] = []
     """Seq and time of those that nobody had yet: there may be very many, and all is written in one step."""
+    dead: list[int] = []
+    deleted: list[int] = []
+    known_from: int = 1
+    """What is known of how jobs ended (`leases/endings.py`)."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -57,9 +62,11 @@ def queue_section(topic: Topic) -> dict[str, bytes]:
         if held.state in (READY, IN_FLIGHT, BLOCKED) and not keeps_leases:
             held = held._replace(state=READY, lease=0, deadline=0, node="")
         jobs.append(held)
-    if not (jobs or delays or queue.dead_lettered):
+    ended = queue.endings
+    if not (jobs or delays or queue.dead_lettered or ended.deleted or ended.known_from > 1):
         return {}
-    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays))}
+    known = sorted(ended.dead), sorted(ended.deleted), ended.known_from
+    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays, *known))}
 
 
 def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
@@ -68,6 +75,7 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
         return
     section = _decode(encoded)
     queue.dead_lettered = section.dead_lettered
+    queue.endings = Endings(section.dead, section.deleted, section.known_from)
     for job in section.jobs:
         _put(topic, job)
     for seq, due in section.delays:

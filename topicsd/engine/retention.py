@@ -104,8 +104,8 @@ def delete_front(topic: Topic, last: int) -> int:
     return before - topic.live_count
 
 
-def delete_each(topic: Topic, seqs: Iterable[int]) -> int:
-    """Take these records out on purpose; how many were alive."""
+def delete_each(topic: Topic, seqs: Iterable[int], taken: list[int] | None = None) -> int:
+    """Take these records out on purpose; how many were alive, and which of them, if asked for."""
     earliest, queue = topic.earliest_seq, topic.queue
     count = size = 0
     try:
@@ -114,6 +114,8 @@ def delete_each(topic: Topic, seqs: Iterable[int]) -> int:
             if run is not None and seq >= earliest and seq >= run.first_seq and not run.is_dead(seq):
                 size += run.mark_dead(seq)
                 count += 1
+                if taken is not None:
+                    taken.append(seq)
                 if queue is not None:
                     queue.gone(seq)
     finally:
@@ -124,7 +126,9 @@ def delete_each(topic: Topic, seqs: Iterable[int]) -> int:
     return count
 
 
-def delete_found(topic: Topic, found: Iterable[tuple[Run, list[int]]]) -> int:
+def delete_found(
+    topic: Topic, found: Iterable[tuple[Run, list[int]]], all_taken: list[int] | None = None
+) -> int:
     """The same for what was found with the runs of the topic, however much that is."""
     earliest, queue = topic.earliest_seq, topic.queue
     count = 0
@@ -134,6 +138,8 @@ def delete_found(topic: Topic, found: Iterable[tuple[Run, list[int]]]) -> int:
             taken, size = run.mark_all_dead(seqs, max(earliest, run.first_seq))
             topic.add_live(-len(taken), -size)
             count += len(taken)
+            if all_taken is not None:
+                all_taken += taken
             if queue is not None:
                 for seq in taken:
                     queue.gone(seq)
@@ -144,7 +150,7 @@ def delete_found(topic: Topic, found: Iterable[tuple[Run, list[int]]]) -> int:
         # What came before a segment that cannot be read is out.
         if count and topic.next_live(earliest) != earliest:
             move_earliest(topic, earliest)
-    return count + delete_each(topic, elsewhere)
+    return count + delete_each(topic, elsewhere, all_taken)
 
 
 def nth_live(topic: Topic, count: int) -> int:

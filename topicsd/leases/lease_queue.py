@@ -28,6 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
+from topicsd.leases.endings import Endings
 from topicsd.leases.tag_order import Lane, TagOrder
 
 READY: Final = 0
@@ -117,6 +118,7 @@ class LeaseQueue:
         "_fresh",
         "_records",
         "dead_lettered",
+        "endings",
         "fresh_seq",
         "jobs",
         "order",
@@ -144,6 +146,7 @@ class LeaseQueue:
         """Delivered too often, in the order in which that was found. They leave from the front, which a plain
         dict would search for."""
         self.dead_lettered = 0
+        self.endings = Endings()
 
     # -- what can be asked -------------------------------------------------------------------------------
 

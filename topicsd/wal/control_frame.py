@@ -47,6 +47,8 @@ class Delete(msgspec.Struct, frozen=True, array_like=True):
     seqs: list[int] = []
     is_dead_letter: bool = False
     """They are in the dead-letter topic."""
+    is_asked: bool = False
+    """Somebody wanted just these gone, also where they were jobs that nobody had done."""
 
 
 class EvictWatermark(msgspec.Struct, frozen=True, array_like=True):

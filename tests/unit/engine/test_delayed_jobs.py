@@ -166,10 +166,9 @@ def test_each_job_says_why_it_is_not_delivered() -> None:
     assert [one.pop("topic") for one in whole] == ["q"] * 8
     assert [one.pop("paused") for one in whole] == [False] * 8
     assert [one.pop("seq") for one in whole] == [*range(8)]
-    gone = {"state": "gone", "evict_floor": 1, "dead_lettered": 0}
     assert whole == [
-        gone,
-        gone,
+        {"state": "gone", "evict_floor": 1},
+        {"state": "acked", "evict_floor": 1},
         {"state": "parked", "dead_letter": None, "deliveries": 1, "reason": "no disk"},
         {"state": "delayed", "until": now + 5000, "deliveries": 1, "reason": "later"},
         {"state": "in_flight", "node": "a", "deadline": now + 1000, "deliveries": 1},

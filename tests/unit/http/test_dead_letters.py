@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from tests.harness.move_stage import MoveStage
 from tests.unit.engine.test_read_damage import flip
+from topicsd.engine.queue_explain import explain
 from topicsd.http.dead_letters import AGAIN_SECONDS_MAX
 
 QUEUE, DEAD = "q0", "d1"
@@ -46,3 +51,32 @@ def test_one_that_cannot_be_read_holds_up_no_other_one() -> None:
     queue = stage.home(QUEUE).topic(QUEUE).queue
     assert queue is not None
     assert [*queue.parked] == [1]
+
+
+ENDS: dict[str, Callable[[MoveStage], object]] = {
+    "no": lambda stage: None,
+    "a kill": lambda stage: stage.lose(0),
+    "a kill after a checkpoint": lambda stage: (stage.home(QUEUE).checkpoint(), stage.lose(0)),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_the_queue_knows_which_are_dead_letters(end: Callable[[MoveStage], object]) -> None:
+    stage = begun(1, 2, 3, 4)
+    shard = stage.home(QUEUE)
+    shard.ack(QUEUE, "w", *shard.claimed(QUEUE, "w"))
+    shard.delete(QUEUE, seqs=[1, 3])
+    fail_all(stage)
+    end(stage)
+    answers = [explain(stage.home(QUEUE).shard.state, QUEUE, seq) for seq in range(1, 5)]
+    states = [answer["state"] for answer in answers if isinstance(answer, dict)]
+    assert states == ["acked", "dead", "deleted", "dead"]
+
+
+def test_of_what_a_cap_took_the_queue_does_not_say_that_it_was_acked() -> None:
+    stage = begun(1, 2, 3)
+    shard = stage.home(QUEUE)
+    shard.ack(QUEUE, "w", *shard.claimed(QUEUE, "w"))
+    shard.put(QUEUE, cap_records=1)
+    answers = [explain(shard.shard.state, QUEUE, seq) for seq in (1, 2, 3)]
+    assert [answer["state"] for answer in answers if isinstance(answer, dict)] == ["gone", "gone", "ready"]
