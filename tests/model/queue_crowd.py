@@ -1,6 +1,7 @@
 """Producers, hundreds of workers that may go silent, and operators, over queues on two shards.
 
-Either shard is killed or loses its power in the middle of its work, and the clock is set. What everybody was
+Some jobs are delayed, and some queues go by the tags of their jobs. Either shard is killed or loses its power
+in the middle of its work, and the clock is set. What everybody was
 told is kept by the number that is the data of a job, as seqs change on the way to the dead letters and back.
 
 What it must not know: how a queue keeps its jobs, how they are moved.
@@ -21,13 +22,16 @@ WORKERS = 200
 QUEUES = {"jobs-0": "dead-1", "mails-1": "dead-0", "near-0": "dead-0"}
 """With their dead-letter topics."""
 LEASES_MS = (200, 200, 2000, 30_000)
+TAGS = (None, "x", "y", "z")
 
 
 class Job:
     """What is known of it."""
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, tag: str | None, not_before: int) -> None:
         self.queue = queue
+        self.tag = tag
+        self.not_before = not_before
         self.is_there = False
         self.is_done = False
         self.doubts = 0
@@ -52,6 +56,7 @@ class QueueCrowd:
         self.stage = MoveStage(self._after_loss, segment_max_events=rng.choice((4, 1000)))
         self.keeps_leases = {queue: rng.random() < 0.6 for queue in QUEUES}
         self.deliveries_max = {queue: rng.choice((0, 1, 1, 2)) for queue in QUEUES}
+        self.is_in_order = {queue: rng.random() < 0.5 for queue in QUEUES}
         self.jobs: dict[int, Job] = {}
         self.held: list[Held] = []
         self.late: list[Held] = []
@@ -65,6 +70,7 @@ class QueueCrowd:
                 "leases_durable": self.keeps_leases[queue],
                 "max_deliveries": self.deliveries_max[queue],
                 "dead_letter": dead,
+                "order_by": "tag" if self.is_in_order[queue] else None,
             }
             self._ask("put_topic", queue, config)
 
@@ -90,9 +96,12 @@ class QueueCrowd:
         for _ in range(self.rng.randint(1, 3)):
             queue = self.rng.choice(list(QUEUES))
             numbers = [len(self.jobs) + index for index in range(self.rng.randint(1, 6))]
-            self.jobs.update((number, Job(queue)) for number in numbers)
-            records = [{"data": number} for number in numbers]
-            sent.append((numbers, self.stage.send("append", queue, {"records": records})))
+            tag, delay_ms = self.rng.choice(TAGS), self.rng.choice((0, 0, 400, 20_000))
+            not_before = self.stage.clock.now_ms() + delay_ms
+            self.jobs.update((number, Job(queue, tag, not_before)) for number in numbers)
+            records = [{"data": number, "tag": tag} for number in numbers]
+            body = {"records": records, "delay_ms": delay_ms}
+            sent.append((numbers, self.stage.send("append", queue, body)))
         self.stage.settle()
         for numbers, told in sent:
             if told.came:
@@ -119,6 +128,9 @@ class QueueCrowd:
         assert job.queue == queue
         assert not job.is_done, f"{number} was done, and {worker} has it"
         assert not job.held_until, f"{number} has two holders"
+        assert job.not_before <= self.stage.clock.now_ms(), f"{number} is delayed"
+        if self.is_in_order[queue] and job.tag is not None:
+            self._check_turn(told["$seq"], number)
         bound = self.deliveries_max[queue]
         assert not bound or told["deliveries"] <= bound
         job.is_there = True
@@ -129,6 +141,21 @@ class QueueCrowd:
         self.late += again
         self.held.append(Held(worker, number, told["$seq"], told["lease_id"]))
         self.counted["claimed"] += 1
+
+    def _check_turn(self, seq: int, number: int) -> None:
+        """Nobody has another one of its tag, and those in front of it are gone or on their way out."""
+        job, now_ms = self.jobs[number], self.stage.clock.now_ms()
+        for other, one in self.jobs.items():
+            if (one.queue, one.tag) == (job.queue, job.tag) and other != number:
+                is_held = one.held_until > now_ms and not one.is_done and not one.doubts
+                assert not is_held, f"{number} goes while {other} is held"
+        shard = self.stage.home(job.queue)
+        queue = shard.topic(job.queue).queue
+        assert queue is not None
+        there = shard.read(job.queue, limit=1000, with_tags=True).records
+        ahead = {one.seq for one in there if one.seq < seq and one.tag == job.tag}
+        assert not ahead - queue.parked.keys(), f"{number} goes before those at {ahead}"
+        self.counted["in turn"] += 1
 
     def settle(self) -> None:
         """Several workers are done with some of what they have, or not."""
@@ -250,11 +277,14 @@ class QueueCrowd:
             # Once it was due it may have been seen to be, also when the clock is set back then.
             if job.held_until <= now_ms:
                 job.held_until = 0
+            if job.not_before <= now_ms:
+                job.not_before = 0
         for queue in QUEUES:
             counts = self.stage.home(queue).state(queue).queue
             assert counts is not None
             live = self.stage.home(queue).topic(queue).live_count
-            assert counts.ready + counts.in_flight + counts.delayed + counts.parked == live, (queue, counts)
+            waiting = counts.ready + counts.delayed + counts.blocked
+            assert waiting + counts.in_flight + counts.parked == live, (queue, counts)
             assert min(counts) >= 0
 
     def finish(self) -> None:
