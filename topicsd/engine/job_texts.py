@@ -1,7 +1,9 @@
 """The records of jobs, as JSON, for whoever got them: from the pages that readers share.
 
-What stands in a sealed segment and in no page is read on a thread. A record that is gone by then, or cannot
-be read, has no text: its lease runs out like that of a worker who died, and another claim tries again.
+What stands in a sealed segment and in no page is read on a thread, once for all who wait for that segment:
+they want what stands side by side. For jobs that follow each other what comes next is read too. A record that
+is gone by then, or cannot be read, has no text: its lease runs out like that of a worker who died, and
+another claim tries again.
 
 Must not know: who has which job.
 """
@@ -10,19 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from topicsd.engine.fetch import fetch
-from topicsd.engine.fill_page import Fetched, PageSource, Unfetched
+from topicsd.engine.fill_page import Fetched, PageSource, Unfetched, keep_fetched
 from topicsd.engine.page import PAGE_RECORDS, VARIANTS, Page
 from topicsd.engine.requests import RenderedRecord
+from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
+from topicsd.engine.topic_entry import tell
 from topicsd.segment.entry import COLD
 
 _ALL = VARIANTS[True, True]
+# Jobs that stand further apart on average say nothing of those that are asked for next.
+SPREAD_MAX: Final = 4
 
 
 decode_text = msgspec.json.Decoder(RenderedRecord).decode
@@ -51,13 +57,27 @@ def _read(
         told(found)
         return
     run, first, wanted = found
-    thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
 
-    def go_on(one: Fetched | OSError) -> None:
-        assert isinstance(one, Fetched), one
-        _read(shard, topic, seqs, told, [*fetched, one])
+    def go_on(one: Fetched) -> None:
+        is_of_use = one.first_seq <= first <= one.last_seq
+        _read(shard, topic, seqs, told, [*fetched, one] if is_of_use else fetched)
 
-    thread.submit(partial(fetch, shard.segments, run, first, wanted), go_on)
+    waiting = shard.job_reads.setdefault(run, [])
+    waiting.append(go_on)
+    if len(waiting) == 1:
+        is_row = len(seqs) > 1 and max(seqs) - min(seqs) < SPREAD_MAX * len(seqs)
+        wanted = wanted if is_row else PAGE_RECORDS * run.mean_bytes
+        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
+        came = partial(_came, shard, topic, run, is_row)
+        thread.submit(partial(fetch, shard.segments, run, first, wanted), came)
+
+
+def _came(shard: ShardState, topic: Topic, run: SealedRun, is_row: bool, one: Fetched | OSError) -> None:
+    assert isinstance(one, Fetched), one
+    if is_row:
+        keep_fetched(shard, topic, _ALL, one)
+    for go_on in shard.job_reads.pop(run):
+        tell(go_on, one)
 
 
 def _look(

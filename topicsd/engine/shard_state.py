@@ -24,6 +24,7 @@ from topicsd.engine.page_cache import PageCache
 from topicsd.engine.queue_due import QueueDue
 from topicsd.engine.queue_state import settle_parked
 from topicsd.engine.requests import Reply
+from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.topic import Topic, Totals
 from topicsd.engine.watch import Watch
 from topicsd.leases.dead_letter import STAMP_BYTES_MAX
@@ -110,6 +111,8 @@ class ShardState:
         self.on_parked: Callable[[Topic], object] = lambda topic: None
         """Called when jobs of a queue are to leave it for its dead-letter topic, as the log has it."""
 
+        self.job_reads: dict[SealedRun, list[Callable[[Any], None]]] = {}
+        """Who waits for records of jobs that are being read."""
         self.cohorts: dict[Topic, Any] = {}
         """Claims that are served together, by their queue."""
         self.drains = False

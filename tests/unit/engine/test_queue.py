@@ -273,6 +273,23 @@ def test_jobs_of_a_sealed_segment_are_read_from_it() -> None:
     assert counts(stage) == Counts(0, 0, 0, 0, 0)
 
 
+def test_claims_that_come_together_read_a_sealed_segment_once_and_what_comes_next_with_it() -> None:
+    stage = OneShard(segment_max_events=1000)
+    stage.put("q", type="queue")
+    stage.append("q", *range(1, 1001))
+    stage.checkpoint()
+    stage.restart()
+    told = [stage.send_claim("q", "a", 8) for _ in range(20)]
+    told.append(stage.send_claim("q", "a", 500))
+    assert stage.copy_thread.run_one()
+    stage.loop.run_until_idle()
+    assert all(one.came for one in told)
+    assert stage.claimed("q", "a", 8) == [*range(661, 669)]
+    assert stage.copy_thread.pending == 0
+    found = [msgspec.json.decode(job)["data"] for one in told for job in one.answer.jobs.values()]
+    assert found == [*range(1, 661)]
+
+
 def test_a_log_has_no_jobs() -> None:
     stage = OneShard()
     stage.append("log", 1)
