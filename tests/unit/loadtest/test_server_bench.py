@@ -18,7 +18,12 @@ STUB = (sys.executable, "-m", "tests.unit.loadtest.stub_server")
 
 
 def measure(name: str, home: Path, command: tuple[str, ...] = STUB) -> Result:
-    return server_bench.measure(name, LINES[name], 0.05, 1, str(home), command)
+    """In a moment, or on a machine that is busy until an answer comes within the measured time."""
+    for seconds in (0.05, 0.5, 5.0):
+        result = server_bench.measure(name, LINES[name], seconds, 1, str(home), command)
+        if result.note != "there was no answer":
+            break
+    return result
 
 
 @pytest.fixture(autouse=True)
