@@ -2,10 +2,11 @@
 directory, rewriting what is mostly dead, and reading everything once in a while to find damage before a
 reader does.
 
-One round after the other, one segment at a time, each at a bounded rate on a thread of its own. A segment
-that was copied takes its new place in the topic in one step of the loop, when no checkpoint is under way;
-the old files go when a snapshot names the new ones. A crash at any moment leaves what the last snapshot
-says, and copies that nobody asks for.
+One round after the other, one segment at a time, each at a bounded rate on a thread of its own; no kind of
+work holds up another for much longer than there is between two rounds. A segment that was copied takes its
+new place in the topic in one step of the loop, when no checkpoint is under way; the old files go when a
+snapshot names the new ones. A crash at any moment leaves what the last snapshot says, and copies that nobody
+asks for.
 
 Must not know: how segments are copied (`segment/`), how a snapshot is made.
 """
@@ -15,24 +16,25 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeGuard, TypeVar
 
 import msgspec
 
 from topicsd.engine.background import Background, Job
 from topicsd.engine.retention import drop_run
+from topicsd.engine.run import Run
+from topicsd.engine.scrub_pass import ScrubPass
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
+from topicsd.engine.topic_turns import topics_by_turns
 from topicsd.engine.trim_report import log_expired
-from topicsd.segment.entry import COLD, HOT, SegmentDamage, SegmentEntry, SegmentName
-from topicsd.segment.reader import SegmentReader
-from topicsd.segment.relocate import Pace, copy_segment, delete_copy
+from topicsd.segment.entry import COLD, DATA, HOT, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.relocate import copy_segment, delete_copy
 from topicsd.segment.rewrite import is_worth_rewriting, rewrite_segment
-from topicsd.segment.scrub import scrub
 from topicsd.segment.store import SegmentStore
 from topicsd.wal.sync_thread import Loop
 
@@ -41,12 +43,10 @@ logger = logging.getLogger("topicsd.engine")
 T = TypeVar("T")
 
 ROUND_SECONDS = 60.0
-SCRUB_SECONDS = 86_400.0
-# A process that is started anew each day looks at everything too.
-FIRST_SCRUB_SECONDS = 3600.0
 CHECKPOINT_POLL_SECONDS = 0.05
 TOPICS_A_TURN = 500
-RUNS_A_TURN = 250
+# Segments of which one has to be in the cold directory for it to be taken for the right one.
+COLD_LOOKED_AT = 8
 
 
 class Checkpoints(Protocol):
@@ -93,9 +93,12 @@ class Upkeep:
         self._cold = cold
         self._pace = Pacer(shard.settings.background_bytes_per_second)
         self._is_awake = False
-        self._scrub_at = shard.clock.monotonic() + FIRST_SCRUB_SECONDS
-        self._to_scrub: list[tuple[Topic, SealedRun]] = []
-        """What is still to be read, the next one last."""
+        self._scrub = ScrubPass(
+            shard, self._pace, lambda topic, run: self._is_there(topic, run) and not self._is_away(run)
+        )
+        self._has_more = False
+        """The round ended before its work."""
+        self._cold_is_there = True
         self._given_up: set[SegmentName] = set()
         """What is damaged stays where it is, and is not tried again before a restart."""
 
@@ -116,42 +119,62 @@ class Upkeep:
             return
         if isinstance(outcome, Exception):
             logger.error("the upkeep of segments failed and is tried again: %s", outcome)
-        # Who has not read everything did so for as long as there is between two rounds.
-        self._loop.call_later(0.0 if self._to_scrub else ROUND_SECONDS, self.start_round)
+        self._loop.call_later(0.0 if self._has_more else ROUND_SECONDS, self.start_round)
 
     def _round(self) -> Job[None]:
+        self._has_more = False
         yield from self._expire()
         # Its time comes also where nothing is written.
         yield from self._checkpoints.purge()
         has_changed = False
-        for topics in self._turns():
+        for topics in topics_by_turns(self._shard):
             for topic in topics:
                 has_changed |= _drop_dead(topic) or self._is_to_be_sealed(topic)
             yield None
-        for choose, work in ((self._to_move, self._move), (self._half_dead, self._rewrite)):
-            chosen: list[tuple[Topic, SealedRun]] = []
-            for topics in self._turns():
-                chosen += [(topic, run) for topic in topics for run in choose(topic)]
-                yield None
-            for topic, run in chosen:
-                # The work on those in front of it takes its time.
-                if self._is_there(topic, run):
-                    has_changed |= yield from self._careful(run, work(topic, run))
+        yield from self._look_for_cold()
+        has_changed |= yield from self._work_off(self._to_move, self._move)
+        has_changed |= yield from self._work_off(self._half_dead, self._rewrite)
         if has_changed:
             self._checkpoints.start()
-        yield from self._scrub_some()
+        self._has_more |= yield from self._scrub.some(ROUND_SECONDS)
 
-    def _turns(self) -> Iterator[list[Topic]]:
-        """All topics, so many as may be looked at in one turn of the loop."""
-        topics: list[Topic] = []
-        run_count = 0
-        for topic in list(self._shard.topics.values()):
-            topics.append(topic)
-            run_count += len(topic.runs)
-            if run_count >= RUNS_A_TURN:
-                yield topics
-                topics, run_count = [], 0
-        yield topics
+    def _work_off(
+        self,
+        choose: Callable[[Topic], Iterable[SealedRun]],
+        work: Callable[[Topic, SealedRun], Job[bool]],
+    ) -> Job[bool]:
+        """What is to be done, as far as it comes in this round; whether something has changed."""
+        chosen: list[tuple[Topic, SealedRun]] = []
+        for topics in topics_by_turns(self._shard):
+            chosen += [(topic, run) for topic in topics for run in choose(topic)]
+            yield None
+        has_changed = False
+        until = self._shard.clock.monotonic() + ROUND_SECONDS
+        for topic, run in chosen:
+            if self._shard.clock.monotonic() >= until:
+                self._has_more = True
+                break
+            # The work on those in front of it takes its time.
+            if self._is_there(topic, run):
+                has_changed |= yield from self._careful(run, work(topic, run))
+        return has_changed
+
+    def _look_for_cold(self) -> Job[None]:
+        """Where a disk is not mounted there is an empty directory. What moved to it would fill another disk,
+        and be out of reach once this one is back; and what is on this one is not damaged."""
+        names: list[SegmentName] = []
+        for topics in topics_by_turns(self._shard):
+            names += [run.name for topic in topics for run in topic.runs if _is_cold(run)][:COLD_LOOKED_AT]
+            if len(names) >= COLD_LOOKED_AT:
+                break
+            yield None
+        was_there, self._cold_is_there = self._cold_is_there, True
+        if self._cold is not None and names:
+            self._cold_is_there = yield partial(_has_any, self._cold, names)
+        if was_there and not self._cold_is_there:
+            logger.error(
+                "the cold directory has none of the segments in it: until it has, nothing moves there"
+            )
 
     def _is_to_be_sealed(self, topic: Topic) -> bool:
         """Its active segment is old enough; nobody else looks for that where nothing is written."""
@@ -173,7 +196,7 @@ class Upkeep:
 
     def _to_move(self, topic: Topic) -> Iterator[SealedRun]:
         """Sealed segments beyond the newest so many, or so many bytes; the stricter counts."""
-        if self._cold is None:
+        if self._cold is None or not self._cold_is_there:
             return
         settings = self._shard.settings
         count = size = 0
@@ -205,7 +228,7 @@ class Upkeep:
 
     def _half_dead(self, topic: Topic) -> Iterator[SealedRun]:
         for run in topic.runs:
-            if not isinstance(run, SealedRun) or run.name in self._given_up:
+            if not isinstance(run, SealedRun) or run.name in self._given_up or self._is_away(run):
                 continue
             if is_worth_rewriting(_entry_now(run)):
                 yield run
@@ -235,38 +258,6 @@ class Upkeep:
         topic.runs[topic.runs.index(run)] = new
         topic.dropped.append((name, entry.tier))
         return True
-
-    # -- reading everything ----------------------------------------------------------------------------------
-
-    def _scrub_some(self) -> Job[None]:
-        """Not all at once: of a large store that takes hours, in which the rest of a round has its turn."""
-        clock = self._shard.clock
-        if clock.monotonic() >= self._scrub_at:
-            self._scrub_at = clock.monotonic() + SCRUB_SECONDS
-            self._to_scrub.clear()
-            for topics in self._turns():
-                for topic in topics:
-                    self._to_scrub += [(topic, run) for run in topic.runs if isinstance(run, SealedRun)]
-                yield None
-            self._to_scrub.reverse()
-        until = clock.monotonic() + ROUND_SECONDS
-        while self._to_scrub and clock.monotonic() < until:
-            topic, run = self._to_scrub.pop()
-            if self._is_there(topic, run):
-                yield from self._scrub(topic, run)
-
-    def _scrub(self, topic: Topic, run: SealedRun) -> Job[None]:
-        entry = msgspec.structs.replace(run.entry, dead_count=run.saved_dead_count)
-        try:
-            damages = yield partial(_scrub, self._shard.segments, run.name, entry, self._pace)
-        except OSError as error:
-            if error.errno == errno.ECANCELED:
-                raise
-            logger.warning("%s could not be looked at: %s", run.name.key(""), error)
-            return
-        for damage in damages if self._is_there(topic, run) else ():
-            logger.error('topic "%s" is damaged: %s', topic.name, damage)
-            self._shard.damaged_segments.add(run.name)
 
     # -- how -------------------------------------------------------------------------------------------------
 
@@ -303,8 +294,19 @@ class Upkeep:
         while self._checkpoints.is_running:
             yield CHECKPOINT_POLL_SECONDS
 
+    def _is_away(self, run: SealedRun) -> bool:
+        return run.entry.tier == COLD and (self._cold is None or not self._cold_is_there)
+
     def _is_there(self, topic: Topic, run: SealedRun) -> bool:
         return self._shard.topics_by_id.get(topic.topic_id) is topic and any(one is run for one in topic.runs)
+
+
+def _is_cold(run: Run) -> TypeGuard[SealedRun]:
+    return isinstance(run, SealedRun) and run.entry.tier == COLD
+
+
+def _has_any(store: SegmentStore, names: list[SegmentName]) -> bool:
+    return any(store.exists(name.key(DATA)) for name in names)
 
 
 def _drop_dead(topic: Topic) -> bool:
@@ -335,12 +337,3 @@ def _entry_now(run: SealedRun) -> SegmentEntry:
     return msgspec.structs.replace(
         run.entry, live_count=run.live_count, live_bytes=run.live_bytes, dead_count=run.saved_dead_count
     )
-
-
-def _scrub(reader: SegmentReader, name: SegmentName, entry: SegmentEntry, pace: Pace) -> list[SegmentDamage]:
-    work: Callable[[], int] = partial(next, scrub(reader, name, entry))
-    while True:
-        try:
-            pace(work())
-        except StopIteration as end:
-            return end.value or []

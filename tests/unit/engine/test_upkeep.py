@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.harness.one_shard import OneShard, record
-from topicsd.engine import upkeep
+from topicsd.engine import scrub_pass, upkeep
+from topicsd.engine.scrub_pass import FIRST_SCRUB_SECONDS
 from topicsd.engine.sealed_run import SealedRun
-from topicsd.engine.upkeep import FIRST_SCRUB_SECONDS, ROUND_SECONDS
+from topicsd.engine.upkeep import ROUND_SECONDS
 from topicsd.segment.entry import COLD, HOT, SegmentDamage
 
 COLD_DIR = "/cold"
@@ -202,7 +204,7 @@ def test_what_is_old_is_looked_at_for_long_and_the_rest_of_a_round_has_its_turn(
         state.settings = msgspec.structs.replace(state.settings, hot_retain_segments=2)
         return []
 
-    monkeypatch.setattr(upkeep, "_scrub", slow)
+    monkeypatch.setattr(scrub_pass, "_read_whole", slow)
     one.clock.advance(FIRST_SCRUB_SECONDS * 1000)
     one.settle()
     assert moved == [0, 0, 0, 4, 4, 4]
@@ -223,6 +225,52 @@ def test_a_start_without_the_cold_directory_says_so_and_serves_the_rest(
     assert one.refused_read("t").code == "corrupt_segment"
     assert one.seqs("t", 70)[0] == 71
     assert one.append("t", 1).first_seq == 96
+
+
+def test_nothing_moves_to_a_cold_directory_that_is_not_mounted(caplog: pytest.LogCaptureFixture) -> None:
+    one = filled(65, cold_dir=COLD_DIR, hot_retain_segments=4)
+    a_round(one)
+    assert [run.entry.tier for run in sealed(one)] == [COLD] * 2 + [HOT] * 4
+    one.delete("t", tag="tag-0")
+    one.delete("t", tag="tag-1")
+    mounted = {path: one.disk.read_file(path) for path in one.disk.all_files() if path.startswith(COLD_DIR)}
+    for path in mounted:
+        one.disk.unlink(path)
+    one.restart()
+    one.append("t", *range(20))
+    one.pass_time(FIRST_SCRUB_SECONDS * 1000 + ROUND_SECONDS * 3000)
+    assert [run.entry.tier for run in sealed(one)] == [COLD] * 2 + [HOT] * 7
+    assert not [path for path in one.disk.all_files() if path.startswith(COLD_DIR)]
+    assert caplog.text.count("the cold directory has none") == 1
+    assert not one.shard.state.damaged_segments
+    for path, data in mounted.items():
+        one.disk.write_file(path, data)
+    a_round(one)
+    assert [run.entry.tier for run in sealed(one)] == [COLD] * 5 + [HOT] * 4
+    assert {run.entry.generation for run in sealed(one)[:6]} == {1}
+    assert one.seqs("t")[:5] == [3, 6, 9, 12, 15]
+
+
+def test_moves_that_take_long_end_a_round_and_the_next_goes_on_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = filled(60, cold_dir=COLD_DIR, hot_retain_segments=0)
+    count, counts = one.shard.checkpoints.count, []
+    copy = upkeep.copy_segment
+
+    def slow(*of: Any) -> None:
+        copy(*of)
+        one.clock.advance(25_000)
+        counts.append(one.shard.checkpoints.count - count)
+
+    monkeypatch.setattr(upkeep, "copy_segment", slow)
+    one.clock.advance(ROUND_SECONDS * 1000)
+    while len(counts) < 6:
+        one.settle()
+        one.clock.advance(100)
+    assert counts == [0, 0, 0, 1, 1, 1]
+    one.settle()
+    assert [run.entry.tier for run in sealed(one)] == [COLD] * 6
 
 
 def test_a_file_that_cannot_be_opened_now_does_not_keep_the_others_from_being_looked_at(
