@@ -33,7 +33,7 @@ from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.topic_entry import TopicEntry, tell
-from topicsd.engine.trim_report import keep_to_caps, log_expired
+from topicsd.engine.trim_report import keep_to_caps, log_expired, look_ahead
 from topicsd.wal.control_frame import ForwardCursor, encode_control
 
 
@@ -261,6 +261,8 @@ class PendingAppend(TopicEntry):
             jobs_came(topic.queue, self.first_seq, len(lengths), tags, self.due)
         if topic.evicts:
             keep_to_caps(self.shard, topic)
+            if topic.runs[0] is not run:
+                look_ahead(self.shard, topic)
         head = topic.head
         # In the order of its fields: by name they would cost more than the rest of the answer.
         answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)

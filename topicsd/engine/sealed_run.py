@@ -46,6 +46,7 @@ class SealedRun(Run):
         "_reader",
         "dead_count",
         "entry",
+        "has_looked_ahead",
         "live_bytes",
         "live_count",
         "name",
@@ -61,6 +62,8 @@ class SealedRun(Run):
         self._front = (entry.first_seq, entry.first_ts)
         """A seq and its stamp: the first live one at the last look."""
         self._near = _NOTHING_NEAR
+        self.has_looked_ahead = False
+        """The index of what comes behind it was asked for."""
         self.name = name
         self.entry = entry
         self.dead = dead

@@ -11,15 +11,21 @@ Must not know: which answer it is.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from functools import partial
+from typing import Final
 
 from shared.errors import Refusal
 from topicsd.engine.retention import enforce_caps, expire
+from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.segment.entry import SegmentDamage
+from topicsd.segment.entry import COLD, SegmentDamage
 from topicsd.wal.control_frame import EvictWatermark, encode_control
 
 logger = logging.getLogger("topicsd.engine")
+
+AHEAD_RECORDS: Final = 1024
 
 
 class PendingFloor:
@@ -43,6 +49,26 @@ class PendingFloor:
         pass  # The background logs it again, once there is room.
 
 
+def look_ahead(shard: ShardState, topic: Topic) -> None:
+    """What leaves the topic will soon be counted in the next segment: a thread reads its index meanwhile, so
+    that the loop does not wait for a slow disk then."""
+    first = topic.runs[0]
+    if not isinstance(first, SealedRun) or first.has_looked_ahead:
+        return
+    if first.next_seq - topic.earliest_seq <= AHEAD_RECORDS:
+        first.has_looked_ahead = True
+        behind = topic.runs[1]
+        if isinstance(behind, SealedRun):
+            thread = shard.threads.cold if behind.entry.tier == COLD else shard.threads.read
+            thread.submit(partial(_load, behind), lambda outcome: None)
+
+
+def _load(run: SealedRun) -> None:
+    # Who needs it meets the damage again, and says so.
+    with suppress(SegmentDamage):
+        run.load_index()
+
+
 def keep_to_caps(shard: ShardState, topic: Topic) -> None:
     """`enforce_caps`, but for a segment that cannot be counted: then the topic stays over its caps."""
     try:
@@ -64,6 +90,8 @@ def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
     except (SegmentDamage, OSError) as error:
         _say_once(shard, topic, error)
     by_age = topic.evicted_to.get("ttl", 0)
+    if by_age > topic.ttl_logged:
+        look_ahead(shard, topic)
     if by_age > topic.ttl_logged and not topic.is_ephemeral and topic.leaving is None:
         pending = PendingFloor(shard, topic)
         topic.ttl_logged = by_age

@@ -93,3 +93,25 @@ def test_a_front_that_moves_record_by_record_seldom_reads_an_index_that_is_not_k
         assert (one.state("t").count, one.state("t").bytes) == (600, 600 * size)
         assert one.state("t").earliest_seq == number + 2
     assert 1 < len(loaded) <= 2 * (450 // NEAR_RECORDS + 2)
+
+
+@pytest.mark.parametrize("by", ["cap_records", "ttl_ms"])
+def test_the_index_of_the_next_segment_is_read_before_the_front_comes_there(by: str) -> None:
+    one = OneShard(checkpoint_interval_ms=NEVER_MS, segment_max_events=2000)
+    one.put("t", **{by: {"cap_records": 5000, "ttl_ms": 50}[by]})
+    for _ in range(50):
+        one.append("t", *[1] * 100)
+        one.clock.advance(1)
+    one.checkpoint()
+    reader = one.shard.state.segments
+    first, second = one.topic("t").runs[:2]
+    assert isinstance(first, SealedRun)
+    assert isinstance(second, SealedRun)
+    reader.forget(first.name)
+    for number in range(20):
+        assert (reader.cached_index(second.name) is not None) == (first.next_seq - 1024 <= 100 * number + 1)
+        one.append("t", *[1] * 100)
+        one.clock.advance(1)
+        one.state("t")
+        one.settle()
+    assert reader.cached_index(second.name) is not None
