@@ -253,7 +253,9 @@ class Upkeep:
             both = int.from_bytes(marks, "little") | int.from_bytes(run.dead, "little")
             marks = bytearray(both.to_bytes(entry.count, "little"))
         new = SealedRun(self._shard.segments, new_name, new_entry, marks)
-        new.saved_dead_count = new_entry.dead_count
+        # The next checkpoint writes those of a cold one into the hot directory too, where all marks are: a
+        # start has to know them also while the other disk is away.
+        new.saved_dead_count = 0 if entry.tier == COLD else new_entry.dead_count
         new.live_count, new.live_bytes = run.live_count, run.live_bytes
         topic.runs[topic.runs.index(run)] = new
         topic.dropped.append((name, entry.tier))

@@ -251,6 +251,24 @@ def test_nothing_moves_to_a_cold_directory_that_is_not_mounted(caplog: pytest.Lo
     assert one.seqs("t")[:5] == [3, 6, 9, 12, 15]
 
 
+@pytest.mark.parametrize("end", ["kill", "restart"])
+def test_a_shard_starts_without_the_cold_directory_also_when_segments_there_were_rewritten(end: str) -> None:
+    one = filled(65, cold_dir=COLD_DIR, hot_retain_segments=4)
+    a_round(one)
+    one.delete("t", tag="tag-0")
+    one.delete("t", tag="tag-1")
+    a_round(one)
+    state = one.state("t")
+    assert {(run.entry.tier, run.entry.generation) for run in sealed(one)[:2]} == {(COLD, 1)}
+    for path in one.disk.all_files():
+        if path.startswith(COLD_DIR):
+            one.disk.unlink(path)
+    getattr(one, end)()
+    assert one.state("t") == state
+    assert one.refused_read("t").code == "corrupt_segment"
+    assert one.seqs("t", 20)[:2] == [21, 24]
+
+
 def test_moves_that_take_long_end_a_round_and_the_next_goes_on_with_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
