@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import sys
@@ -28,12 +29,12 @@ def main() -> int:
     )
     bench.add_argument("--plot", metavar="FILE", help="draw the results as a PNG")
     compared = commands.add_parser("generator", help="what the load generator itself can do, beside wrk")
-    compared.add_argument("--rounds", type=int, default=5, help="the median counts")
-    compared.add_argument("--seconds", type=float, default=2.0, help="how long each measurement lasts")
+    compared.add_argument("--rounds", type=count, default=5, help="the median counts")
+    compared.add_argument("--seconds", type=duration, default=2.0, help="how long each measurement lasts")
     read = commands.add_parser("spark", help="Spark over a data directory, beside Parquet and JSON lines")
-    read.add_argument("--records", type=int, default=5_000_000, help="of 100 bytes each (%(default)s)")
-    read.add_argument("--rounds", type=int, default=3, help="how often each is measured; the median counts")
-    read.add_argument("--dir", help="where to write (default: the system's)")
+    read.add_argument("--records", type=count, default=5_000_000, help="of 100 bytes each (%(default)s)")
+    read.add_argument("--rounds", type=count, default=3, help="how often each is measured; the median counts")
+    read.add_argument("--dir", type=directory, help="where to write (default: the system's)")
     read.add_argument("--save", action="store_true", help="add the result to those in loadtest/results/")
     given = parser.parse_args()
     runs = {"engine": run_engine, "bench": run_bench, "generator": run_generator, "spark": run_spark}
@@ -52,13 +53,37 @@ def add_options(
     )
     parser.set_defaults(known=names)
     parser.add_argument(
-        "--rounds", type=int, default=rounds, help="how often each is measured; the median counts"
+        "--rounds", type=count, default=rounds, help="how often each is measured; the median counts"
     )
-    parser.add_argument("--seconds", type=float, default=seconds, help="how long each measurement lasts")
+    parser.add_argument("--seconds", type=duration, default=seconds, help="how long each measurement lasts")
     parser.add_argument(
-        "--dir", help="where to write, on the disk that is to be measured (default: the system's)"
+        "--dir",
+        type=directory,
+        help="where to write, on the disk that is to be measured (default: the system's)",
     )
     parser.add_argument("--save", action="store_true", help="add the result to those in loadtest/results/")
+
+
+def count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def duration(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
+
+
+def directory(text: str) -> str:
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"there is no directory {text}")
+    return text
 
 
 def check_names(given: argparse.Namespace) -> None:

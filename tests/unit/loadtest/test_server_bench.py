@@ -81,3 +81,21 @@ def test_a_line_that_there_is_not_is_told(
     with pytest.raises(SystemExit):
         command_line.main()
     assert "there is no wrties; there are writes, fsync" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("--rounds=0", "'0' is no whole number from 1 on"),
+        ("--seconds=-1", "'-1' is no number of seconds"),
+        ("--seconds=nan", "'nan' is no number of seconds"),
+        ("--dir=nowhere/at/all", "there is no directory nowhere/at/all"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_before_anything_starts(
+    given: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["loadtest", "bench", "memory", given])
+    with pytest.raises(SystemExit):
+        command_line.main()
+    assert told in capsys.readouterr().err
