@@ -38,8 +38,6 @@ _FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~%!$&'()*+;=-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]*)(/[^#]*)?", re.IGNORECASE)
 _LENGTH = re.compile(rb"0|[1-9][0-9]*")
-_BARE_CR = re.compile(rb"\r(?!\n|\Z)")
-_BARE_LF = re.compile(rb"(?<!\r)\n")
 _NOT_REPEATED = frozenset(
     b"host content-length transfer-encoding content-type content-encoding authorization idempotency-key "
     b"expect upgrade last-event-id origin sec-websocket-key sec-websocket-version".split()
@@ -84,7 +82,7 @@ NO_FIELDS: Final = Fields()
 def parse_line(line: bytes) -> RequestLine | Refusal:
     """The first line, without its CRLF."""
     if len(line) > LINE_BYTES_MAX:
-        return Refusal(URI_TOO_LONG, f"the request line is longer than {LINE_BYTES_MAX} bytes")
+        return _refuse_flaw(line[:LINE_BYTES_MAX]) or _too_long()
     match = _LINE.fullmatch(line)
     if match is None:
         return Refusal(INVALID_REQUEST, "the request line is not `METHOD target HTTP/1.1`")
@@ -110,10 +108,10 @@ def parse_line(line: bytes) -> RequestLine | Refusal:
 def parse_fields(block: bytes) -> Fields | Refusal:
     """The fields, each line ended by CRLF but the last, as they stand between the first line and the body."""
     if len(block) > BLOCK_BYTES_MAX:
-        return _too_many_bytes()
+        return _refuse_flaw(block[:BLOCK_BYTES_MAX]) or _too_many_bytes()
     lines = block.split(b"\r\n") if block else []
     if len(lines) > FIELDS_MAX:
-        return _too_many_fields()
+        return _too_many_fields(lines)
     found: dict[bytes, bytes] = {}
     for line in lines:
         # No match: a line that begins with a blank, has one before its colon, or holds a bare CR, LF or NUL.
@@ -131,19 +129,29 @@ def parse_fields(block: bytes) -> Fields | Refusal:
 
 
 def refuse_unfinished(head: bytes) -> Refusal | None:
-    """What can be told of a head before its end has come, so that nobody waits for an end that never does."""
-    line_end = head.find(b"\r\n")
+    """What can be told of a head before its end has come, so that nobody waits for an end that never does.
+
+    What comes first in it decides, so that it does not matter how much was read at once.
+    """
+    line_end = head.find(b"\r\n", 0, LINE_BYTES_MAX + 2)
     if line_end < 0:
-        if len(head) > LINE_BYTES_MAX + 1:  # The CR of its end may be there already.
-            return Refusal(URI_TOO_LONG, f"the request line is longer than {LINE_BYTES_MAX} bytes")
-    elif line_end > LINE_BYTES_MAX or len(head) - line_end > BLOCK_BYTES_MAX + 5:
-        refusal = parse_line(head[:line_end])
-        return refusal if isinstance(refusal, Refusal) else _too_many_bytes()
-    elif head.count(b"\r\n") > FIELDS_MAX + 1:
-        return _too_many_fields()
-    if _BARE_LF.search(head) or _BARE_CR.search(head) or b"\0" in head:
-        return Refusal(INVALID_REQUEST, "the head of the request holds a bare CR or LF, or a NUL")
-    return None
+        # The CR of its end may be there already.
+        too_long = _too_long() if len(head) > LINE_BYTES_MAX + 1 else None
+        return _refuse_flaw(head[:LINE_BYTES_MAX]) or too_long
+    refusal = _refuse_flaw(head[:line_end]) or _refuse_unfinished_fields(head[line_end + 2 :])
+    if refusal is None:
+        return None
+    line = parse_line(head[:line_end])
+    return line if isinstance(line, Refusal) else refusal
+
+
+def _refuse_unfinished_fields(block: bytes) -> Refusal | None:
+    if block.count(b"\r\n") > FIELDS_MAX:
+        return _too_many_fields(block.split(b"\r\n", FIELDS_MAX))
+    # Behind the last field comes the end of the head, which may be there in part.
+    return _refuse_flaw(block[:BLOCK_BYTES_MAX]) or (
+        _too_many_bytes() if len(block) > BLOCK_BYTES_MAX + 3 else None
+    )
 
 
 def refuse_together(line: RequestLine, fields: Fields) -> Refusal | None:
@@ -162,12 +170,31 @@ def keeps_alive(line: RequestLine, fields: Fields) -> bool:
     return "close" not in fields.connection if line.minor_version else "keep-alive" in fields.connection
 
 
+def _refuse_flaw(part: bytes) -> Refusal | None:
+    """What may stand nowhere in a head. Counted, as that is far faster than looking where it is."""
+    pairs = part.count(b"\r\n")
+    # A CR at the end may have its LF still to come.
+    is_flawed = (
+        part.count(b"\n") != pairs or part.count(b"\r") != pairs + part.endswith(b"\r") or b"\0" in part
+    )
+    if not is_flawed:
+        return None
+    return Refusal(INVALID_REQUEST, "the head of the request holds a bare CR or LF, or a NUL")
+
+
+def _too_long() -> Refusal:
+    return Refusal(URI_TOO_LONG, f"the request line is longer than {LINE_BYTES_MAX} bytes")
+
+
 def _too_many_bytes() -> Refusal:
     return Refusal(HEADERS_TOO_LARGE, f"the header fields have more than {BLOCK_BYTES_MAX} bytes")
 
 
-def _too_many_fields() -> Refusal:
-    return Refusal(HEADERS_TOO_LARGE, f"there are more than {FIELDS_MAX} header fields")
+def _too_many_fields(lines: list[bytes]) -> Refusal:
+    """Unless there is something worse before there are too many."""
+    return _refuse_flaw(b"\r\n".join(lines[:FIELDS_MAX])) or Refusal(
+        HEADERS_TOO_LARGE, f"there are more than {FIELDS_MAX} header fields"
+    )
 
 
 def _fields_of(found: dict[bytes, bytes]) -> Fields | Refusal:

@@ -1,0 +1,111 @@
+"""The rows of hostile heads and chunks on the ways that a connection may have taken through a whole server.
+
+Each is sent as the first request of a connection, behind one that the front process answered, behind one of
+another shard, and on a connection that has moved from one worker to another. The answer is the same, the
+connection ends, and nothing of what stands behind is carried out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import pytest
+
+from tests.contract.test_hostile import CHUNKS, ENDLESS, HEADS, LENGTH, LINES, RECORDS
+from tests.harness.raw_client import RawClient, request_bytes
+from tests.harness.whole_server import WholeServer
+from topicsd.http.drift import LOOKED_AT, STAY_SECONDS
+
+TOO_MUCH = 64 << 10
+
+pytestmark = pytest.mark.slow
+
+
+class Row(NamedTuple):
+    sent: bytes
+    status: int
+    code: str
+
+
+def rows(path: str) -> Iterator[tuple[str, Row]]:
+    behind = request_bytes("POST", path, RECORDS)
+    for label, head in HEADS.items():
+        sent = head.replace("{path}", path).encode("latin-1") + RECORDS + behind
+        yield f"head: {label}", Row(sent, 400, "invalid_request")
+    for label, (line, status, code) in LINES.items():
+        head = f"{line}\r\nhost: a\r\ncontent-length: {LENGTH}\r\n\r\n"
+        yield f"line: {label}", Row(head.encode() + RECORDS + behind, status, code)
+    chunked = request_bytes("POST", path, b"", is_chunked=True).removesuffix(b"0\r\n\r\n")
+    for label, framed in CHUNKS.items():
+        yield f"chunk: {label}", Row(chunked + framed + behind, 400, "invalid_request")
+    codes = {400: "invalid_request", 414: "uri_too_long", 431: "headers_too_large"}
+    for label, (start, more, status) in ENDLESS.items():
+        yield f"endless: {label}", Row(start + more * (TOO_MUCH // len(more)), status, codes[status])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeServer]:
+    with WholeServer(tmp_path_factory.mktemp("data"), shards=2) as running:
+        yield running
+
+
+def moved_count(port: int) -> int:
+    with RawClient(port) as client:
+        answer = client.ask("GET", "/v0/metrics", None, "accept: application/json")
+    return int(answer.json["topics_connections_moved_total"])
+
+
+def fresh(server: WholeServer, clients: list[RawClient]) -> None:
+    del server, clients
+
+
+def behind_control(server: WholeServer, clients: list[RawClient]) -> None:
+    del server
+    for client in clients:
+        assert client.ask("GET", "/v0/health").status == 200
+
+
+def behind_another_shard(server: WholeServer, clients: list[RawClient]) -> None:
+    path = f"/v0/topics/{server.topic_of(0, 'elsewhere')}"
+    for client in clients:
+        assert client.ask("GET", path).status == 404
+
+
+def moved(server: WholeServer, clients: list[RawClient]) -> None:
+    before = moved_count(server.port)
+    behind_another_shard(server, clients)
+    time.sleep(STAY_SECONDS)
+    # The last of these is the one that it moves with.
+    wire = request_bytes("GET", f"/v0/topics/{server.topic_of(1, 'none')}")
+    for client in clients:
+        client.send(wire * LOOKED_AT)
+        for _ in range(LOOKED_AT):
+            assert client.read_answer().status == 404
+        client.send(wire)
+    for client in clients:
+        assert client.read_answer().status == 404
+    deadline = time.monotonic() + 20
+    while moved_count(server.port) < before + len(clients):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("way", [fresh, behind_control, behind_another_shard, moved])
+def test_every_row_is_refused_alike(
+    server: WholeServer, way: Callable[[WholeServer, list[RawClient]], None]
+) -> None:
+    path = f"/v0/topics/{server.topic_of(1, 'hostile')}"
+    asked = dict(rows(path))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.port)) for _ in asked]
+        way(server, clients)
+        for (label, row), client in zip(asked.items(), clients, strict=True):
+            client.send(row.sent)
+            answer = client.read_answer()
+            assert (answer.status, answer.code, answer.closes) == (row.status, row.code, True), label
+            client.read_end()
+    with RawClient(server.port) as client:
+        assert client.ask("GET", path).code == "topic_not_found"
