@@ -6,6 +6,7 @@ Must not know: how jobs are kept.
 from __future__ import annotations
 
 import os
+import pathlib
 import statistics
 from functools import partial
 
@@ -21,6 +22,8 @@ WAITING_FEW = 1_000
 LEASED = 100_000
 FILL_BATCH = 1000
 CLAIM_MAX = 1000
+CHECKPOINT_MS = 1000
+RECORD_BYTES = 100
 QUEUE = "x"
 WORK = Work(QUEUE)
 
@@ -44,12 +47,13 @@ def jobs(bench: Bench) -> Result:
 
 
 def waiting(bench: Bench) -> Result:
-    """What the server uses for a job, as it is done and another one comes; but for moving the log of the
-    million into segments, which is done once and may be done just then."""
-    settings = {"TOPICS_CHECKPOINT_INTERVAL_MS": "86400000", "TOPICS_WAL_FILE_BYTES": str(1 << 30)}
+    """What the server uses for a job, as it is done and another one comes, while the million is in segments,
+    where it soon is. Both servers go on to move what comes."""
+    settings = {"TOPICS_CHECKPOINT_INTERVAL_MS": str(CHECKPOINT_MS)}
     with bench.subjects.server(**settings) as full, bench.subjects.server(**settings) as short:
         _make_queue(bench, full, WAITING)
         _make_queue(bench, short, WAITING_FEW)
+        full.wait_for(lambda: _segment_bytes(full) > WAITING * RECORD_BYTES or None, "jobs in segments")
         # No more than are done, so that as many wait all the time.
         work = Work(QUEUE, ahead=WAITING_FEW)
         rounds = bench.rounds_of(*[partial(_read, bench, server, work) for server in (full, short)])
@@ -78,6 +82,11 @@ def _read(bench: Bench, server: Running, work: Work) -> Reading:
     return Reading(
         worked.jobs / worked.seconds, worked.metered / worked.jobs * 1e6, *worked.claim_us, answer_bytes=0.0
     )
+
+
+def _segment_bytes(server: Running) -> int:
+    topics = pathlib.Path(server.home, "data", "shards", "00", "topics")
+    return sum(one.stat().st_size for one in topics.glob("*/seg-*.data"))
 
 
 def _make_queue(bench: Bench, server: Running, waiting: int) -> None:

@@ -16,7 +16,7 @@ from tests.harness.one_shard import OneShard, Told, record
 from topicsd.engine.queue_explain import explain
 from topicsd.engine.queue_settle import ack, extend, nack
 from topicsd.engine.requests import ClaimAnswer, Settled
-from topicsd.leases.lease_queue import Counts
+from topicsd.leases.job import Counts
 
 QUEUE = "jobs"
 NODES = ("a", "b", "c")

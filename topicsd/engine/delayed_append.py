@@ -13,7 +13,7 @@ from typing import Final
 from shared.errors import INVALID_REQUEST, Refusal
 from topicsd.engine.requests import AppendRequest
 from topicsd.engine.topic import Topic
-from topicsd.leases.lease_queue import DELAYED
+from topicsd.leases.job import DELAYED
 from topicsd.wal.control_frame import Lease, encode_control
 
 DELAY_MS_MAX: Final = 366 * 86_400_000

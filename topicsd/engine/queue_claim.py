@@ -10,7 +10,7 @@ Must not know: HTTP, where a dead-letter topic is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -22,14 +22,14 @@ from topicsd.engine.queue_state import lease_frame, settle_parked
 from topicsd.engine.requests import ClaimAnswer, ClaimRequest, Reply
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
-from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
 from topicsd.engine.watch import Waiters
 from topicsd.leases.cohort import serve_in_turn
-from topicsd.leases.lease_queue import COLLECTED_MAX, READY, Claimed, Held, LeaseQueue
+from topicsd.leases.job import READY, Claimed, Held
+from topicsd.leases.lease_queue import COLLECTED_MAX, LeaseQueue
 
 # Jobs in one frame of the log.
 FRAME_JOBS: Final = 1000
@@ -173,21 +173,31 @@ class _Room:
     """For the records of one answer, of which the first always fits; of a sealed segment the sizes are those
     of its records on average."""
 
-    __slots__ = ("_is_empty", "_left", "_topic")
+    __slots__ = ("_end_seq", "_first_seq", "_is_empty", "_left", "_lengths", "_mean_bytes", "_topic")
 
     def __init__(self, topic: Topic, bytes_max: int) -> None:
         self._topic = topic
         self._left = bytes_max
         self._is_empty = True
+        self._first_seq = self._end_seq = 0
+        """Of the run that was looked at last."""
+        self._lengths: Sequence[int] | None = None
+        self._mean_bytes = 0
 
     def has_for(self, seq: int) -> bool:
+        if not self._first_seq <= seq < self._end_seq:
+            self._look(seq)
+        lengths = self._lengths
+        self._left -= self._mean_bytes if lengths is None else lengths[seq - self._first_seq]
         is_first, self._is_empty = self._is_empty, False
-        run = self._topic.run_of(seq)
-        if isinstance(run, TailRun):
-            self._left -= run.lengths[seq - run.first_seq]
-        elif isinstance(run, SealedRun):
-            self._left -= run.mean_bytes
         return is_first or self._left > 0
+
+    def _look(self, seq: int) -> None:
+        run = self._topic.run_of(seq)
+        assert run is not None, "a job has a record"
+        self._first_seq, self._end_seq = run.first_seq, run.next_seq
+        self._lengths = None if isinstance(run, SealedRun) else run.lengths
+        self._mean_bytes = run.mean_bytes if isinstance(run, SealedRun) else 0
 
 
 def _answer(shard: ShardState, topic: Topic, asked: _Asked) -> None:

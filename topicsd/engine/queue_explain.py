@@ -14,7 +14,8 @@ from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.trim_report import log_expired
 from topicsd.leases.endings import ACKED, UNKNOWN
-from topicsd.leases.lease_queue import ASIDE, DELAYED, IN_FLIGHT, Job, LeaseQueue
+from topicsd.leases.job import ASIDE, DELAYED, IN_FLIGHT, Job
+from topicsd.leases.lease_queue import LeaseQueue
 
 
 def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refusal:

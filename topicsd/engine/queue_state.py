@@ -17,16 +17,8 @@ import msgspec
 
 from topicsd.engine.topic import Topic
 from topicsd.leases.endings import Endings
-from topicsd.leases.lease_queue import (
-    ASIDE,
-    BLOCKED,
-    DELAYED,
-    IN_FLIGHT,
-    PARKED,
-    READY,
-    Held,
-    LeaseQueue,
-)
+from topicsd.leases.job import ASIDE, BLOCKED, DELAYED, IN_FLIGHT, PARKED, READY, Held
+from topicsd.leases.lease_queue import LeaseQueue
 from topicsd.wal.control_frame import Lease, encode_control
 
 QUEUE: Final = "queue"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from shared.contract import TopicConfig, TopicConfigPatch
-from topicsd.leases.lease_queue import Claimed, Counts
+from topicsd.leases.job import Claimed, Counts
 from topicsd.wal.frame import Record
 
 # What a record without meta has: a union with None would keep the decoder from taking meta as it is.

@@ -12,7 +12,7 @@ Must not know: disk, asyncio, answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from topicsd.engine.run import Run
@@ -106,24 +106,24 @@ def delete_front(topic: Topic, last: int) -> int:
 
 def delete_each(topic: Topic, seqs: Iterable[int], taken: list[int] | None = None) -> int:
     """Take these records out on purpose; how many were alive, and which of them, if asked for."""
-    earliest, queue = topic.earliest_seq, topic.queue
-    count = size = 0
-    try:
-        for seq in seqs:
-            run = topic.run_of(seq)
-            if run is not None and seq >= earliest and seq >= run.first_seq and not run.is_dead(seq):
-                size += run.mark_dead(seq)
-                count += 1
-                if taken is not None:
-                    taken.append(seq)
-                if queue is not None:
-                    queue.gone(seq)
-    finally:
-        # What came before a segment that cannot be read is out.
-        topic.add_live(-count, -size)
-        if count and topic.next_live(earliest) != earliest:
-            move_earliest(topic, earliest)
-    return count
+    return delete_found(topic, _by_run(topic, dict.fromkeys(seqs)), taken)
+
+
+def _by_run(topic: Topic, seqs: Iterable[int]) -> Iterator[tuple[Run, list[int]]]:
+    """Those that are named behind each other and stand in one run are found together."""
+    run: Run | None = None
+    first = end = 0
+    here: list[int] = []
+    for seq in seqs:
+        if not first <= seq < end:
+            if run is not None:
+                yield run, here
+            run, here = topic.run_of(seq), []
+            first, end = (0, 0) if run is None else (run.first_seq, run.next_seq)
+        if first <= seq < end:
+            here.append(seq)
+    if run is not None:
+        yield run, here
 
 
 def delete_found(
@@ -150,7 +150,7 @@ def delete_found(
         # What came before a segment that cannot be read is out.
         if count and topic.next_live(earliest) != earliest:
             move_earliest(topic, earliest)
-    return count + delete_each(topic, elsewhere, all_taken)
+    return count + delete_each(topic, elsewhere, all_taken) if elsewhere else count
 
 
 def nth_live(topic: Topic, count: int) -> int:

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
+
+# Records that are this close to each other are looked up without the whole index.
+CLOSE_RECORDS: Final = 64
 
 
 class Source(Protocol):
@@ -103,16 +106,6 @@ class Run:
         live = [length for length, is_dead in zip(lengths, dead, strict=True) if not is_dead]
         return len(live), sum(live)
 
-    def mark_dead(self, seq: int) -> int:
-        """Take one live record out; its bytes."""
-        if self.dead is None:
-            self.dead = bytearray(self.next_seq - self.first_seq)
-        at = seq - self.first_seq
-        assert not self.dead[at]
-        (size,) = self.lengths_of(seq, seq)
-        self.dead[at] = 1
-        return size
-
     def mark_all_dead(self, seqs: Iterable[int], first: int) -> tuple[list[int], int]:
         """Take out those of these records, each named once, that are alive and not in front of `first`: which
         they are, and their bytes. A quarter of the work of taking out one by one."""
@@ -121,8 +114,12 @@ class Run:
         taken = [seq for seq in seqs if first <= seq < end and not dead[seq - base]]
         if not taken:
             return taken, 0
-        lengths = self.lengths
-        size = sum([lengths[seq - base] for seq in taken])
+        low, high = min(taken), max(taken)
+        if high - low < CLOSE_RECORDS:
+            lengths = self.lengths_of(low, high)
+        else:
+            lengths, low = self.lengths, base
+        size = sum([lengths[seq - low] for seq in taken])
         self.dead = dead
         for seq in taken:
             dead[seq - base] = 1

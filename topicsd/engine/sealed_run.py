@@ -155,13 +155,6 @@ class SealedRun(Run):
         self.live_bytes -= size
         return count, size
 
-    def mark_dead(self, seq: int) -> int:
-        size = super().mark_dead(seq)
-        self.dead_count += 1
-        self.live_count -= 1
-        self.live_bytes -= size
-        return size
-
     def mark_all_dead(self, seqs: Iterable[int], first: int) -> tuple[list[int], int]:
         taken, size = super().mark_all_dead(seqs, first)
         self.dead_count += len(taken)

@@ -235,7 +235,9 @@ class Topic:
             seq = self.earliest_seq
         if self.run.first_seq <= seq <= self.head:
             return self.run.next_live(seq)
-        for run in self.runs[self.run_index(seq) :]:
+        runs = self.runs
+        for at in range(self.run_index(seq), len(runs)):
+            run = runs[at]
             found = run.next_live(max(seq, run.first_seq))
             if found < run.next_seq:
                 return found

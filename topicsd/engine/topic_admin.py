@@ -24,7 +24,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import keep_to_caps, log_expired
-from topicsd.leases.lease_queue import Counts
+from topicsd.leases.job import Counts
 from topicsd.wal.control_frame import ConfigUpdate, TopicDelete, encode_control
 
 

@@ -26,18 +26,23 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from topicsd.leases.endings import Endings
+from topicsd.leases.job import (
+    ASIDE,
+    BLOCKED,
+    DELAYED,
+    IN_FLIGHT,
+    PARKED,
+    READY,
+    SENT,
+    Claimed,
+    Counts,
+    Held,
+    Job,
+)
 from topicsd.leases.tag_order import Lane, TagOrder
-
-READY: Final = 0
-IN_FLIGHT: Final = 1
-DELAYED: Final = 2
-PARKED: Final = 3
-BLOCKED: Final = 4
-SENT: Final = 5
-ASIDE: Final = (PARKED, SENT)
 
 # Entries of a heap that count no more are thrown away once there are this many more of them than jobs.
 STALE_MAX: Final = 64
@@ -64,49 +69,6 @@ class Records(Protocol):
     def next_live(self, seq: int) -> int:
         """The first live seq at or behind `seq`, or one behind the head."""
         ...
-
-
-class Job:
-    __slots__ = ("deadline", "deliveries", "is_leaving", "lease", "node", "reason", "state")
-
-    def __init__(self) -> None:
-        self.state = READY
-        self.deliveries = 0
-        self.lease = 0
-        """The number under which it was handed out last, 0 when that counts no more."""
-        self.deadline = 0
-        """When a lease runs out or a delay is over."""
-        self.node = ""
-        self.reason = ""
-        """Why it was given back."""
-        self.is_leaving = False
-
-
-class Held(NamedTuple):
-    """What a job was, to put it back."""
-
-    seq: int
-    state: int
-    deliveries: int
-    lease: int
-    deadline: int
-    node: str
-    reason: str
-
-
-class Claimed(NamedTuple):
-    seq: int
-    lease: int
-    deliveries: int
-
-
-class Counts(NamedTuple):
-    ready: int
-    in_flight: int
-    delayed: int
-    parked: int
-    dead_lettered: int
-    blocked: int = 0
 
 
 class LeaseQueue:
@@ -272,7 +234,10 @@ class LeaseQueue:
             job.deliveries += 1
             job.lease = first_lease + len(claimed)
             job.node = node
-            self._set(seq, job, IN_FLIGHT, deadline)
+            if self.order is None:
+                self._enter(seq, job, IN_FLIGHT, deadline)
+            else:
+                self._set(seq, job, IN_FLIGHT, deadline)
             claimed.append(Claimed(seq, job.lease, job.deliveries))
         return claimed
 
@@ -345,8 +310,10 @@ class LeaseQueue:
             self._counts[job.state] -= 1
             if job.state == IN_FLIGHT:
                 self._records.totals.leases_in_flight -= 1
-            self.parked.pop(seq, None)
-            self._drop_stale()
+            elif job.state in ASIDE:
+                del self.parked[seq]
+            if len(self._due) > STALE_MAX + 2 * (self._counts[IN_FLIGHT] + self._counts[DELAYED]):
+                self._drop_stale()
         lane = None if self.order is None else self.order.gone(seq)
         if lane is not None:
             if job is None:
@@ -410,9 +377,8 @@ class LeaseQueue:
 
     def _drop_stale(self) -> None:
         """Deadlines that count no more: of jobs that are gone, or were extended."""
-        if len(self._due) > STALE_MAX + 2 * (self._counts[IN_FLIGHT] + self._counts[DELAYED]):
-            self._due = [one for one in set(self._due) if self._is_due(*one)]
-            heapq.heapify(self._due)
+        self._due = [one for one in set(self._due) if self._is_due(*one)]
+        heapq.heapify(self._due)
 
     def _fresh_ready_count(self) -> int:
         return self._records.live_count - len(self.jobs) - self._blocked_fresh
@@ -426,9 +392,10 @@ class LeaseQueue:
     def _make(self, seq: int) -> Job:
         job = self.jobs[seq] = Job()
         self._counts[READY] += 1
-        lane = None if self.order is None else self.order.lane_of(seq)
-        if lane is not None and lane.ready != seq:
-            self._blocked_fresh -= 1
+        if self.order is not None:
+            lane = self.order.lane_of(seq)
+            if lane is not None and lane.ready != seq:
+                self._blocked_fresh -= 1
         return job
 
     def _set(self, seq: int, job: Job, state: int, deadline: int = 0) -> None:
@@ -488,7 +455,8 @@ class LeaseQueue:
             heapq.heappush(self._again, seq)
         elif state in (IN_FLIGHT, DELAYED):
             heapq.heappush(self._due, (deadline, seq))
-            self._drop_stale()
+            if len(self._due) > STALE_MAX + 2 * (counts[IN_FLIGHT] + counts[DELAYED]):
+                self._drop_stale()
 
 
 def _is_in_flight(job: Job | None) -> bool:

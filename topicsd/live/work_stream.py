@@ -21,7 +21,7 @@ from topicsd.engine.requests import ClaimAnswer, ClaimRequest, SettleRequest
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.watch import Waiters
-from topicsd.leases.lease_queue import IN_FLIGHT
+from topicsd.leases.job import IN_FLIGHT
 from topicsd.live import sse_frames
 from topicsd.live.event_stream import KEY_TAKEN_BACK, RETRY_AFTER_MS, SHUTTING_DOWN, EventStream
 from topicsd.live.stream import Stream

@@ -9,7 +9,8 @@ import pytest
 from tests.harness.one_shard import OneShard, record
 from topicsd.engine.delayed_append import DELAY_MS_MAX, delay_frame, delay_frame_bytes
 from topicsd.engine.queue_explain import explain
-from topicsd.leases.lease_queue import COLLECTED_MAX, Counts
+from topicsd.leases.job import Counts
+from topicsd.leases.lease_queue import COLLECTED_MAX
 
 
 def queue(**config: Any) -> OneShard:

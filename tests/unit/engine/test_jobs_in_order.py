@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.one_shard import OneShard, record
 from topicsd.engine.queue_explain import explain
-from topicsd.leases.lease_queue import Counts
+from topicsd.leases.job import Counts
 
 
 def queue(*tags: str | None, **config: Any) -> OneShard:

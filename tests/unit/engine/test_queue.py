@@ -12,7 +12,7 @@ import pytest
 from shared.contract import TopicConfigPatch
 from tests.harness.one_shard import OneShard
 from topicsd.engine.queue_settle import ack
-from topicsd.leases.lease_queue import Counts
+from topicsd.leases.job import Counts
 
 
 def queue(jobs: int = 0, **config: object) -> OneShard:

@@ -34,7 +34,7 @@ def test_its_counts_are_those_of_what_is_alive() -> None:
 
 def test_a_record_that_dies_is_a_change() -> None:
     _, run = sealed()
-    size = run.mark_dead(3)
+    _, size = run.mark_all_dead([3], 1)
     assert (run.live_count, run.live_bytes, run.dead_count) == (2, 2 * size, 2)
     assert run.is_changed
 

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
-
 from topicsd.engine.tail_run import TRIM_RECORDS, TailRun
 
 
@@ -14,8 +12,7 @@ def run_of(count: int, *, first_seq: int = 1, dead: tuple[int, ...] = ()) -> Tai
     for number in range(count):
         run.extend(position, [10 * (number + 1)], 1000 + number)
         position += 10 * (number + 1)
-    for seq in dead:
-        run.mark_dead(seq)
+    run.mark_all_dead(dead, 1)
     return run
 
 
@@ -57,9 +54,8 @@ def test_dead_records_are_stepped_over_in_both_directions() -> None:
 
 def test_a_marked_record_tells_its_bytes_and_is_marked_once() -> None:
     run = run_of(3)
-    assert run.mark_dead(2) == 20
-    with pytest.raises(AssertionError):
-        run.mark_dead(2)
+    assert run.mark_all_dead([3, 2, 4, 0], 1) == ([3, 2], 50)
+    assert run.mark_all_dead([2, 1], 1) == ([1], 10)
 
 
 def test_what_comes_after_a_mark_is_alive() -> None:
@@ -101,7 +97,7 @@ def test_marks_and_frames_move_with_the_front() -> None:
     assert run.frames is not None
     run.frames += [str(seq).encode() for seq in range(1, count + 1)]
     dead = TRIM_RECORDS + 10
-    run.mark_dead(dead)
+    run.mark_all_dead([dead], 1)
     assert run.forget_before(TRIM_RECORDS + 1)
     assert run.frames[0] == str(TRIM_RECORDS + 1).encode()
     assert run.is_dead(dead)
@@ -127,7 +123,7 @@ def test_it_agrees_with_a_plain_set_over_random_marks() -> None:
         for _ in range(60):
             if alive and rng.random() < 0.6:
                 seq = rng.choice(sorted(alive))
-                run.mark_dead(seq)
+                run.mark_all_dead([seq], 1)
                 alive.remove(seq)
             low, high = sorted(rng.choices(range(first, run.next_seq), k=2))
             inside = [seq for seq in alive if low <= seq <= high]
