@@ -33,6 +33,8 @@ class QueueSection(msgspec.Struct, frozen=True, array_like=True):
     deleted: list[int] = []
     known_from: int = 1
     """What is known of how jobs ended (`leases/endings.py`)."""
+    delivered: list[tuple[int, int]] = []
+    """Seq and count of those of which that is all there is to know: for the same reason."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -46,19 +48,21 @@ def queue_section(topic: Topic) -> dict[str, bytes]:
     keeps_leases = topic.config.leases_durable
     jobs: list[Held] = []
     delays: list[tuple[int, int]] = []
+    delivered: list[tuple[int, int]] = []
     for seq, job in queue.jobs.items():
         if job.state == DELAYED and not job.deliveries:
             delays.append((seq, job.deadline))
-            continue
-        held = queue.held(seq)
-        if held.state in (READY, IN_FLIGHT, BLOCKED) and not keeps_leases:
-            held = held._replace(state=READY, lease=0, deadline=0, node="")
-        jobs.append(held)
+        elif job.state not in (READY, IN_FLIGHT, BLOCKED) or keeps_leases:
+            jobs.append(queue.held(seq))
+        elif job.reason:
+            jobs.append(Held(seq, READY, job.deliveries, 0, 0, "", job.reason))
+        else:
+            delivered.append((seq, job.deliveries))
     ended = queue.endings
-    if not (jobs or delays or queue.dead_lettered or ended.deleted or ended.known_from > 1):
+    if not (jobs or delays or delivered or queue.dead_lettered or ended.deleted or ended.known_from > 1):
         return {}
     known = sorted(ended.dead), sorted(ended.deleted), ended.known_from
-    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays, *known))}
+    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays, *known, delivered))}
 
 
 def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
@@ -72,6 +76,8 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
         _put(topic, job)
     for seq, due in section.delays:
         _put(topic, Held(seq, DELAYED, 0, 0, due, "", ""))
+    for seq, count in section.delivered:
+        _put(topic, Held(seq, READY, count, 0, 0, "", ""))
     settle_parked(topic)
 
 

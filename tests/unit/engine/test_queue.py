@@ -208,10 +208,13 @@ def test_leases_that_are_kept_hold_over_a_restart(end: Callable[[OneShard], None
 def test_leases_that_are_not_kept_end_with_the_run(end: Callable[[OneShard], None]) -> None:
     stage = queue(3, durable=True)
     stage.claim("q", "a", 1)
-    stage.nack("q", "a", 1)
+    stage.nack("q", "a", 1, reason="no luck")
     stage.claim("q", "a", 2)
     stage.checkpoint()
     end(stage)
+    found = stage.topic("q").queue
+    assert found is not None
+    assert [found.jobs[seq].reason for seq in (1, 2)] == ["no luck", ""]
     assert stage.ack("q", "a", 1, 2).skipped == [1, 2]
     claimed = stage.claim("q", "b", 9).claimed
     assert sorted(one[::2] for one in claimed) == [(1, 3), (2, 2), (3, 1)]
