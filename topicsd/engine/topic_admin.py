@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from shared.contract import TopicConfig, TopicConfigPatch, merge_config
 from shared.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
@@ -26,6 +26,9 @@ from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import keep_to_caps, log_expired
 from topicsd.leases.job import Counts
 from topicsd.wal.control_frame import ConfigUpdate, TopicDelete, encode_control
+
+# Jobs that are due: who asks for the state of a queue wants it as it is, and does not ask all the time.
+SEEN_MAX: Final = 500
 
 
 def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Reply) -> None:
@@ -120,7 +123,7 @@ def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicStat
 def _queue_counts(topic: Topic, now_ms: int) -> Counts | None:
     if topic.queue is None:
         return None
-    topic.queue.collect(now_ms)
+    topic.queue.collect(now_ms, SEEN_MAX)
     return topic.queue.counts()
 
 

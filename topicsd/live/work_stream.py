@@ -134,8 +134,9 @@ class WorkStream(EventStream):
             return
         shard.watch.add(topic, self.go_on)
         assert topic.queue is not None
-        room = self._request.count - len(self._still_held())
-        if room > 0 and topic.queue.counts().ready:
+        is_there = topic.queue.counts().ready > 0
+        room = self._request.count - len(self._still_held()) if is_there else 0
+        if room > 0:
             self._is_asking = True
             asked = ClaimRequest(self._request.node, room, self._request.lease_ms)
             claim(shard, topic.name, asked, self._came)

@@ -9,6 +9,7 @@ import pytest
 from tests.harness.one_shard import OneShard, record
 from topicsd.engine.delayed_append import DELAY_MS_MAX, delay_frame, delay_frame_bytes
 from topicsd.engine.queue_explain import explain
+from topicsd.engine.topic_admin import SEEN_MAX
 from topicsd.leases.job import Counts
 from topicsd.leases.lease_queue import COLLECTED_MAX
 
@@ -222,11 +223,10 @@ def test_a_frame_of_delays_is_no_larger_than_it_is_taken_for(count: int) -> None
 
 def test_of_very_many_that_are_due_at_once_a_look_sees_some_and_the_next_one_more() -> None:
     stage = queue()
-    for _ in range(5):
-        stage.append("q", *[1] * (COLLECTED_MAX // 2), delay_ms=1000)
+    stage.append("q", *[1] * (COLLECTED_MAX + SEEN_MAX + 1), delay_ms=1000)
     stage.pass_time(1000)
-    assert stage.claimed("q", "a", 1) == [1]
-    assert counts(stage) == Counts(2 * COLLECTED_MAX - 1, 1, COLLECTED_MAX // 2, 0, 0)
+    assert stage.claim("q", "a", 1).ready == COLLECTED_MAX - 1
+    assert counts(stage) == Counts(COLLECTED_MAX + SEEN_MAX - 1, 1, 1, 0, 0)
     assert counts(stage).delayed == 0
 
 
@@ -236,4 +236,4 @@ def test_a_job_says_that_it_is_due_also_where_very_many_are() -> None:
     assert len(stage.claimed("q", "a", 3 * COLLECTED_MAX)) == 3 * COLLECTED_MAX
     stage.pass_time(1000)
     assert told(stage, 3 * COLLECTED_MAX)["state"] == "ready"
-    assert counts(stage).ready == 2 * COLLECTED_MAX + 1
+    assert counts(stage).ready == 3 * COLLECTED_MAX
