@@ -286,6 +286,10 @@ class QueueCrowd:
             waiting = counts.ready + counts.delayed + counts.blocked
             assert waiting + counts.in_flight + counts.parked == live, (queue, counts)
             assert min(counts) >= 0
+        for number, shard in enumerate(self.stage.shards):
+            held = [shard.state(queue).queue for queue in QUEUES if queue.endswith(str(number))]
+            in_flight = sum(counts.in_flight for counts in held if counts is not None)
+            assert shard.shard.state.totals.leases_in_flight == in_flight
 
     def finish(self) -> None:
         """Nobody is lost any more: each job lies in its queue once, is delivered, and done."""

@@ -80,3 +80,21 @@ def test_of_what_a_cap_took_the_queue_does_not_say_that_it_was_acked() -> None:
     shard.put(QUEUE, cap_records=1)
     answers = [explain(shard.shard.state, QUEUE, seq) for seq in (1, 2, 3)]
     assert [answer["state"] for answer in answers if isinstance(answer, dict)] == ["gone", "gone", "ready"]
+
+
+@pytest.mark.parametrize("loses_answers", [False, True])
+def test_a_destination_that_was_deleted_is_made_again(loses_answers: bool) -> None:
+    stage = begun(1, 2)
+    stage.loses_answers = loses_answers
+    fail_all(stage)
+    stage.loses_answers = False
+    assert moved(stage) == ([1] if loses_answers else [1, 2])
+    stage.home(DEAD).delete_topic(DEAD)
+    stage.request("append", QUEUE, {"records": [{"data": 3}]})
+    fail_all(stage)
+    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    # What is not known to have come there is moved again: what it may have been is deleted.
+    assert moved(stage) == ([1, 2, 3] if loses_answers else [3])
+    counts = stage.home(QUEUE).state(QUEUE).queue
+    assert counts is not None
+    assert (counts.dead_lettered, counts.parked) == (3, 0)
