@@ -61,29 +61,30 @@ class _Asked:
         self.room = _Room(topic, shard.settings.max_response_bytes)
 
 
-def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> None:
+def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> Callable[[], None] | None:
     """Hand out up to `count` jobs; `reply` gets `ClaimAnswer` or a `Refusal`. With `claim_jitter_ms` that is
-    done for all who come in that time together."""
+    done for all who come in that time together; who does not want to wait for that any more calls what it
+    gets back, and is answered as if there was no job."""
     topic = shard.topics.get(name)
     if topic is not None and topic.leaving is not None:
         shard.defer(topic, partial(claim, shard, name, request, reply), reply)
-        return
+        return None
     found = queue_of(shard, name)
     if isinstance(found, Refusal):
         reply(found)
-        return
+        return None
     topic, queue = found
     asked = _Asked(shard, topic, request, reply)
     jitter_ms = topic.config.claim_jitter_ms
     if not jitter_ms or shard.drains:
         _serve(shard, topic, queue, [asked])
-        return
+        return None
     cohort = shard.cohorts.get(topic)
-    if cohort is not None:
-        cohort.asked.append(asked)
-        return
-    cohort = shard.cohorts[topic] = _Cohort(shard, topic, queue, asked)
-    shard.loop.call_later(jitter_ms / 1000, cohort.wake)
+    if cohort is None:
+        cohort = shard.cohorts[topic] = _Cohort(shard, topic, queue)
+        shard.loop.call_later(jitter_ms / 1000, cohort.wake)
+    cohort.asked.append(asked)
+    return partial(cohort.leave, asked)
 
 
 class _Cohort:
@@ -91,11 +92,11 @@ class _Cohort:
 
     __slots__ = ("_queue", "_shard", "_topic", "asked", "waiters")
 
-    def __init__(self, shard: ShardState, topic: Topic, queue: LeaseQueue, first: _Asked) -> None:
+    def __init__(self, shard: ShardState, topic: Topic, queue: LeaseQueue) -> None:
         self._shard = shard
         self._topic = topic
         self._queue = queue
-        self.asked = [first]
+        self.asked: list[_Asked] = []
         self.waiters: Waiters | None = None
 
     def base_priority(self, now_ms: int) -> float:
@@ -104,6 +105,12 @@ class _Cohort:
     def wake(self) -> None:
         self._shard.watch.add(self, self.serve)
         self._shard.watch.wake(self)
+
+    def leave(self, asked: _Asked) -> None:
+        """Nobody may be there any more to hear of jobs."""
+        if self._shard.cohorts.get(self._topic) is self and asked in self.asked:
+            self.asked.remove(asked)
+            _tell(self._topic, {}, asked)
 
     def serve(self) -> None:
         shard, topic = self._shard, self._topic

@@ -148,7 +148,7 @@ class ShardState:
             frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable))
         self.log.join(frames, sum(map(len, frames)), len(frames), entry, waits)
 
-    def defer(self, topic: Topic, again: Callable[[], None], reply: Reply) -> None:
+    def defer(self, topic: Topic, again: Callable[[], object], reply: Reply) -> None:
         """The topic's deletion is on its way: what comes for its name meanwhile is done after it."""
         assert topic.leaving is not None
         if len(topic.leaving) < self.settings.max_waiting_requests:

@@ -54,7 +54,7 @@ WRITES: Final = frozenset(
     }
 )
 STREAMS: Final = frozenset({"watch", "work"})
-WAITS: Final = frozenset({"diff", "redrive"}) | STREAMS
+WAITS: Final = frozenset({"diff", "redrive", "claim"}) | STREAMS
 
 
 class _Keyed(msgspec.Struct, gc=False):

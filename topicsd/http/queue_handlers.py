@@ -61,7 +61,7 @@ class QueueHandlers:
             ]
             call.send_parts(parts, sum(map(len, parts)))
 
-        claim(self._shard, call.name, request, reply_of(call, told))
+        call.hurry = claim(self._shard, call.name, request, reply_of(call, told))
 
     def _explain(self, call: Call) -> None:
         seq = query_number(call.query, "seq")
