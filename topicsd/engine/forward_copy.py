@@ -14,17 +14,16 @@ Must not know: where the records come from, which of them are wanted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from shared.errors import THROTTLED, Refusal
 from topicsd.engine.append import PendingAppend, join_append, refuse_full
 from topicsd.engine.ceilings import raise_ceiling
-from topicsd.engine.encode_records import encode_records
+from topicsd.engine.copied_frames import CopiedFrames
 from topicsd.engine.forwards import Forward, move_forward
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.replay import lose_range
-from topicsd.engine.requests import CopiedRecord, Reply
+from topicsd.engine.requests import Reply
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
@@ -36,7 +35,7 @@ SKIPPED_MAX: Final = 1024
 
 
 def copy_forward(
-    shard: ShardState, forward: Forward, records: Sequence[CopiedRecord], to_seq: int, reply: Reply
+    shard: ShardState, forward: Forward, copies: CopiedFrames, to_seq: int, reply: Reply
 ) -> None:
     """Append the copies, all or none: with them it is done with the source up to `to_seq`."""
     topic = forward.dest
@@ -46,18 +45,15 @@ def copy_forward(
         return
     now_ms = shard.clock.now_ms()
     ts = max(now_ms, topic.last_ts)
-    encoded = encode_records(
-        records, None, topic.topic_id, topic.next_seq, ts, topic.is_durable, shard.copied_settings
-    )
-    assert not isinstance(encoded, Refusal), encoded
+    encoded = copies.encode(topic.topic_id, topic.next_seq, ts, topic.is_durable)
     size = encoded[2]
     if topic.rejects:
-        refusal = refuse_full(shard, topic, len(records), size)
+        refusal = refuse_full(shard, topic, len(copies), size)
     refusal = refusal or shard.log.admit(size)
     if refusal is not None:
         reply(refusal)
         return
-    step = ForwardStep(forward, to_seq, len(records))
+    step = ForwardStep(forward, to_seq, len(copies))
     pending = PendingAppend(shard, topic, encoded, ts, step, reply, created=False)
     topic.last_ts = ts
     join_append(shard, topic, pending, now_ms)

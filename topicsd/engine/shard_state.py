@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 # With it every number takes the same room in a frame.
 _LEASES_FROM = 1 << 61
-_RECORD_LIMITS = ("max_record_bytes", "max_meta_bytes", "max_tag_bytes", "max_node_bytes")
-_NO_LIMIT = 1 << 40
 
 
 class ControlEntry(Entry, Protocol):
@@ -68,9 +66,6 @@ class ShardState:
             max_record_bytes=settings.max_record_bytes + STAMP_BYTES_MAX,
         )
         """For records to whose meta something was added here."""
-        unbounded = dict.fromkeys(_RECORD_LIMITS, _NO_LIMIT)
-        self.copied_settings = msgspec.structs.replace(settings, **unbounded)
-        """For copies of records that were taken once, by limits that may have been others."""
         self.files = files
         self.pages = PageCache(settings.page_cache_bytes)
         self.threads: Threads

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from shared.forward_rule import ForwardRule
+from topicsd.engine.copied_frames import CopiedFrames
 from topicsd.engine.copy_stamp import HOPS_MAX, STAMP_TEXT, Stamp, read_stamp, stamped_meta
 from topicsd.engine.requests import NO_META, CopiedRecord
 from topicsd.live.piece import Piece
@@ -24,12 +25,22 @@ _decode: Final = msgspec.json.Decoder(list[CopiedRecord]).decode
 class Source:
     """The records of one piece, taken apart once for all forwards that get it."""
 
-    __slots__ = ("has_stamps", "piece", "records")
+    __slots__ = ("_frames", "has_stamps", "piece", "records")
 
     def __init__(self, piece: Piece) -> None:
         self.piece = piece
         self.records = _decode(b"[%b]" % piece.records)
         self.has_stamps = STAMP_TEXT in piece.records
+        self._frames: CopiedFrames | None = None
+        """Of all of them."""
+
+    def copies(self, rule: ForwardRule, held: Set[int]) -> CopiedFrames:
+        records = copies_of(self, rule, held)
+        if records is not self.records:
+            return CopiedFrames(records)
+        if self._frames is None:
+            self._frames = CopiedFrames(records)
+        return self._frames
 
 
 def copies_of(source: Source, rule: ForwardRule, held: Set[int]) -> list[CopiedRecord]:

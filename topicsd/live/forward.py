@@ -23,12 +23,12 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from shared.errors import CORRUPT_SEGMENT, RECORD_TOO_LARGE, TOPIC_FULL, TOPIC_NOT_FOUND, Refusal
+from topicsd.engine.copied_frames import NO_COPIES
 from topicsd.engine.forward_copy import copy_forward, has_no_room, lose_forward, pass_over
 from topicsd.engine.forwards import Forward, delete_forward
-from topicsd.engine.requests import CopiedRecord
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.watch import Waiters
-from topicsd.live.copies import Source, copies_of, stamps_of
+from topicsd.live.copies import Source, stamps_of
 from topicsd.live.feed import Feed
 from topicsd.live.piece import RECREATED, Piece
 from topicsd.live.subscription import Subscription
@@ -46,6 +46,8 @@ AGAIN_SECONDS_MAX: Final = 1.0
 # too.
 _SOURCE_TRIM: Final = "source_trim"
 _CRASH: Final = "crash"
+
+_NONE: Final[frozenset[int]] = frozenset()
 
 
 class Sources(Protocol):
@@ -75,7 +77,7 @@ class WorkingForward:
         self._has_turn = False
         self._at_once = RECORDS_AT_ONCE
         self._again_seconds = AGAIN_SECONDS
-        self._records: list[CopiedRecord] = []
+        self._copies = NO_COPIES
         self._lost: tuple[int, str, int] | None = None
         """How many were lost and why, and where that ends."""
         self._to_seq = 0
@@ -90,7 +92,7 @@ class WorkingForward:
 
     def close(self) -> None:
         self._is_over = True
-        self._records = []
+        self._copies = NO_COPIES
         self._subscription.close()
         if self._look is not None:
             self._look.close()
@@ -139,7 +141,7 @@ class WorkingForward:
             reason = _CRASH if tombstone.reason == _CRASH else _SOURCE_TRIM
             self._lost = (tombstone.gap_to - tombstone.gap_from + 1, reason, tombstone.gap_to)
         if piece.count:
-            self._records = copies_of(self._sources.source(piece), forward.rule, self._held or _NONE)
+            self._copies = self._sources.source(piece).copies(forward.rule, self._held or _NONE)
         self._to_seq = piece.to_seq
         self._is_busy = True
         self._step()
@@ -167,10 +169,10 @@ class WorkingForward:
         if self._lost is not None:
             lose_forward(shard, forward, *self._lost, self._stepped)
             return
-        part = self._records[: self._at_once]
+        part = self._copies.part(0, self._at_once)
         if part:
-            is_last = len(part) == len(self._records)
-            copy_forward(shard, forward, part, self._to_seq if is_last else part[-1].seq, self._stepped)
+            is_last = len(part) == len(self._copies)
+            copy_forward(shard, forward, part, self._to_seq if is_last else part.seqs[-1], self._stepped)
             return
         pass_over(shard, forward, self._to_seq)
         self._go_on()
@@ -182,19 +184,18 @@ class WorkingForward:
         if self._lost is not None:
             self._lost = None
         else:
-            # Others may have the same list.
-            self._records = self._records[self._at_once :]
+            self._copies = self._copies.part(self._at_once, len(self._copies))
             self._at_once = min(2 * self._at_once, RECORDS_AT_ONCE)
         self._again_seconds = AGAIN_SECONDS
         self._step()
 
     def _refused(self, refusal: Refusal) -> None:
-        count = min(self._at_once, len(self._records))
+        count = min(self._at_once, len(self._copies))
         if refusal.code in (TOPIC_FULL, RECORD_TOO_LARGE) and count > 1:
             self._at_once = count // 2
             self._step()
             return
-        self._records, self._lost = [], None
+        self._copies, self._lost = NO_COPIES, None
         self._subscription.rewind(self.forward.seq)
         self._wait()
 
@@ -260,9 +261,6 @@ class WorkingForward:
     def _rule_ended(self, answer: object) -> None:
         if isinstance(answer, Refusal) and not self._is_over:
             self._loop.call_later(AGAIN_SECONDS_MAX, self._end_rule)
-
-
-_NONE: Final[frozenset[int]] = frozenset()
 
 
 class HeldLook:

@@ -20,6 +20,8 @@ from topicsd.live.piece import Piece, Wanted
 from topicsd.wal.sync_thread import Loop
 
 BEGUN_A_TURN: Final = 16
+KEPT_SECONDS: Final = 0.02
+KEPT_MAX: Final = 8
 
 
 class Forwards:
@@ -30,7 +32,8 @@ class Forwards:
         self._loop = loop
         self._feeds = feeds
         self._working: dict[Forward, WorkingForward] = {}
-        self._source: Source | None = None
+        self._sources: dict[tuple[str, int, int, int], Source] = {}
+        """What was taken apart a moment ago, by where it stands."""
         shard.stand_of = stand_of
         shard.on_forward = self._changed
         loop.call_soon(self._begin, list(shard.forwards.values()))
@@ -54,7 +57,7 @@ class Forwards:
 
     def feed_of(self, topic: str) -> Feed:
         is_strong = not self._feeds.is_here(topic)
-        wanted = Wanted(topic, frozenset(), RECORDS_AT_ONCE, BYTES_AT_ONCE, True, True, True, is_strong)
+        wanted = Wanted(topic, frozenset(), RECORDS_AT_ONCE, BYTES_AT_ONCE, True, True, True, is_strong, True)
         return self._feeds.feed(wanted)
 
     def look_at(self, topic: str, found: Callable[[Piece | Refusal], None]) -> None:
@@ -68,12 +71,14 @@ class Forwards:
         feed.read(NUMBER_MAX, None, answered)
 
     def source(self, piece: Piece) -> Source:
-        """All forwards of a source that stand at one cursor get the same piece in the same turn."""
-        if self._source is None or self._source.piece is not piece:
-            if self._source is None:
-                self._loop.call_soon(self._forget)
-            self._source = Source(piece)
-        return self._source
-
-    def _forget(self) -> None:
-        self._source = None
+        """All forwards of a source that come by one cursor get the same, also over several turns."""
+        sources = self._sources
+        place = (piece.topic, piece.epoch, piece.from_seq, piece.to_seq)
+        found = sources.get(place)
+        if found is None or found.piece.records != piece.records:
+            if not sources:
+                self._loop.call_later(KEPT_SECONDS, sources.clear)
+            elif len(sources) == KEPT_MAX:
+                del sources[next(iter(sources))]
+            found = sources[place] = Source(piece)
+        return found

@@ -50,6 +50,9 @@ class Wanted(NamedTuple):
     with_meta: bool
     with_data: bool
     is_strong: bool
+    is_aligned: bool = False
+    """Pieces end where `limit` divides the seq, so who came by other cursors comes by the same ones soon; of
+    topics of this shard only."""
 
     @classmethod
     def of(cls, topic: str, asked: Asked) -> Wanted:
@@ -67,7 +70,7 @@ class Wanted(NamedTuple):
     def request(self, seq: int, epoch: int | None) -> ReadRequest:
         return ReadRequest(
             seq,
-            self.limit,
+            self.limit - seq % self.limit if self.is_aligned else self.limit,
             self.nodes,
             epoch,
             self.bytes_max,
