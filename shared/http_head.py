@@ -12,7 +12,9 @@ Must not know: routes, bodies, sockets.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from shared.errors import (
     HEADERS_TOO_LARGE,
@@ -44,7 +46,7 @@ _NOT_REPEATED = frozenset(
 )
 
 
-class RequestLine(NamedTuple):
+class RequestLine(msgspec.Struct, frozen=True):
     """`path` and `query` are as they were sent: nothing is decoded."""
 
     method: str
@@ -55,7 +57,7 @@ class RequestLine(NamedTuple):
     """The host of an absolute target; empty when there was none."""
 
 
-class Fields(NamedTuple):
+class Fields(msgspec.Struct, frozen=True):
     """The fields that mean something to the server; a text is empty when the field was not sent."""
 
     host: bytes | None = None

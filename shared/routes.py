@@ -11,8 +11,10 @@ Must not know: what a handler does, sockets.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import unquote_to_bytes
+
+import msgspec
 
 from shared.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
 
@@ -21,7 +23,7 @@ WATCH_ID: Final = ":wid"
 ROUTER: Final = ":router"
 
 
-class Route(NamedTuple):
+class Route(msgspec.Struct, frozen=True):
     method: str
     pattern: str
     operation: str
@@ -41,7 +43,7 @@ class Route(NamedTuple):
     """It is about one topic and no stream: the table of handlers has it."""
 
 
-class Match(NamedTuple):
+class Match(msgspec.Struct, frozen=True):
     route: Route
     name: str
     """What stands in the place of the pattern's `:`, decoded; empty when it has none."""
@@ -95,7 +97,7 @@ _WRITTEN: Final[tuple[Route, ...]] = (
 def _completed(route: Route) -> Route:
     variable = next((part for part in route.pattern.split("/") if part.startswith(":")), "")
     is_plain = route.is_data and not route.is_stream and variable == TOPIC
-    return route._replace(variable=variable, is_plain=is_plain)
+    return msgspec.structs.replace(route, variable=variable, is_plain=is_plain)
 
 
 ROUTES: Final = tuple(map(_completed, _WRITTEN))

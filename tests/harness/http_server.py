@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
+import msgspec
 import uvloop
 
 from shared.auth import parse_keys
@@ -67,7 +68,7 @@ class CodedHeads(KnownHeads):
         known = super().learn_fields(text)
         if isinstance(known, Refusal):
             return known
-        coded = known._replace(is_plain=False, is_coded=True)
+        coded = msgspec.structs.replace(known, is_plain=False, is_coded=True)
         # A lane asks the table before it asks here.
         if text in self._blocks:
             self._blocks[text] = coded

@@ -26,7 +26,7 @@ from topicsd.http.dead_letters import DeadLetters
 from topicsd.http.handlers import Handlers
 from topicsd.http.redrive import Redrives
 
-FIELDS = NO_FIELDS._replace(content_type="application/json")
+FIELDS = msgspec.structs.replace(NO_FIELDS, content_type="application/json")
 Again = Callable[[MemoryDisk], MemoryDisk]
 """The disk after an end, for who starts again."""
 

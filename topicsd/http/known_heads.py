@@ -1,14 +1,15 @@
 """What request lines and header blocks mean, remembered by their bytes.
 
 A client repeats both: the strict reading of a head costs as much as the append behind it, a look into a
-table next to nothing. What is remembered is bounded, in number and in bytes.
+table next to nothing. What is remembered is bounded, in number and in bytes. It is structs all the way down,
+since a field of one is read at a tenth of what a named tuple asks for it.
 
 Must not know: connections, bodies.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from shared.errors import Refusal
 from shared.http_head import Fields, RequestLine, parse_fields, parse_line
@@ -19,7 +20,7 @@ REMEMBERED_MAX = 8192
 REMEMBERED_BYTES_MAX = 1024
 
 
-class KnownLine(NamedTuple):
+class KnownLine(msgspec.Struct, frozen=True):
     line: RequestLine
     match: Match | Refusal
     owner: int | None
@@ -29,7 +30,7 @@ class KnownLine(NamedTuple):
     is_stream: bool
 
 
-class KnownFields(NamedTuple):
+class KnownFields(msgspec.Struct, frozen=True):
     fields: Fields
     is_plain: bool
     """With a plain line nothing more is to be asked."""

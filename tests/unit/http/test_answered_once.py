@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from shared.http_head import NO_FIELDS
@@ -34,7 +35,7 @@ def test_a_change_is_one_frame_and_one_answer(operation: str, body: bytes) -> No
     stage = OneShard()
     stage.append("t", 1, 2)
     frames = stage.shard.log.frame_count
-    fields = NO_FIELDS._replace(content_type="application/json")
+    fields = msgspec.structs.replace(NO_FIELDS, content_type="application/json")
     call = Counted("t", "", fields, body, 0.0, answers=[])
     Handlers(stage.shard, stage.settings, stage.loop).start(operation, call)
     stage.settle()
