@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,29 @@ def test_a_stream_says_what_there_is(server: HttpServer, lane: str, api: Api) ->
         assert stream.records(1) == [(api.topic, 2)]
         api.append(3)
         assert stream.records(1) == [(api.topic, 3)]
+
+
+@pytest.mark.http1
+def test_for_who_does_not_read_the_kernel_holds_no_more_than_a_little(
+    server: HttpServer, lane: str, api: Api
+) -> None:
+    filler = "x" * 20_000
+    for _ in range(25):
+        api.append(*[filler] * 10)
+    wid = ask(api.client, {"topics": {api.topic: {}}, "limit": 10}).json["wid"]
+    known = WatchIds(INSTANCE, 1).parse(wid)
+    assert known is not None
+    with EventClient(server.ports[lane], f"/v0/watch/{wid}", buffer_bytes=4096) as stream:
+        stream.begin()
+        session = server.dispatch.watching.sessions.find(known.session)
+        assert session is not None
+        told, before = 1, 0
+        while told > before:
+            time.sleep(0.05)
+            told, before = server.run(lambda: session.seqs[0]), told
+        assert told * len(filler) < 1 << 20
+        # What it reads then goes on behind that.
+        assert [seq for _, seq in stream.records(told + 1)] == list(range(1, told + 11))
 
 
 @pytest.mark.http1

@@ -1,7 +1,9 @@
 """A stream on a connection of HTTP/1.1 that it has for itself: the answer ends when the connection does.
 
 What the client sends meanwhile means nothing and is not kept. Nothing but the transport holds what was
-written, and it tells when that is too much; a last word is still written then.
+written, and it tells when that is too much; a last word is still written then. The kernel holds as little:
+left to itself it takes 4 MiB for each client that does not read, and tells of one that reads slowly only
+when a third of that has gone, which may be later than anybody waits.
 
 Must not know: what is said.
 """
@@ -9,7 +11,9 @@ Must not know: what is said.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from shared.http_pace import Outflow
@@ -18,6 +22,16 @@ from topicsd.live.stream import do_nothing
 
 # More than this is held for nobody.
 HELD_BYTES_MAX: Final = 64 << 10
+
+
+def hold_little(transport: asyncio.Transport) -> None:
+    """For a client that does not read. What has left and is not acknowledged does not count."""
+    transport.set_write_buffer_limits(high=HELD_BYTES_MAX)
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        # Where there is no such option, as on a socket that is no TCP, the kernel has its own bound.
+        with suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, HELD_BYTES_MAX)
 
 
 class ConnectionStream(asyncio.Protocol):
@@ -39,7 +53,7 @@ class ConnectionStream(asyncio.Protocol):
         self.on_ready: Callable[[], None] = do_nothing
         self.on_lost: Callable[[], None] = do_nothing
         connections.opened(self)
-        transport.set_write_buffer_limits(high=HELD_BYTES_MAX)
+        hold_little(transport)
         transport.set_protocol(self)
         transport.resume_reading()
         transport.write(head)

@@ -23,7 +23,7 @@ from typing import Final, Protocol, cast
 from wsproto.frame_protocol import CloseReason, Opcode
 
 from shared.http_pace import is_too_slow
-from topicsd.http.connection_stream import HELD_BYTES_MAX
+from topicsd.http.connection_stream import hold_little
 from topicsd.http.patience import Connections, Lingering
 from topicsd.http.ws_reader import Control, Message, WsReader
 from topicsd.http.ws_session import Wire
@@ -116,7 +116,7 @@ class WsLane(asyncio.Protocol):
         # uvloop's transports are no subclass of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._connections.opened(self)
-        self._transport.set_write_buffer_limits(high=HELD_BYTES_MAX)
+        hold_little(self._transport)
         self._transport.resume_reading()
         self._transport.write(self._head)
 
