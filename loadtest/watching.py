@@ -157,6 +157,9 @@ class _Written(asyncio.Protocol):
         if data.count(b"HTTP/1.1 ") != data.count(b"HTTP/1.1 20"):
             self._failed(f"an append was answered with {data[:300]!r}")
 
+    def connection_lost(self, error: Exception | None) -> None:
+        self._failed("a connection of appends ended")
+
     def append(self) -> None:
         self.head += 1
         self.missing[self.head] = len(self.topic.streams)
@@ -220,15 +223,17 @@ class _Client:
         opening = []
         for topic in self._topics:
             written = _Written(topic, self._body, self._fail)
-            await self._loop.create_connection(partial(_itself, written), "127.0.0.1", self._port)
             self._written.append(written)
-            self._transports.append(written.transport)
             for stream in topic.streams:
                 opening.append(self._open(written, stream))
                 if len(opening) == CONNECTING_AT_ONCE:
                     await asyncio.gather(*opening)
                     opening.clear()
         await asyncio.gather(*opening)
+        # Last: a server does not wait long for the first request of a connection.
+        for written in self._written:
+            await self._loop.create_connection(partial(_itself, written), "127.0.0.1", self._port)
+            self._transports.append(written.transport)
 
     async def _open(self, written: _Written, stream: str) -> None:
         watcher = _Watcher(written, self._came, self._fail)
