@@ -149,6 +149,8 @@ def test_a_watcher_that_never_reads_is_held_no_memory_for_and_is_sent_away(tmp_p
             most, head = worker.resident_bytes() - before, 100
             print(f"{NEVER_READING} streams that nobody reads: {most / NEVER_READING / 1024:,.0f} KiB each")
             assert most < NEVER_READING * HELD_BYTES_MAX
+            # The one that lost its session was sent away first. Who still does not read then is cut off.
+            told = [to_the_end(streams[0].begin())]
             server.wait_for(lambda: open_streams(server.port) == NEVER_READING, "all are counted")
             while open_streams(server.port) > 1:
                 assert time.monotonic() - began < 2 * CLOGGED_SECONDS_MAX
@@ -160,9 +162,9 @@ def test_a_watcher_that_never_reads_is_held_no_memory_for_and_is_sent_away(tmp_p
                 time.sleep(0.05)
         print(f"{most / (1 << 20):,.1f} MiB more at most, {head * RECORD_BYTES / 1e6:,.0f} MB were written")
         assert most < NEVER_READING * HELD_BYTES_MAX + GROWTH_BYTES_MAX
-        # All at once: a client that has been sent away and still does not read is cut off before long.
+        # All at once, for the same reason.
         with ThreadPoolExecutor(NEVER_READING) as readers:
-            told = list(readers.map(lambda stream: to_the_end(stream.begin()), streams))
+            told += readers.map(lambda stream: to_the_end(stream.begin()), streams[1:])
         for number, events in enumerate(told):
             last = events[-1]
             assert last.name == "error", last
