@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.front_stage import TIMES, FrontProcess, ask, is_alive, request, wait_until
+from tests.harness.front_stage import IMPATIENT, TIMES, FrontProcess, ask, is_alive, request, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,7 @@ def test_one_connection_goes_from_the_supervisor_to_a_worker(tmp_path: Path) -> 
 
 
 def test_what_waits_for_an_acceptor_that_dies_waits_for_the_next(tmp_path: Path) -> None:
-    with started(tmp_path, times=TIMES._replace(hung_seconds=60.0)) as front:
+    with started(tmp_path) as front:
         victims = accepting(front)
         for pid in victims:
             os.kill(pid, signal.SIGSTOP)
@@ -119,7 +119,7 @@ def test_the_supervisor_accepts_while_no_acceptor_can_be_started(tmp_path: Path)
 
 
 def test_the_supervisor_accepts_for_one_that_hangs_until_it_goes_on(tmp_path: Path) -> None:
-    with started(tmp_path, times=TIMES._replace(hung_seconds=600.0)) as front:
+    with started(tmp_path, times=TIMES._replace(fresh_seconds=IMPATIENT.fresh_seconds)) as front:
         victims = accepting(front)
         for pid in victims:
             os.kill(pid, signal.SIGSTOP)
@@ -152,7 +152,7 @@ def test_one_that_is_killed_under_load_costs_only_what_it_was_reading(tmp_path: 
 
 
 def test_one_that_hangs_is_replaced_and_nobody_notices_but_by_waiting(tmp_path: Path) -> None:
-    with started(tmp_path) as front:
+    with started(tmp_path, times=IMPATIENT) as front:
         victims = accepting(front)
         os.kill(victims[0], signal.SIGSTOP)
         load = Load(front.port(), "/v0/topics/a", count=4)

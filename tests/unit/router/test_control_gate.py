@@ -17,7 +17,7 @@ from router import control_gate
 from router.control import Control
 from shared.http2_preface import PREFACE
 from shared.http_pace import Outflow
-from tests.harness.front_stage import FrontStage, request, until
+from tests.harness.front_stage import IMPATIENT, FrontStage, request, until
 
 pytestmark = pytest.mark.slow
 
@@ -280,7 +280,7 @@ def test_a_move_to_a_shard_that_is_down_is_503() -> None:
             answer = await client.ask("GET", "/v0/topics/a")
             assert (answer.status, answer.json["error"]["code"]) == (503, "not_ready")
 
-    on_stage(play)
+    on_stage(play, times=IMPATIENT)
 
 
 def test_an_error_that_nobody_foresaw_is_500_with_an_id(

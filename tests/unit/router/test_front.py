@@ -20,7 +20,7 @@ from router.first_line import refusal_of
 from shared.http2_preface import PREFACE, TURNED_AWAY
 from shared.names import topic_id
 from shared.placement import shard_of
-from tests.harness.front_stage import TIMES, FrontStage, connect, request, until
+from tests.harness.front_stage import END_SOON, IMPATIENT, TIMES, FrontStage, connect, request, until
 
 pytestmark = pytest.mark.slow
 
@@ -102,20 +102,21 @@ def test_what_has_no_owner_goes_to_any_worker() -> None:
 
 def test_what_has_no_owner_is_refused_here_while_no_worker_is_ready() -> None:
     async def run() -> None:
-        async with FrontStage(worker={"ready_after": 60}) as stage:
+        async with FrontStage(worker={"ready_after": 60}, times=END_SOON) as stage:
             for path, status in (("/nowhere", 404), ("/v0/topics/a%20b", 400)):
                 answer = await stage.ask("GET", path)
                 assert answer.status == status
                 assert answer.fields["connection"] == "close"
-            for pid in stage.pool.pids():
-                os.kill(pid, signal.SIGKILL)
 
     uvloop.run(run())
 
 
 def test_who_speaks_http_2_is_told_so_in_http_2_while_no_worker_is_ready() -> None:
     async def run() -> None:
-        async with FrontStage(worker={"ready_after": 60}) as stage, await stage.connect() as client:
+        async with (
+            FrontStage(worker={"ready_after": 60}, times=END_SOON) as stage,
+            await stage.connect() as client,
+        ):
             client.send(PREFACE)
             assert await client.rest() == TURNED_AWAY
             wire = H2Connection(H2Configuration())
@@ -124,8 +125,6 @@ def test_who_speaks_http_2_is_told_so_in_http_2_while_no_worker_is_ready() -> No
             assert isinstance(last, ConnectionTerminated)
             # Nothing was heard: all of it may be sent again.
             assert (last.last_stream_id, last.error_code) == (0, 0)
-            for pid in stage.pool.pids():
-                os.kill(pid, signal.SIGKILL)
 
     uvloop.run(run())
 
@@ -199,7 +198,7 @@ def test_what_a_hung_worker_did_not_take_is_answered_and_the_worker_killed() -> 
         assert (await stage.ask("GET", f"/v0/topics/{topic_of(0)}")).status == 200
         assert stage.front.handed_over_count == 2
 
-    on_stage(play)
+    on_stage(play, times=IMPATIENT)
 
 
 def test_what_a_dead_worker_did_not_take_is_answered() -> None:
@@ -213,7 +212,7 @@ def test_what_a_dead_worker_did_not_take_is_answered() -> None:
             assert (await client.answer()).status == 503
             await client.close()
 
-    on_stage(play, worker={"deaf": True}, times=TIMES._replace(drain_seconds=0.1))
+    on_stage(play, worker={"deaf": True}, times=END_SOON)
 
 
 def test_a_crowd_waits_for_its_place_in_a_full_channel() -> None:
@@ -228,7 +227,7 @@ def test_a_crowd_waits_for_its_place_in_a_full_channel() -> None:
         assert stage.front.waiting_count == 0
         assert stage.front.handed_over_count == 400
 
-    on_stage(play, times=TIMES._replace(fresh_seconds=5.0, hung_seconds=10.0))
+    on_stage(play)
 
 
 def test_a_line_that_does_not_come_is_408_and_silence_is_closed() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.harness.front_stage import (
-    TIMES,
     FrontProcess,
     ask,
     is_alive,
@@ -81,9 +80,7 @@ def test_requests_during_a_stop_are_answered_or_refused(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
-    with FrontProcess(
-        tmp_path, worker={"ignores_drain": True}, times=TIMES._replace(drain_seconds=60)
-    ) as front:
+    with FrontProcess(tmp_path, worker={"ignores_drain": True}) as front:
         front.wait_until_ready()
         workers = front.worker_pids()
         front.signal(signal.SIGINT)

@@ -19,7 +19,16 @@ from router.worker_process import WorkerProcess
 from shared.board import Board, WorkerState
 from shared.errors import NOT_READY, SHUTTING_DOWN, STORAGE_FAILED
 from shared.handoff import send_connection
-from tests.harness.front_stage import FAKE_WORKER, TIMES, FrontStage, environment, is_alive, until
+from tests.harness.front_stage import (
+    END_SOON,
+    FAKE_WORKER,
+    IMPATIENT,
+    TIMES,
+    FrontStage,
+    environment,
+    is_alive,
+    until,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +73,7 @@ def test_a_worker_that_replays_is_not_ready_and_nobody_kills_it() -> None:
         assert stage.pool.was_ready(0)
         assert stage.pool.restart_count(0) == 0
 
-    on_stage(play, shard_count=1, worker={"ready_after": TIMES.hung_seconds * 1.5})
+    on_stage(play, shard_count=1, worker={"ready_after": IMPATIENT.hung_seconds * 1.5}, times=IMPATIENT)
 
 
 def test_a_worker_that_never_beats_is_killed_and_tried_again() -> None:
@@ -73,7 +82,7 @@ def test_a_worker_that_never_beats_is_killed_and_tried_again() -> None:
         os.kill(stage.pid(0), signal.SIGSTOP)
         await until(lambda: stage.pool.restart_count(0) == 1)
 
-    on_stage(play, shard_count=1, worker={"ready_after": 60}, times=TIMES._replace(start_seconds=1.0))
+    on_stage(play, shard_count=1, worker={"ready_after": 60}, times=END_SOON._replace(start_seconds=1.0))
 
 
 def test_a_worker_that_refuses_stays_away_with_its_reason() -> None:
@@ -111,7 +120,7 @@ def test_why_a_worker_ended_is_told_until_it_is_ready_again() -> None:
             assert stage.board.slot(0).reason == "was ended by SIGKILL"
         assert b"was ended by SIGKILL" in (await stage.ask("GET", "/v0/ready")).body
 
-    on_stage(play, shard_count=1, worker={"ready_after": 60}, times=TIMES._replace(drain_seconds=0.1))
+    on_stage(play, shard_count=1, worker={"ready_after": 60}, times=END_SOON)
 
 
 def test_what_comes_into_the_channel_of_a_dead_worker_is_given_back() -> None:
@@ -198,7 +207,7 @@ def test_a_stopped_worker_is_killed_by_the_watchdog_also_while_draining() -> Non
         await stage.pool.drain()
         assert stage.pool.restart_count(0) == 0
 
-    on_stage(play, shard_count=1, times=TIMES._replace(drain_seconds=20.0))
+    on_stage(play, shard_count=1, times=IMPATIENT)
 
 
 def test_haste_does_not_wait_for_the_deadline() -> None:
@@ -211,7 +220,7 @@ def test_haste_does_not_wait_for_the_deadline() -> None:
         async with asyncio.timeout(5):
             assert not await draining
 
-    on_stage(play, shard_count=1, worker={"drain_seconds": 60}, times=TIMES._replace(drain_seconds=60))
+    on_stage(play, shard_count=1, worker={"drain_seconds": 60})
 
 
 def test_after_a_pause_of_this_process_nobody_is_killed() -> None:
@@ -220,14 +229,14 @@ def test_after_a_pause_of_this_process_nobody_is_killed() -> None:
         pid = stage.pid(0)
         os.kill(pid, signal.SIGSTOP)
         # Both stand still, as when the whole machine does.
-        time.sleep(TIMES.hung_seconds * 1.5)  # noqa: ASYNC251
-        await asyncio.sleep(TIMES.tick_seconds * 3)
+        time.sleep(IMPATIENT.hung_seconds * 1.5)  # noqa: ASYNC251
+        await asyncio.sleep(IMPATIENT.tick_seconds * 3)
         os.kill(pid, signal.SIGCONT)
         await stage.ready()
         assert stage.pid(0) == pid
         assert stage.pool.restart_count(0) == 0
 
-    on_stage(play, shard_count=1)
+    on_stage(play, shard_count=1, times=IMPATIENT)
 
 
 def test_what_systemd_told_the_front_process_is_not_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
