@@ -209,16 +209,17 @@ def test_what_can_be_made_from_the_records_is(
     assert read_all(mended) == (ALL, [])
 
 
-def test_deletes_that_the_older_snapshot_and_its_log_know_are_found_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_repaired", [False, True])
+def test_deletes_that_the_older_snapshot_and_its_log_know_are_found_again(
+    tmp_path: Path, is_repaired: bool
+) -> None:
     shard = kept(tmp_path)
     flip(segment(shard, 1, ".del"), 41)
-    with pytest.raises(RecoveryRefused):
-        started(tmp_path)
     found = doctor(tmp_path, "--repair", code=1)
-    assert not found["starts"]
-    assert [one["level"] for one in found["findings"]] == ["stops"]
+    assert found["starts"]
+    assert [one["level"] for one in found["findings"]] == ["mends"]
     assert found["loses"] == []
-    mended = repaired(tmp_path)
+    mended = repaired(tmp_path) if is_repaired else started(tmp_path)
     assert read_all(mended) == (ALL, [])
     goes_on(mended, tmp_path)
 

@@ -79,6 +79,11 @@ def test_what_a_start_would_stumble_over_is_named(tmp_path: Path) -> None:
     made = kept(tmp_path)
     os.unlink(segment(made, 1, ".del"))
     shard = only_shard(tmp_path, 1)
+    assert (shard["snapshot"], shard["starts"]) == (1, True)
+    assert "seg-0000000000000001.del" in shard["problems"][0]
+    assert numbers(shard) == served_numbers(tmp_path)
+    os.unlink(made.paths.snapshot(1))
+    shard = only_shard(tmp_path, 1)
     assert not shard["starts"]
     assert "seg-0000000000000001.del" in shard["problems"][0]
 

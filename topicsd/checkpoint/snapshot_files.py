@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -128,19 +128,29 @@ def read_snapshot(fs: Fs, paths: ShardPaths, number: int) -> Snapshot:
     return snapshot
 
 
-def choose_snapshot(fs: Fs, paths: ShardPaths) -> tuple[Snapshot | None, list[str]]:
-    """The newest good snapshot, and what is to be said about those in front of it.
+def choose_snapshot(
+    fs: Fs, paths: ShardPaths, why_not: Callable[[Snapshot], str] = lambda snapshot: ""
+) -> tuple[Snapshot | None, list[str]]:
+    """The newest good snapshot that nothing speaks against, and what is to be said about those in front of
+    it. Where something speaks against each, the newest: whoever goes on from it meets that again.
 
     None with complaints is a shard that had snapshots and has lost them; None without is one that never had
     any. One of a newer program is no damage and not skipped: UnknownVersion, since that program may have
     gone on in ways that the snapshot before it does not know of.
     """
     complaints: list[str] = []
+    newest: tuple[Snapshot, list[str]] | None = None
     for found in read_snapshots(fs, paths):
-        if isinstance(found, Snapshot):
+        if not isinstance(found, Snapshot):
+            complaints.append(f"{paths.snapshot(found.number)} is damaged and skipped: {found.what}")
+            continue
+        why = why_not(found)
+        if not why:
             return found, complaints
-        complaints.append(f"{paths.snapshot(found.number)} is damaged and skipped: {found.what}")
-    return None, complaints
+        if newest is None:
+            newest = found, complaints.copy()
+        complaints.append(f"{paths.snapshot(found.head.number)} is skipped: {why}")
+    return (None, complaints) if newest is None else newest
 
 
 def drop_old_snapshots(

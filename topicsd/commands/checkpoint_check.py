@@ -92,6 +92,9 @@ class CheckpointCheck:
                 )
             else:
                 self._good[number] = snapshot
+                if number in basis.skipped:
+                    what = "no start uses it: what was deleted from one of its segments cannot be told"
+                    self._find(Finding(what=what, level=Level.MENDS, file=snapshot_name(number)))
 
     def _check_older_log(self, newest: Snapshot) -> None:
         """The log from the older snapshot's place to that of the newest, which no start reads."""

@@ -3,10 +3,9 @@
 The basis of a repair is what loses least. These are tried in order, and the first that leaves nothing unknown
 is taken:
 
-1. what a start takes: the newest good snapshot and the log behind it, or the log alone;
-2. the snapshot before it, when in the newest something cannot be known that the log behind the older one
-   says, such as what was deleted from a segment;
-3. when no snapshot is good and the log alone does not reach back: what the manifest says. It does not have
+1. what a start takes: the newest good snapshot with which it is known what was deleted, or else the newest
+   good one, and the log behind it, or the log alone;
+2. when no snapshot is good and the log alone does not reach back: what the manifest says. It does not have
    all of a topic's settings, no idempotency keys and no ceilings.
 
 Must not know: how to repair, how it is shown.
@@ -65,6 +64,7 @@ class Diagnosis(msgspec.Struct, kw_only=True):
     starts_from: int | None
     """The snapshot that a start takes."""
     damaged_snapshots: list[int]
+    """Those that no start can use."""
     basis: Candidate | None
     why_no_basis: str = ""
 
@@ -92,15 +92,11 @@ def diagnose(data_dir: DataDir, shard: int, clock: Clock) -> Diagnosis:
         in_use_by=owner,
         why_not=why_not,
         starts_from=None if basis.snapshot is None else basis.snapshot.head.number,
-        damaged_snapshots=_damaged(data_dir, shard),
+        damaged_snapshots=sorted({*_damaged(data_dir, shard), *basis.skipped}, reverse=True),
         basis=found,
     )
     if basis.problem or found.is_foreign:
         diagnosis.basis, diagnosis.why_no_basis = None, basis.problem or found.log_problem
-    elif basis.snapshot is not None and found.unknown_deletes:
-        older = _older(data_dir, shard, clock, basis.snapshot.head.number)
-        if older is not None:
-            diagnosis.basis = older
     elif basis.snapshot is None and _reaches_not_back(data_dir, shard):
         diagnosis.basis = _from_manifest(data_dir, shard, clock)
         if diagnosis.basis is None:
@@ -142,21 +138,6 @@ def _damaged(data_dir: DataDir, shard: int) -> list[int]:
         except (FileNotFoundError, UnknownVersion):
             continue
     return found
-
-
-def _older(data_dir: DataDir, shard: int, clock: Clock, below: int) -> Candidate | None:
-    """The snapshot before, if all that is unknown in the newest is known from it."""
-    fs, paths = data_dir.fs, data_dir.paths(shard)
-    for number in snapshot_numbers(fs, paths):
-        if number >= below:
-            continue
-        try:
-            snapshot = read_snapshot(fs, paths, number)
-        except (FileNotFoundError, SnapshotDamage, UnknownVersion):
-            continue
-        found = _looked_at(data_dir, shard, clock, snapshot)
-        return None if found.unknown_deletes or found.log_problem else found
-    return None
 
 
 def _looked_at(data_dir: DataDir, shard: int, clock: Clock, snapshot: Snapshot) -> Candidate:

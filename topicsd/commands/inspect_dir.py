@@ -26,11 +26,12 @@ from topicsd.commands.frame_listing import FrameListing
 from topicsd.commands.frame_text import FrameRow, heading, row_text
 from topicsd.commands.inspect_text import COPY_NOTE, shard_text, topic_text
 from topicsd.commands.json_document import write_json
-from topicsd.commands.loaded_shard import choose_basis
+from topicsd.commands.loaded_shard import choose_basis, segment_files
 from topicsd.commands.shard_log import ShardLog
 from topicsd.commands.shard_report import ShardReport, notes, problems, shard_report
 from topicsd.commands.text_table import WIDTH, facts, plural, readable
 from topicsd.commands.topic_report import TopicReport
+from topicsd.segment.reader import SegmentReader
 
 DESCRIPTION = f"""\
 Show what a data directory holds: its shards, how their last runs ended, their files, and their topics with
@@ -204,7 +205,8 @@ def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
     code, found, is_known = FINE, 0, False
     for shard in shards:
         show = _show_json if as_json else _TableOfFrames(f"shard {shard:02d}  {data_dir.paths(shard).root}")
-        basis = choose_basis(data_dir.fs, data_dir.paths(shard), data_dir.identity(shard))
+        with closing(SegmentReader(*segment_files(data_dir, shard))) as segments:
+            basis = choose_basis(data_dir.fs, data_dir.paths(shard), data_dir.identity(shard), segments)
         is_known = is_known or topic in basis.names.values()
         with closing(ShardLog(data_dir.fs, data_dir.paths(shard), basis.known)) as log:
             listing = FrameListing(shard, log, wanted, show, basis.names)

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from shared.clock import Clock
 from shared.config import Settings
 from topicsd.checkpoint.manifest import ManifestDamage, read_manifest
-from topicsd.checkpoint.snapshot_files import choose_snapshot, snapshot_numbers
+from topicsd.checkpoint.snapshot_files import snapshot_numbers
 from topicsd.checkpoint.snapshot_format import Snapshot
 from topicsd.commands.data_dir import DataDir
 from topicsd.commands.segment_check import SegmentFiles
 from topicsd.commands.shard_log import ShardLog
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, shard_paths
-from topicsd.engine.load_snapshot import load_snapshot
+from topicsd.engine.load_snapshot import KnownDead, choose_known, load_snapshot
 from topicsd.engine.replay import Replay
 from topicsd.engine.shard_state import ShardState
 from topicsd.segment.dead_file import DeadDamage
@@ -47,6 +47,10 @@ class Basis(NamedTuple):
     """About newer snapshots that it cannot use."""
     problem: str
     """Why it stops here; empty when it does not."""
+    dead: KnownDead | None = None
+    """What of that was read to choose the snapshot."""
+    skipped: Sequence[int] = ()
+    """The numbers of newer snapshots."""
 
     @property
     def known(self) -> Known | None:
@@ -72,16 +76,18 @@ def known_of(snapshot: Snapshot) -> Known:
     return Known(snapshot.head.start, snapshot.head.end_file, snapshot.head.end_offset)
 
 
-def choose_basis(fs: Fs, paths: ShardPaths, identity: Identity) -> Basis:
+def choose_basis(fs: Fs, paths: ShardPaths, identity: Identity, segments: SegmentReader) -> Basis:
+    numbers = snapshot_numbers(fs, paths)
     try:
-        snapshot, complaints = choose_snapshot(fs, paths)
+        snapshot, complaints, dead = choose_known(fs, paths, segments)
     except UnknownVersion as error:
         return Basis(None, [], f"its newest snapshot is of a newer program: {error}")
     if snapshot is not None and (snapshot.head.instance, snapshot.head.shard) != identity:
         head = snapshot.head
         whose = f"shard {head.shard:02d} of instance {head.instance.hex()}"
         return Basis(None, complaints, f"snapshot {head.number} belongs to {whose}")
-    return Basis(snapshot, complaints, "")
+    skipped = [number for number in numbers if snapshot is not None and number > snapshot.head.number]
+    return Basis(snapshot, complaints, "", dead, skipped)
 
 
 class LookingStore(LocalStore):
@@ -158,17 +164,17 @@ class LoadedShard:
     def _open(self) -> None:
         fs, paths = self.data_dir.fs, self.data_dir.paths(self.shard)
         self._newest = snapshot_numbers(fs, paths)[:1]
-        self.basis = basis = self._given or choose_basis(fs, paths, self.identity)
+        self.segments = SegmentReader(self._files.hot, self._files.cold)
+        self.basis = basis = self._given or choose_basis(fs, paths, self.identity, self.segments)
         self.problem = basis.problem
         self.log = ShardLog(fs, paths, basis.known, self.data_dir.is_held)
-        self.segments = SegmentReader(self._files.hot, self._files.cold)
         self.state = state = ShardState(self._clock, Settings(), LogFiles(fs))
         state.segments = self.segments
         self._replay = Replay(state, basis.captured_to)
         if basis.snapshot is None:
             return
         try:
-            load_snapshot(state, basis.snapshot, self._files.hot)
+            load_snapshot(state, basis.snapshot, self._files.hot, basis.dead)
         except FileNotFoundError as error:
             self.problem = f"{os.path.basename(str(error.filename))} is missing: {error.filename}"
         except (SegmentDamage, DeadDamage, UnknownVersion, OSError) as error:

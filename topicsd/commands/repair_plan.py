@@ -105,7 +105,7 @@ def plan_repair(data_dir: DataDir, shard: int, clock: Clock, found: Diagnosis, c
     if plan.writes_manifest:
         plan.add("manifest", "write MANIFEST.json again, for readers from outside")
     for number in plan.damaged_snapshots:
-        plan.add("quarantine", f"move {snapshot_name(number)}, which is damaged, to quarantine/")
+        plan.add("quarantine", f"move {snapshot_name(number)}, which no start can use, to quarantine/")
     return plan
 
 

@@ -1,7 +1,9 @@
 """From a snapshot back to the topics that it was taken of: numbers a segment, nothing a record.
 
 But for the active segment of a topic, whose index is read, and the dead sets of segments that have one. A
-dead set that cannot be had is not guessed at, since no one knows what of the segment was deleted.
+dead set that cannot be had is not guessed at, since no one knows what of the segment was deleted. But the
+log knows what came since the snapshot before: where that one did without the dead set, a start goes on from
+there.
 
 Must not know: the log.
 """
@@ -12,7 +14,11 @@ import logging
 
 import msgspec
 
+from topicsd.checkpoint.snapshot_files import choose_snapshot
 from topicsd.checkpoint.snapshot_format import Snapshot, TopicEntry
+from topicsd.disk.atomic_replace import exists
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths
 from topicsd.engine.active_file import ActiveFile
 from topicsd.engine.cursors import cursors_of
 from topicsd.engine.dedupe import KeyColumns
@@ -30,14 +36,49 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.watch_session import apply_session, sessions_of
 from topicsd.segment.dead_file import DeadDamage, unpack_marks
 from topicsd.segment.entry import COLD, DATA, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import SegmentStore
 
 logger = logging.getLogger("topicsd.engine")
 
+KnownDead = dict[SegmentName, bytearray]
+"""The bitmaps of segments that have dead records."""
 
-def load_snapshot(shard: ShardState, snapshot: Snapshot, hot: SegmentStore) -> None:
+
+def choose_known(
+    fs: Fs, paths: ShardPaths, reader: SegmentReader
+) -> tuple[Snapshot | None, list[str], KnownDead]:
+    """The newest good snapshot with which it is known what was deleted, what is to be said about those in
+    front of it, and what is dead."""
+    dead: KnownDead = {}
+    tried = 0
+
+    def why_not(snapshot: Snapshot) -> str:
+        nonlocal tried
+        tried += 1
+        if tried > 1 and not exists(fs, paths.wal_file(snapshot.head.start.file)):
+            return "the log behind it is gone"
+        try:
+            for topic in snapshot.topics:
+                for entry in topic.segments:
+                    if entry.dead_count:
+                        name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
+                        dead[name] = reader.dead_set(name, entry).bitmap
+        except (DeadDamage, OSError) as error:
+            dead.clear()
+            return f"what was deleted cannot be told: {error}"
+        return ""
+
+    snapshot, complaints = choose_snapshot(fs, paths, why_not)
+    return snapshot, complaints, dead
+
+
+def load_snapshot(
+    shard: ShardState, snapshot: Snapshot, hot: SegmentStore, dead: KnownDead | None = None
+) -> None:
+    """`dead` is what of that was read before."""
     for entry in snapshot.topics:
-        topic = _topic(shard, entry, hot)
+        topic = _topic(shard, entry, hot, dead or {})
         shard.add_topic(topic)
         load_forwards(shard, topic, entry.sections)
     now_ms = shard.clock.now_ms()
@@ -73,7 +114,7 @@ def say_what_is_out_of_reach(shard: ShardState, cold: SegmentStore | None) -> No
         )
 
 
-def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore) -> Topic:
+def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore, dead: KnownDead) -> Topic:
     topic = Topic(entry.name, entry.topic_id, entry.epoch, shard.one_config(entry.config))
     topic.visible = True
     topic.windows_ms = tuple(entry.windows_ms)
@@ -90,7 +131,7 @@ def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore) -> Topic:
     topic.set_cursors(cursors_of(entry.sections))
     for lost in entry.lost:
         topic.lost.add(LostRange(*lost))
-    runs: list[Run] = [_run(shard, topic, segment, hot) for segment in entry.segments]
+    runs: list[Run] = [_run(shard, topic, segment, hot, dead) for segment in entry.segments]
     topic.has_files = bool(runs)
     topic.run = TailRun(entry.head + 1, in_memory=topic.is_ephemeral)
     topic.runs = [*runs, topic.run]
@@ -115,9 +156,9 @@ def _live(entry: SegmentEntry, run: Run, earliest_seq: int) -> tuple[int, int]:
     return count, size
 
 
-def _run(shard: ShardState, topic: Topic, entry: SegmentEntry, hot: SegmentStore) -> Run:
+def _run(shard: ShardState, topic: Topic, entry: SegmentEntry, hot: SegmentStore, dead: KnownDead) -> Run:
     name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
-    marks = _marks(shard, name, entry)
+    marks = _marks(shard, name, entry, dead)
     if entry.is_sealed:
         return SealedRun(shard.segments, name, entry, marks)
     try:
@@ -137,11 +178,13 @@ def _run(shard: ShardState, topic: Topic, entry: SegmentEntry, hot: SegmentStore
     return run
 
 
-def _marks(shard: ShardState, name: SegmentName, entry: SegmentEntry) -> bytearray | None:
+def _marks(shard: ShardState, name: SegmentName, entry: SegmentEntry, dead: KnownDead) -> bytearray | None:
     """Marks that a checkpoint wrote which did not come to its snapshot stand for deletes that are in the log
     behind this one, so more than the entry counts is right as well."""
     if entry.dead_count == 0:
         return None
+    if name in dead:
+        return unpack_marks(dead[name], entry.count)
     try:
         return unpack_marks(shard.segments.dead_set(name, entry).bitmap, entry.count)
     except (DeadDamage, OSError) as error:

@@ -18,7 +18,7 @@ from shared.clock import Clock
 from shared.config import Settings
 from shared.contract import TopicConfigPatch
 from shared.errors import Refusal
-from topicsd.checkpoint.snapshot_files import choose_snapshot, drop_leftovers, snapshot_numbers
+from topicsd.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
 from topicsd.checkpoint.snapshot_format import Snapshot, SnapshotDamage
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import Fs
@@ -27,7 +27,7 @@ from topicsd.engine import append, delete, fetch, topic_admin
 from topicsd.engine.background import Background
 from topicsd.engine.ceilings import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
 from topicsd.engine.checkpointer import Checkpointer
-from topicsd.engine.load_snapshot import load_snapshot, say_what_is_out_of_reach
+from topicsd.engine.load_snapshot import choose_known, load_snapshot, say_what_is_out_of_reach
 from topicsd.engine.pressure import PressureGauge
 from topicsd.engine.replay import Replay, lose_range
 from topicsd.engine.requests import (
@@ -236,7 +236,7 @@ class Shard:
         cold: SegmentStore | None,
     ) -> Snapshot | None:
         drop_leftovers(fs, paths)
-        snapshot, complaints = choose_snapshot(fs, paths)
+        snapshot, complaints, dead = choose_known(fs, paths, self.state.segments)
         for complaint in complaints:
             logger.error("%s", complaint)
         if snapshot is None:
@@ -248,7 +248,7 @@ class Shard:
                 f"{paths.meta}: the snapshot belongs to shard {whose.shard} of instance "
                 f"{whose.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
             )
-        load_snapshot(self.state, snapshot, hot)
+        load_snapshot(self.state, snapshot, hot, dead)
         say_what_is_out_of_reach(self.state, cold)
         return snapshot
 

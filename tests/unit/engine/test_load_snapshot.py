@@ -36,8 +36,39 @@ def test_a_start_from_a_snapshot_shows_the_same_state_and_knows_the_keys(end: st
 
 
 @pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "damaged"])
+def test_a_dead_set_is_found_again_where_the_log_reaches_back(
+    is_gone: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = OneShard(checkpoint_interval_ms=NEVER_MS, segment_max_events=4)
+    one.append("t", *[record(n, tag="x" if n % 2 else None) for n in range(10)])
+    one.checkpoint()
+    one.delete("t", tag="x", before_seq=5)
+    one.delete("t", seqs=[7])
+    one.checkpoint()
+    one.delete("t", tag="x", before_seq=9)
+    state = one.state("t")
+    path = files(one, ".del")[0]
+    if is_gone:
+        one.disk.unlink(path)
+    else:
+        one.disk.flip(path, 41)
+    one.kill()
+    assert "is skipped: what was deleted cannot be told" in caplog.text
+    assert one.state("t") == state
+    assert one.seqs("t") == [1, 3, 5, 9, 10]
+    one.checkpoint()
+    one.checkpoint()
+    one.kill()
+    assert caplog.text.count("is skipped") == 1
+    assert one.state("t") == state
+    assert one.seqs("t") == [1, 3, 5, 9, 10]
+
+
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "damaged"])
 def test_a_dead_set_that_cannot_be_had_refuses_the_start(is_gone: bool) -> None:
     one = filled()
+    one.append("t", "more")
+    one.checkpoint()
     (path,) = files(one, ".del")
     if is_gone:
         one.disk.unlink(path)
