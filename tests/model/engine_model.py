@@ -317,6 +317,8 @@ class Episode:
         end = self.rng.choice(("restart", "kill", "kill", "reboot"))
         self.tell(end)
         self.forget_keys()
+        # A floor that an answer told of is written at the end of the turn, which nobody waits for.
+        self.one.loop.run_until_idle()
         getattr(self.one, end)()
         for name, topic in self.topics.items():
             state = self.one.state(name)
