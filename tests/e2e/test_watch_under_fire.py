@@ -18,6 +18,8 @@ from tests.harness.whole_server import WholeServer
 
 SHARDS = 2
 WATCHERS = 20
+# Who ask again and again, and as many WebSockets.
+OTHERS = 6
 SECONDS = 120.0 if DEEP else 12.0
 CAP = 60
 
@@ -37,7 +39,7 @@ def test_watchers_are_told_of_everything_while_workers_are_killed(tmp_path: Path
             made_anew.append(server.topic_of(shard, "anew"))
             caps[made_anew[-1]] = 0
         book = WatchBook(caps)
-        crew = WatchCrew(server.port, book, seed, made_anew, WATCHERS)
+        crew = WatchCrew(server.port, book, seed, made_anew, WATCHERS, OTHERS)
         with attempt("workers killed while watched", f"TOPICS_TEST_SEED={seed}"):
             crew.start()
             try:
@@ -49,6 +51,8 @@ def test_watchers_are_told_of_everything_while_workers_are_killed(tmp_path: Path
     print(dict(book.counts))
     assert book.counts["records read"] > 2 * book.counts["records written"] > 1000
     assert book.counts["workers killed"] >= 3
+    for kind in ("Poller", "SocketWatcher"):
+        assert book.counts[f"records read by a {kind}"] > book.counts["records written"]
     told = {name for name, number in book.counts.items() if number}
     assert {"tombstone from_seq_too_old", "tombstone recreated", "topic-deleted", "error not_ready"} <= told
 

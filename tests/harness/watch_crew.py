@@ -1,4 +1,5 @@
-"""Clients of a server that is killed in parts: a writer for each topic, and watchers of several.
+"""Clients of a server that is killed in parts: a writer for each topic, and watchers of several, on streams
+of events and otherwise (`other_watchers.py`).
 
 Promises: what they do comes from their seeds, what they are told is judged by the `WatchBook`; a watcher
 stops reading for a while now and then, leaves, takes over from itself, and comes back with the id of an event
@@ -22,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from tests.harness.event_client import Event, EventClient
+from tests.harness.other_watchers import OtherWatcher, Poller, SocketWatcher
 from tests.harness.raw_client import READ_BYTES, Answer
 from tests.harness.watch_book import Told, WatchBook, Written
 from tests.harness.writer_crew import Client, ConnectionEnded
@@ -353,14 +355,24 @@ class Watcher:
 class WatchCrew:
     """All of them, each a thread."""
 
-    def __init__(self, port: int, book: WatchBook, seed: object, made_anew: list[str], watchers: int) -> None:
+    def __init__(
+        self,
+        port: int,
+        book: WatchBook,
+        seed: object,
+        made_anew: list[str],
+        watchers: int,
+        others: int = 0,
+    ) -> None:
+        """`others` is how many of each other kind there are."""
         self._book = book
         topics = list(book.caps)
         self._writers = [
             TopicWriter(port, book, topic, Random(f"{seed} {topic}"), topic in made_anew) for topic in topics
         ]
+        kinds = [Watcher] * watchers + [Poller, SocketWatcher] * others
         self._watchers = [
-            Watcher(port, book, Random(f"{seed} {number}"), topics) for number in range(watchers)
+            kind(port, book, Random(f"{seed} {number}"), topics) for number, kind in enumerate(kinds)
         ]
         self._ending = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -368,7 +380,7 @@ class WatchCrew:
     def start(self) -> None:
         for writer in self._writers:
             writer.make()
-        everybody: list[TopicWriter | Watcher] = [*self._writers, *self._watchers]
+        everybody: list[TopicWriter | Watcher | OtherWatcher] = [*self._writers, *self._watchers]
         for one in everybody:
             self._start(partial(one.live, self._ending))
 
@@ -380,7 +392,7 @@ class WatchCrew:
             for watcher in self._watchers:
                 self._start(watcher.finish)
             self._join()
-        everybody: list[TopicWriter | Watcher] = [*self._writers, *self._watchers]
+        everybody: list[TopicWriter | Watcher | OtherWatcher] = [*self._writers, *self._watchers]
         for one in everybody:
             with suppress(OSError):
                 one.close()

@@ -35,6 +35,14 @@ class Closed(NamedTuple):
     reason: str
 
 
+class NoWebSocket(AssertionError):
+    """It was answered with something else."""
+
+    def __init__(self, head: list[bytes]) -> None:
+        super().__init__(head)
+        self.head = head
+
+
 def masked(first: int, payload: bytes) -> bytes:
     """A frame of a client; `first` is its first byte as it stands."""
     size = len(payload)
@@ -71,7 +79,8 @@ class WsClient(RawClient):
         if before:
             assert self.read_answer().status in (200, 201)
         head = self._read_until(b"\r\n\r\n").split(b"\r\n")
-        assert head[0] == b"HTTP/1.1 101 Switching Protocols", head
+        if head[0] != b"HTTP/1.1 101 Switching Protocols":
+            raise NoWebSocket(head)
         told = dict(line.split(b": ") for line in head[1:])
         assert told == {
             b"upgrade": b"websocket",
@@ -105,6 +114,11 @@ class WsClient(RawClient):
             else:
                 assert opcode == PONG
                 self.pongs.append(payload)
+
+    @property
+    def has_more(self) -> bool:
+        """Something was received that is not read yet, at least the beginning of a frame."""
+        return bool(self._held)
 
     def read_frame(self) -> tuple[int, bytes]:
         first, size = self._read_exactly(2)

@@ -1,0 +1,266 @@
+"""Watchers that have no session: one that asks again and again, and one that follows on a WebSocket.
+
+Promises: as those of `watch_crew.py` they do what their seed says and are judged by the `WatchBook`, keep
+their cursors themselves, lose connections, leave, come back, and read to the end in `finish`.
+
+What it must not know: how the server does it.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from contextlib import suppress
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from tests.harness.raw_client import Answer
+from tests.harness.watch_book import Told, WatchBook
+from tests.harness.writer_crew import Client, ConnectionEnded
+from tests.harness.ws_client import Closed, NoWebSocket, WsClient
+
+BUFFER_BYTES: Final = 4096
+PATIENCE_SECONDS: Final = 30.0
+RETRY_SECONDS: Final = 0.05
+QUIET_SECONDS: Final = 0.05
+# A place of one that never saw its topic: of any incarnation.
+UNKNOWN: Final = None
+
+
+class Place(msgspec.Struct):
+    told: Told
+    epoch: int | None = UNKNOWN
+
+    def copy(self) -> Place:
+        return Place(self.told.copy(), self.epoch)
+
+
+class OtherWatcher:
+    """What both have: some of the topics, and how far they are in each."""
+
+    def __init__(self, port: int, book: WatchBook, rng: Random, topics: list[str]) -> None:
+        self._port = port
+        self._book = book
+        self._rng = rng
+        self._nodes = frozenset(rng.choice(([], [], ["n1"], ["n1", "n2"])))
+        names = rng.sample(topics, rng.randint(1, len(topics)))
+        self._places = {name: Place(Told(0)) for name in names}
+
+    def live(self, ending: threading.Event) -> None:
+        raise NotImplementedError
+
+    def _go_on(self) -> None:
+        """A few steps of reading."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self._is_done():
+            assert time.monotonic() < deadline, f"{self._places} is all that it was told"
+            self._go_on()
+        # Whatever would come twice comes now.
+        for _ in range(3):
+            self._go_on()
+
+    def _is_done(self) -> bool:
+        return all(
+            self._book.is_told_of_all(place.told, name, self._nodes) for name, place in self._places.items()
+        )
+
+    def _take_records(self, name: str, place: Place, records: list[dict[str, Any]], to_seq: int) -> None:
+        for record in records:
+            self._book.told_record(place.told, name, record, self._nodes)
+        self._book.told_upto(place.told, name, to_seq, self._nodes)
+        self._book.count(f"records read by a {type(self).__name__}", len(records))
+
+
+class Poller(OtherWatcher):
+    """Asks for what is behind its cursor, and waits for it."""
+
+    _client: Client | None = None
+
+    def live(self, ending: threading.Event) -> None:
+        while not ending.is_set():
+            number = self._rng.random()
+            if number < 0.02:
+                ending.wait(self._rng.uniform(0.1, 2.0))
+            self._poll(self._rng.choice([*self._places]), self._rng.choice((0, 50, 500)), number > 0.98)
+
+    def _go_on(self) -> None:
+        for name in self._places:
+            self._poll(name, 0, False)
+
+    def _poll(self, name: str, wait_ms: int, leaves: bool) -> None:
+        place = self._places[name]
+        body: dict[str, Any] = {
+            "from_seq": place.told.seq,
+            "wait_ms": wait_ms,
+            "limit": self._rng.choice((1, 3, 256)),
+            "node": sorted(self._nodes),
+        }
+        if place.epoch is not UNKNOWN:
+            body["epoch"] = place.epoch
+        answer = self._ask(f"/v0/topics/{name}/diff", msgspec.json.encode(body), leaves)
+        if answer is not None and answer.status == 200:
+            told = answer.json
+            place.epoch = told["epoch"]
+            if told["tombstone"] is not None:
+                self._book.told_loss(place.told, name, told["tombstone"], self._nodes)
+            self._take_records(name, place, told["records"], told["next_from_seq"])
+        elif answer is not None:
+            # 404: it is being made anew.
+            assert answer.status in (404, 429, 503, 504), answer
+            time.sleep(RETRY_SECONDS)
+
+    def _ask(self, target: str, body: bytes, leaves: bool) -> Answer | None:
+        """None when the connection ended before the answer."""
+        try:
+            if self._client is None:
+                self._client = Client(self._port)
+            begun = self._client.start("POST", target, body)
+            if leaves:
+                self.close()
+                return None
+            answer = self._client.finish(begun)
+        except (ConnectionEnded, ConnectionError):
+            self.close()
+            return None
+        if answer.closes:
+            self.close()
+        return answer
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class _Socket(WsClient, Client):
+    """It takes the end of its connection for what it is."""
+
+
+class SocketWatcher(OtherWatcher):
+    _socket: _Socket | None = None
+
+    def __init__(self, port: int, book: WatchBook, rng: Random, topics: list[str]) -> None:
+        super().__init__(port, book, rng, topics)
+        self._entering: dict[str, Place] = {}
+        """What it asked to be told from where, and was not answered yet."""
+        self._followed: set[str] = set()
+
+    def live(self, ending: threading.Event) -> None:
+        while not ending.is_set():
+            number = self._rng.random()
+            if number < 0.02:
+                self._book.count("times that somebody did not read")
+                ending.wait(self._rng.uniform(0.1, 2.0))
+            elif number < 0.04:
+                self.close()
+            elif number < 0.06 and self._followed and not self._entering:
+                self._subscribe([self._rng.choice(sorted(self._followed))])
+            self._go_on()
+
+    def _go_on(self) -> None:
+        try:
+            if self._socket is None:
+                self._socket = _Socket(self._port, buffer_bytes=BUFFER_BYTES)
+            missing = [name for name in self._places if name not in self._followed]
+            if missing and not self._entering:
+                self._subscribe([self._rng.choice(missing)])
+            for _ in range(50):
+                if not self._is_there_more() or not self._take(self._socket.read()):
+                    return
+        except NoWebSocket as refused:
+            if b" 503 " not in refused.head[0]:
+                raise
+            time.sleep(RETRY_SECONDS)
+        except (ConnectionEnded, ConnectionError):
+            self._book.count("sockets that were lost")
+            self.close()
+            time.sleep(RETRY_SECONDS)
+
+    def _is_there_more(self) -> bool:
+        assert self._socket is not None
+        return self._socket.has_more or bool(select.select([self._socket.socket], [], [], QUIET_SECONDS)[0])
+
+    def _subscribe(self, names: list[str]) -> None:
+        """From where it is now; what still comes of an earlier subscription is told again then."""
+        assert self._socket is not None
+        self._entering = {name: self._places[name].copy() for name in names}
+        places = {
+            name: {"from_seq": place.told.seq} | ({} if place.epoch is UNKNOWN else {"epoch": place.epoch})
+            for name, place in self._entering.items()
+        }
+        with suppress(ConnectionEnded):
+            self._socket.say(
+                "subscribe",
+                topics=places,
+                limit=self._rng.choice((1, 3, 256)),
+                node=sorted(self._nodes),
+                consistency=self._rng.choice(("eventual", "strong")),
+                request_id="s",
+            )
+
+    def _take(self, message: Any) -> bool:
+        """Whether the socket goes on."""
+        if isinstance(message, Closed):
+            self.close()
+            return False
+        kind = message["type"]
+        if kind == "subscribed":
+            self._places |= self._entering
+            self._followed |= self._entering.keys()
+            for place in self._entering.values():
+                place.told.is_deleted = False
+            self._entering = {}
+        elif kind == "error":
+            return self._take_error(message)
+        else:
+            self._take_told(kind, message["topic"], message)
+        return True
+
+    def _take_error(self, message: dict[str, Any]) -> bool:
+        self._book.count(f"error {message['code']} on a socket")
+        if "request_id" in message:
+            # It is being made anew, or its shard is away. What was followed before still is.
+            assert message["code"] in ("topic_not_found", "not_ready"), message
+            self._entering = {}
+            time.sleep(RETRY_SECONDS)
+        elif "topics" in message:
+            assert message["code"] in ("not_ready", "storage_failed"), message
+        else:
+            for name, cursor in message["cursors"].items():
+                assert cursor["from_seq"] >= self._places[name].told.seq or name in self._entering, message
+        return True
+
+    def _take_told(self, kind: str, name: str, message: dict[str, Any]) -> None:
+        place = self._places[name]
+        assert name in self._followed or name in self._entering, message
+        if kind == "topic_deleted":
+            place.told.is_deleted = True
+            self._followed.discard(name)
+            self._book.count("topic_deleted on a socket")
+            return
+        if kind == "record":
+            assert message["records"]
+            self._take_records(name, place, message["records"], message["to_seq"])
+        elif kind == "tombstone":
+            self._book.told_loss(place.told, name, message, self._nodes)
+            self._book.count(f"tombstone {message['reason']} on a socket")
+        else:
+            assert kind == "caught_up", message
+            self._book.told_upto(place.told, name, message["head_seq"], self._nodes)
+        place.epoch = message["epoch"]
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._followed.clear()
+        self._entering = {}
