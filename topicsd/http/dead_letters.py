@@ -13,11 +13,12 @@ Must not know: what makes a job parked, how another shard is reached.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from shared.errors import STATUS, Refusal
+from shared.errors import CORRUPT_SEGMENT, STATUS, Refusal
 from topicsd.engine.job_texts import Texts, decode_text, read_texts
 from topicsd.engine.queue_settle import end_jobs
 from topicsd.engine.shard_state import ShardState
@@ -26,6 +27,8 @@ from topicsd.http.moving import Ask, Moving, Told
 from topicsd.leases.dead_letter import stamped_meta
 from topicsd.leases.lease_queue import LeaseQueue
 from topicsd.wal.sync_thread import Loop
+
+logger = logging.getLogger("topicsd.http")
 
 AGAIN_SECONDS: Final = 0.5
 AGAIN_SECONDS_MAX: Final = 30.0
@@ -104,6 +107,8 @@ class _Run:
         """How long the next wait would be."""
         self._put_off_count = 0
         """Since one was moved, or since the last wait."""
+        self._told_of: set[str] = set()
+        """What keeps jobs here, each said once."""
 
     def next(self) -> None:
         source = self._source
@@ -118,6 +123,8 @@ class _Run:
         topic, text = self._source.topic, texts.by_seq.get(seq)
         job, destination = self._source.queue.jobs.get(seq), topic.config.dead_letter
         if job is None or text is None or destination is None:
+            if seq in texts.damaged:
+                self._say(CORRUPT_SEGMENT, f"seq {seq}: {texts.damaged[seq]}")
             self._put_off(seq)
             return
         record = decode_text(text)
@@ -129,10 +136,19 @@ class _Run:
             self._wait_seconds, self._put_off_count = AGAIN_SECONDS, 0
             # In a turn of its own: thousands may follow each other.
             self._loop.call_soon(self.next)
-        elif STATUS[refusal.code] == 400:
+            return
+        self._say(refusal.code, refusal.message)
+        if STATUS[refusal.code] == 400:
             self._put_off(seq)
         else:
             self._later()
+
+    def _say(self, code: str, message: str) -> None:
+        if code not in self._told_of:
+            self._told_of.add(code)
+            topic = self._source.topic
+            told = 'jobs of queue "%s" wait for their dead-letter topic "%s": %s'
+            logger.warning(told, topic.name, topic.config.dead_letter, message)
 
     def _put_off(self, seq: int) -> None:
         self._source.put_off(seq)

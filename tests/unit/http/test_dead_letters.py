@@ -32,11 +32,15 @@ def moved(stage: MoveStage) -> list[object]:
     return [data for data, _ in stage.records(DEAD)]
 
 
-def test_one_that_is_too_large_for_its_destination_holds_up_no_other_one() -> None:
+def test_one_that_is_too_large_for_its_destination_holds_up_no_other_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stage = begun("x" * 5000, 2, "y" * 5000, 4)
     stage.home(DEAD).put(DEAD, cap_bytes=3000, discard="reject")
     fail_all(stage)
     assert moved(stage) == [2, 4]
+    (said,) = caplog.messages
+    assert said.startswith('jobs of queue "q0" wait for their dead-letter topic "d1": ')
     stage.home(DEAD).put(DEAD, cap_bytes=0)
     stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
     assert len(moved(stage)) == 4
