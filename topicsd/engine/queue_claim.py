@@ -166,14 +166,15 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
     if len(queue.parked) > parked_before:
         _log_parked(shard, topic, [*islice(reversed(queue.parked), len(queue.parked) - parked_before)][::-1])
     for asked in cohort:
+        answer = partial(_answer, shard, topic, asked)
+        if not logs_leases(topic):
+            answer()
+            continue
         before = [
-            queue.held(one.seq)._replace(
-                state=READY, deliveries=one.deliveries - 1, lease=0, deadline=0, node=""
-            )
+            Held(one.seq, READY, one.deliveries - 1, 0, 0, "", queue.jobs[one.seq].reason)
             for one in asked.claimed
-            if logs_leases(topic)
         ]
-        log_lease(shard, topic, before, partial(_answer, shard, topic, asked), asked.reply)
+        log_lease(shard, topic, before, answer, asked.reply)
 
 
 class _Room:
