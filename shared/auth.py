@@ -98,12 +98,10 @@ class Keys:
     def __init__(self, entries: list[Entry]) -> None:
         placed = ((bytes.fromhex(entry.digest), entry.key) for entry in _placed(entries))
         self._entries = {digest: (digest, key) for digest, key in placed}
+        self.are_asked_for = bool(self._entries)
         # Without their places, which may be others next time.
         self._keys = {entry.key._replace(place=0) for entry in entries}
         self._by_id = {entry.key.id: entry.key for entry in entries}
-
-    def __bool__(self) -> bool:
-        return bool(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -23,7 +23,8 @@ DATA_DEPTH_MAX: Final = 128
 # A long body is looked at in pieces of this size.
 PIECE_BYTES: Final = 64 << 10
 
-_BACKSLASH = ord("\\")
+BACKSLASH: Final = ord("\\")
+"""A byte is found at once, and a body that has none needs no look for what is written with one."""
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b'"[]{}'))
 
@@ -84,8 +85,7 @@ def are_too_deep(parts: Iterable[memoryview], depth_max: int) -> bool:
 
 def may_hold_nul(body: bytes) -> bool:
     """Whether a text in it may be decoded to one with a NUL; a raw one is no JSON."""
-    # A byte is found at once, and most bodies have no backslash.
-    return _BACKSLASH in body and b"\\u0000" in body
+    return BACKSLASH in body and b"\\u0000" in body
 
 
 def _deepest(brackets: bytes, depth: int) -> int:

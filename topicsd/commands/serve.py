@@ -163,7 +163,7 @@ def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.so
     )
     for sentence in resolved.advice:
         logger.warning("%s", sentence)
-    if not keys:
+    if not keys.are_asked_for:
         logger.warning(
             "NO AUTHENTICATION: whoever reaches this address may read, write and delete everything; "
             "set TOPICS_API_KEYS"

@@ -217,7 +217,7 @@ class RenderedRecord(msgspec.Struct, frozen=True):
 _decode_records = msgspec.json.Decoder(list[RenderedRecord]).decode
 
 
-class ReadAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class ReadAnswer(msgspec.Struct, frozen=True):
     topic: str
     epoch: int
     parts: list[bytes | memoryview]
@@ -226,7 +226,7 @@ class ReadAnswer(msgspec.Struct, frozen=True, kw_only=True):
     next_from_seq: int
     head_seq: int
     earliest_seq: int
-    tombstone: Tombstone | None
+    tombstone: Tombstone | None = None
 
     @property
     def records(self) -> list[Record]:

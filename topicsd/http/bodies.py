@@ -16,6 +16,7 @@ from shared.contract import NUMBER_MAX, Discard, Durability, OrderBy, TopicConfi
 from shared.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
 from shared.http_head import Fields
 from shared.json_bounds import (
+    BACKSLASH,
     CONTROL_DEPTH_MAX,
     DATA_DEPTH_MAX,
     are_too_deep,
@@ -120,16 +121,16 @@ def refuse_media_type(fields: Fields, body: bytes) -> Refusal | None:
 
 
 def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
-    if needs_look(body, limits.max_batch_records):
+    # A short one is worth no look: nothing in it can be deep, whatever its fields are, or too much.
+    is_short = len(body) <= 2 * CONTROL_DEPTH_MAX
+    if not is_short and needs_look(body, limits.max_batch_records):
         refusal = look_at_append(body, limits)
         if refusal is not None:
             return refusal
-    if not is_utf8(body):
+    if not (body.isascii() or is_utf8(body)):
         return _not_utf8()
-    # Nothing in a short one can be deep, whatever its fields are.
-    decoder = _append if len(body) <= 2 * CONTROL_DEPTH_MAX else _known_append
     try:
-        request = decoder.decode(body)
+        request = (_append if is_short else _known_append).decode(body)
     except (msgspec.DecodeError, RecursionError):
         decoded = _decode_unknown(body)
         if isinstance(decoded, Refusal):
@@ -148,7 +149,7 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
         refusal = _refuse_records(request, limits)
         if refusal is not None:
             return refusal
-    if may_hold_nul(body):
+    if BACKSLASH in body and may_hold_nul(body):
         refusal = _refuse_nul(request)
         if refusal is not None:
             return refusal
@@ -195,7 +196,7 @@ def decode_diff(body: bytes) -> DiffBody | Refusal:
     if request.from_ts is not None or request.last is not None:
         is_placed = request.from_seq != 0 or request.epoch is not None
         refusal = refusal or refuse_seek("", request.from_ts, request.last, is_placed)
-    if may_hold_nul(body):
+    if BACKSLASH in body and may_hold_nul(body):
         nodes = [request.node] if isinstance(request.node, str) else request.node
         refusal = refusal or refuse_nul_in("node", nodes)
     return refusal or request
@@ -288,7 +289,7 @@ def _place(body: bytes, at: int, value: memoryview) -> int:
 def decode_body(decode: Callable[[bytes], T], body: bytes) -> T | Refusal:
     if not body:
         return Refusal(INVALID_REQUEST, "the body is empty, a JSON object is needed")
-    if not is_utf8(body):
+    if not (body.isascii() or is_utf8(body)):
         return _not_utf8()
     try:
         return decode(body)

@@ -136,13 +136,20 @@ class HttpCall(Call, kw_only=True, eq=False):
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
-        if length < COMPRESSED_BYTES_MIN and status == 200 and not (fields or self.is_special):
-            self.answer = [b"".join([b"%b%d\r\n\r\n" % (_OK, length), *parts])]
-            self.lane.answered()
-            return
-        if length >= COMPRESSED_BYTES_MIN and accepts_gzip(self.fields):
+        if length >= COMPRESSED_BYTES_MIN and self.fields.accept_encoding and accepts_gzip(self.fields):
             parts, fields = [compress(parts)], fields + GZIP
             length = len(parts[0])
+        if status == 200 and not (fields or self.is_special):
+            head = b"%b%d\r\n\r\n" % (_OK, length)
+            if length < COMPRESSED_BYTES_MIN:
+                self.answer = [b"".join([head, *parts])]
+            elif len(parts[0]) < COMPRESSED_BYTES_MIN:
+                # Each piece that is written costs more than a copy of a small one.
+                self.answer = [head + parts[0], *parts[1:]]
+            else:
+                self.answer = [head, *parts]
+            self.lane.answered()
+            return
         if self.closes:
             fields += CLOSE
         elif self.is_old:

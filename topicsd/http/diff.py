@@ -23,7 +23,7 @@ from topicsd.engine.seek import seek
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.http.bodies import DiffBody, decode_diff
-from topicsd.http.call import Call
+from topicsd.http.call import COMPRESSED_BYTES_MIN, Call
 from topicsd.http.render import render_piece, render_read
 from topicsd.http.request_counts import RequestCounts
 from topicsd.live.feeds import Feeds
@@ -124,7 +124,11 @@ class Diff:
 
 
 def _send(call: Call, parts: list[bytes | memoryview]) -> None:
-    call.send_parts(parts, sum(map(len, parts)))
+    length = sum(map(len, parts))
+    if length < COMPRESSED_BYTES_MIN:
+        call.send(b"".join(parts))
+    else:
+        call.send_parts(parts, length)
 
 
 class WaitingDiff:

@@ -123,7 +123,7 @@ class Dispatch:
             call.item = match.item
         key: Key | None = None
         try:
-            if self.keys:
+            if self.keys.are_asked_for:
                 found = self._check_key(match, call.fields, call.query)
                 refusal: Refusal | None
                 if isinstance(found, Refusal):

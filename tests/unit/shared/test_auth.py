@@ -32,7 +32,7 @@ def may(keys: Keys, scopes: str, name: str = "", key: str = KEY) -> bool:
 
 def test_without_keys_nobody_is_asked_for_one() -> None:
     keys = parse_keys("")
-    assert not keys
+    assert not keys.are_asked_for
     assert keys.check(None, ALL_SCOPES, "a") is None
     assert keys.check(b"Bearer x", ALL_SCOPES, "a") is None
     assert keys.check_token("x", ALL_SCOPES, "a") is None
