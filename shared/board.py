@@ -59,6 +59,10 @@ class WorkerState(IntEnum):
     """A write or a sync failed; it ends, and recovery decides what there is."""
 
 
+# To ask the enum for the member of a number costs several times as much.
+_STATES: Final = tuple(WorkerState)
+
+
 class _Word:
     """One number of a slot."""
 
@@ -193,7 +197,7 @@ class Slot:
 
     @property
     def state(self) -> WorkerState:
-        return WorkerState(self.words[1])
+        return _STATES[self.words[1]]
 
     @state.setter
     def state(self, state: WorkerState) -> None:

@@ -36,7 +36,10 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple, cast
 
+import msgspec
+
 HEADER = struct.Struct("<IBQ")
+pack_header = HEADER.pack
 CREDIT = struct.Struct("<I")
 PAYLOAD_BYTES_MAX = (1 << 30) - 1
 # A payload from here on is gathered apart from its header: each copy of a large one holds the loop.
@@ -94,57 +97,50 @@ Done = Callable[[bytes | None], None]
 NEVER_SENT = b""
 
 
-class Asked:
-    """What a peer asks, in the hands of who answers: called once, with the answer."""
+class Asked(msgspec.Struct, eq=False):
+    """What a peer asks, in the hands of who answers: called once, with the answer.
 
-    __slots__ = ("_link", "_number", "credit", "hurry")
+    A struct, as is a `Question`, because one is made for every request that crosses.
+    """
 
-    def __init__(self, link: Link, number: int) -> None:
-        self._link = link
-        self._number = number
-        self.hurry: Callable[[], None] | None = None
-        """Set while there is something to wait for: called when nobody has time for it."""
-        self.credit: Callable[[int], None] | None = None
-        """Called with how many bytes of its pieces have left."""
+    link: Link
+    number: int
+    hurry: Callable[[], None] | None = None
+    """Set while there is something to wait for: called when nobody has time for it."""
+    credit: Callable[[int], None] | None = None
+    """Called with how many bytes of its pieces have left."""
 
     def __call__(self, answer: bytes) -> None:
         self.hurry = self.credit = None
-        self._link.answer(self._number, answer)
+        self.link.answer(self.number, answer)
 
     def piece(self, data: bytes) -> None:
         """A part of an answer that is not over."""
-        self._link.piece(self._number, data)
+        self.link.piece(self.number, data)
 
 
-class Question:
+class Question(msgspec.Struct, eq=False):
     """What was asked of a peer, in the hands of who asked."""
 
-    __slots__ = ("_link", "_number", "done", "is_hurried", "piece")
-
-    def __init__(self, done: Done) -> None:
-        self.done = done
-        self.piece: Callable[[bytes], None] | None = None
-        """Called with each piece in front of the answer, by who expects that there are some."""
-        self._link: Link | None = None
-        self._number = 0
-        self.is_hurried = False
+    done: Done
+    piece: Callable[[bytes], None] | None = None
+    """Called with each piece in front of the answer, by who expects that there are some."""
+    link: Link | None = None
+    """Where it was sent, with the number that it has there."""
+    number: int = 0
+    is_hurried: bool = False
 
     def hurry(self) -> None:
         """Have it answered now, with what there is."""
         if not self.is_hurried:
             self.is_hurried = True
-            if self._link is not None:
-                self._link.hurry(self._number)
+            if self.link is not None:
+                self.link.hurry(self.number)
 
     def credit(self, size_bytes: int) -> None:
         """So much of its pieces has left."""
-        if self._link is not None:
-            self._link.credit(self._number, size_bytes)
-
-    def was_sent(self, link: Link, number: int) -> None:
-        self._link, self._number = link, number
-        if self.is_hurried:
-            link.hurry(number)
+        if self.link is not None:
+            self.link.credit(self.number, size_bytes)
 
 
 Serve = Callable[[int, bytes, Asked], None]
@@ -278,10 +274,12 @@ class Link(asyncio.Protocol):
         if self._transport is None or self._is_clogged or self._out_bytes > WAITING_BYTES_MAX:
             question.done(NEVER_SENT)
             return
-        self._number += 1
-        self._questions[self._number] = question
-        self._send(kind, self._number, payload)
-        question.was_sent(self, self._number)
+        self._number = number = self._number + 1
+        self._questions[number] = question
+        question.link, question.number = self, number
+        self._send(kind, number, payload)
+        if question.is_hurried:
+            self.hurry(number)
 
     def hurry(self, number: int) -> None:
         if number in self._questions:
@@ -334,9 +332,10 @@ class Link(asyncio.Protocol):
             asked.hurry()
 
     def _send(self, kind: int, number: int, payload: bytes) -> None:
-        self._out.append(HEADER.pack(len(payload), kind, number))
+        size = len(payload)
+        self._out.append(pack_header(size, kind, number))
         self._out.append(payload)
-        self._out_bytes += len(payload)
+        self._out_bytes += size
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -344,8 +343,13 @@ class Link(asyncio.Protocol):
     def _flush(self) -> None:
         self._scheduled = False
         out, self._out = self._out, []
-        self._out_bytes = 0
-        if out and self._transport is not None:
+        size, self._out_bytes = self._out_bytes, 0
+        if not out or self._transport is None:
+            return
+        if size < LARGE_PAYLOAD_BYTES:
+            # To the kernel each of many small pieces would cost more than a copy of it.
+            self._transport.write(b"".join(out))
+        else:
             self._transport.writelines(out)
 
 

@@ -39,7 +39,7 @@ class StageLink(LinkPool):
         self.question_count += 1
         number = self.question_count
         self._under_way[number] = (Asked(cast(Link, self), number), done)
-        question.was_sent(cast(Link, self), number)
+        question.link, question.number = cast(Link, self), number
         loop.call_soon(self._arrived, number, kind, payload)
         return question
 

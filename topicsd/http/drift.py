@@ -21,24 +21,29 @@ class Drift:
     def __init__(self, shard: int, now: float) -> None:
         """`now` is when the connection came here."""
         self._shard = shard
-        self._owners: deque[int | None] = deque(maxlen=LOOKED_AT)
+        self._owners: deque[int | None] = deque()
+        self._counts: dict[int | None, int] = {}
+        """How many of them each is."""
         self._not_before = now + STAY_SECONDS
         self.is_due = False
 
     def note(self, owner: int | None) -> None:
         """Of each request; None are those for the front process."""
-        owners = self._owners
+        owners, counts = self._owners, self._counts
+        if len(owners) == LOOKED_AT:
+            counts[owners.popleft()] -= 1
         owners.append(owner)
+        counts[owner] = count = counts.get(owner, 0) + 1
         if owner != self._shard:
-            self.is_due = owner is not None and owners.count(owner) >= FOREIGN_MIN
+            self.is_due = owner is not None and count >= FOREIGN_MIN
         elif self.is_due:
             self.is_due = self.target is not None
 
     @property
     def target(self) -> int | None:
         """The shard that nearly all of the last requests were for."""
-        for owner in set(self._owners):
-            if owner is not None and owner != self._shard and self._owners.count(owner) >= FOREIGN_MIN:
+        for owner, count in self._counts.items():
+            if count >= FOREIGN_MIN and owner is not None and owner != self._shard:
                 return owner
         return None
 

@@ -16,7 +16,7 @@ Must not know: what an operation does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -108,40 +108,39 @@ class Forwarder:
         Foreign(self, owner, call, asked).ask()
 
 
-class Foreign:
+class Foreign(msgspec.Struct, eq=False):
     """One request on its way to its owner and back."""
 
-    __slots__ = ("_asked", "_call", "_forwarder", "_owner", "_passed_on", "_since", "_timer")
-
-    def __init__(self, forwarder: Forwarder, owner: int | None, call: Call, asked: Forwarded) -> None:
-        self._forwarder = forwarder
-        self._owner = owner
-        self._call = call
-        self._asked = asked
-        self._since = -1.0
-        """When it was sent first, once that is in doubt."""
-        self._passed_on: PassedOn | None = None
+    forwarder: Forwarder
+    owner: int | None
+    call: Call
+    asked: Forwarded
+    since: float = -1.0
+    """When it was sent first, once that is in doubt."""
+    passed_on: PassedOn | None = None
+    timer: Any = None
+    """Of the time when it is asked again."""
 
     def ask(self) -> None:
-        asked, call = self._asked, self._call
-        peer = FRONT if self._owner is None else str(self._owner)
-        question = self._forwarder.links.call(peer, LinkKind.REQUEST, encode_forwarded(asked), self._answered)
+        asked, call = self.asked, self.call
+        peer = FRONT if self.owner is None else str(self.owner)
+        question = self.forwarder.links.call(peer, LinkKind.REQUEST, encode_forwarded(asked), self._answered)
         if asked.operation in WAITS:
             call.hurry = question.hurry
         if asked.operation in STREAMS:
-            self._passed_on = PassedOn(question, call.open_stream)
+            self.passed_on = PassedOn(question, call.open_stream)
 
     def _answered(self, answer: bytes | None) -> None:
-        call = self._call
+        call = self.call
         call.hurry = None
-        if self._passed_on is not None and self._passed_on.is_open:
-            self._passed_on.close()
+        if self.passed_on is not None and self.passed_on.is_open:
+            self.passed_on.close()
         elif answer:
             status, fields, body = decode_answer(answer)
             if fields.endswith(CLOSE):
                 call.closes, fields = True, fields.removesuffix(CLOSE)
             call.send_parts([body], len(body), status, fields)
-        elif (answer == NEVER_SENT and self._since < 0) or self._asked.operation not in WRITES:
+        elif (answer == NEVER_SENT and self.since < 0) or self.asked.operation not in WRITES:
             call.refuse(self._not_reached())
         elif self._is_keyed():
             self._ask_later()
@@ -151,7 +150,7 @@ class Foreign:
     # -- asking again --------------------------------------------------------------------------------------
 
     def _is_keyed(self) -> bool:
-        asked = self._asked
+        asked = self.asked
         if asked.operation != "append":
             return False
         if asked.idempotency_key:
@@ -163,40 +162,38 @@ class Foreign:
             return False
 
     def _ask_later(self) -> None:
-        forwarder, call = self._forwarder, self._call
+        forwarder, call = self.forwarder, self.call
         now = forwarder.monotonic()
-        if self._since < 0:
-            self._since = call.started
-        if now - self._since > AGAIN_SECONDS_MAX or forwarder.is_ending():
+        if self.since < 0:
+            self.since = call.started
+        if now - self.since > AGAIN_SECONDS_MAX or forwarder.is_ending():
             call.refuse(self._in_doubt())
             return
-        self._timer = forwarder.loop.call_later(AGAIN_SECONDS, self._ask_again)
+        self.timer = forwarder.loop.call_later(AGAIN_SECONDS, self._ask_again)
         call.hurry = self._give_up
 
     def _ask_again(self) -> None:
-        forwarder = self._forwarder
+        forwarder = self.forwarder
         peers = forwarder.peers
-        if peers is not None and self._owner is not None and peers.refusal(self._owner) is not None:
+        if peers is not None and self.owner is not None and peers.refusal(self.owner) is not None:
             self._ask_later()
             return
-        self._call.hurry = None
-        self._asked.asked_ms = int((forwarder.monotonic() - self._since) * 1000) + 1
+        self.call.hurry = None
+        self.asked.asked_ms = int((forwarder.monotonic() - self.since) * 1000) + 1
         self.ask()
 
     def _give_up(self) -> None:
-        self._timer.cancel()
-        self._call.hurry = None
-        self._call.refuse(self._in_doubt())
+        self.timer.cancel()
+        self.call.hurry = None
+        self.call.refuse(self._in_doubt())
 
     # -- what the client is told ---------------------------------------------------------------------------
 
     def _not_reached(self) -> Refusal:
-        return Refusal(
-            NOT_READY, f"{_named(self._owner)} does not answer", _shard(self._owner), RETRY_AFTER_MS
-        )
+        return Refusal(NOT_READY, f"{_named(self.owner)} does not answer", _shard(self.owner), RETRY_AFTER_MS)
 
     def _in_doubt(self) -> Refusal:
-        return in_doubt(self._asked.operation, self._owner, self._is_keyed())
+        return in_doubt(self.asked.operation, self.owner, self._is_keyed())
 
 
 def in_doubt(operation: str, owner: int | None, is_keyed: bool) -> Refusal:
