@@ -19,10 +19,13 @@ from shared.names import topic_id
 from shared.placement import shard_of
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
+from topicsd.wal.batch_end import BATCH_END_BYTES, BatchEnd, encode_batch_end
 from topicsd.wal.current_file import note_sync_failure, read_current, write_current
 from topicsd.wal.frame import HEADER_BYTES
 
 FLIP = 1 << 5
+# Up to its time, from where no two are alike.
+BATCH_END_OPENING = encode_batch_end(BatchEnd(bytes(16), 0, 0, 0, 0, 0), 0)[: HEADER_BYTES - 16]
 
 
 def flip(path: str | Path, offset: int) -> None:
@@ -206,8 +209,11 @@ def killed_with_a_spare(path: Path) -> RealShard:
 
 
 def log_end(shard: RealShard) -> int:
-    """The offset behind the last byte of the last WAL file that is not zero."""
-    return len(Path(shard.wal_files()[-1]).read_bytes().rstrip(b"\0"))
+    """The offset behind the last byte that was written to the last WAL file."""
+    data = Path(shard.wal_files()[-1]).read_bytes()
+    # The checksum with which a batch ends may end with bytes that are zero.
+    batch_end = data.rfind(BATCH_END_OPENING)
+    return max(len(data.rstrip(b"\0")), batch_end + BATCH_END_BYTES if batch_end >= 0 else 0)
 
 
 DIRECTORIES: dict[str, Callable[[Path], RealShard]] = {

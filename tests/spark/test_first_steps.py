@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,6 +15,17 @@ from tests.harness.command_run import PROJECT
 from tests.spark.conftest import Store
 
 EXAMPLE = PROJECT / "spark" / "examples" / "first_steps.py"
+
+
+@contextmanager
+def rules_as_before(spark: SparkSession) -> Iterator[None]:
+    """The session is that of all tests, and others look at what it does without the rule of the example."""
+    experimental = cast(Any, spark)._jsparkSession.experimental()
+    rules = experimental.extraOptimizations()
+    try:
+        yield
+    finally:
+        getattr(experimental, "extraOptimizations_$eq")(rules)
 
 
 def test_a_newcomer_can_run_the_example(
@@ -24,7 +38,8 @@ def test_a_newcomer_can_run_the_example(
     monkeypatch.setenv("TOPICS_URL", f"http://127.0.0.1:{store.server.port}")
     monkeypatch.setenv("TOPICS_DATA_DIR", store.path)
     monkeypatch.setenv("FIRST_STEPS_DIR", str(tmp_path))
-    found = runpy.run_path(str(EXAMPLE))
+    with rules_as_before(spark):
+        found = runpy.run_path(str(EXAMPLE))
     spark.sparkContext.setLogLevel("OFF")
     told = capsys.readouterr().out
     assert "1200 records were there at first, 5 came since" in told

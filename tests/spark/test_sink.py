@@ -69,7 +69,7 @@ def test_nothing_stays_of_a_write(spark: SparkSession, store: Store) -> None:
 
 def test_a_task_that_outlives_its_write_leaves_nothing(store: Store) -> None:
     """Spark does not wait for the other tasks of a job that has failed."""
-    given = {"url": url_of(store.server), "stagingPrefix": "late-", "topic": "late"}
+    given = {"url": url_of(store.server), "stagingPrefix": "late-", "topic": "outlived"}
     rows = pa.record_batch({"value": ["1", "2"]})
     writer = BatchWriter(parse_write_options(given))
     assert writer._stage(writer._id, 0, iter([rows]), is_open=True).chunks
@@ -78,7 +78,7 @@ def test_a_task_that_outlives_its_write_leaves_nothing(store: Store) -> None:
     with pytest.raises(ServerRefusal) as refused:
         writer._stage(writer._id, 1, iter([rows]), is_open=True)
     assert refused.value.status == 404
-    assert listed(store, "late") == []
+    assert listed(store, "late-") == listed(store, "outlived") == []
 
 
 def listed(store: Store, prefix: str) -> list[str]:
