@@ -156,7 +156,7 @@ class WaitingDiff:
     def wait(self, wait_ms: int) -> None:
         self._timer = self._diff.loop.call_later(wait_ms / 1000, self._finish)
         self._call.hurry = self._finish
-        self._subscription.go_on()
+        self._subscription.go_on_behind(self._piece)
 
     def hold(self, subscription: Subscription) -> None:
         raise AssertionError("an answer is never clogged")
@@ -185,3 +185,5 @@ class WaitingDiff:
         self._timer.cancel()
         self._call.hurry = None
         self._subscription.close()
+        # The two hold each other, and there are as many of them as answers.
+        del self._subscription

@@ -108,9 +108,10 @@ class Subscription:
         self.epoch = found.epoch
         self.head_seq = found.head_seq
         self._sink.deliver(self, found)
-        self._wait_behind(found)
+        self.go_on_behind(found)
 
-    def _wait_behind(self, found: Piece) -> None:
+    def go_on_behind(self, found: Piece) -> None:
+        """The sink has this, which ends at the cursor: look on when it is time."""
         if self.is_over:
             return
         if found.to_seq >= found.head_seq:
