@@ -52,7 +52,7 @@ def test_watchers_are_told_of_everything_while_workers_are_killed(tmp_path: Path
     assert book.counts["records read"] > 2 * book.counts["records written"] > 1000
     assert book.counts["workers killed"] >= 3
     for kind in ("Poller", "SocketWatcher"):
-        assert book.counts[f"records read by a {kind}"] > book.counts["records written"]
+        assert book.counts[f"records read by a {kind}"] > book.counts["records written"] / 4
     told = {name for name, number in book.counts.items() if number}
     assert {"tombstone from_seq_too_old", "tombstone recreated", "topic-deleted", "error not_ready"} <= told
 

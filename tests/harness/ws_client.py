@@ -75,6 +75,13 @@ class WsClient(RawClient):
         super().__init__(port, buffer_bytes=buffer_bytes)
         self._held = b""
         self.pongs: list[bytes] = []
+        try:
+            self._begin(target, fields, before, behind)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, target: str, fields: tuple[str, ...], before: bytes, behind: bytes) -> None:
         self.send(before + upgrade_request(target, *fields) + behind)
         if before:
             assert self.read_answer().status in (200, 201)
