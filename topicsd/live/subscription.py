@@ -1,8 +1,9 @@
 """A subscription: one cursor that goes along a feed, as fast as its sink takes what it finds.
 
-Streams, long polls of another shard, forwards and workers' claims all follow a topic with this. At any time
-it is in one place: a reading is on its way, or it waits for news, or for its turn, or for the sink. So it
-is never called twice for one thing, and what a slow sink does not take costs a cursor and nothing else.
+Streams, WebSockets, readers that wait, forwards, and whoever follows for another shard: all go along a topic
+with this. At any time it is in one place: a reading is on its way, or it waits for news, or for its turn, or
+for the sink. So it is never called twice for one thing, and what a slow sink does not take costs a cursor and
+nothing else.
 
 S1  The cursor moves over what the sink was given, and nothing else; back, where the sink could not keep it.
 S2  A topic that cannot be read now, because its shard is away or a record is damaged, is said to the sink
