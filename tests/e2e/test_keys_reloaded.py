@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.event_client import EventClient, EventReader, H2Events
+from tests.harness.h2_client import H2Client
 from tests.harness.served import Served, served
 
 pytestmark = pytest.mark.slow
@@ -90,6 +92,35 @@ def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
         assert knows_not(server, OLD)
         assert OLD not in server.log.read_text()
         assert NEW not in server.log.read_text()
+        assert server.stop() == 0
+
+
+def test_a_stream_ends_with_its_key_whoever_has_its_connection(tmp_path: Path) -> None:
+    config = tmp_path / "topicsd.toml"
+    write(config, f'api_keys = "{OLD}"\n')
+    field = f"authorization: Bearer {OLD}"
+    with served(tmp_path, "--config", str(config)) as server, H2Client(server.port) as client:
+
+        def session(number: int) -> str:
+            body = b'{"topics":{"t%d":{}}}' % number
+            return str(client.ask("POST", "/v0/watch", body, field).json["stream_url"])
+
+        streams: list[EventReader] = []
+        for number in range(4):
+            answer = client.ask("POST", f"/v0/topics/t{number}", b'{"records":[{"data":1}]}', field)
+            assert answer.status == 201
+            # On the one connection are streams of both shards.
+            streams.append(H2Events(client, session(number), field))
+            streams.append(EventClient(server.port, session(number), field).begin())
+        for stream in streams:
+            assert [stream.next().name, stream.next().name] == ["record", "caught-up"]
+        write(config, f'api_keys = "{NEW}"\n')
+        hang_up(server, "the keys were read again")
+        for stream in streams:
+            last = stream.next()
+            assert (last.name, last.data["code"]) == ("error", "unauthorized")
+            if isinstance(stream, EventClient):
+                stream.close()
         assert server.stop() == 0
 
 
