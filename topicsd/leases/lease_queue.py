@@ -226,9 +226,7 @@ class LeaseQueue:
                 seq = self._next_fresh()
                 if not seq or not fits(seq):
                     break
-                if self.order is None:
-                    self.fresh_seq = seq + 1
-                else:
+                if self.order is not None:
                     heapq.heappop(self._fresh)
                 job = self._make(seq)
             job.deliveries += 1
@@ -396,6 +394,9 @@ class LeaseQueue:
             lane = self.order.lane_of(seq)
             if lane is not None and lane.ready != seq:
                 self._blocked_fresh -= 1
+        elif seq == self.fresh_seq:
+            # Of a million that come with a delay none is stepped over later.
+            self.fresh_seq = seq + 1
         return job
 
     def _set(self, seq: int, job: Job, state: int, deadline: int = 0) -> None:
