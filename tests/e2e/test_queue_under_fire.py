@@ -66,6 +66,7 @@ def test_each_job_is_done_once_or_a_dead_letter_once(tmp_path: Path) -> None:
     missed = book.produced - book.done - book.may_be_done - set(dead_numbers)
     assert not missed, f"{sorted(missed)} are lost"
     assert book.counted["done"] > ROUNDS * 20
+    assert book.counted["streamed"] > ROUNDS
     assert letters
 
 

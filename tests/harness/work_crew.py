@@ -1,4 +1,5 @@
 """Producers and workers of a queue, each a thread with a connection of its own; workers go silent at random.
+Some claim, others have a stream of jobs.
 
 Promises: what they were told is in the `WorkBook`, by the data of a job, and held against what others were
 told before. That a job is held is known from an answer that has come until its deadline, or until the moment
@@ -17,11 +18,13 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from tests.harness.event_client import EventClient
 from tests.harness.live_threads import LiveThreads
 from tests.harness.raw_client import RawClient
 from tests.harness.writer_crew import Client, ConnectionEnded
 
 LEASE_MS: Final = 700
+QUIET_SECONDS: Final = 0.5
 
 
 class WorkBook:
@@ -80,11 +83,11 @@ class WorkBook:
 
 
 class WorkCrew(LiveThreads):
-    def __init__(self, port: int, book: WorkBook, seed: object, workers: int = 12) -> None:
+    def __init__(self, port: int, book: WorkBook, seed: object, workers: int = 12, streams: int = 3) -> None:
         super().__init__()
         self._port = port
         self._book = book
-        works = [self._produce, self._produce, *[self._work] * workers]
+        works = [self._produce, self._produce, *[self._work] * workers, *[self._stream] * streams]
         self._threads = [
             threading.Thread(target=self._live, args=(work, Random(f"{seed} {number}"), f"w{number}"))
             for number, work in enumerate(works)
@@ -127,6 +130,47 @@ class WorkCrew(LiveThreads):
         ended = ask(client, book.queue, f"/{verb}", body)
         if ended is not None:
             book.ended(numbers, verb, ended["skipped"])
+
+    def _stream(self, client: Client, rng: Random, name: str) -> None:
+        """A stream is held for some jobs, and left with others in hand."""
+        book = self._book
+        held: dict[int, Any] = {}
+        with _Stream(
+            self._port, f"/v0/topics/{book.queue}/work?node={name}&max=3&lease_ms={LEASE_MS}"
+        ) as stream:
+            try:
+                stream.begin_or_end()
+                for _ in range(rng.randint(1, 10)):
+                    event = stream.next()
+                    if event.name != "job":
+                        break
+                    book.claimed([event.data], time.time() * 1000)
+                    held[event.data["$seq"]] = event.data
+                    book.counted["streamed"] += 1
+                    if rng.random() < 0.7:
+                        self._end_one(client, name, held)
+            except TimeoutError:
+                pass  # There was no job for a while.
+            finally:
+                # What is held goes back when the connection ends.
+                book.is_ending([job["data"] for job in held.values()], "nack")
+
+    def _end_one(self, client: Client, name: str, held: dict[int, Any]) -> None:
+        seq, job = held.popitem()
+        self._book.is_ending([job["data"]], "ack")
+        body = {"node": name, "seqs": [seq], "lease_ids": [job["lease_id"]]}
+        ended = ask(client, self._book.queue, "/ack", body)
+        if ended is not None:
+            self._book.ended({seq: job["data"]}, "ack", ended["skipped"])
+
+
+class _Stream(EventClient, Client):
+    def begin_or_end(self) -> None:
+        self.socket.settimeout(QUIET_SECONDS)
+        if not self.read_head().startswith("HTTP/1.1 200 "):
+            time.sleep(0.02)
+            raise ConnectionEnded("its shard is away")
+        self._read_until(b"\n\n")
 
 
 def ask(client: RawClient, topic: str, rest: str, body: object) -> Any:
