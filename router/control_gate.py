@@ -46,6 +46,8 @@ LINGER_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 1.0
 READ_BYTES: Final = 20 << 10
 _LOOK_AGAIN_SECONDS: Final = 0.005
+# One for all: what is read into it is copied in the same turn.
+_BUFFER: Final = memoryview(bytearray(READ_BYTES))
 
 Place = Callable[[socket.socket, bytes, int], None]
 
@@ -75,7 +77,6 @@ class ControlGate(asyncio.BufferedProtocol):
         self._place = place
         self._body_bytes_max = body_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._buffer = memoryview(bytearray(READ_BYTES))
         self._transport: asyncio.Transport
         self._handler: ControlHandler | None = None
         self._held = data
@@ -106,12 +107,12 @@ class ControlGate(asyncio.BufferedProtocol):
         self._next()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_over:
             return
-        data = bytes(self._buffer[:nbytes])
+        data = bytes(_BUFFER[:nbytes])
         if self._coming is not None:
             self._refuse_or_go_on(self._take_body(self._coming, data))
             return
