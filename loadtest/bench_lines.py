@@ -15,6 +15,7 @@ from loadtest.ceilings.read_ceiling import COUNT
 from loadtest.fanout_lines import delivering, delivery, sessions
 from loadtest.forward_lines import append_beside, chain, fan_out, one_forward
 from loadtest.queue_lines import jobs, memory_of_a_job, waiting
+from loadtest.restart_line import others_of_a_restart
 from loadtest.traffic import (
     NotMeasured,
     append_body,
@@ -189,6 +190,7 @@ LINES = {
     "forwarded": Line("a forwarded request over a direct", forwarded, Goal(2, of_value=True, at_most=True)),
     "pool": Line("a pool round 1,024 topics, 5 shards", pool, Goal(0.5)),
     "connections": Line("a new connection per request", new_connections, None),
+    "restart": Line("beside a worker that is restarted", others_of_a_restart, Goal(2, at_most=True)),
     "fanout-1": Line("an append to its delivery, 1 watcher", delivery(1), Goal(0.6)),
     "fanout-10": Line("an append to its delivery, 10 watchers", delivery(10), Goal(0.6)),
     "fanout-100": Line("an append to its delivery, 100 watchers", delivery(100), Goal(0.66)),

@@ -12,8 +12,10 @@ from loadtest import fanout_lines, results, server_bench, subjects
 from loadtest.bench_lines import LINES
 from loadtest.bench_result import Result
 
-# The stub seals nothing, has no jobs and copies nothing.
-NOT_OF_A_STUB = {"sealed", "jobs", "waiting", "job"} | {name for name in LINES if name.startswith("route")}
+# The stub seals nothing, has no jobs and no workers, and copies nothing.
+NOT_OF_A_STUB = {"sealed", "jobs", "waiting", "job", "restart"} | {
+    name for name in LINES if name.startswith("route")
+}
 STUB = (sys.executable, "-m", "tests.unit.loadtest.stub_server")
 
 

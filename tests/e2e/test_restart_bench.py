@@ -1,0 +1,25 @@
+"""The line of the benchmark about a worker that is restarted is measured on the server itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtest import restart_line, server_bench
+from loadtest.bench_lines import LINES
+from loadtest.subjects import SERVER_COMMAND
+
+
+@pytest.mark.slow
+def test_a_restart_is_measured_beside_rounds_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restart_line, "SECONDS_MIN", 0.5)
+    result = server_bench.measure("restart", LINES["restart"], 0.5, 2, str(tmp_path), SERVER_COMMAND)
+    assert result.verdict in ("holds", "missed"), result.note
+    assert result.value is not None
+    assert result.ceiling is not None
+    assert result.value > 0
+    assert result.ceiling > 0
+    assert not list(tmp_path.iterdir())
