@@ -132,7 +132,8 @@ def _separator(before: bytes, tag: bytes) -> bytes:
 
 
 class TagsReader:
-    """Lookups in one file; the directory is read and kept when the reader is made."""
+    """Lookups in one file. When the reader is made the directory is read and kept, and what the last tag is:
+    of many segments whose tags rise with their seqs, as the numbers of orders do, few are looked into."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
@@ -160,6 +161,10 @@ class TagsReader:
         ends = array("I", directory[12 * blocks : 16 * blocks])
         keys_at = 16 * blocks
         self._keys = [directory[keys_at + start : keys_at + end] for start, end in pairwise((0, *ends))]
+        self._last = b""
+        if blocks:
+            last = _Block(self._block(blocks - 1))
+            self._last = last.tag(last.count - 1)
 
     @property
     def size_bytes(self) -> int:
@@ -169,6 +174,11 @@ class TagsReader:
     def find(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
         """The seqs under `below` that carry the tag, or one that begins with it; rising."""
         found: list[int] = []
+        if not self._keys or tag > self._last:
+            return found
+        first = self._keys[0]
+        if tag < first and not (is_prefix and first.startswith(tag)):
+            return found
         # The last block whose key is not above the tag; what begins with it may go on into the next ones.
         at = max(0, bisect_right(self._keys, tag) - 1)
         while at < len(self._keys):

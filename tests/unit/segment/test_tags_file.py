@@ -99,8 +99,8 @@ def test_a_lookup_reads_one_block_and_a_prefix_those_that_have_it() -> None:
     data = encode_tags(pairs, FIRST)
     read = CountingRead(data)
     reader = TagsReader(read, len(data))
-    assert read.calls == 2
-    assert read.bytes_read < len(data) // 50
+    assert read.calls == 3
+    assert read.bytes_read < len(data) // 25
     read.calls = read.bytes_read = 0
     assert reader.find(b"order/005000", False, 1 << 60) == [FIRST + 5000]
     assert read.calls == 1
@@ -111,6 +111,22 @@ def test_a_lookup_reads_one_block_and_a_prefix_those_that_have_it() -> None:
     read.calls = 0
     assert len(reader.find(b"order/", True, 1 << 60)) == 10_000
     assert read.calls == len(data) // BLOCK_BYTES or read.calls > 50
+
+
+@pytest.mark.parametrize("is_prefix", [False, True])
+def test_a_tag_in_front_of_all_or_behind_them_is_looked_for_in_no_block(is_prefix: bool) -> None:
+    pairs: Pairs = {f"order/{at:06d}".encode(): [FIRST + at] for at in range(1000, 2000)}
+    data = encode_tags(pairs, FIRST)
+    read = CountingRead(data)
+    reader = TagsReader(read, len(data))
+    read.calls = 0
+    for tag in (b"", b"order/000999", b"order/002000", b"order/0019991", b"p"):
+        wanted = expected(pairs, tag, is_prefix, 1 << 60)
+        assert reader.find(tag, is_prefix, 1 << 60) == wanted
+        assert read.calls == 0 or wanted
+        read.calls = 0
+    for tag in (b"order/001000", b"order/001999"):
+        assert reader.find(tag, is_prefix, 1 << 60) == expected(pairs, tag, is_prefix, 1 << 60)
 
 
 def test_keys_in_the_directory_are_as_short_as_they_can_be() -> None:
