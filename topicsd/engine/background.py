@@ -52,9 +52,13 @@ class Background:
         self._thread = thread
         self._log = log
         self._running: set[_Running] = set()
+        self._is_stopped = False
 
     def start(self, job: Job[T], done: Callable[[T | Exception], None]) -> None:
-        """Run a job beside what else the loop does; `done` gets its outcome."""
+        """Run a job beside what else the loop does; `done` gets its outcome. None is begun after a `stop`: a
+        timer may come late, on files that are closed."""
+        if self._is_stopped:
+            return
         running = _Running(self, job, done)
         self._running.add(running)
         self._loop.call_soon(running.go_on, None)
@@ -81,6 +85,7 @@ class Background:
 
     def stop(self) -> None:
         """Jobs go no further; what the thread has begun it ends."""
+        self._is_stopped = True
         running, self._running = self._running, set()
         for one in running:
             # First: who goes on with what the thread gives would have it at work again, on files that close.

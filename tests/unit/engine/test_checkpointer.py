@@ -111,6 +111,19 @@ def test_what_is_still_to_go_goes_also_where_nothing_is_written(end: str | None)
     assert one.shard.checkpoints.count == count
 
 
+def test_a_timer_that_comes_behind_the_end_begins_nothing() -> None:
+    one = shard(checkpoint_interval_ms=1000)
+    one.append("t", *range(7))
+    one.pass_time(1500)
+    one.delete("t", before_seq=4)
+    one.pass_time(1500)
+    one.close()
+    calls = one.disk.calls
+    one.loop.advance(200_000)
+    one.settle()
+    assert one.disk.calls == calls
+
+
 def test_a_start_knows_what_is_still_to_go() -> None:
     one = shard()
     one.append("t", *range(7))
