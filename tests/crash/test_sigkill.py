@@ -128,6 +128,9 @@ class Rounds:
             self.deletions[name, before_seq] = self.ledger.deleting(name, seqs)
         elif word == "deleted":
             self.ledger.delete_acked(self.deletions[rest[0], rest[1]])
+        elif word == "not deleted":
+            assert rest[2] == SHUTTING_DOWN, rest
+            self.ledger.withdraw(self.deletions[rest[0], rest[1]])
 
     def check(self, *, clean: bool) -> None:
         """Open the shard here, and have the ledger judge it."""

@@ -124,12 +124,16 @@ class Writer:
         self._waiting += 1
         self.say("deleting", name, before_seq)
         self._shard.delete_records(
-            name, DeleteRequest(before_seq), lambda answer: self._deleted(name, before_seq)
+            name, DeleteRequest(before_seq), lambda answer: self._deleted(name, before_seq, answer)
         )
 
-    def _deleted(self, name: str, before_seq: int) -> None:
+    def _deleted(self, name: str, before_seq: int, answer: Any) -> None:
         self._waiting -= 1
-        self.say("deleted", name, before_seq)
+        if isinstance(answer, Refusal):
+            self._is_refused = True
+            self.say("not deleted", name, before_seq, answer.code)
+        else:
+            self.say("deleted", name, before_seq)
 
 
 def start(data_dir: str, task: Task) -> tuple[int, int]:
