@@ -270,9 +270,11 @@ class PendingAppend(TopicEntry):
             self.key.keep(self)
         if topic.waiters is not None:
             self.shard.watch.wake(topic)
-        tell(self.reply, answer)
-        for reply in self.also_waiting or ():
-            tell(reply, msgspec.structs.replace(answer, created=False, deduped=True))
+        if self.also_waiting is not None:
+            for reply in self.also_waiting:
+                tell(reply, msgspec.structs.replace(answer, created=False, deduped=True))
+        # The last thing: what fails in it is logged by who has it published.
+        self.reply(answer)
 
     def undo(self) -> None:
         self.end_wait()

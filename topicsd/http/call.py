@@ -31,6 +31,8 @@ KEEP_ALIVE = b"connection: keep-alive\r\n"
 GZIP = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
 # Below it the answer does not get shorter by as much as it costs.
 COMPRESSED_BYTES_MIN = 1024
+# Up to here a copy costs less than to write an answer in pieces.
+JOINED_BYTES_MAX = 32 << 10
 
 
 def accepts_gzip(fields: Fields) -> bool:
@@ -127,8 +129,9 @@ class HttpCall(Call, kw_only=True, eq=False):
 
     def send(self, body: bytes, status: int = 200) -> None:
         """A small answer, in one piece."""
+        # Written out: asking `is_special` would be a good part of it.
         if status != 200 or self.closes or self.is_head or self.is_old or self.on_answer is not None:
-            self.send_parts([body], len(body), status)
+            self._send_special([body], len(body), status, b"")
             return
         self.answer = [b"%b%d\r\n\r\n%b" % (_OK, len(body), body)]
         self.lane.answered()
@@ -136,20 +139,23 @@ class HttpCall(Call, kw_only=True, eq=False):
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
-        if length >= COMPRESSED_BYTES_MIN and self.fields.accept_encoding and accepts_gzip(self.fields):
+        if length < COMPRESSED_BYTES_MIN:
+            if not fields:
+                self.send(b"".join(parts), status)
+                return
+        elif self.fields.accept_encoding and accepts_gzip(self.fields):
             parts, fields = [compress(parts)], fields + GZIP
             length = len(parts[0])
-        if status == 200 and not (fields or self.is_special):
-            head = b"%b%d\r\n\r\n" % (_OK, length)
-            if length < COMPRESSED_BYTES_MIN:
-                self.answer = [b"".join([head, *parts])]
-            elif len(parts[0]) < COMPRESSED_BYTES_MIN:
-                # Each piece that is written costs more than a copy of a small one.
-                self.answer = [head + parts[0], *parts[1:]]
-            else:
-                self.answer = [head, *parts]
-            self.lane.answered()
+        if status != 200 or fields or self.is_special:
+            self._send_special(parts, length, status, fields)
             return
+        head = b"%b%d\r\n\r\n" % (_OK, length)
+        self.answer = [b"".join([head, *parts])] if length <= JOINED_BYTES_MAX else [head, *parts]
+        self.lane.answered()
+
+    def _send_special(
+        self, parts: Sequence[bytes | memoryview], length: int, status: int, fields: bytes
+    ) -> None:
         if self.closes:
             fields += CLOSE
         elif self.is_old:

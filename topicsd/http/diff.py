@@ -23,7 +23,7 @@ from topicsd.engine.seek import seek
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.http.bodies import DiffBody, decode_diff
-from topicsd.http.call import COMPRESSED_BYTES_MIN, Call
+from topicsd.http.call import Call
 from topicsd.http.render import render_piece, render_read
 from topicsd.http.request_counts import RequestCounts
 from topicsd.live.feeds import Feeds
@@ -45,6 +45,7 @@ class Diff:
         self._counts = counts
         self._shard = shard
         self._settings = settings
+        self._monotonic = shard.clock.monotonic
 
     def start(self, call: Call) -> None:
         body = decode_diff(call.body)
@@ -55,7 +56,7 @@ class Diff:
             place = Seek(body.from_ts, body.last)
             seek(self._shard, call.name, place, partial(self._placed, call, body))
             return
-        self._read(call, body, self._request(body))
+        self._read(call, body)
 
     def _placed(self, call: Call, body: DiffBody, cursor: int | Refusal) -> None:
         try:
@@ -63,11 +64,21 @@ class Diff:
                 call.refuse(cursor)
             else:
                 body.from_seq = cursor
-                self._read(call, body, self._request(body))
+                self._read(call, body)
         except Exception as error:
             call.fail("diff", error)
 
-    def _read(self, call: Call, body: DiffBody, request: ReadRequest) -> None:
+    def _read(self, call: Call, body: DiffBody) -> None:
+        node = body.node
+        request = ReadRequest(
+            body.from_seq,
+            min(body.limit or LIMIT_DEFAULT, self._settings.max_limit),
+            NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node),
+            body.epoch,
+            self._settings.max_response_bytes,
+            body.include_tags,
+            body.include_meta,
+        )
         answer = read(self._shard, call.name, request)
         if isinstance(answer, Unfetched):
             waiting = WaitingRead(
@@ -94,41 +105,21 @@ class Diff:
         if body.wait_ms and not answer.count and answer.tombstone is None:
             WaitingDiff(self, call, request, answer).wait(min(body.wait_ms, WAIT_MS_MAX))
         else:
-            elapsed_us = self._elapsed_us(call, answer, self._counts.reads)
-            _send(call, render_read(answer, elapsed_us))
+            parts = render_read(answer, self._elapsed_us(call, answer, self._counts.reads))
+            call.send_parts(parts, sum(map(len, parts)))
 
     def send_piece(self, call: Call, piece: Piece) -> None:
         """What a reader waited for."""
-        elapsed_us = self._elapsed_us(call, piece, self._counts.waited_reads)
-        _send(call, render_piece(piece, elapsed_us))
+        parts = render_piece(piece, self._elapsed_us(call, piece, self._counts.waited_reads))
+        call.send_parts(parts, sum(map(len, parts)))
 
     def _elapsed_us(self, call: Call, found: ReadAnswer | Piece, counted: Histogram) -> int:
-        elapsed_us = int((self._shard.clock.monotonic() - call.started) * 1e6)
+        elapsed_us = int((self._monotonic() - call.started) * 1e6)
         counted.counts[elapsed_us.bit_length()] += 1
         counted.total += elapsed_us
         if found.tombstone is not None:
             self._counts.tombstones += 1
         return elapsed_us
-
-    def _request(self, body: DiffBody) -> ReadRequest:
-        node, limit = body.node, body.limit or LIMIT_DEFAULT
-        return ReadRequest(
-            body.from_seq,
-            min(limit, self._settings.max_limit),
-            NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node),
-            body.epoch,
-            self._settings.max_response_bytes,
-            body.include_tags,
-            body.include_meta,
-        )
-
-
-def _send(call: Call, parts: list[bytes | memoryview]) -> None:
-    length = sum(map(len, parts))
-    if length < COMPRESSED_BYTES_MIN:
-        call.send(b"".join(parts))
-    else:
-        call.send_parts(parts, length)
 
 
 class WaitingDiff:
