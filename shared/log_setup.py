@@ -32,7 +32,11 @@ _FIELDS: Final = "topics_fields"
 _SECRETS: Final = (
     re.compile(r"(?i)(\bbearer(?:\s|%20|\+)+)[^\s'\"&]+"),
     re.compile(r"(?i)(\btoken=)[^\s'\"&]+"),
-    re.compile(r"(?i)(\b(?:topics_)?api[-_]keys['\"]?\s*[=:]\s*['\"]?)(?!entry \d+: )[^\s'\"]+"),
+    re.compile(
+        r"(?i)(\b(?:topics_)?api[-_]keys['\"]?\s*[=:]\s*['\"]?)"
+        # What is said about the setting itself.
+        r"(?!entry \d+: |the key of entry )[^\s'\"]+"
+    ),
 )
 _modules_set: list[str] = []
 _encode = msgspec.json.Encoder(enc_hook=repr).encode

@@ -105,7 +105,8 @@ def test_no_secret_gets_into_a_line(stream_type: type[io.StringIO]) -> None:
 
 def test_what_is_no_secret_stays() -> None:
     complaint = "topicsd.toml: api_keys: entry 2: there is no key"
-    for text in ("the bearer", "next_token=5", "a token is needed", "x=1&y=2", complaint):
+    advice = "TOPICS_API_KEYS: the key of entry 1 is shorter than 16 characters and might be guessed"
+    for text in ("the bearer", "next_token=5", "a token is needed", "x=1&y=2", complaint, advice):
         assert redact(text) == text
 
 
