@@ -329,9 +329,8 @@ def test_a_body_that_comes_too_slowly_is_408(monkeypatch: pytest.MonkeyPatch) ->
 
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as slow, await stage.connect() as steady:
-            for client in (slow, steady):
-                client.send(request("DELETE", "/v0/routers/r", "content-length: 9") + b"abc")
-            steady.send(b"def")
+            for client, begun in ((slow, b"abc"), (steady, b"abcdef")):
+                client.send(request("DELETE", "/v0/routers/r", "content-length: 9") + begun)
             assert (await slow.answer()).status == 408
             assert await slow.rest() == b""
             steady.send(b"ghi")
