@@ -39,7 +39,7 @@ def copy_forward(
 ) -> None:
     """Append the copies, all or none: with them it is done with the source up to `to_seq`."""
     topic = forward.dest
-    refusal = _refuse_leaving(forward)
+    refusal = _refuse_leaving(forward) or _refuse_behind(shard)
     if refusal is not None:
         reply(refusal)
         return
@@ -109,6 +109,13 @@ def _refuse_leaving(forward: Forward) -> Refusal | None:
     """Nothing stands behind the end of a rule, or of its topic."""
     if forward.is_gone or forward.is_leaving or forward.dest.leaving is not None:
         return Refusal(THROTTLED, f'router "{forward.rule.name}" is being deleted', retry_after_ms=1000)
+    return None
+
+
+def _refuse_behind(shard: ShardState) -> Refusal | None:
+    """Copies are many times what was appended: they must not be what makes who appends wait for the disk."""
+    if shard.log.is_for_others:
+        return Refusal(THROTTLED, "much waits for the disk already", retry_after_ms=1000)
     return None
 
 

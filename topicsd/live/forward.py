@@ -149,7 +149,7 @@ class WorkingForward:
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         if refusal.code == CORRUPT_SEGMENT and refusal.detail is not None:
             name, next_seq = self.forward.rule.name, int(str(refusal.detail["next_from_seq"]))
-            logger.error('router "%s" has to go on without what is damaged: %s', name, refusal.message)
+            logger.error('route "%s" has to go on without what is damaged: %s', name, refusal.message)
             self._is_busy = True
             self._to_seq = next_seq
             self._lost = (next_seq - self.forward.seq, _SOURCE_TRIM, next_seq)
@@ -252,9 +252,7 @@ class WorkingForward:
         if not self._is_ending:
             self._is_ending = self._is_busy = True
             rule = self.forward.rule
-            logger.warning(
-                'router "%s" ends: its source "%s" is gone, or another one', rule.name, rule.source
-            )
+            logger.info('route "%s" ends: its source "%s" is gone, or another one', rule.name, rule.source)
         if not self._is_over:
             delete_forward(self._shard, self.forward.rule.name, self._rule_ended)
 

@@ -153,6 +153,13 @@ class GroupCommit:
         return None
 
     @property
+    def is_for_others(self) -> bool:
+        """What can wait is to leave the disk to requests: it is still far from being behind, and what brings
+        it there makes all of them wait."""
+        unsynced_bytes = self.batch.next_position - self.synced_position
+        return self.behind or unsynced_bytes * 4 > self._bounds.unsynced_bytes_max
+
+    @property
     def lacks_room(self) -> bool:
         """The disk has no room for a next file."""
         return self._next_file.is_missing

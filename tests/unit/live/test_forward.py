@@ -352,6 +352,28 @@ def test_a_disk_without_room_holds_it_up(durability: str) -> None:
     assert made.data("e") == [1, 2, 3, 4]
 
 
+def test_copies_leave_the_disk_to_who_appends() -> None:
+    dests = [f"d{number}" for number in range(20)]
+    made = stage(1, "a", *dests, max_waiting_bytes=64 << 10)
+    one = made.shards[0]
+    for dest in dests:
+        made.put_forward(dest, "a", dest)
+    made.pass_time(200)
+    one.send_append("a", *[b'"%b"' % (b"x" * 1000)] * 10)
+    for _ in range(100):
+        # Nothing is synced meanwhile.
+        one.loop.run_until_idle()
+    log = one.shard.log
+    assert 16 << 10 < log.unsynced_bytes < 32 << 10
+    told = one.send_append("a", 1)
+    one.loop.run_until_idle()
+    assert told.came, "who appends does not wait for the disk"
+    assert not log.behind
+    made.pass_time(10_000)
+    assert {one.topic(dest).head for dest in dests} == {11}
+    assert {total(made, dest) for dest in dests} == {11}
+
+
 def test_a_loss_that_finds_no_room_is_told_later_once() -> None:
     made = stage()
     one = made.shards[0]
