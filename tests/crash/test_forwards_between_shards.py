@@ -1,18 +1,19 @@
-"""A chain of forwards over three shards, of which one ends in each of its disk calls while the others go on.
+"""A chain of forwards over three shards, of which one ends, or fails, in each of its disk calls.
 
-Whatever that shard had copied or told by then: once it is back every topic holds what the one before it
-holds, each record once and in order, and what was acked to somebody is in all of them.
+The others go on. Whatever that shard had copied or told by then: once it is back every topic holds what the
+one before it holds, each record once and in order, and what was acked to somebody is in all of them.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
 from shared.forward_rule import ForwardRule
-from tests.harness.faults import MachineGoneError
+from tests.harness.faults import Fault, MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, Told, record
@@ -41,8 +42,13 @@ class Life:
         }
         for topic in self.topics:
             self.stage.owner(topic).put(topic, durability=durability)
-        arm(self.stage.shards[number].disk)
+        fault = arm(self.stage.shards[number].disk)
         self._live()
+        if isinstance(fault, Fault):
+            self.ended = fault.fired > 0
+            if self.stage.shards[number].failures:
+                # As a worker does.
+                self.stage.end(number, OneShard.kill)
 
     def _live(self) -> None:
         source = self.stage.owner(self.topics[0])
@@ -90,7 +96,7 @@ class Life:
         assert acked <= set(written)
         for topic in self.topics[1:]:
             assert stage.data(topic) == written, f"{topic} of {self.topics}"
-            assert stage.owner(topic).read(topic).tombstone is None
+            assert self.how != "kill" or stage.owner(topic).read(topic).tombstone is None
 
 
 def _chain(stage: ForwardStage) -> list[str]:
@@ -123,3 +129,9 @@ def test_one_shard_is_killed_in_each_of_its_calls(durability: str, number: int) 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_the_power_of_one_shard_goes_in_each_of_its_calls(number: int) -> None:
     assert sweep("fsync", number, MemoryDisk.cut_power_after, "cut") > 20
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_one_shard_fails_in_each_of_its_calls(error: int, number: int) -> None:
+    assert sweep("fsync", number, lambda disk, calls: disk.fail(None, calls + 1, error=error), "fail") > 20
