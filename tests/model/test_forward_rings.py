@@ -1,0 +1,110 @@
+"""Rings of forwards over three shards, which end at any time: each record comes as far as it may, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from shared.forward_rule import ForwardRule
+from tests.harness.faults import MachineGoneError
+from tests.harness.forward_stage import ForwardStage
+from tests.harness.one_shard import OneShard
+from topicsd.engine.copy_stamp import HOPS_MAX
+from topicsd.engine.forwards import ForwardPut
+
+SHARDS = 3
+
+pytestmark = pytest.mark.usefixtures("quiet_log")
+
+
+class Ring:
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = Random(seed)
+        self.stage = ForwardStage(SHARDS, wal_file_bytes=1 << 16, segment_max_events=rng.choice((5, 1000)))
+        self.topics = [f"t{number}" for number in rng.sample(range(50), rng.randint(2, 6))]
+        for topic in self.topics:
+            self.stage.owner(topic).put(topic, durability="fsync")
+        for at, topic in enumerate(self.topics):
+            source = self.topics[at - 1]
+            rule = ForwardRule(topic, source, topic, may_cycle=True, is_exactly_once=rng.random() < 0.3)
+            told = self.stage.send_put_forward(rule)
+            self.stage.pass_time(100)
+            assert isinstance(told.answer, ForwardPut)
+        self.origins: dict[int, int] = {}
+        """Of each value that was written, by its place in the ring."""
+
+    def run(self, steps: int) -> None:
+        actions = (
+            [self._append] * 4 + [self._turns] * 4 + [self._pass_time, self._checkpoint, self._end, self._arm]
+        )
+        for _ in range(steps):
+            self._alive(self.rng.choice(actions))
+        for one in self.stage.shards:
+            one.disk.kill_process_after(1 << 60)
+        self.stage.mend()
+        for _ in range(10):
+            self.stage.pass_time(1500)
+
+    def _alive(self, go: Callable[[], object]) -> None:
+        try:
+            go()
+        except MachineGoneError:
+            for number, one in enumerate(self.stage.shards):
+                if one.disk.is_gone:
+                    self.stage.end(number, self.rng.choice((OneShard.kill, OneShard.cut_power)))
+
+    def _append(self) -> None:
+        at = self.rng.randrange(len(self.topics))
+        values = [len(self.origins) + one for one in range(self.rng.choice((1, 1, 7)))]
+        self.origins |= dict.fromkeys(values, at)
+        self.stage.owner(self.topics[at]).send_append(self.topics[at], *values)
+
+    def _turns(self) -> None:
+        for _ in range(self.rng.randint(1, 8)):
+            self.rng.choice(self.stage.shards).turn()
+
+    def _pass_time(self) -> None:
+        self.stage.pass_time(self.rng.choice((1, 60, 500)))
+
+    def _checkpoint(self) -> None:
+        self.rng.choice(self.stage.shards).shard.start_checkpoint()
+
+    def _end(self) -> None:
+        how = self.rng.choice((OneShard.restart, OneShard.kill, OneShard.reboot, OneShard.cut_power))
+        self.stage.end(self.rng.randrange(SHARDS), how)
+
+    def _arm(self) -> None:
+        disk = self.rng.choice(self.stage.shards).disk
+        (disk.kill_process_after if self.rng.random() < 0.5 else disk.cut_power_after)(
+            self.rng.randint(0, 12)
+        )
+
+    def check(self) -> None:
+        found = [Counter(self.stage.data(topic)) for topic in self.topics]
+        for value, origin in self.origins.items():
+            expected = Counter((origin + hops) % len(self.topics) for hops in range(HOPS_MAX + 1))
+            if not found[origin][value]:
+                expected.clear()  # The write came to nothing.
+            counts = {at: of_topic[value] for at, of_topic in enumerate(found) if of_topic[value]}
+            assert counts == expected, f"{value}, written to {self.topics[origin]} of {self.topics}"
+        assert sum(map(len, found)) > 0
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_record_goes_round_as_often_as_it_may(seed: int) -> None:
+    print("seed", seed)
+    ring = Ring(seed)
+    ring.run(60)
+    ring.check()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(10_000, 10_200))
+def test_a_record_goes_round_as_often_as_it_may_for_longer(seed: int) -> None:
+    print("seed", seed)
+    ring = Ring(seed)
+    ring.run(300)
+    ring.check()
