@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-import secrets
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,9 +19,10 @@ from aiohttp.web_protocol import RequestHandler
 
 from router.control import JSON_TYPE, METRICS_TYPE, Answer, Control, refused
 from shared.auth import Keys
-from shared.errors import INTERNAL, INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
+from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
 from shared.http_head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, RequestLine, parse_line
 from shared.routes import Match, resolve
+from shared.unforeseen import unforeseen
 
 if TYPE_CHECKING:
     from router.control_gate import ControlGate
@@ -56,7 +56,7 @@ class ControlHandler(RequestHandler):
         if status < 500:
             refusal = Refusal(INVALID_REQUEST, (message or "the request is malformed").splitlines()[0])
         else:
-            refusal = _unforeseen(exc)
+            refusal = unforeseen(logger, "the control application", exc)
         response = _response(refused(refusal), _CLOSE)
         response.force_close()
         return response
@@ -100,7 +100,7 @@ class ControlApp:
         try:
             answer = await self._answer(request)
         except Exception as error:  # whatever nobody foresaw
-            answer = refused(_unforeseen(error))
+            answer = refused(unforeseen(logger, "the control application", error))
         closes = answer[0] == 500 or gate.is_last
         connection = _CLOSE if closes else _KEEP_ALIVE if gate.is_old else ""
         response = _response(answer, connection, request.headers.get("accept-encoding", ""))
@@ -180,9 +180,3 @@ async def _without_signature(request: web.Request, response: web.StreamResponse)
     del request
     response.headers.popall("Server", None)
     response.headers.popall("Date", None)
-
-
-def _unforeseen(error: BaseException | None) -> Refusal:
-    error_id = secrets.token_hex(4)
-    logger.error("error %s in the control application", error_id, exc_info=error)
-    return Refusal(INTERNAL, f"an error that was not foreseen, {error_id} in the log")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from typing import Any, Final
 
 import msgspec
@@ -21,12 +20,13 @@ from router.forward_answers import ForwardAnswers
 from router.reserved_count import ReservedCount
 from router.watch_home import WatchHome
 from shared.board import Board
-from shared.errors import INTERNAL, Refusal
+from shared.errors import Refusal
 from shared.forward_rule import decode_forward_rule, decode_topic_gone
 from shared.forwarded import Forwarded, decode_forwarded, encode_answer
 from shared.http_answer import CLOSE
 from shared.link import FRONT, NEVER_SENT, Asked, LinkKind, LinkPool, LinkServer, serve_links
 from shared.stream_count import StreamCount
+from shared.unforeseen import unforeseen
 from shared.watch_request import decode_watch_request
 
 logger = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class FrontLink:
                 request.operation, request.name, request.query, request.accept, request.prefixes
             )
         except Exception as error:  # whatever nobody foresaw
-            answer = _unforeseen(error)
+            answer = refused(unforeseen(logger, "a forwarded request", error))
         reply(_rendered(answer))
 
     async def _put_forward(self, payload: bytes, reply: Asked) -> None:
@@ -175,7 +175,7 @@ class FrontLink:
         try:
             answer = await self._forwards.put(decode_forward_rule(payload))
         except Exception as error:  # whatever nobody foresaw
-            answer = _unforeseen(error)
+            answer = refused(unforeseen(logger, "a forwarded request", error))
         reply(_rendered(answer))
 
     async def _topic_deleted(self, payload: bytes, reply: Asked) -> None:
@@ -183,15 +183,9 @@ class FrontLink:
         try:
             names = await self._forwards.topic_gone(decode_topic_gone(payload))
         except Exception as error:  # whatever nobody foresaw
-            _unforeseen(error)
+            unforeseen(logger, "a forwarded request", error)
             names = []
         reply(_encode(names))
-
-
-def _unforeseen(error: Exception) -> Answer:
-    error_id = secrets.token_hex(4)
-    logger.error("error %s in a forwarded request", error_id, exc_info=error)
-    return refused(Refusal(INTERNAL, f"an error that was not foreseen, {error_id} in the log"))
 
 
 def _rendered(answer: Answer) -> bytes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ import msgspec
 from shared.errors import INTERNAL, Refusal
 from shared.http_answer import CLOSE, REASONS
 from shared.http_head import Fields
+from shared.unforeseen import unforeseen
 from topicsd.http.render import render_refusal
 from topicsd.live.stream import Stream
 
@@ -103,15 +103,14 @@ class Call(msgspec.Struct, eq=False):
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
+        if refusal.code == INTERNAL:
+            self.closes = True
         status, body, fields = render_refusal(refusal)
         self.send_parts([body], len(body), status, fields)
 
     def fail(self, what: str, error: BaseException | None) -> None:
         """An exception that nobody foresaw: the client is told where in the log it is, and nothing else."""
-        self.closes = True
-        error_id = secrets.token_hex(4)
-        logger.error("error %s in %s", error_id, what, exc_info=error)
-        self.refuse(Refusal(INTERNAL, f"an error that was not foreseen, {error_id} in the log"))
+        self.refuse(unforeseen(logger, what, error))
 
 
 class HttpCall(Call, kw_only=True, eq=False):

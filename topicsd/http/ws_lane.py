@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from wsproto.frame_protocol import CloseReason, Opcode
 
 from shared.http_pace import is_too_slow
+from shared.unforeseen import unforeseen
 from topicsd.http.connection_stream import hold_little
 from topicsd.http.patience import Connections, Lingering
 from topicsd.http.ws_reader import Control, Message, WsReader
@@ -185,9 +185,8 @@ class WsLane(asyncio.Protocol):
         try:
             self._session.receive(message)
         except Exception as error:
-            error_id = secrets.token_hex(4)
-            logger.error("error %s in a message of a WebSocket", error_id, exc_info=error)
-            self.close(ws_frames.INTERNAL_ERROR, f"an error that was not foreseen, {error_id} in the log")
+            refusal = unforeseen(logger, "a message of a WebSocket", error)
+            self.close(ws_frames.INTERNAL_ERROR, refusal.message)
 
     def _take_control(self, control: Control) -> None:
         if control.opcode is Opcode.CLOSE:

@@ -6,17 +6,20 @@ lives as long as somebody follows it.
 F1  Who waits is called once, when there may be something behind its cursor. It looks and finds nothing, or
     waits in the same turn in which it looked, so nothing comes in between.
 F2  Who is behind asks again in its turn among all that is due (`later`), not at once.
+F3  A reading that failed as nobody foresaw is told after a while: whoever follows asks again then.
 
 Must not know: who follows, how anything is delivered.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
 from shared.errors import Refusal
+from shared.unforeseen import unforeseen
 from topicsd.engine.fetch import read_through
 from topicsd.engine.requests import ReadAnswer
 from topicsd.engine.shard_state import ShardState
@@ -27,8 +30,12 @@ from topicsd.live.piece import Piece, Wanted, piece_of
 from topicsd.scheduler.priority import RECENT
 from topicsd.wal.sync_thread import Loop
 
+logger = logging.getLogger("topicsd.live")
+
 # How soon who wants only what is synced looks again while something is not; a background sync comes after 50.
 LOOK_FOR_SYNC_SECONDS: Final = 0.01
+
+FAILED_SECONDS: Final = 1.0
 
 Found = Callable[[Piece | Refusal], None]
 
@@ -98,7 +105,14 @@ class LocalFeed:
         else:
             self._reading[seq, epoch] = [found]
             request = self.wanted.request(seq, epoch)
-            read_through(self._shard, self.wanted.topic, request, partial(self._answered, seq, epoch))
+            try:
+                read_through(self._shard, self.wanted.topic, request, partial(self._answered, seq, epoch))
+            except Exception as error:
+                if (seq, epoch) not in self._reading:
+                    # It was read, and who asked failed.
+                    raise
+                refusal = unforeseen(logger, "what is followed", error)
+                self._loop.call_later(FAILED_SECONDS, self._answered, seq, epoch, refusal)
 
     def _answered(self, seq: int, epoch: int | None, answer: ReadAnswer | Refusal) -> None:
         what = answer if isinstance(answer, Refusal) else self._keep(seq, epoch, answer)

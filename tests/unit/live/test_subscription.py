@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shared.errors import CORRUPT_SEGMENT, NOT_READY
+from shared.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY
 from tests.harness.live_stage import Collector, LiveStage, wanted
 from tests.harness.one_shard import PATHS
-from topicsd.live.feed import LocalFeed
+from topicsd.live.feed import FAILED_SECONDS, LocalFeed
 from topicsd.live.piece import Piece, decode_piece, encode_piece
 from topicsd.live.remote_feed import KEPT_SECONDS, TRY_AGAIN_SECONDS, RemoteFeed
 
@@ -69,6 +69,31 @@ def test_deleting_the_topic_ends_the_subscription(topic: str) -> None:
     stage.settle()
     assert got.has_ended
     assert got.subscription.is_over
+
+
+def test_a_reading_that_fails_as_nobody_foresaw_is_told_once_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = LiveStage()
+    owner = stage.shard_of("t0")
+    owner.append("t0", 1)
+    got = Collector(stage.feeds.feed(wanted("t0")))
+    stage.settle()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a secret of ours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("topicsd.engine.fetch.read", broken)
+        owner.append("t0", 2)
+        stage.settle()
+        stage.pass_time(int(2500 * FAILED_SECONDS))
+    (refusal,) = got.refusals
+    assert refusal.code == INTERNAL
+    assert "secret" not in refusal.message
+    assert len([record for record in caplog.records if record.exc_info]) == 3
+    stage.pass_time(int(1000 * FAILED_SECONDS))
+    assert got.seqs == [1, 2]
 
 
 @BOTH
