@@ -162,6 +162,8 @@ class Upkeep:
     def _look_for_cold(self) -> Job[None]:
         """Where a disk is not mounted there is an empty directory. What moved to it would fill another disk,
         and be out of reach once this one is back; and what is on this one is not damaged."""
+        if self._cold is None:
+            return
         names: list[SegmentName] = []
         for topics in topics_by_turns(self._shard):
             names += [run.name for topic in topics for run in topic.runs if _is_cold(run)][:COLD_LOOKED_AT]
@@ -169,7 +171,7 @@ class Upkeep:
                 break
             yield None
         was_there, self._cold_is_there = self._cold_is_there, True
-        if self._cold is not None and names:
+        if names:
             self._cold_is_there = yield partial(_has_any, self._cold, names)
         if was_there and not self._cold_is_there:
             logger.error(
