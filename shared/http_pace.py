@@ -60,6 +60,6 @@ def _acked_bytes(transport: asyncio.Transport) -> int:
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         return int(_ACKED_BYTES.unpack_from(info, _ACKED_AT)[0])
-    except (OSError, struct.error):
-        # No TCP, or a kernel that does not say.
+    except (OSError, ValueError, struct.error):
+        # No TCP, a connection that is over, or a kernel that does not say.
         return -transport.get_write_buffer_size()

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 import socket
 import struct
@@ -37,6 +38,8 @@ from enum import IntEnum
 from typing import NamedTuple, cast
 
 import msgspec
+
+logger = logging.getLogger("shared.link")
 
 HEADER = struct.Struct("<IBQ")
 pack_header = HEADER.pack
@@ -306,15 +309,20 @@ class Link(asyncio.Protocol):
             self._transport.close()
 
     def _take(self, kind: int, number: int, payload: bytes) -> None:
-        if kind == _ANSWER:
-            question = self._questions.pop(number, None)
-            if question is not None:
-                question.done(payload)
-        elif kind in _ABOUT_A_CALL:
-            self._take_word(kind, number, payload)
-        else:
+        if kind != _ANSWER and kind not in _ABOUT_A_CALL:
             asked = self._asked[number] = Asked(self, number)
             self._serve(kind, payload, asked)
+            return
+        try:
+            if kind == _ANSWER:
+                question = self._questions.pop(number, None)
+                if question is not None:
+                    question.done(payload)
+            else:
+                self._take_word(kind, number, payload)
+        except Exception:
+            # A mistake of ours in what becomes of one call is no reason to lose all others of the link.
+            logger.exception("what was said of a call over a link could not be taken")
 
     def _take_word(self, kind: int, number: int, payload: bytes) -> None:
         """About a call that is under way."""

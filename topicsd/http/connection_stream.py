@@ -35,7 +35,16 @@ def hold_little(transport: asyncio.Transport) -> None:
 
 
 class ConnectionStream(asyncio.Protocol):
-    __slots__ = ("_connections", "_monotonic", "_outflow", "_transport", "is_clogged", "on_lost", "on_ready")
+    __slots__ = (
+        "_connections",
+        "_is_lost",
+        "_monotonic",
+        "_outflow",
+        "_transport",
+        "is_clogged",
+        "on_lost",
+        "on_ready",
+    )
 
     def __init__(
         self,
@@ -49,6 +58,7 @@ class ConnectionStream(asyncio.Protocol):
         self._monotonic = monotonic
         self._outflow: Outflow | None = None
         """Set when it is closed: whether the rest still leaves."""
+        self._is_lost = False
         self.is_clogged = False
         self.on_ready: Callable[[], None] = do_nothing
         self.on_lost: Callable[[], None] = do_nothing
@@ -61,10 +71,14 @@ class ConnectionStream(asyncio.Protocol):
     # -- who writes ----------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        self._transport.write(data)
+        # Who writes from afar hears later that the connection is lost; to its transport that is a mistake.
+        if not self._is_lost:
+            self._transport.write(data)
 
     def close(self) -> None:
         self.on_lost = self.on_ready = do_nothing
+        if self._is_lost:
+            return
         self._outflow = Outflow()
         self._outflow.begin(self._transport, self._monotonic())
         self._transport.close()
@@ -86,6 +100,7 @@ class ConnectionStream(asyncio.Protocol):
         self.on_ready()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._is_lost = True
         self._connections.closed(self)
         on_lost, self.on_lost, self.on_ready = self.on_lost, do_nothing, do_nothing
         on_lost()

@@ -103,6 +103,25 @@ def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
     _run(scene)
 
 
+def test_a_mistake_in_taking_one_answer_ends_neither_the_link_nor_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers: Answers = []
+
+    def fail(answer: bytes | None) -> None:
+        raise RuntimeError("the handler is closed")
+
+    async def scene() -> None:
+        link, _ = _link()
+        link.call(LinkKind.REQUEST, b"first", fail)
+        link.call(LinkKind.REQUEST, b"second", answers.append)
+        link.data_received(_frame(LinkKind.ANSWER, 1, b"one") + _frame(LinkKind.ANSWER, 2, b"two"))
+
+    _run(scene)
+    assert answers == [b"two"]
+    assert "the handler is closed" in caplog.text
+
+
 def test_who_asked_a_peer_that_dies_is_told_so_once() -> None:
     async def scene() -> None:
         lost: list[Link] = []
