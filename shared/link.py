@@ -21,6 +21,8 @@ L3  Pieces are sent against credit: who asked says how many bytes of them it got
 L4  What waits to be written is bounded. An end that asks takes no more questions while its peer does not
     read (`NEVER_SENT`); an end that answers reads no more of them. Each link is asked over from one end
     only, and that end always reads, so two processes never wait for each other.
+L5  The body of a question may go apart, as a `BODY` in front of it: so what is large is copied at neither
+    end.
 
 Must not know: what is asked.
 """
@@ -77,6 +79,8 @@ class LinkKind(IntEnum):
     """Of the front process: whether there may be one more stream."""
     LEAVE_STREAM = 12
     """Of the front process: to know that a stream is over."""
+    BODY = 13
+    """What belongs to the question of that number, which comes next."""
     PUT_FORWARD = 20
     """Of the front process: to make a rule of a forward, or to change it; of a worker: to keep it."""
     DELETE_FORWARD = 21
@@ -92,7 +96,8 @@ _ANSWER = int(LinkKind.ANSWER)
 _HURRY = int(LinkKind.HURRY)
 _PIECE = int(LinkKind.PIECE)
 _CREDIT = int(LinkKind.CREDIT)
-_ABOUT_A_CALL = frozenset({_HURRY, _PIECE, _CREDIT})
+_BODY = int(LinkKind.BODY)
+_ABOUT_A_CALL = frozenset({_HURRY, _PIECE, _CREDIT, _BODY})
 
 Done = Callable[[bytes | None], None]
 """Called once, with the answer; None when the peer is gone and may have done it, `NEVER_SENT` if not."""
@@ -112,6 +117,8 @@ class Asked(msgspec.Struct, eq=False):
     """Set while there is something to wait for: called when nobody has time for it."""
     credit: Callable[[int], None] | None = None
     """Called with how many bytes of its pieces have left."""
+    body: bytes = b""
+    """What came apart from the payload."""
 
     def __call__(self, answer: bytes) -> None:
         self.hurry = self.credit = None
@@ -132,6 +139,8 @@ class Question(msgspec.Struct, eq=False):
     """Where it was sent, with the number that it has there."""
     number: int = 0
     is_hurried: bool = False
+    body: bytes = b""
+    """Goes in a frame of its own in front of the question: what is large is copied at neither end."""
 
     def hurry(self) -> None:
         """Have it answered now, with what there is."""
@@ -176,6 +185,8 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._questions: dict[int, Question] = {}
         self._asked: dict[int, Asked] = {}
+        self._bodies: dict[int, bytes] = {}
+        """Of questions that come next."""
         self._number = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -205,6 +216,7 @@ class Link(asyncio.Protocol):
         self._transport = None
         questions, self._questions = self._questions, {}
         asked, self._asked = self._asked, {}
+        self._bodies.clear()
         for question in questions.values():
             question.done(None)
         for one in asked.values():
@@ -267,9 +279,9 @@ class Link(asyncio.Protocol):
 
     # -- asking --------------------------------------------------------------------------------------------
 
-    def call(self, kind: LinkKind, payload: bytes, done: Done) -> Question:
+    def call(self, kind: LinkKind, payload: bytes, done: Done, body: bytes = b"") -> Question:
         """Ask; `done` gets the answer, or what stands for one (`Done`)."""
-        question = Question(done)
+        question = Question(done, body=body)
         self.ask(kind, payload, question)
         return question
 
@@ -280,6 +292,9 @@ class Link(asyncio.Protocol):
         self._number = number = self._number + 1
         self._questions[number] = question
         question.link, question.number = self, number
+        if question.body:
+            self._send(_BODY, number, question.body)
+            question.body = b""
         self._send(kind, number, payload)
         if question.is_hurried:
             self.hurry(number)
@@ -311,6 +326,8 @@ class Link(asyncio.Protocol):
     def _take(self, kind: int, number: int, payload: bytes) -> None:
         if kind != _ANSWER and kind not in _ABOUT_A_CALL:
             asked = self._asked[number] = Asked(self, number)
+            if self._bodies:
+                asked.body = self._bodies.pop(number, b"")
             self._serve(kind, payload, asked)
             return
         try:
@@ -330,6 +347,9 @@ class Link(asyncio.Protocol):
             question = self._questions.get(number)
             if question is not None and question.piece is not None:
                 question.piece(payload)
+            return
+        if kind == _BODY:
+            self._bodies[number] = payload
             return
         asked = self._asked.get(number)
         if asked is None:
@@ -371,11 +391,11 @@ class LinkPool:
         self._tasks: set[asyncio.Task[None]] = set()
         """Held, because the loop does not."""
 
-    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> Question:
+    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes = b"") -> Question:
         link = self._links.get(name)
         if link is not None and link.is_open:
-            return link.call(kind, payload, done)
-        question = Question(done)
+            return link.call(kind, payload, done, body)
+        question = Question(done, body=body)
         waiting = self._opening.get(name)
         if waiting is not None:
             waiting.append((kind, payload, question))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -130,6 +131,28 @@ def test_a_burst_that_moves_with_its_connection_is_answered_whole(server: Served
             seqs += [client.read_answer().json["first_seq"] for _ in range(100)]
     assert seqs == list(range(seqs[0], seqs[0] + len(seqs)))
     _wait_until(lambda: _moved(server.port) == moved + 1)
+
+
+def test_a_large_body_for_another_shard_is_held_once_in_each_process(server: Served) -> None:
+    body = b'{"x":["%b"],"records":[{"data":1}]}' % (b"x" * (48 << 20))
+    pids = list(
+        map(int, Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split())
+    )
+    with RawClient(server.port) as client:
+        assert client.ask("GET", f"/v0/topics/{HOME}").status in (200, 404)
+        before = []
+        for pid in pids:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+            before.append(_peak_bytes(pid))
+        assert client.ask("POST", f"/v0/topics/{AWAY}", body).status in (200, 201)
+    for pid, resident in zip(pids, before, strict=True):
+        assert _peak_bytes(pid) - resident < 1.5 * len(body)
+
+
+def _peak_bytes(pid: int) -> int:
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) << 10
 
 
 # -- in doubt ----------------------------------------------------------------------------------------------

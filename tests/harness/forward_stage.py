@@ -35,8 +35,8 @@ class StageLinks(LinkPool):
     def __init__(self, links: dict[str, StageLink]) -> None:
         self.links = links
 
-    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> Question:
-        return self.links[name].call(name, kind, payload, done)
+    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes = b"") -> Question:
+        return self.links[name].call(name, kind, payload, done, body)
 
 
 class ForwardStage:

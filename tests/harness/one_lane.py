@@ -41,9 +41,12 @@ class SilentLinks(LinkPool):
     def __init__(self) -> None:
         self.asked: list[tuple[str, LinkKind, bytes, Done]] = []
         self.questions: list[Question] = []
+        self.bodies: list[bytes] = []
+        """Those that went apart; empty for a question without."""
 
-    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done) -> Question:
+    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes = b"") -> Question:
         self.asked.append((name, kind, payload, done))
+        self.bodies.append(body)
         question = Question(done)
         self.questions.append(question)
         return question

@@ -232,7 +232,8 @@ class Dispatch:
             asked.last_event_id,
         )
         started = self.handlers.monotonic()
-        call = LinkCall(asked.name, asked.query, fields, asked.body, started, reply=reply, dispatch=self)
+        body = reply.body or asked.body
+        call = LinkCall(asked.name, asked.query, fields, body, started, reply=reply, dispatch=self)
         call.is_head, call.item, call.prefixes = asked.is_head, asked.item, asked.prefixes
         self._link_calls.add(call)
         reply.hurry = call.hurry_now

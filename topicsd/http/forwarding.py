@@ -24,7 +24,7 @@ from shared.auth import Key
 from shared.errors import IN_DOUBT, NOT_READY, Refusal
 from shared.forwarded import Forwarded, decode_answer, encode_forwarded
 from shared.http_answer import CLOSE
-from shared.link import FRONT, NEVER_SENT, LinkKind, LinkPool
+from shared.link import FRONT, LARGE_PAYLOAD_BYTES, NEVER_SENT, LinkKind, LinkPool
 from topicsd.http.call import Call
 from topicsd.http.link_stream import PassedOn
 from topicsd.http.peers import Peers
@@ -97,7 +97,8 @@ class Forwarder:
             fields.content_type,
             fields.accept,
             fields.idempotency_key,
-            call.body,
+            # What the front process answers means nothing by its body.
+            b"" if owner is None or len(call.body) >= LARGE_PAYLOAD_BYTES else call.body,
             call.prefixes,
             0,
             "" if key is None else key.id,
@@ -124,7 +125,9 @@ class Foreign(msgspec.Struct, eq=False):
     def ask(self) -> None:
         asked, call = self.asked, self.call
         peer = FRONT if self.owner is None else str(self.owner)
-        question = self.forwarder.links.call(peer, LinkKind.REQUEST, encode_forwarded(asked), self._answered)
+        apart = call.body if self.owner is not None and not asked.body else b""
+        payload = encode_forwarded(asked)
+        question = self.forwarder.links.call(peer, LinkKind.REQUEST, payload, self._answered, apart)
         if asked.operation in WAITS:
             call.hurry = question.hurry
         if asked.operation in STREAMS:
@@ -156,7 +159,7 @@ class Foreign(msgspec.Struct, eq=False):
         if asked.idempotency_key:
             return True
         try:
-            keyed = _decode_key(asked.body)
+            keyed = _decode_key(self.call.body)
             return bool(keyed.idempotency_key) or bytes(keyed.producer) != b"null"
         except (msgspec.DecodeError, RecursionError):
             return False

@@ -11,7 +11,7 @@ from shared.connection_mailbox import Postman
 from shared.errors import INTERNAL
 from shared.forwarded import Forwarded, decode_answer, decode_forwarded, encode_answer, encode_forwarded
 from shared.http_answer import CLOSE
-from shared.link import HEADER, NEVER_SENT, Done, Link, LinkKind
+from shared.link import HEADER, LARGE_PAYLOAD_BYTES, NEVER_SENT, Done, Link, LinkKind
 from tests.harness.one_lane import AWAY, HOME, OneLane, append, diff, look, request
 from tests.harness.raw_client import request_bytes
 from tests.harness.recording_transport import RecordingTransport
@@ -137,6 +137,23 @@ def test_what_was_never_sent_is_503_at_once(lane: OneLane, sent: bytes) -> None:
     assert (_status(lane), _error(lane)["code"]) == (503, "not_ready")
 
 
+def test_a_large_body_goes_apart_each_time_and_is_read_for_its_key(lane: OneLane) -> None:
+    body = b'{"records":[{"data":"%b"}],"idempotency_key":"k"}' % (b"x" * LARGE_PAYLOAD_BYTES)
+    lane.receive(request("POST", f"/v0/topics/{AWAY}", body))
+    for _ in range(2):
+        assert (_asked(lane).body, lane.links.bodies[-1]) == (b"", body)
+        _answer(lane, None)
+        lane.one.pass_time(AGAIN_MS)
+    assert len(lane.links.asked) == 3
+
+
+def test_the_body_of_what_the_front_process_answers_stays_here(lane: OneLane) -> None:
+    for size in (10, LARGE_PAYLOAD_BYTES):
+        lane.receive(request("GET", "/v0/topics", b"x" * size))
+        assert (_asked(lane).body, lane.links.bodies[-1]) == (b"", b"")
+        _answer(lane, encode_answer(200, b"", [b"{}"]))
+
+
 # -- at the owner ------------------------------------------------------------------------------------------
 
 
@@ -183,6 +200,14 @@ def test_a_write_that_is_asked_again_is_done_once(peer: Peer) -> None:
     assert again is not None
     assert (first[2]["first_seq"], first[2]["deduped"]) == (2, False)
     assert (again[0], again[2]["first_seq"], again[2]["deduped"]) == (200, 2, True)
+
+
+def test_a_body_that_came_apart_is_that_of_the_request(peer: Peer) -> None:
+    peer.receive(LinkKind.BODY, b'{"records":[{"data":1}]}')
+    peer.ask("append", b"")
+    told = peer.answer()
+    assert told is not None
+    assert (told[0], told[2]["first_seq"]) == (200, 2)
 
 
 def test_the_prefixes_of_a_key_bind_what_is_in_a_body_at_the_owner_too(peer: Peer) -> None:

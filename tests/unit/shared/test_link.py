@@ -314,6 +314,29 @@ def test_two_processes_ask_each_other_over_the_links_that_they_opened() -> None:
     _run(scene)
 
 
+def test_a_body_goes_apart_and_is_there_with_its_question() -> None:
+    """Also of one that waits for the link to be opened, and no other question has it."""
+
+    def serve(kind: int, payload: bytes, reply: Asked) -> None:
+        del kind
+        reply(b"%b:%b" % (payload, reply.body))
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
+        large = secrets.token_bytes(LARGE_PAYLOAD_BYTES)
+        for _ in range(2):
+            told: list[asyncio.Future[bytes | None]] = []
+            for payload, body in ((b"a", b""), (b"b", large), (b"c", b""), (b"", large)):
+                told.append(asyncio.get_running_loop().create_future())
+                pool.call("0", LinkKind.REQUEST, payload, told[-1].set_result, body)
+            assert await asyncio.gather(*told) == [b"a:", b"b:" + large, b"c:", b":" + large]
+        pool.close()
+        server.close()
+
+    _run(scene)
+
+
 def test_a_peer_that_is_not_there_is_told_at_once_and_found_when_it_comes() -> None:
     async def scene() -> None:
         instance = secrets.token_hex(8)
