@@ -28,7 +28,7 @@ DESTINATIONS = 100
 # Copies that a second of the benchmark asks for, about as many as can be made in one.
 COPIES = 100_000
 # So many appends a second that a shard with all those destinations has more than half of its time left.
-RATE = 250
+RATE = 100
 # At that rate it takes a while until one in a hundred is more than a few.
 RATE_ROUND = 4
 PATIENCE_SECONDS = 120.0
