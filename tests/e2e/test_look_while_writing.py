@@ -15,8 +15,13 @@ import pytest
 
 from tests.harness.command_run import environment, run_command, run_here
 from tests.harness.data_dirs import being_used
-from topicsd.disk.fs import RealFs
+from tests.harness.one_shard import record
+from topicsd.commands import loaded_shard
+from topicsd.disk.fs import Fs, RealFs
+from topicsd.disk.layout import ShardPaths
+from topicsd.segment.reader import SegmentReader
 from topicsd.wal.reader import WINDOW_BYTES
+from topicsd.wal.writer import Identity
 
 ROUNDS = 200 if os.environ.get("TOPICS_TEST_DEEP") else 25
 
@@ -155,3 +160,27 @@ def test_what_was_half_written_a_moment_ago_is_no_damage(
         assert f" offset {ends[-3]} " in note
         if command == "inspect":
             assert ran.json["shards"][0]["heads_exact"]
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_checkpoint_between_two_looks_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """The first one: it takes the beginning of the log away, when it was seen that there is no snapshot."""
+    shard = being_used(tmp_path)
+    for _ in range(4):
+        shard.append("orders", record("x" * 30_000))
+    first, choose = shard.wal_files()[0], loaded_shard.choose_basis
+
+    def before_the_checkpoint(
+        fs: Fs, paths: ShardPaths, identity: Identity, segments: SegmentReader
+    ) -> loaded_shard.Basis:
+        basis = choose(fs, paths, identity, segments)
+        if basis.snapshot is None:
+            shard.checkpoint()
+        return basis
+
+    monkeypatch.setattr(loaded_shard, "choose_basis", before_the_checkpoint)
+    ran = run_here(command, tmp_path, "--json")
+    assert not os.path.exists(first)
+    assert (ran.code, ran.json["shards"][0]["problems"]) == (0, [])

@@ -37,7 +37,15 @@ def read(server: WholeServer, topic: str) -> list[object]:
 
 
 def listed(server: WholeServer, query: str = "") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ask(server, "GET", f"/v0/routers{query}").json["routers"]
+    """Asked again while a shard is missed: on a busy machine one may be silent for a second."""
+    answers: list[Answer] = []
+
+    def is_whole() -> bool:
+        answers.append(ask(server, "GET", f"/v0/routers{query}"))
+        return answers[-1].status != 503
+
+    server.wait_for(is_whole, "all shards tell their rules")
+    found: list[dict[str, Any]] = answers[-1].json["routers"]
     return found
 
 

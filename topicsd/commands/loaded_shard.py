@@ -137,7 +137,8 @@ class LoadedShard:
         """Why a start would not come to the log."""
         for left in reversed(range(TRIES)):
             self._open()
-            if not left or not (self.problem or self.log.problem) or not self.is_outdated:
+            is_in_doubt = self.problem or self.log.problem or self.log.lacks_a_file
+            if not left or not is_in_doubt or not self.is_outdated:
                 break
             self.close()
 

@@ -32,6 +32,7 @@ from topicsd.wal.log_walk import (
     UnreadableLog,
     Verdict,
     Walk,
+    check_start,
     open_wal_files,
     walk_log,
 )
@@ -126,6 +127,15 @@ class ShardLog:
         if file.header is None:
             return 0
         return survey(self.fs, file.fd, file.header.epoch, end).data_end - end
+
+    @property
+    def lacks_a_file(self) -> bool:
+        """No walk can begin: a file is missing, or a checkpoint took it since `known` was looked for."""
+        try:
+            check_start(self.files, self.current, self.known)
+        except UnreadableLog:
+            return True
+        return False
 
     def walk(self, identity: Identity, on_batch: OnBatch) -> None:
         """Hand out every batch of the log, and judge how it ends. Damage is no exception but a verdict."""

@@ -190,7 +190,7 @@ def walk_log(
 ) -> Walk:
     """Read the log from its start, or from where a snapshot was taken, hand out every batch that is part of
     it, and judge where it stops. `files` begin with the one in which that place is."""
-    _check_start(files, current, known)
+    check_start(files, current, known)
     walked: list[WalkedFile] = []
     start_place = known.start if known else None
     position, ordinal, chain = 0, FIRST_ORDINAL, 0
@@ -248,7 +248,8 @@ def _links(later: list[LogFileFound], ordinal: int, chain: int) -> bool:
     return header is not None and header.first_ordinal == ordinal and header.chain_seed == chain
 
 
-def _check_start(files: list[LogFileFound], current: Current | None, known: Known | None) -> None:
+def check_start(files: list[LogFileFound], current: Current | None, known: Known | None) -> None:
+    """UnreadableLog when a file is missing without which a walk cannot begin."""
     if known is not None:
         if not files or files[0].first_ordinal != known.start.file:
             raise UnreadableLog(f"the snapshot goes on in {wal_name(known.start.file)}, which is missing")
