@@ -123,11 +123,14 @@ class Handlers:
                 return
             with_seqs = asked
         request = decode_append(call.body, self.settings)
-        if not isinstance(request, Refusal) and request.config is not None:
-            request = refuse_dead_letter(call.prefixes, request.config) or request
         if isinstance(request, Refusal):
             call.refuse(request)
             return
+        if request.config is not None:
+            refusal = refuse_dead_letter(call.prefixes, request.config)
+            if refusal is not None:
+                call.refuse(refusal)
+                return
         if request.idempotency_key is None and call.fields.idempotency_key:
             request.idempotency_key = call.fields.idempotency_key
 

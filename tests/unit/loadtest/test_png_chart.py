@@ -1,8 +1,11 @@
 from __future__ import annotations
 
-from loadtest.png_chart import TITLE_WIDTH, WIDTH, Bar, draw
+from loadtest.bench_lines import LINES
+from loadtest.png_chart import MARGIN, TITLE_WIDTH, WIDTH, Bar, draw
 from shared.png_canvas import GREEN, RED
 from tests.harness.png_reader import read_png
+
+LETTER_WIDTH = 12
 
 
 def test_a_chart_is_a_png_with_bars_of_the_right_length() -> None:
@@ -17,3 +20,7 @@ def test_a_chart_is_a_png_with_bars_of_the_right_length() -> None:
 def test_a_bar_that_is_too_long_stays_in_its_space() -> None:
     _, _, lines = read_png(draw("", [Bar("", "", 50.0, 1.0, GREEN)]))
     assert max(line.count(GREEN) for line in lines) < WIDTH - TITLE_WIDTH
+
+
+def test_each_line_of_the_benchmark_has_room_for_its_title() -> None:
+    assert max(len(line.title) for line in LINES.values()) * LETTER_WIDTH <= TITLE_WIDTH - 2 * MARGIN
