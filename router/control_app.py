@@ -9,7 +9,6 @@ Must not know: what an answer says, which connection moves where.
 from __future__ import annotations
 
 import asyncio
-import gzip
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +19,7 @@ from aiohttp.web_protocol import RequestHandler
 from router.control import JSON_TYPE, METRICS_TYPE, Answer, Control, refused
 from shared.auth import Keys
 from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
+from shared.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http_head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, RequestLine, parse_line
 from shared.routes import Match, resolve
 from shared.unforeseen import unforeseen
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Below it an answer does not get shorter by as much as it costs.
-COMPRESSED_BYTES_MIN: Final = 1024
 # The gate ends idle connections; aiohttp only has to leave them alone.
 _KEEPALIVE_SECONDS: Final = 3600.0
 _CLOSE: Final = "close"
@@ -146,18 +144,6 @@ class ControlApp:
         return () if key is None else key.prefixes
 
 
-def accepts_gzip(accept_encoding: str) -> bool:
-    """
-    >>> accepts_gzip("br, gzip;q=0.5"), accepts_gzip("gzip;q=0"), accepts_gzip("")
-    (True, False, False)
-    """
-    for coding in accept_encoding.split(","):
-        name, _, weight = coding.partition(";")
-        if name.strip().lower() == "gzip":
-            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
-
-
 def _response(answer: Answer, connection: str, accept_encoding: str = "") -> web.Response:
     """`connection` is what is said about it: nothing, when it goes on as it does by itself."""
     status, content, lines = answer
@@ -168,7 +154,7 @@ def _response(answer: Answer, connection: str, accept_encoding: str = "") -> web
             headers[name] = value
     body = content.encode() if isinstance(content, str) else _encode(content)
     if len(body) >= COMPRESSED_BYTES_MIN and accepts_gzip(accept_encoding):
-        body = gzip.compress(body, compresslevel=1, mtime=0)
+        body = compress([body])
         headers.update({"content-encoding": "gzip", "vary": "accept-encoding"})
     headers["content-length"] = str(len(body))
     if connection:

@@ -9,7 +9,6 @@ Must not know: how a request is read, or what a handler does.
 from __future__ import annotations
 
 import asyncio
-import gzip
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from shared.errors import INTERNAL, Refusal
+from shared.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http_answer import CLOSE, REASONS
 from shared.http_head import Fields
 from shared.unforeseen import unforeseen
@@ -29,25 +29,8 @@ _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
 JSON_FIELD = b"content-type: application/json\r\n"
 KEEP_ALIVE = b"connection: keep-alive\r\n"
 GZIP = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
-# Below it the answer does not get shorter by as much as it costs.
-COMPRESSED_BYTES_MIN = 1024
 # Up to here a copy costs less than to write an answer in pieces.
 JOINED_BYTES_MAX = 32 << 10
-
-
-def accepts_gzip(fields: Fields) -> bool:
-    """Asked for, and not with a weight of zero."""
-    if "gzip" not in fields.accept_encoding:
-        return False
-    for coding in fields.accept_encoding.split(","):
-        name, _, weight = coding.partition(";")
-        if name.strip() == "gzip":
-            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
-
-
-def compress(parts: Sequence[bytes | memoryview]) -> bytes:
-    return gzip.compress(b"".join(parts), compresslevel=1, mtime=0)
 
 
 class Lane(Protocol):
@@ -142,7 +125,7 @@ class HttpCall(Call, kw_only=True, eq=False):
             if not fields:
                 self.send(b"".join(parts), status)
                 return
-        elif self.fields.accept_encoding and accepts_gzip(self.fields):
+        elif self.fields.accept_encoding and accepts_gzip(self.fields.accept_encoding):
             parts, fields = [compress(parts)], fields + GZIP
             length = len(parts[0])
         if status != 200 or fields or self.is_special:
