@@ -2,18 +2,21 @@
 read is asked again with that in hand.
 
 What is fetched at once is bounded, in records because they are rendered on the loop, and in bytes. Whose
-pages are in the cache waits for nothing.
+pages are in the cache waits for nothing. A failure that nobody foresaw is an answer like any other: who waits
+for the disk would not hear of it otherwise.
 
 Must not know: HTTP, what a page is.
 """
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_right
 from itertools import accumulate
 
 from shared.errors import Refusal
+from shared.unforeseen import unforeseen
 from topicsd.engine.fill_page import Fetched, Unfetched, keep_fetched
 from topicsd.engine.page import VARIANTS, Frames
 from topicsd.engine.read import read
@@ -24,6 +27,8 @@ from topicsd.engine.topic_entry import tell
 from topicsd.segment.entry import COLD, SegmentDamage
 from topicsd.segment.reader import SegmentReader
 
+logger = logging.getLogger("topicsd.engine")
+
 FETCH_BYTES_MIN = 64 << 10
 FETCH_BYTES_MAX = 1 << 20
 # Rendering so many, 16 pages, takes well under a millisecond of the loop.
@@ -32,7 +37,10 @@ FETCH_RECORDS_MAX = 1024
 
 def read_through(shard: ShardState, name: str, request: ReadRequest, reply: Reply) -> None:
     """Read, and answer at once or when the disk has; `reply` gets `ReadAnswer` or a `Refusal`."""
-    answer = read(shard, name, request)
+    try:
+        answer = read(shard, name, request)
+    except Exception as error:
+        answer = unforeseen(logger, "a read", error)
     if isinstance(answer, Unfetched):
         WaitingRead(shard, name, request, reply).wait_for(answer)
     else:
@@ -71,14 +79,20 @@ class WaitingRead:
         thread.submit(lambda: fetch(reader, run, missing.first_seq, missing.bytes_wanted), self._go_on)
 
     def _go_on(self, fetched: Fetched | OSError) -> None:
-        assert isinstance(fetched, Fetched), fetched
-        self._fetched.append(fetched)
-        _keep(self._shard, self._name, self._request, fetched)
-        answer = read(self._shard, self._name, self._request, self._fetched)
+        try:
+            answer = self._look_again(fetched)
+        except Exception as error:
+            answer = unforeseen(logger, "a read", error)
         if isinstance(answer, Unfetched):
             self.wait_for(answer)
         else:
             tell(self._reply, answer)
+
+    def _look_again(self, fetched: Fetched | OSError) -> ReadAnswer | Refusal | Unfetched:
+        assert isinstance(fetched, Fetched), fetched
+        self._fetched.append(fetched)
+        _keep(self._shard, self._name, self._request, fetched)
+        return read(self._shard, self._name, self._request, self._fetched)
 
 
 def fetch(reader: SegmentReader, run: SealedRun, first: int, bytes_wanted: int) -> Fetched:

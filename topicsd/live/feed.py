@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from shared.errors import Refusal
+from shared.errors import INTERNAL, Refusal
 from shared.unforeseen import unforeseen
 from topicsd.engine.fetch import read_through
 from topicsd.engine.requests import ReadAnswer
@@ -105,25 +105,27 @@ class LocalFeed:
         else:
             self._reading[seq, epoch] = [found]
             request = self.wanted.request(seq, epoch)
-            try:
-                read_through(self._shard, self.wanted.topic, request, partial(self._answered, seq, epoch))
-            except Exception as error:
-                if (seq, epoch) not in self._reading:
-                    # It was read, and who asked failed.
-                    raise
-                refusal = unforeseen(logger, "what is followed", error)
-                self._loop.call_later(FAILED_SECONDS, self._answered, seq, epoch, refusal)
+            read_through(self._shard, self.wanted.topic, request, partial(self._answered, seq, epoch))
 
     def _answered(self, seq: int, epoch: int | None, answer: ReadAnswer | Refusal) -> None:
         what = answer if isinstance(answer, Refusal) else self._keep(seq, epoch, answer)
+        if isinstance(what, Refusal) and what.code == INTERNAL:
+            self._loop.call_later(FAILED_SECONDS, self._tell, seq, epoch, what)
+        else:
+            self._tell(seq, epoch, what)
+
+    def _tell(self, seq: int, epoch: int | None, what: Piece | Refusal) -> None:
         first, *others = self._reading.pop((seq, epoch))
         for found in others:
             tell(found, what)
         # Who asked hears of its own failure.
         first(what)
 
-    def _keep(self, seq: int, epoch: int | None, answer: ReadAnswer) -> Piece:
-        piece = piece_of(answer, self.wanted, seq)
+    def _keep(self, seq: int, epoch: int | None, answer: ReadAnswer) -> Piece | Refusal:
+        try:
+            piece = piece_of(answer, self.wanted, seq)
+        except Exception as error:
+            return unforeseen(logger, "what is followed", error)
         if not self._of_this_turn:
             self._loop.call_soon(self._of_this_turn.clear)
         self._of_this_turn[seq, epoch] = piece

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shared.errors import Refusal
+import pytest
+
+from shared.errors import INTERNAL, Refusal
 from tests.harness.one_shard import OneShard, Told
 from topicsd.engine.fetch import read_through
 from topicsd.engine.requests import ReadAnswer, ReadRequest
@@ -76,3 +78,21 @@ def test_a_segment_that_cannot_be_read_is_told_and_the_next_one_is_read() -> Non
     told = send_read(one, 4)
     one.settle()
     assert seqs(told.answer) == list(range(5, 13))
+
+
+def test_a_failure_that_nobody_foresaw_is_told_to_who_waits_for_the_disk(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = sealed()
+    told = send_read(one)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a secret of ours")
+
+    monkeypatch.setattr("topicsd.engine.fetch.read", broken)
+    one.settle()
+    assert told.code == INTERNAL
+    assert send_read(one).code == INTERNAL
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == 2 * [
+        "a secret of ours"
+    ]
