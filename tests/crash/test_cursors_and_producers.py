@@ -6,8 +6,6 @@ after everything was sent again, and a cursor is where it was last acked to be o
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from tests.harness.crash_sweep import without_newest_snapshot
@@ -15,7 +13,7 @@ from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, Told
-from tests.harness.script_sweep import sweep_script
+from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
 from topicsd.engine.cursors import delete_cursor, put_cursor
 from topicsd.engine.requests import Producer
 
@@ -107,25 +105,11 @@ def _data(one: OneShard) -> list[int]:
 
 @pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
 def test_the_power_goes_in_each_of_its_calls(durability: str) -> None:
-    def judge(script: Script, disk: MemoryDisk) -> None:
-        for seed in range(3):
-            script.judge(disk.after_power_cut(Random(seed)), is_kept=durability == "fsync")
-
-    assert (
-        sweep_script(
-            lambda disk: Script(disk, durability), lambda disk, calls: disk.cut_power_after(calls), judge
-        )
-        > 50
-    )
+    calls = sweep_power_cuts(lambda disk: Script(disk, durability), 3, is_kept=durability == "fsync")
+    assert calls > 50
 
 
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("durability", ["fsync", "disk"])
 def test_the_process_is_killed_in_each_of_its_calls(durability: str, torn: bool) -> None:
-    def judge(script: Script, disk: MemoryDisk) -> None:
-        script.judge(disk.after_process_kill(), is_kept=True)
-
-    def arm(disk: MemoryDisk, calls: int) -> None:
-        disk.kill_process_after(calls, torn=torn)
-
-    assert sweep_script(lambda disk: Script(disk, durability), arm, judge) > 50
+    assert sweep_kills(lambda disk: Script(disk, durability), torn=torn) > 50

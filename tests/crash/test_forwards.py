@@ -8,7 +8,6 @@ in its order, or the word that it lost what the source trimmed.
 from __future__ import annotations
 
 from itertools import pairwise
-from random import Random
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from tests.harness.forward_stage import ForwardStage
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import Told
-from tests.harness.script_sweep import sweep_script
+from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
 from topicsd.engine.forwards import delete_forward
 
 WRITES = 9
@@ -129,25 +128,11 @@ def _known(stage: ForwardStage) -> Any:
 
 @pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
 def test_the_power_goes_in_each_of_its_calls(durability: str) -> None:
-    def judge(script: Script, disk: MemoryDisk) -> None:
-        for seed in range(2):
-            script.judge(disk.after_power_cut(Random(seed)), is_kept=True)
-
-    assert (
-        sweep_script(
-            lambda disk: Script(disk, durability), lambda disk, calls: disk.cut_power_after(calls), judge
-        )
-        > 50
-    )
+    calls = sweep_power_cuts(lambda disk: Script(disk, durability), 2, is_kept=True)
+    assert calls > 50
 
 
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("durability", ["fsync", "disk"])
 def test_the_process_is_killed_in_each_of_its_calls(durability: str, torn: bool) -> None:
-    def judge(script: Script, disk: MemoryDisk) -> None:
-        script.judge(disk.after_process_kill(), is_kept=True)
-
-    def arm(disk: MemoryDisk, calls: int) -> None:
-        disk.kill_process_after(calls, torn=torn)
-
-    assert sweep_script(lambda disk: Script(disk, durability), arm, judge) > 50
+    assert sweep_kills(lambda disk: Script(disk, durability), torn=torn) > 50

@@ -6,6 +6,7 @@ What it must not know: what the script does, what ends it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Protocol, TypeVar
 
 from tests.harness.memory_disk import MemoryDisk
@@ -20,7 +21,14 @@ class Script(Protocol):
         ...
 
 
+class JudgedScript(Script, Protocol):
+    def judge(self, disk: MemoryDisk, *, is_kept: bool) -> None:
+        """`is_kept`: nothing that was acked may be missing."""
+        ...
+
+
 Played = TypeVar("Played", bound=Script)
+Judged = TypeVar("Judged", bound=JudgedScript)
 
 
 def sweep_script(
@@ -39,3 +47,22 @@ def sweep_script(
         if script.is_over:
             return calls
     raise AssertionError("the script has no end")
+
+
+def sweep_power_cuts(play: Callable[[MemoryDisk], Judged], seeds: int, *, is_kept: bool) -> int:
+    """The power goes in each of its calls; what was not synced has so many outcomes each time."""
+
+    def judge(script: Judged, disk: MemoryDisk) -> None:
+        for seed in range(seeds):
+            script.judge(disk.after_power_cut(Random(seed)), is_kept=is_kept)
+
+    return sweep_script(play, lambda disk, calls: disk.cut_power_after(calls), judge)
+
+
+def sweep_kills(play: Callable[[MemoryDisk], Judged], *, torn: bool) -> int:
+    """The process is killed in each of its calls, which may have been half done."""
+
+    def judge(script: Judged, disk: MemoryDisk) -> None:
+        script.judge(disk.after_process_kill(), is_kept=True)
+
+    return sweep_script(play, lambda disk, calls: disk.kill_process_after(calls, torn=torn), judge)
