@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -91,12 +89,7 @@ def test_what_is_copied_while_workers_are_killed_is_there_once(tmp_path: Path) -
         writers = [Writer(port, number, seed, source, ending) for number in range(WRITERS)]
         for one in writers:
             one.start()
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
-            time.sleep(rng.uniform(0.1, 0.8))
-            shard = rng.randrange(SHARDS)
-            server.a_worker(shard).signal(signal.SIGKILL)
-            server.wait_for_shard(shard)
+        server.kill_workers(rng, SECONDS, (0.1, 0.8))
         ending.set()
         for one in writers:
             one.join()

@@ -7,9 +7,7 @@ that they are in each other's way.
 from __future__ import annotations
 
 import json
-import signal
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -107,12 +105,7 @@ def test_what_was_answered_is_so_and_nothing_excludes_another(tmp_path: Path) ->
         clients = [RouteClient(server.port, number, seed, ending) for number in range(CLIENTS)]
         for one in clients:
             one.start()
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
-            time.sleep(rng.uniform(0.3, 1.0))
-            shard = rng.randrange(SHARDS)
-            server.a_worker(shard).signal(signal.SIGKILL)
-            server.wait_for_shard(shard)
+        server.kill_workers(rng, SECONDS, (0.3, 1.0))
         ending.set()
         for one in clients:
             one.join()

@@ -186,6 +186,16 @@ class WholeServer:
         """Until new connections to it are served; how long it took."""
         return self.wait_for(lambda: self._is_served(shard), f"shard {shard} serves")
 
+    def kill_workers(self, rng: Random, seconds: float, pauses: tuple[float, float]) -> None:
+        """One after the other: each when the one before serves again, and after a pause."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(rng.uniform(*pauses))
+            shard = rng.randrange(self.shards)
+            with contextlib.closing(self.a_worker(shard)) as worker:
+                worker.signal(signal.SIGKILL)
+            self.wait_for_shard(shard)
+
     def _is_served(self, shard: int) -> bool:
         try:
             with RawClient(self.port) as client:
