@@ -31,6 +31,8 @@ from spark.stretch import LogPieces, Stretch, StretchPartition, stretches_of
 from topicsd.commands.data_dir import DataDir
 from topicsd.disk.layout import wal_name
 from topicsd.engine.durable_seq import durable_seq_at
+from topicsd.engine.frame_copy import frame_copies
+from topicsd.engine.page import Frames
 from topicsd.segment.data_file import check_frame
 from topicsd.segment.dead_file import unpack_marks
 from topicsd.segment.entry import DATA, SegmentDamage, SegmentEntry, SegmentName
@@ -201,6 +203,9 @@ class _Task:
                 start = int(offsets[at])
                 data = fs.pread(fd, int(offsets[upto - 1] + lengths[upto - 1]) - start, start)
                 keep = _kept(alive, at, upto)
+                if log.are_copies:
+                    columns = (offsets[at:upto] - start, lengths[at:upto], stamps[at:upto])
+                    data = _as_copies(stretch, stretch.first_seq + at, data, *columns)
                 places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
                 yield from self._checked(stretch, file, data, start, *places)
         finally:
@@ -266,6 +271,15 @@ def _kept(alive: npt.NDArray[np.bool_], at: int, upto: int) -> slice | Numbers:
     """Which of a range are to be read; a slice, which copies nothing, when it is all of them."""
     piece = alive[at:upto]
     return slice(at, upto) if piece.all() else at + np.flatnonzero(piece)
+
+
+def _as_copies(
+    stretch: Stretch, first_seq: int, data: bytes, starts: Numbers, lengths: Numbers, stamps: Numbers
+) -> bytes:
+    """Frames of originals as those of the records that are copies of them, in the same places."""
+    originals = Frames(first_seq, data, starts.tolist(), lengths.tolist())
+    marks = b"\1" * len(starts)
+    return frame_copies(originals, stamps.tolist(), marks, stretch.topic_id, is_durable=False).data
 
 
 def _pieces(offsets: Numbers, lengths: Numbers) -> Iterator[tuple[int, int]]:

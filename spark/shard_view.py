@@ -95,12 +95,14 @@ class TopicView(NamedTuple):
     def end_within(self, start: int, end: int, bytes_max: int) -> int:
         return end_within(self.topic, start, end, bytes_max)
 
-    def wal_place(self, position: int) -> tuple[int, int]:
-        """The log file, by its first ordinal, and the offset in it, of a position of the log."""
+    def wal_file(self, position: int) -> tuple[int, int, int]:
+        """The log file that a position is in, by its first ordinal, and from where to where its positions
+        go."""
         walk = self.loaded.log.walked
         assert walk is not None
         file = next(file for file in reversed(walk.files) if file.start_position <= position)
-        return file.found.first_ordinal, position - file.start_position + FILE_HEADER_BYTES
+        start = file.start_position
+        return file.found.first_ordinal, start, start + file.end - FILE_HEADER_BYTES
 
 
 class DirectoryView:

@@ -9,6 +9,7 @@ Must not know: how it is read, Spark's options.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.tail_run import TailRun
 from topicsd.segment.dead_file import pack_marks
 from topicsd.segment.entry import SegmentEntry, SegmentName
+from topicsd.wal.file_header import FILE_HEADER_BYTES
 
 
 class LogPieces(NamedTuple):
@@ -29,6 +31,8 @@ class LogPieces(NamedTuple):
     offsets: bytes
     lengths: bytes
     stamps: bytes
+    are_copies: bool
+    """What stands there are the originals."""
 
 
 class Stretch(NamedTuple):
@@ -96,33 +100,25 @@ def _of_segment(
 
 
 def _of_log(view: TopicView, run: TailRun, low: int, high: int) -> Iterator[Stretch]:
-    """One for each file of the log."""
+    """One for each file of the log in which frames stand in their order, and what is a copy for itself."""
     topic = view.topic
-    while low <= high:
-        at, stop = low - run.first_seq, high - run.first_seq + 1
-        file, offset = view.wal_place(run.positions[at])
-        base = run.positions[at] - offset
-        # Positions rise, so the last one of this file is found by halving.
-        upto, beyond = at, stop
-        while beyond - upto > 1:
-            middle = (upto + beyond) // 2
-            if view.wal_place(run.positions[middle])[0] == file:
-                upto = middle
-            else:
-                beyond = middle
-        last = run.first_seq + upto
-        lengths = run.lengths[at:beyond]
-        positions = run.positions[at:beyond]
-        pieces = LogPieces(
-            file,
-            type(positions)("Q", [position - base for position in positions]).tobytes(),
-            lengths.tobytes(),
-            run.stamps[at:beyond].tobytes(),
-        )
-        marks = _marks(run.dead, run.first_seq, low, last)
+    at, stop = low - run.first_seq, high - run.first_seq + 1
+    marks = run.copies(at, stop) or bytes(stop - at)
+    while at < stop:
+        is_copy = marks[at - stop]
+        file, begin, end = view.wal_file(run.places[at])
+        upto = at + 1
+        while upto < stop and run.places[upto - 1] < run.places[upto] < end and marks[upto - stop] == is_copy:
+            upto += 1
+        places, lengths = run.places[at:upto], run.lengths[at:upto]
+        offsets = array("Q", [place - begin + FILE_HEADER_BYTES for place in places])
+        stamps = run.stamps[at:upto]
+        pieces = LogPieces(file, offsets.tobytes(), lengths.tobytes(), stamps.tobytes(), bool(is_copy))
+        first, last = run.first_seq + at, run.first_seq + upto - 1
+        dead = _marks(run.dead, run.first_seq, first, last)
         place = (topic.name, topic.topic_id, topic.epoch, view.shard)
-        yield Stretch(*place, low, last, marks, sum(lengths), None, pieces)
-        low = last + 1
+        yield Stretch(*place, first, last, dead, sum(lengths), None, pieces)
+        at = upto
 
 
 BYTES_PER_PARTITION = 128 << 20

@@ -8,25 +8,44 @@ from random import Random
 
 import pytest
 
+from shared.forward_rule import ForwardRule
 from tests.e2e.test_doctor import read_all
 from tests.harness.command_run import run_here
 from tests.harness.crash_sweep import DEEP
 from tests.harness.data_dirs import flip
-from tests.harness.one_shard import record
+from tests.harness.one_shard import Told, record
 from tests.harness.real_shard import RealShard
+from topicsd.engine.forwards import put_forward
+from topicsd.live.feeds import Feeds
+from topicsd.live.forwards import Forwards
 
 CONFIG: dict[str, dict[str, object]] = {
     "orders": {},
     "bills": {"cap_records": 12},
     "audit": {"durability": "fsync"},
+    "copies": {},
+    "audited": {"durability": "fsync"},
 }
+COPIES = ("copies", "audited")
+"""Of what comes to orders; nobody else writes into the first of them."""
+WRITTEN = [name for name in CONFIG if name != "copies"]
+
+
+def copy_on(shard: RealShard) -> None:
+    """Routes are at work from here on."""
+    state = shard.shard.state
+    Forwards(state, shard.loop, Feeds(state, shard.loop))
+    for dest in COPIES:
+        put_forward(state, ForwardRule(dest, "orders", dest), Told())
+        shard.settle()
 
 
 def live_through(shard: RealShard, random: Random) -> None:
     for name, config in CONFIG.items():
         shard.put(name, **config)
+    copy_on(shard)
     for number in range(random.randrange(10, 90)):
-        name, what = random.choice(list(CONFIG)), random.random()
+        name, what = random.choice([*WRITTEN, "orders"]), random.random()
         if what < 0.7:
             records = [record(number, tag=random.choice("xyz")) for _ in range(random.randrange(1, 4))]
             shard.append(name, *records)
@@ -43,6 +62,7 @@ def live_through(shard: RealShard, random: Random) -> None:
             shard.checkpoint()
         else:
             shard.restart() if what < 0.97 else shard.kill()
+            copy_on(shard)
     shard.pass_time(60)
 
 

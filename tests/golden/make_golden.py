@@ -169,13 +169,42 @@ def make_forwards(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_references(one: OneShard) -> None:
+    """Copies that say where their originals stand: of several records at once, of some of them, of copies."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    for name in ("copies", "some", "chained"):
+        one.put(name)
+    state = one.shard.state
+    Forwards(state, one.loop, Feeds(state, one.loop))
+    for rule in (
+        ForwardRule("orders>copies", "orders", "copies"),
+        ForwardRule("orders>some", "orders", "some", ["tag", "Eq", "odd"]),
+        ForwardRule("copies>chained", "copies", "chained"),
+    ):
+        put_forward(state, rule, Told())
+        one.settle()
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    for first in (1, 8):
+        records = [record(number, tag="odd" if number % 2 else None) for number in range(first, first + 7)]
+        one.append("orders", *records)
+        one.append("copies", record("its own"))
+    one.disk.kill_process_after(0, torn=True)
+    try:
+        one.append("orders", record(15, tag="odd"))
+    except ProcessKilled:
+        one.kill()
+    one.close(checkpoint=False)
+
+
 MAKERS = {
     f"wal-format-{VERSION}": make,
     f"wal-format-{VERSION}-watch": make_sessions,
     f"wal-format-{VERSION}-forwards": make_forwards,
+    f"wal-format-{VERSION}-references": make_references,
 }
 # In files of the first size, the others would have gone on into segments.
-FILE_BYTES = {make: WAL_FILE_BYTES, make_sessions: 8192, make_forwards: 16384}
+FILE_BYTES = {make: WAL_FILE_BYTES, make_sessions: 8192, make_forwards: 16384, make_references: 16384}
 
 
 def describe_forwards(shard: Shard) -> dict[str, Any]:

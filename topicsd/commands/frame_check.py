@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from shared.names import topic_id
-from topicsd.wal.control_frame import LostRange, TopicCreate, decode_control
+from topicsd.wal.control_frame import COPIES_MAX, ForwardCursor, LostRange, TopicCreate, decode_control
 from topicsd.wal.frame import Frame, FrameDamage, FrameType, parse_frame, record_of
 from topicsd.wal.reader import FoundBatch
 
@@ -81,6 +81,11 @@ class FrameCheck:
             yield f"a {FrameType(frame.type).name} frame has the seq {frame.seq}"
         if isinstance(control, LostRange):
             self.heads[frame.topic_id] = control.last
+        if isinstance(control, ForwardCursor) and control.offsets:
+            self.records += control.count
+            self.heads[frame.topic_id] = control.first_seq + control.count - 1
+            if control.count > COPIES_MAX:
+                yield f"it names {control.count} copies, at most {COPIES_MAX} are allowed"
         if isinstance(control, TopicCreate):
             if topic_id(control.name) != frame.topic_id:
                 yield f'the topic "{control.name}" is created with an id that is not that of its name'

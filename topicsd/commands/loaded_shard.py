@@ -31,7 +31,6 @@ from topicsd.segment.entry import SegmentDamage
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import LocalStore
 from topicsd.wal.file_header import UnknownVersion
-from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import Known
 from topicsd.wal.reader import FoundBatch
 from topicsd.wal.writer import Identity
@@ -169,7 +168,7 @@ class LoadedShard:
         self.basis = basis = self._given or choose_basis(fs, paths, self.identity, self.segments)
         self.problem = basis.problem
         self.log = ShardLog(fs, paths, basis.known, self.data_dir.is_held)
-        self.state = state = ShardState(self._clock, Settings(), LogFiles(fs))
+        self.state = state = ShardState(self._clock, Settings(), self.log.read_again)
         state.segments = self.segments
         self._replay = Replay(state, basis.captured_to)
         if basis.snapshot is None:

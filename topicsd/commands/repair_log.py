@@ -37,7 +37,7 @@ from topicsd.wal.current_file import Current, read_current, write_current
 from topicsd.wal.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader, encode_file_header
 from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_place import LogPlace
-from topicsd.wal.log_walk import LogFileFound, open_wal_files
+from topicsd.wal.log_walk import open_wal_files
 from topicsd.wal.writer import Identity
 
 _CHAIN_BYTES = 8
@@ -82,7 +82,6 @@ class LogRepair:
         files = [file for file in found if file.first_ordinal >= begin]
         for file in found[: len(found) - len(files)]:
             fs.close(file.fd)
-        _add_positions(log, files)
         with closing(log):
             if snapshot is not None:
                 load_snapshot(state, snapshot, self._segments.hot)
@@ -135,15 +134,6 @@ class LogRepair:
         )
         write_current(fs, paths.current, current)
         return LogPlace(ordinal, FILE_HEADER_BYTES, ordinal, chain)
-
-
-def _add_positions(log: LogFiles, files: list[LogFileFound]) -> None:
-    """As `Salvage` counts them: the files one behind the other, each but for its header."""
-    position = 0
-    for file in files:
-        epoch = b"" if file.header is None else file.header.epoch
-        log.add(file.fd, file.first_ordinal, position, epoch, file.size_bytes)
-        position += max(0, file.size_bytes - FILE_HEADER_BYTES)
 
 
 def _drive(job: Job[Any]) -> None:

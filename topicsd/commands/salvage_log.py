@@ -6,8 +6,9 @@ V1  A batch is taken whole or not at all, and only when its chain fits. Behind d
     the next BatchEnd that stands where it says; the batch that this one closes is lost with the damage.
 V2  Nothing of a file is taken that the next file begins in front of: an earlier start has cut it off.
 V3  Between two good places the ordinals say how many frames are missing, and no topic can miss more records
-    than that. Where a topic goes on behind the gap, its seqs say exactly which are lost. Where it does not,
-    as many seqs as there may have been are given up: a seq is never used twice.
+    than that, or than they can name as copies. Where a topic goes on behind the gap, its seqs say exactly
+    which are lost. Where it does not, as many seqs as there may have been are given up: a seq is never used
+    twice. Copies whose originals are in a gap are lost too, and only they.
 V4  At the end of a log of which nobody knows that nothing is missing, a head goes on at its ceiling, as at
     any start.
 
@@ -19,6 +20,7 @@ Must not know: where the state comes from, what is written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from topicsd.disk.fs import Fs
@@ -31,7 +33,7 @@ from topicsd.engine.topic import Topic
 from topicsd.segment.entry import SegmentDamage
 from topicsd.wal import control_frame
 from topicsd.wal.batch_end import BATCH_END_BYTES
-from topicsd.wal.control_frame import decode_control
+from topicsd.wal.control_frame import COPIES_MAX, ForwardCursor, decode_control
 from topicsd.wal.current_file import Current
 from topicsd.wal.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader
 from topicsd.wal.frame import (
@@ -44,10 +46,11 @@ from topicsd.wal.frame import (
     FrameType,
     parse_frame,
 )
+from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_place import LogPlace
 from topicsd.wal.log_walk import FIRST_ORDINAL, LogFileFound
 from topicsd.wal.reader import BatchReader, FoundBatch, batch_ends, survey
-from topicsd.wal.recovery import heads_are_exact, is_same_place
+from topicsd.wal.recovery import add_file, heads_are_exact, is_same_place
 
 REASON = "crash"
 """The word of the API for loss that nobody intended."""
@@ -85,7 +88,7 @@ class Salvage:
         self._fs = fs
         self._state = state
         # A topic whose creation is missing has no name: its frames are passed over.
-        self._replay = Replay(state, NO_LIMIT)
+        self._replay = _Replay(state, NO_LIMIT, self._lose)
         self._captured_to = captured_to
         self._start = start
         self._missing: dict[int, int] = {}
@@ -102,6 +105,7 @@ class Salvage:
         """`file_bytes_max` bounds what a file that is missing may have held."""
         position = 0
         files = [file for file in files if not is_empty_by_repair(file)]
+        add_positions(self._state.files, files)
         if self._start is not None and files and files[0].first_ordinal > self._start.file:
             self._skip_to(files[0])
         for number, file in enumerate(files):
@@ -226,8 +230,9 @@ class Salvage:
         """At most `count` records are missing."""
         self.ends_in_gap = True
         self.gaps.append(Gap(file, offset, end, count, what))
-        for topic_id in self._state.topics_by_id:
-            self._missing[topic_id] = self._missing.get(topic_id, 0) + count
+        for topic_id, topic in self._state.topics_by_id.items():
+            records = count * COPIES_MAX if topic.forwards else count
+            self._missing[topic_id] = self._missing.get(topic_id, 0) + records
 
     def _take(self, batch: FoundBatch, file: str, position: int) -> None:
         self.ends_in_gap = False
@@ -275,6 +280,10 @@ class Salvage:
             case control_frame.Idempotency() | control_frame.Producer():
                 self._lose(topic, control.first_seq - 1)
                 del self._missing[topic.topic_id]
+            case ForwardCursor():
+                if control.offsets:
+                    self._lose(topic, control.first_seq - 1)
+                    del self._missing[topic.topic_id]
             case control_frame.Cursor():
                 self._lose(topic, control.from_seq)
             case control_frame.Delete():
@@ -288,6 +297,23 @@ class Salvage:
         if last > topic.head:
             self.lost.append(Lost(topic.name, topic.head + 1, last))
             lose_range(topic, LostRange(topic.head + 1, last, REASON))
+
+
+class _Replay(Replay):
+    def __init__(self, state: ShardState, captured_to: int, lose: Callable[[Topic, int], None]) -> None:
+        super().__init__(state, captured_to)
+        self._lose = lose
+
+    def cannot_copy(self, topic: Topic, control: ForwardCursor, ordinal: int, what: str) -> None:
+        self._lose(topic, topic.head + control.count)
+
+
+def add_positions(log: LogFiles, files: list[LogFileFound]) -> None:
+    """The files one behind the other, each but for its header."""
+    position = 0
+    for file in files:
+        add_file(log, file, position)
+        position += max(0, file.size_bytes - FILE_HEADER_BYTES)
 
 
 def file_bytes_max(files: list[LogFileFound]) -> int:

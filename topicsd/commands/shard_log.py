@@ -16,6 +16,7 @@ Must not know: what the frames mean, or who wants to know.
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from topicsd.disk.atomic_replace import exists
@@ -24,6 +25,7 @@ from topicsd.disk.layout import ShardPaths, is_leftover_name, parse_wal_name
 from topicsd.wal.batch_end import BATCH_END_BYTES
 from topicsd.wal.current_file import Current, read_current
 from topicsd.wal.file_header import FILE_HEADER_BYTES
+from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import (
     BatchRefused,
     Known,
@@ -37,7 +39,13 @@ from topicsd.wal.log_walk import (
     walk_log,
 )
 from topicsd.wal.reader import BatchReader, FoundBatch, survey
-from topicsd.wal.recovery import check_identity, ends_as_current_says, heads_are_exact, is_same_place
+from topicsd.wal.recovery import (
+    add_file,
+    check_identity,
+    ends_as_current_says,
+    heads_are_exact,
+    is_same_place,
+)
 from topicsd.wal.writer import Identity
 
 # A start may put files aside between listing and opening them.
@@ -89,6 +97,8 @@ class ShardLog:
         # Before the files are listed: what it names is then among them.
         self.current, self._current_place = _read_current(fs, paths.current)
         self.has_current_file = self._current_place is not None
+        self.read_again = LogFiles(fs)
+        """Those that the walk has come to, by position."""
         self.files: list[LogFileFound] = []
         self.past: list[LogFileFound] = []
         self._is_of_newer_program = False
@@ -152,7 +162,9 @@ class ShardLog:
             return
         try:
             check_identity(self.paths, self.files, identity)
-            self.walked = walk = walk_log(self.fs, self.files, self.current, counted, self.known)
+            self.walked = walk = walk_log(
+                self.fs, self.files, self.current, counted, self.known, partial(add_file, self.read_again)
+            )
         except BatchRefused as error:
             self.problem = f"{error.place}: {error}"
             return

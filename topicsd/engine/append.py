@@ -8,6 +8,7 @@ Must not know: HTTP, how the batch is written.
 
 from __future__ import annotations
 
+from array import array
 from functools import partial
 from typing import Any
 
@@ -164,7 +165,7 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
     )
     if waits:
         pending.wait()
-    if topic.is_ephemeral:
+    if topic.is_ephemeral or not parts:
         parts, size, frame_count = [], 0, 0
     pending.position = log.batch.next_position
     if ahead:
@@ -212,6 +213,8 @@ class PendingAppend(TopicEntry):
 
     due: int = 0
     """When the records are ready, as jobs that are delayed."""
+    originals: array[int] | None = None
+    """Where the records stand in the log, when they are there already."""
 
     def __init__(
         self,
@@ -245,7 +248,7 @@ class PendingAppend(TopicEntry):
             self.end_wait()
         parts, lengths, size, tags = self.encoded
         run = topic.run
-        run.extend(self.position, lengths, self.ts)
+        run.extend(self.position, lengths, self.ts, self.originals)
         if run.frames is not None:
             run.frames += whole_frames(parts)
         assert topic.head == self.first_seq - 1
@@ -303,3 +306,13 @@ class DelayedAppend(PendingAppend):
     def __init__(self, due: int, *as_any: Any) -> None:
         super().__init__(*as_any)
         self.due = due
+
+
+class ReferringAppend(PendingAppend):
+    """One whose records are copies of what the log has: its key says so."""
+
+    __slots__ = ("originals",)
+
+    def __init__(self, originals: array[int], *as_any: Any) -> None:
+        super().__init__(*as_any)
+        self.originals = originals

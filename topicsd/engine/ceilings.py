@@ -160,11 +160,7 @@ def lower_ceiling(shard: ShardState, topic: Topic) -> bool:
 
 def _is_synced(shard: ShardState, topic: Topic) -> bool:
     run = topic.run
-    return (
-        topic.is_ephemeral
-        or not run.lengths
-        or run.positions[-1] + run.lengths[-1] <= shard.log.synced_position
-    )
+    return topic.is_ephemeral or run.logged_count(shard.log.synced_position) == len(run.lengths)
 
 
 def _before(topic: Topic) -> Before:

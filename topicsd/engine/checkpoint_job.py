@@ -121,6 +121,7 @@ class CheckpointJob:
         if start is None:
             return
         shard = self._shard
+        shard.referable_from, shard.referred_bytes = shard.log.batch.next_position, 0
         gone, shard.gone_topics = shard.gone_topics, []
         is_written = False
         try:

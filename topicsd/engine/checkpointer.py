@@ -1,9 +1,9 @@
 """When a checkpoint runs, and what goes when one is done.
 
-It runs when the log has gone on to another file, when a while has passed in which something was written,
-and at a clean stop. What is no more part of the data goes when no snapshot names it that is kept: for that
-another one runs after a while, also where nothing was written. One at a time; a failed one is tried again
-after a pause, and the log keeps everything meanwhile.
+It runs when the log has gone on to another file, or would have if copies were not by reference, when a while
+has passed in which something was written, and at a clean stop. What is no more part of the data goes when no
+snapshot names it that is kept: for that another one runs after a while, also where nothing was written. One
+at a time; a failed one is tried again after a pause, and the log keeps everything meanwhile.
 
 Must not know: how a snapshot is made (`checkpoint_job.py`).
 """
@@ -52,6 +52,7 @@ class Checkpointer:
     ) -> None:
         """`found` is the snapshot that the start went on from; `has_more`: the log held more than that."""
         settings = shard.settings
+        shard.referable_from = shard.log.batch.next_position
         self._shard = shard
         self._loop = loop
         self._background = background
@@ -97,7 +98,8 @@ class Checkpointer:
             self._make_room()
         if self.is_running or place is None or not self._has_work:
             return
-        if self._file and place.file != self._file:
+        is_large = self._shard.referred_bytes >= self._shard.settings.wal_file_bytes
+        if is_large or (self._file and place.file != self._file):
             self.start()
         else:
             self._wait()

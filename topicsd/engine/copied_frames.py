@@ -1,8 +1,9 @@
 """Records of a source on their way into any number of destinations: what is the same in all copies of them is
 made once.
 
-A frame is its length, what each copy has of its own (the topic, its seq and time there), the rest, and the
-checksum. So for one destination more a record costs two small packs and the checksum.
+Where they stand in the log of the destination's shard as they are, where that is. Else their frames: each is
+its length, what a copy has of its own (the topic, its seq and time there), the rest, and the checksum. So for
+one destination more a record costs nothing, or two small packs and the checksum.
 
 Nothing is checked: the source took each of them once, by limits that may have been others.
 
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from topicsd.engine.encode_records import Encoded
+from topicsd.engine.originals import References, refer
 from topicsd.engine.requests import CopiedRecord
+from topicsd.engine.shard_state import ShardState
 from topicsd.wal.frame import (
     FLAG_DURABLE,
     FLAG_META,
@@ -32,6 +35,9 @@ from topicsd.wal.frame import (
     xxh3,
 )
 
+if TYPE_CHECKING:
+    from topicsd.engine.forwards import Forward
+
 # The header behind its length, in two: type, flags, topic, seq, time; the lengths of node, tag and payload.
 _OWN: Final = Struct("<BBQQQ")
 _SAME: Final = Struct("<HHI")
@@ -41,38 +47,22 @@ _APPEND: Final = int(FrameType.APPEND)
 
 
 class CopiedFrames:
-    __slots__ = ("_frames", "_lengths", "_size", "_tags", "seqs")
+    __slots__ = ("_frames", "_is_changed", "_lengths", "_records", "_references", "seqs", "tags")
 
-    def __init__(self, records: Sequence[CopiedRecord]) -> None:
-        self.seqs: list[int] = []
-        """Those in the source."""
+    def __init__(self, records: Sequence[CopiedRecord], is_changed: bool = True) -> None:
+        """`is_changed`: they are not, to the byte, what the source holds under their seqs."""
+        self._records = records
+        self._is_changed = is_changed
+        self._references: References | None = None
         self._frames: list[tuple[bytes, int, bytes]] = []
         """Of each its length as it stands in the frame, its flags, and what is behind the first half of its
-        header."""
+        header; made when somebody wants them."""
         self._lengths: list[int] = []
-        self._size = 0
-        self._tags: list[bytes] | None = None
-        for record in records:
-            self._add(record)
-
-    def _add(self, record: CopiedRecord) -> None:
-        payload, meta, node, tag, flags = bytes(record.data), bytes(record.meta), b"", b"", 0
-        if record.tag:
-            tag, flags = record.tag.encode(), FLAG_TAG
-            if self._tags is None:
-                self._tags = [b""] * len(self.seqs)
-        if record.node:
-            node, flags = record.node.encode(), flags | FLAG_NODE
-        if meta:
-            payload, flags = payload_with_meta(payload, meta), flags | FLAG_META
-        rest = _SAME.pack(len(node), len(tag), len(payload)) + node + tag + payload
-        length = LEN_BYTES + FRAME_LEN_MIN - _SAME.size + len(rest)
-        self.seqs.append(record.seq)
-        self._frames.append((pack_u32(length - LEN_BYTES), flags, rest))
-        self._lengths.append(length)
-        self._size += length
-        if self._tags is not None:
-            self._tags.append(tag)
+        self.seqs = [record.seq for record in records]
+        """Those in the source."""
+        self.tags: list[bytes] | None = None
+        if any(record.tag for record in records):
+            self.tags = [record.tag.encode() if record.tag else b"" for record in records]
 
     def __len__(self) -> int:
         return len(self.seqs)
@@ -81,17 +71,25 @@ class CopiedFrames:
         """Some of them, by their places here."""
         if first == 0 and upto >= len(self):
             return self
-        if first >= upto:
-            return NO_COPIES
-        part = CopiedFrames(())
-        place = slice(first, upto)
-        part.seqs, part._frames, part._lengths = self.seqs[place], self._frames[place], self._lengths[place]
-        part._size = sum(part._lengths)
-        part._tags = None if self._tags is None else self._tags[place]
-        return part
+        return CopiedFrames(self._records[first:upto], self._is_changed)
+
+    def refer(self, shard: ShardState, forward: Forward) -> References | None:
+        """To where they stand in the log of the shard, when they do."""
+        if self._is_changed:
+            return None
+        references = self._references
+        if references is None or references.lowest < shard.referable_from:
+            source = shard.topics.get(forward.rule.source)
+            if source is None or source.epoch != forward.source_epoch:
+                return None
+            references = self._references = refer(shard, source, self.seqs)
+        return references
 
     def encode(self, topic_id: int, first_seq: int, ts: int, is_durable: bool) -> Encoded:
         """The copies that a destination gets."""
+        if len(self._frames) < len(self._records):
+            for record in self._records:
+                self._frame(record)
         class_flag = FLAG_DURABLE if is_durable else 0
         own, seq = _OWN.pack, first_seq
         parts: list[bytes] = []
@@ -99,7 +97,20 @@ class CopiedFrames:
             body = own(_APPEND, flags | class_flag, topic_id, seq, ts) + rest
             parts += (frame_len, body, pack_u64(xxh3(body)))
             seq += 1
-        return parts, self._lengths, self._size, self._tags
+        return parts, self._lengths, sum(self._lengths), self.tags
+
+    def _frame(self, record: CopiedRecord) -> None:
+        payload, meta, node, tag, flags = bytes(record.data), bytes(record.meta), b"", b"", 0
+        if record.tag:
+            tag, flags = record.tag.encode(), FLAG_TAG
+        if record.node:
+            node, flags = record.node.encode(), flags | FLAG_NODE
+        if meta:
+            payload, flags = payload_with_meta(payload, meta), flags | FLAG_META
+        rest = _SAME.pack(len(node), len(tag), len(payload)) + node + tag + payload
+        length = LEN_BYTES + FRAME_LEN_MIN - _SAME.size + len(rest)
+        self._frames.append((pack_u32(length - LEN_BYTES), flags, rest))
+        self._lengths.append(length)
 
 
 NO_COPIES: Final = CopiedFrames(())

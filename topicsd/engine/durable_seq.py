@@ -5,8 +5,6 @@ Must not know: who asks, or why.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
@@ -25,11 +23,7 @@ def durable_seq_at(topic: Topic, synced: int) -> int:
     for run in reversed(topic.runs):
         if not isinstance(run, TailRun) or run.source is not None:
             return end  # A checkpoint copies what is on the disk, and syncs its copy.
-        # The frames of a topic do not overlap: those that begin before the synced end are durable, but
-        # for the last of them when it reaches over it.
-        count = bisect_right(run.positions, synced)
-        if count and run.positions[count - 1] + run.lengths[count - 1] > synced:
-            count -= 1
+        count = run.logged_count(synced)
         if count < len(run.lengths):
             end = run.first_seq + count - 1
         if count:

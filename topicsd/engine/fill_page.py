@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from topicsd.engine.frame_copy import frame_copies
 from topicsd.engine.page import PAGE_RECORDS, Frames, Page, Variant
 from topicsd.engine.run import Run, Source
 from topicsd.engine.sealed_run import SealedRun
@@ -89,13 +90,13 @@ class PageSource:
         if isinstance(run, SealedRun):
             return self._grow_fetched(page, run, first, last, bytes_wanted)
         assert isinstance(run, TailRun)
-        topic_id = self._topic.topic_id
+        topic = self._topic
         for frames, error in _read_run(run, self._shard.files, first, last, bytes_wanted):
             if error:
                 page.skip(frames.first_seq)
                 page.add_damage(frames.first_seq, error)
             else:
-                page.add_frames(topic_id, frames, self._variant)
+                page.add_frames(topic.topic_id, own_frames(run, frames, topic), self._variant)
         return None
 
     def _grow_fetched(
@@ -147,6 +148,16 @@ def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fet
             cache.forget(topic.epoch, first, variant)
 
 
+def own_frames(run: TailRun, found: Frames, topic: Topic) -> Frames:
+    """Frames of the run as they were read; those of originals as the copies that they stand for."""
+    at = found.first_seq - run.first_seq
+    upto = at + len(found.starts)
+    marks = run.copies(at, upto)
+    if marks is None:
+        return found
+    return frame_copies(found, run.stamps[at:upto], marks, topic.topic_id, topic.is_durable)
+
+
 def _read_run(
     run: TailRun, log: Source, first: int, last: int, bytes_wanted: int
 ) -> Iterable[tuple[Frames, str]]:
@@ -158,33 +169,34 @@ def _read_run(
             yield Frames(seq, frame, (0,), (len(frame),)), ""
         return
     source = run.source or log
-    positions = run.positions[first - base : last + 1 - base]
+    places = run.places[first - base : last + 1 - base]
     lengths = run.lengths[first - base : last + 1 - base]
-    at, count = 0, len(positions)
+    at, count = 0, len(places)
     while at < count and bytes_wanted > 0:
-        start = positions[at]
+        start = places[at]
         end = start + lengths[at]
         upto = at + 1
         while upto < count:
-            position = positions[upto]
-            if position - end > READ_GAP_BYTES or position - start > READ_SPAN_BYTES:
+            place = places[upto]
+            # Originals may stand in front of what a topic wrote before it copied them.
+            if place - end > READ_GAP_BYTES or place - start > READ_SPAN_BYTES or place < end:
                 break
-            end = position + lengths[upto]
+            end = place + lengths[upto]
             upto += 1
         try:
             data = source.read(start, end)
-            starts = [position - start for position in positions[at:upto]]
+            starts = [place - start for place in places[at:upto]]
             yield Frames(first + at, data, starts, lengths[at:upto]), ""
         except OSError:
             # One of them cannot be read: each by itself, so that it does not take the others with it.
             for n in range(at, upto):
-                yield _read_alone(source, first + n, positions[n], lengths[n])
+                yield _read_alone(source, first + n, places[n], lengths[n])
         bytes_wanted -= end - start
         at = upto
 
 
-def _read_alone(source: Source, seq: int, position: int, length: int) -> tuple[Frames, str]:
+def _read_alone(source: Source, seq: int, place: int, length: int) -> tuple[Frames, str]:
     try:
-        return Frames(seq, source.read(position, position + length), (0,), (length,)), ""
+        return Frames(seq, source.read(place, place + length), (0,), (length,)), ""
     except OSError as error:
         return Frames(seq, b"", (), ()), f"it cannot be read: {error.strerror}"

@@ -1,10 +1,14 @@
 """One step of a forward: copies join the destination as an append of their own, with how far that comes.
 
-The frame that says how far stands in front of the copies in the same batch, so neither is ever there without
-the other: whatever end the process or the machine comes to, no record is copied twice or passed over.
+The frame that says how far is the copies, or stands in front of them in the same batch, so neither is ever
+there without the other: whatever end the process or the machine comes to, no record is copied twice or passed
+over.
 
-    ForwardCursor(name, seq, n)   Append   Append   ...   n of them, by the class of the destination
+    ForwardCursor(name, seq, n, references)               n records that stand in this very log
+    ForwardCursor(name, seq, n)   Append   Append   ...   n that come from elsewhere, or are changed
     ForwardCursor(name, seq, 0)   LostRange               what the source lost before it was copied
+
+So what a source of this shard appends is written once, into however many topics it is copied.
 
 The destination's bounds hold as for every append. What is refused has changed nothing, and may be tried
 again with fewer records, or later.
@@ -17,11 +21,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from shared.errors import THROTTLED, Refusal
-from topicsd.engine.append import PendingAppend, join_append, refuse_full
+from topicsd.engine.append import PendingAppend, ReferringAppend, join_append, refuse_full
 from topicsd.engine.ceilings import raise_ceiling
 from topicsd.engine.copied_frames import CopiedFrames
 from topicsd.engine.forwards import Forward, move_forward
 from topicsd.engine.lost_range import LostRange
+from topicsd.engine.originals import References
 from topicsd.engine.replay import lose_range
 from topicsd.engine.requests import Reply
 from topicsd.engine.shard_state import ShardState
@@ -45,16 +50,24 @@ def copy_forward(
         return
     now_ms = shard.clock.now_ms()
     ts = max(now_ms, topic.last_ts)
-    encoded = copies.encode(topic.topic_id, topic.next_seq, ts, topic.is_durable)
-    size = encoded[2]
+    references = None if topic.is_ephemeral else copies.refer(shard, forward)
+    if references is None:
+        encoded = copies.encode(topic.topic_id, topic.next_seq, ts, topic.is_durable)
+        log_bytes = encoded[2]
+    else:
+        encoded = ([], references.lengths, references.size, copies.tags)
+        log_bytes = references.log_bytes
     if topic.rejects:
-        refusal = refuse_full(shard, topic, len(copies), size)
-    refusal = refusal or shard.log.admit(size)
+        refusal = refuse_full(shard, topic, len(copies), encoded[2])
+    refusal = refusal or shard.log.admit(log_bytes)
     if refusal is not None:
         reply(refusal)
         return
-    step = ForwardStep(forward, to_seq, len(copies))
-    pending = PendingAppend(shard, topic, encoded, ts, step, reply, created=False)
+    step = ForwardStep(forward, to_seq, len(copies), references)
+    if references is None:
+        pending = PendingAppend(shard, topic, encoded, ts, step, reply, False)
+    else:
+        pending = ReferringAppend(references.places, shard, topic, encoded, ts, step, reply, False)
     topic.last_ts = ts
     join_append(shard, topic, pending, now_ms)
 
@@ -131,12 +144,19 @@ class ForwardStep(NamedTuple):
     forward: Forward
     seq: int
     copies: int
+    references: References | None
 
     def begin(self, pending: PendingAppend) -> Control:
-        return ForwardCursor(self.forward.rule.name, self.seq, self.copies)
+        name, references = self.forward.rule.name, self.references
+        if references is None:
+            return ForwardCursor(name, self.seq, self.copies)
+        file, offsets, sizes = references[:3]
+        return ForwardCursor(name, self.seq, self.copies, pending.first_seq, file, offsets, sizes)
 
     def keep(self, pending: PendingAppend) -> None:
         move_forward(self.forward, self.seq, self.copies)
+        if self.references is not None:
+            pending.shard.referred_bytes += self.references.size
 
     def give_back(self, pending: PendingAppend) -> None:
         """The forward did not move."""

@@ -2,7 +2,7 @@
 
 Replay does what publishing did, in the same order: a topic's frames stand in the log in the order in which
 they were published, so floors, counts and indexes come out the same. A batch was checked whole before it
-comes here, so a frame's own checksum is not looked at again.
+comes here, so a frame's own checksum is not looked at again; what copies refer to is (`originals.py`).
 
 Must not know: files, or why a head may not be where the log ends.
 """
@@ -14,16 +14,17 @@ from topicsd.engine.dedupe import KeyedWrite
 from topicsd.engine.delete import apply_delete
 from topicsd.engine.forwards import apply_forward, apply_forward_cursor, remove_forward
 from topicsd.engine.lost_range import LostRange
+from topicsd.engine.originals import Originals, UnknownOriginals
 from topicsd.engine.producer_write import keep_produced
 from topicsd.engine.producers import Produced
-from topicsd.engine.queue_state import apply_lease
+from topicsd.engine.queue_state import apply_lease, jobs_came
 from topicsd.engine.retention import evict_again
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.trim_report import keep_to_caps
 from topicsd.engine.watch_session import apply_session
 from topicsd.wal import control_frame
-from topicsd.wal.control_frame import Control, decode_control
+from topicsd.wal.control_frame import Control, ForwardCursor, decode_control
 from topicsd.wal.frame import (
     CHECKSUM_BYTES,
     FRAME_LEN_MIN,
@@ -55,6 +56,7 @@ class Replay:
         """The snapshot that was loaded, if there was one, was complete when the log came to `captured_to`."""
         self._captured_to = captured_to
         self._shard = shard
+        self._originals = Originals(shard.files)
         self._now_ms = shard.clock.now_ms()
         self.frames = 0
 
@@ -96,7 +98,7 @@ class Replay:
                     control = decode_control(parse_frame(buffer, at, at + size))
                 except FrameDamage as damage:
                     raise ReplayError(ordinal, f"is damaged: {damage.what}") from None
-                self._apply(control, frame_topic, ts, ordinal)
+                self._apply(control, frame_topic, ts, ordinal, to_position + at + size)
                 topic_id = -1
             at += size
             ordinal += 1
@@ -111,7 +113,8 @@ class Replay:
         the snapshot was taken."""
         return ordinal < (self._captured_to if topic is None else topic.complete_to)
 
-    def _apply(self, control: Control, topic_id: int, ts: int, ordinal: int) -> None:
+    def _apply(self, control: Control, topic_id: int, ts: int, ordinal: int, end: int) -> None:
+        """`end` is the position behind the frame."""
         shard = self._shard
         if isinstance(control, control_frame.WatchSession):
             # Also what the snapshot has: the last frame of a session says what became of it.
@@ -161,7 +164,9 @@ class Replay:
                 apply_forward(shard, found, control)
             case control_frame.ForwardDelete():
                 remove_forward(shard, found, control.name)
-            case control_frame.ForwardCursor():
+            case ForwardCursor():
+                if control.offsets:
+                    self._copy(found, control, ts, ordinal, end)
                 apply_forward_cursor(found, control)
             case control_frame.Producer():
                 write = Produced(control.producer_seq, control.first_seq, control.count, ts)
@@ -173,6 +178,33 @@ class Replay:
                         ordinal, f'loses seqs {gap} of topic "{found.name}", whose head is {found.head}'
                     )
                 lose_range(found, LostRange(control.first, control.last, control.reason))
+
+    def _copy(self, topic: Topic, control: ForwardCursor, ts: int, ordinal: int, end: int) -> None:
+        """The copies that the frame says are there."""
+        if control.first_seq != topic.head + 1:
+            raise ReplayError(ordinal, _does_not_follow(topic, topic.topic_id, control.first_seq))
+        try:
+            originals = self._originals.of(control)
+        except UnknownOriginals as unknown:
+            self.cannot_copy(topic, control, ordinal, str(unknown))
+            return
+        run = topic.run
+        run.extend(end, originals.lengths, ts, originals.places)
+        topic.head += control.count
+        topic.last_ts = ts
+        topic.add_live(control.count, sum(originals.lengths))
+        if originals.tags is not None:
+            for seq, tag in enumerate(originals.tags, control.first_seq):
+                if tag:
+                    run.tags.add(tag, seq)
+        if topic.queue is not None and topic.queue.order is not None:
+            jobs_came(topic.queue, control.first_seq, control.count, originals.tags, 0)
+        if topic.evicts:
+            keep_to_caps(self._shard, topic)
+
+    def cannot_copy(self, topic: Topic, control: ForwardCursor, ordinal: int, what: str) -> None:
+        """The originals stand in front of their copies in the log that was read up to here."""
+        raise ReplayError(ordinal, f'copies into "{topic.name}" what is not there: {what}')
 
     def _remember_key(self, topic: Topic, control: control_frame.Idempotency, used_ms: int) -> None:
         window_ms = topic.config.idempotency_window_ms

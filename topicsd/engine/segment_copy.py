@@ -18,8 +18,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import accumulate, compress, count, islice
-from operator import add, ne
+from itertools import accumulate
 from typing import NamedTuple
 
 from topicsd.disk.atomic_replace import replace_file
@@ -27,9 +26,10 @@ from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.engine.background import Job
 from topicsd.engine.capture import Capture
-from topicsd.engine.fill_page import READ_GAP_BYTES, READ_SPAN_BYTES
+from topicsd.engine.fill_page import READ_GAP_BYTES, READ_SPAN_BYTES, own_frames
+from topicsd.engine.page import Frames
 from topicsd.engine.tag_index import TagIndex
-from topicsd.engine.tail_run import TailRun
+from topicsd.engine.tail_run import TailRun, stretches_of
 from topicsd.segment.close_damaged import close_damaged
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, SegmentHeader
 from topicsd.segment.dead_file import encode_dead, pack_marks
@@ -215,11 +215,7 @@ class SegmentCopy:
         room = min(STEP_BYTES, max(1, self._bounds.bytes_max - piece.data_bytes))
         taken = max(1, bisect_right(list(accumulate(lengths)), room))
         del lengths[taken:]
-        positions = tail.positions[at : at + taken]
-        stretches = _stretches(positions, lengths)
-        spans = list(_spans(stretches))
-        found = yield partial(_read_spans, self._files.log, spans)
-        data = _cut(found, spans, stretches)
+        data = yield partial(self._read, tail, at, lengths)
         assert len(data) == sum(lengths), "the log is shorter than its index says"
         offsets = array("I", accumulate(lengths, initial=piece.data_bytes))
         offsets.pop()
@@ -234,6 +230,16 @@ class SegmentCopy:
         piece.stamps.extend(stamps)
         piece.data_bytes += len(data)
         return seq + taken
+
+    def _read(self, tail: TailRun, at: int, lengths: array[int]) -> bytes:
+        """On the disk thread: the frames of these records; a copy by reference is framed here, once."""
+        spans = _spans(stretches_of(tail.places[at : at + len(lengths)], lengths))
+        data = b"".join(cut for span in spans for cut in _cut(self._files.log, span))
+        if tail.copies(at, at + len(lengths)) is None:
+            return data
+        starts = list(accumulate(lengths, initial=0))
+        starts.pop()
+        return own_frames(tail, Frames(tail.first_seq + at, data, starts, lengths), self._captured.topic).data
 
     def _note_tags(self, piece: Piece, data: bytes, offsets: array[int], flags: bytes) -> None:
         if not any(flag & FLAG_TAG for flag in set(flags)):
@@ -345,37 +351,21 @@ def _damages_met(work: Callable[[], None]) -> list[SegmentDamage]:
     return []
 
 
-def _stretches(positions: array[int], lengths: array[int]) -> list[tuple[int, int]]:
-    """Where frames stand one right behind the other, as those of a request do; no loop over all of them."""
-    ends = list(map(add, positions, lengths))
-    breaks = list(compress(count(1), map(ne, ends, islice(positions, 1, None))))
-    starts = [positions[0], *[positions[at] for at in breaks]]
-    return list(zip(starts, [*[ends[at - 1] for at in breaks], ends[-1]], strict=True))
+def _spans(stretches: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """What of the log is read in one call: stretches that stand close to each other, in this order."""
+    span = stretches[:1]
+    for first, last in stretches[1:]:
+        start, end = span[0][0], span[-1][1]
+        if first - end > READ_GAP_BYTES or first - start > READ_SPAN_BYTES or first < end:
+            yield span
+            span = []
+        span.append((first, last))
+    yield span
 
 
-def _spans(stretches: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What of the log is read in one call: stretches that stand close to each other."""
-    start, end = stretches[0]
-    for first, last in stretches:
-        if first - end > READ_GAP_BYTES or first - start > READ_SPAN_BYTES:
-            yield start, end
-            start = first
-        end = last
-    yield start, end
-
-
-def _read_spans(log: LogFiles, spans: list[tuple[int, int]]) -> list[bytes]:
-    return [log.read(start, end) for start, end in spans]
-
-
-def _cut(found: list[bytes], spans: list[tuple[int, int]], stretches: list[tuple[int, int]]) -> bytes:
-    """The frames alone, one behind the other."""
-    frames = []
-    number = 0
-    (start, end), piece = spans[0], found[0]
-    for first, last in stretches:
-        if first >= end:
-            number += 1
-            (start, end), piece = spans[number], found[number]
-        frames.append(piece[first - start : last - start])
-    return b"".join(frames)
+def _cut(log: LogFiles, span: list[tuple[int, int]]) -> Iterator[bytes]:
+    """The frames alone."""
+    start, end = span[0][0], span[-1][1]
+    piece = log.read(start, end)
+    for first, last in span:
+        yield piece[first - start : last - start]

@@ -96,6 +96,12 @@ class ShardState:
 
         self.forwards: dict[str, Forward] = {}
         """Those that copy into topics of this shard, by name."""
+        self.referable_from = 0
+        """The position in the log behind which this run wrote, and the newest checkpoint began: what stands
+        there may be referred to (`originals.py`)."""
+        self.referred_bytes = 0
+        """What records by reference add up to since the newest checkpoint began: the log is short, and their
+        index is not."""
         self.on_forward: Callable[[Forward], object] = lambda forward: None
         """Called when one is new, has changed or is gone, as the log has it."""
         self.stand_of: StandOf | None = None

@@ -4,6 +4,9 @@ The seq is the place in the arrays, so a record costs 20 bytes here and is found
 stay in the WAL file or, once a checkpoint has copied them, in the topic's active segment (`source`); only an
 ephemeral topic, which has neither, keeps its frames here.
 
+A copy of a record that stands in the log need not stand there again: its bytes are those of the original,
+until a checkpoint frames it as what it is (`frame_copy.py`).
+
 What went from the front is forgotten a large piece at a time.
 
 Must not know: why a record is gone.
@@ -13,7 +16,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from itertools import accumulate, repeat
+from itertools import accumulate, compress, count, islice, repeat
+from operator import add, ne
 
 from topicsd.engine.active_file import ActiveFile
 from topicsd.engine.run import Run, Source
@@ -24,11 +28,23 @@ TRIM_RECORDS = 4096
 
 
 class TailRun(Run):
-    __slots__ = ("_lengths", "_stamps", "frames", "is_being_copied", "positions", "source", "tags")
+    __slots__ = (
+        "_lengths",
+        "_originals",
+        "_stamps",
+        "frames",
+        "is_being_copied",
+        "positions",
+        "source",
+        "tags",
+    )
 
     def __init__(self, first_seq: int, in_memory: bool = False) -> None:
         super().__init__(first_seq)
         self.positions = array("Q")
+        """Where the source says that the records are there: they are as safe as what stands there is."""
+        self._originals: array[int] | None = None
+        """Where the bytes of each stand, once some are elsewhere: of a copy those of its original."""
         self._lengths = array("I")
         self._stamps = array("Q")
         self.frames: list[bytes] | None = [] if in_memory else None
@@ -50,8 +66,40 @@ class TailRun(Run):
     def stamps(self) -> array[int]:
         return self._stamps
 
-    def extend(self, position: int, lengths: list[int], ts: int) -> None:
-        """Take in the records of one request, whose frames stand one behind the other from `position`."""
+    @property
+    def places(self) -> array[int]:
+        """Where the bytes of the records stand."""
+        return self.positions if self._originals is None else self._originals
+
+    def is_copy(self, at: int) -> bool:
+        """The record at this place of the arrays has the bytes of another one."""
+        return self._originals is not None and self._originals[at] != self.positions[at]
+
+    def copies(self, at: int, upto: int) -> bytes | None:
+        """A mark for each of these that is a copy; None when none is."""
+        if self._originals is None:
+            return None
+        marks = bytes(map(ne, self._originals[at:upto], self.positions[at:upto]))
+        return marks if 1 in marks else None
+
+    def logged_count(self, end: int) -> int:
+        """How many of the records the log has up to this position."""
+        count = bisect_left(self.positions, end)
+        # The frames of a topic do not overlap: those that begin before the end are there, but for the last
+        # of them when it reaches over it. What says that a copy is there has its last byte at its position.
+        last = count - 1
+        if count and not self.is_copy(last) and self.positions[last] + self._lengths[last] > end:
+            return last
+        return count
+
+    def extend(self, position: int, lengths: list[int], ts: int, originals: array[int] | None = None) -> None:
+        """Take in the records of one request, whose frames stand one behind the other from `position`.
+
+        With `originals` they are copies of what stands there, and the log has them up to `position`.
+        """
+        if originals is not None:
+            self._extend_copies(position, lengths, ts, originals)
+            return
         if len(lengths) == 1:
             self.positions.append(position)
             self._lengths.append(lengths[0])
@@ -60,6 +108,19 @@ class TailRun(Run):
             self.positions.extend(accumulate(lengths[:-1], initial=position))
             self._lengths.extend(lengths)
             self._stamps.extend(repeat(ts, len(lengths)))
+        if self._originals is not None:
+            self._originals.extend(self.positions[len(self._originals) :])
+        if self.dead is not None:
+            self.dead.extend(bytes(len(lengths)))
+
+    def _extend_copies(self, end: int, lengths: list[int], ts: int, originals: array[int]) -> None:
+        if self._originals is None:
+            self._originals = self.positions[:]
+        # Nothing of a topic stands at the last byte of a frame that names its copies: no original does.
+        self.positions.extend(repeat(end - 1, len(lengths)))
+        self._originals.extend(originals)
+        self._lengths.extend(lengths)
+        self._stamps.extend(repeat(ts, len(lengths)))
         if self.dead is not None:
             self.dead.extend(bytes(len(lengths)))
 
@@ -68,6 +129,8 @@ class TailRun(Run):
         self.positions.append(position)
         self._lengths.append(length)
         self._stamps.append(ts)
+        if self._originals is not None:
+            self._originals.append(position)
         if self.dead is not None:
             self.dead.append(0)
 
@@ -94,7 +157,7 @@ class TailRun(Run):
     def place_of(self, seq: int, log: Source) -> tuple[str, int]:
         if self.frames is not None:
             return "memory", 0
-        return (self.source or log).place_of(self.positions[seq - self.first_seq])
+        return (self.source or log).place_of(self.places[seq - self.first_seq])
 
     def forget_before(self, seq: int) -> bool:
         """Let go of the index below `seq` if it is worth the move; whether it was."""
@@ -108,11 +171,20 @@ class TailRun(Run):
         self.tags.prune(seq)
         if count * 2 < len(self._lengths):
             return False
-        for column in (self.positions, self._lengths, self._stamps):
-            del column[:count]
+        for column in (self.positions, self._lengths, self._stamps, self._originals):
+            if column is not None:
+                del column[:count]
         if self.dead is not None:
             del self.dead[:count]
         if self.frames is not None:
             del self.frames[:count]
         self.first_seq = seq
         return True
+
+
+def stretches_of(places: array[int], lengths: array[int]) -> list[tuple[int, int]]:
+    """Where frames stand one right behind the other, as those of a request do; no loop over all of them."""
+    ends = list(map(add, places, lengths))
+    breaks = list(compress(count(1), map(ne, ends, islice(places, 1, None))))
+    starts = [places[0], *[places[at] for at in breaks]]
+    return list(zip(starts, [*[ends[at - 1] for at in breaks], ends[-1]], strict=True))

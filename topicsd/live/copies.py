@@ -35,15 +35,16 @@ class Source:
         """Of all of them."""
 
     def copies(self, rule: ForwardRule, held: Set[int]) -> CopiedFrames:
-        records = copies_of(self, rule, held)
+        wanted = wanted_of(self, rule, held)
+        records = changed(self, rule, wanted)
         if records is not self.records:
-            return CopiedFrames(records)
+            return CopiedFrames(records, records is not wanted)
         if self._frames is None:
-            self._frames = CopiedFrames(records)
+            self._frames = CopiedFrames(records, is_changed=False)
         return self._frames
 
 
-def copies_of(source: Source, rule: ForwardRule, held: Set[int]) -> list[CopiedRecord]:
+def wanted_of(source: Source, rule: ForwardRule, held: Set[int]) -> list[CopiedRecord]:
     """In their order, each with the seq of its original; `held` are those of which the destination has a
     copy that has to stay the only one."""
     records = source.records
@@ -52,6 +53,11 @@ def copies_of(source: Source, rule: ForwardRule, held: Set[int]) -> list[CopiedR
         records = [record for record in records if is_wanted(record.tag or "")]
     if held:
         records = [record for record in records if record.seq not in held]
+    return records
+
+
+def changed(source: Source, rule: ForwardRule, records: list[CopiedRecord]) -> list[CopiedRecord]:
+    """As they go on; the very same list when nothing of them changes."""
     stamps = rule.is_exactly_once or rule.may_cycle
     if stamps or source.has_stamps:
         epoch = source.piece.epoch

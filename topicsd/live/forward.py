@@ -33,11 +33,12 @@ from topicsd.live.feed import Feed
 from topicsd.live.piece import RECREATED, Piece
 from topicsd.live.subscription import Subscription
 from topicsd.scheduler.priority import one_band_lower
+from topicsd.wal.control_frame import COPIES_MAX
 from topicsd.wal.sync_thread import Loop
 
 logger = logging.getLogger("topicsd.live")
 
-RECORDS_AT_ONCE: Final = 256
+RECORDS_AT_ONCE: Final = COPIES_MAX
 BYTES_AT_ONCE: Final = 256 << 10
 AGAIN_SECONDS: Final = 0.02
 AGAIN_SECONDS_MAX: Final = 1.0

@@ -13,6 +13,8 @@ Must not know: what applying one does.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from shared.contract import TopicConfig
@@ -148,11 +150,25 @@ class ForwardDelete(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ForwardCursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The source was looked at up to `seq`. So many Append frames behind it in the same batch are copies."""
+    """The source was looked at up to `seq`, and so many copies were made of what was found.
+
+    Without `offsets` they are Append frames, behind it in the same batch. Else nothing but this frame says
+    that they are there: they have the seqs from `first_seq` on and the time of this frame, and what they hold
+    stands in the log already, in the file that begins with the ordinal `file`. `offsets` and `sizes` are
+    columns: at each offset so many bytes of Append frames, one behind the other, each of which is one copy.
+    """
 
     name: str
     seq: int
     count: int
+    first_seq: int = 0
+    file: int = 0
+    offsets: list[int] = []
+    sizes: list[int] = []
+
+
+COPIES_MAX: Final = 256
+"""How many copies one ForwardCursor names at most."""
 
 
 Control = (

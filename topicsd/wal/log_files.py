@@ -9,11 +9,14 @@ Must not know: what the bytes are.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
 
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import wal_name
 from topicsd.wal.file_header import FILE_HEADER_BYTES
+
+_first_ordinal = attrgetter("first_ordinal")
 
 
 class LogFile:
@@ -78,11 +81,25 @@ class LogFiles:
 
     def place_of(self, position: int) -> tuple[str, int]:
         """The file and the offset in it, for a person to look at."""
-        file = self._files[bisect_right(self._starts, position) - 1]
+        file = self.file_of(position)
         return wal_name(file.first_ordinal), position - file.base
+
+    def file_of(self, position: int) -> LogFile:
+        return self._files[bisect_right(self._starts, position) - 1]
+
+    def position_of(self, first_ordinal: int, offset: int) -> int | None:
+        """Of a byte of the file that begins with this ordinal; None when that is not one of these."""
+        at = bisect_left(self._files, first_ordinal, key=_first_ordinal)
+        if at == len(self._files) or self._files[at].first_ordinal != first_ordinal:
+            return None
+        return self._files[at].base + offset
+
+    def clear(self) -> None:
+        """Forget the files, which somebody else closes."""
+        self._files.clear()
+        self._starts.clear()
 
     def close(self) -> None:
         for file in self._files:
             self._fs.close(file.fd)
-        self._files.clear()
-        self._starts.clear()
+        self.clear()

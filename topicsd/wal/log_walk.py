@@ -124,6 +124,13 @@ class BatchRefused(Exception):
 OnBatch = Callable[[FoundBatch, int], None]
 """Called with each batch and the position of its first byte."""
 
+OnFile = Callable[[LogFileFound, int], None]
+"""Called with each file before its first batch, and the position of the first byte behind its header."""
+
+
+def pass_over(file: LogFileFound, position: int) -> None:
+    del file, position
+
 
 def open_wal_files(
     fs: Fs, paths: ShardPaths, distrusts: Callable[[int], bool] | None = None
@@ -187,6 +194,7 @@ def walk_log(
     current: Current | None,
     on_batch: OnBatch,
     known: Known | None = None,
+    on_file: OnFile = pass_over,
 ) -> Walk:
     """Read the log from its start, or from where a snapshot was taken, hand out every batch that is part of
     it, and judge where it stops. `files` begin with the one in which that place is."""
@@ -204,6 +212,7 @@ def walk_log(
             is_first = start_place is not None and index == 0
             reader = BatchReader(fs, file.fd, file.header, start_place if is_first else None)
             start = 0 if is_first else position
+            on_file(file, start)
             while not _links(later, reader.ordinal, reader.chain):
                 batch = reader.next()
                 if batch is None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import xxhash
@@ -186,9 +187,13 @@ class Recovery:
         """R2."""
         try:
             counted = self._counted(on_batch)
-            walk = self._walk = walk_log(self._fs, self._found, self._current, counted, self._known)
+            # What stands in the files may be referred to from behind it.
+            on_file = partial(add_file, self._files)
+            walk = self._walk = walk_log(self._fs, self._found, self._current, counted, self._known, on_file)
         except UnreadableLog as error:
             raise UnreadableLog(f"{self._paths.wal}: {error}") from None
+        finally:
+            self._files.clear()
         if walk.verdict is Verdict.REFUSE:
             raise RecoveryRefused(
                 f"{self._paths.wal}/{walk.place} is damaged at offset {walk.offset}, in front of data that "
@@ -316,21 +321,23 @@ class Recovery:
             if walked is None:
                 self._fs.close(found.fd)
                 continue
-            assert found.header is not None
-            fd = found.fd
             if self._distrusted:
                 # The copy, where there is one, and not the file that it stands for.
-                self._fs.close(fd)
-                fd = self._fs.open_read(os.path.join(self._paths.wal, found.name))
-            self._files.add(
-                fd, found.first_ordinal, walked.start_position, found.header.epoch, found.size_bytes
-            )
+                self._fs.close(found.fd)
+                found = found._replace(fd=self._fs.open_read(os.path.join(self._paths.wal, found.name)))
+            add_file(self._files, found, walked.start_position)
 
     def _has_moved(self, walk: Walk) -> bool:
         """The log does not end where CURRENT says."""
         assert self._current is not None
         last = walk.files[-1]
         return (self._current.file, self._current.end) != (last.found.first_ordinal, last.end)
+
+
+def add_file(files: LogFiles, found: LogFileFound, start: int) -> None:
+    """`start` is the position of the first byte behind its header."""
+    epoch = b"" if found.header is None else found.header.epoch
+    files.add(found.fd, found.first_ordinal, start, epoch, found.size_bytes)
 
 
 def check_identity(paths: ShardPaths, found: list[LogFileFound], identity: Identity) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from shared.forward_rule import ForwardRule
 from topicsd.engine.copy_stamp import HOPS_MAX, Stamp, read_stamp, stamped_meta
-from topicsd.live.copies import Source, copies_of, stamps_of
+from topicsd.engine.requests import CopiedRecord
+from topicsd.live.copies import Source, changed, stamps_of, wanted_of
 from topicsd.live.piece import Piece
 
 RULE = ForwardRule("r", "a", "b")
@@ -24,6 +25,10 @@ def source(*metas: bytes) -> Source:
 
 def metas(found: list[Any]) -> list[bytes]:
     return [bytes(one.meta) for one in found]
+
+
+def copies_of(source: Source, rule: ForwardRule, held: set[int]) -> list[CopiedRecord]:
+    return changed(source, rule, wanted_of(source, rule, held))
 
 
 def rule(**changes: Any) -> ForwardRule:
@@ -73,8 +78,8 @@ def test_who_has_a_stamp_keeps_having_one_and_counts() -> None:
     first, second = copies_of(taken, RULE, set())
     assert bytes(first.meta) == b'{"k":1}'
     assert read_stamp(bytes(second.meta)) == (Stamp("a", 9, 2, 6), b'{"k":1}')
-    for changed in (rule(may_cycle=True), rule(is_exactly_once=True)):
-        stamps = [read_stamp(meta)[0] for meta in metas(copies_of(taken, changed, set()))]
+    for stamping in (rule(may_cycle=True), rule(is_exactly_once=True)):
+        stamps = [read_stamp(meta)[0] for meta in metas(copies_of(taken, stamping, set()))]
         assert stamps == [Stamp("a", 9, 1, 1), Stamp("a", 9, 2, 6)]
 
 

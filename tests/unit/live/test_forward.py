@@ -357,7 +357,8 @@ def test_copies_leave_the_disk_to_who_appends() -> None:
     made = stage(1, "a", *dests, max_waiting_bytes=64 << 10)
     one = made.shards[0]
     for dest in dests:
-        made.put_forward(dest, "a", dest)
+        # With a stamp of their own, so that what is copied is written again.
+        made.put_forward(dest, "a", dest, is_exactly_once=True)
     made.pass_time(200)
     one.send_append("a", *[b'"%b"' % (b"x" * 1000)] * 10)
     for _ in range(100):

@@ -38,6 +38,7 @@ CONTROLS: list[Control] = [
     ),
     control_frame.ForwardDelete("a>b"),
     control_frame.ForwardCursor("a>b", 1 << 41, 10_000),
+    control_frame.ForwardCursor("a>b", 1 << 41, 3, 1 << 40, 1 << 50, [59, 1 << 31], [100, 1 << 20]),
 ]
 
 

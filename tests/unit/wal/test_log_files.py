@@ -62,6 +62,16 @@ def test_a_position_has_a_place_in_a_file(position: int, place: tuple[int, int])
     assert files.place_of(position) == (wal_name(place[0]), FILE_HEADER_BYTES + place[1])
 
 
+@pytest.mark.parametrize(
+    ("file", "position"), [(0, 11), (100, 23), (200, 23), (300, 36), (1, None), (301, None)]
+)
+def test_a_place_in_a_file_has_a_position(file: int, position: int | None) -> None:
+    files, _ = files_of(CONTENTS)
+    assert files.position_of(file, FILE_HEADER_BYTES + 11) == position
+    files.drop_before(200)
+    assert files.position_of(0, FILE_HEADER_BYTES) is None
+
+
 def test_a_file_that_was_taken_back_is_closed_and_the_one_before_goes_on() -> None:
     files, disk = files_of(CONTENTS)
     fds = list(disk._fds)

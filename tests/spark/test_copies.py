@@ -1,0 +1,94 @@
+"""What routes copied is read from the log like all else, though it stands there under another topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from shared.forward_rule import ForwardRule
+from spark.batch_reader import BatchReader
+from spark.columns import all_columns, arrow_schema
+from spark.read_options import parse_options
+from spark.source_error import DamagedRecord
+from tests.harness.data_dirs import flip
+from tests.harness.one_shard import Told, record
+from tests.harness.real_shard import RealShard
+from topicsd.engine.forwards import put_forward
+from topicsd.live.feeds import Feeds
+from topicsd.live.forwards import Forwards
+
+NATIVE = ("seq", "ts", "tag", "node", "meta", "data")
+
+
+def reader_of(path: Path, topic: str, **options: str) -> BatchReader:
+    columns = all_columns(is_native=True, include_headers=False)
+    given = {"path": str(path), "subscribe": topic, "columns": "native", **options}
+    schema = arrow_schema([name for name in columns if name in NATIVE], columns)
+    return BatchReader(parse_options(given, is_stream=False), schema)
+
+
+def rows_of(reader: BatchReader, partitions: Any = None) -> list[Any]:
+    rows = []
+    for partition in reader.partitions() if partitions is None else partitions:
+        for batch in reader.read(partition):
+            assert isinstance(batch, pa.RecordBatch)
+            rows += [(row["seq"], row["tag"], row["data"]) for row in batch.to_pylist()]
+    return rows
+
+
+def told(shard: RealShard, topic: str) -> list[Any]:
+    records = shard.read(topic, limit=10_000).records
+    return [(one.seq, bytes(one.tag or b"").decode() or None, one.data.decode()) for one in records]
+
+
+def written(path: Path) -> RealShard:
+    """Copies of all and of some, among records of their own, in segments and in the log, deleted and not."""
+    shard = RealShard(path, segment_max_events=10, wal_file_bytes=1 << 16)
+    for name in ("a", "all", "some", "chained"):
+        shard.put(name)
+    state = shard.shard.state
+    Forwards(state, shard.loop, Feeds(state, shard.loop))
+    for rule in (
+        ForwardRule("all", "a", "all"),
+        ForwardRule("some", "a", "some", ["tag", "Eq", "odd"]),
+        ForwardRule("chained", "all", "chained"),
+    ):
+        put_forward(state, rule, Told())
+        shard.settle()
+    for number in range(30):
+        tags = ("odd" if n % 2 else None for n in range(number % 7 + 1))
+        shard.append("a", *[record(f"{number}.{n}", tag) for n, tag in enumerate(tags)])
+        shard.append("all", record("its own", "odd"))
+        if number == 12:
+            shard.checkpoint()
+    shard.delete("all", before_seq=4)
+    shard.delete("some", seqs=[20, 40])
+    shard.pass_time(500)
+    return shard
+
+
+@pytest.mark.parametrize("topic", ["a", "all", "some", "chained"])
+def test_by_path_there_are_the_rows_that_a_reader_of_the_server_gets(tmp_path: Path, topic: str) -> None:
+    shard = written(tmp_path)
+    found = told(shard, topic)
+    assert len(found) > 30
+    assert rows_of(reader_of(tmp_path, topic)) == found
+    assert rows_of(reader_of(tmp_path, topic, minPartitions="7")) == found
+    shard.close()
+    assert rows_of(reader_of(tmp_path, topic)) == found
+
+
+def test_an_original_that_is_damaged_when_it_is_read_is_named_for_its_copy(tmp_path: Path) -> None:
+    shard = written(tmp_path)
+    found, last = told(shard, "all"), shard.topic("a").head
+    readers = reader_of(tmp_path, "all"), reader_of(tmp_path, "all", mode="PERMISSIVE")
+    plans = [reader.partitions() for reader in readers]
+    file, at = shard.topic("a").run.place_of(last, shard.shard.state.files)
+    copy = max(seq for seq, _, data in found if data.startswith('"29'))
+    flip(Path(shard.paths.wal) / file, at + 45)
+    with pytest.raises(DamagedRecord, match=f'{file}, offset {at}, seq {copy} of topic "all" is damaged'):
+        rows_of(readers[0], plans[0])
+    assert rows_of(readers[1], plans[1]) == [row for row in found if row[0] != copy]
