@@ -100,15 +100,17 @@ class ForwardModel:
                     self._alive(lambda topic=topic: self._create(topic))  # type: ignore[misc]
         self.finish()
 
-    def _alive(self, go: Callable[[], object]) -> None:
-        """Go on, and where a machine or a process came to its end with that, begin it anew."""
+    def _alive(self, go: Callable[[], object]) -> bool:
+        """Go on, and where a machine or a process came to its end with that, begin it anew; False then."""
         try:
             go()
+            return True
         except MachineGoneError:
             for number, one in enumerate(self.stage.shards):
                 if one.disk.is_gone:
                     how = self.rng.choice((OneShard.kill, OneShard.cut_power))
                     self.stage.end(number, how)
+            return False
 
     def _append(self) -> None:
         topic = self.rng.choice(self.topics)
@@ -155,8 +157,9 @@ class ForwardModel:
     def _quiet(self) -> None:
         """All is copied and synced, so that it is known where a rule begins; faults are still armed."""
         self.stage.mend()
-        for _ in range(6):
-            self._alive(lambda: self.stage.pass_time(1500))
+        calm = 0
+        while calm < 6:
+            calm = calm + 1 if self._alive(lambda: self.stage.pass_time(1500)) else 0
 
     def _make_rule(self, dest: str | None = None) -> None:
         dest = dest or self.rng.choice(self.topics)
