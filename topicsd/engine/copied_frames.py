@@ -69,9 +69,11 @@ class CopiedFrames:
 
     def part(self, first: int, upto: int) -> CopiedFrames:
         """Some of them, by their places here."""
-        if first == 0 and upto >= len(self):
-            return self
         return CopiedFrames(self._records[first:upto], self._is_changed)
+
+    def behind(self, count: int) -> CopiedFrames:
+        """All but the first ones."""
+        return self.part(count, len(self.seqs)) if count < len(self.seqs) else NO_COPIES
 
     def refer(self, shard: ShardState, forward: Forward) -> References | None:
         """To where they stand in the log of the shard, when they do."""

@@ -170,13 +170,15 @@ class WorkingForward:
         if self._lost is not None:
             lose_forward(shard, forward, *self._lost, self._stepped)
             return
-        part = self._copies.part(0, self._at_once)
-        if part:
-            is_last = len(part) == len(self._copies)
-            copy_forward(shard, forward, part, self._to_seq if is_last else part.seqs[-1], self._stepped)
-            return
-        pass_over(shard, forward, self._to_seq)
-        self._go_on()
+        copies = self._copies
+        if not copies.seqs:
+            pass_over(shard, forward, self._to_seq)
+            self._go_on()
+        elif len(copies.seqs) <= self._at_once:
+            copy_forward(shard, forward, copies, self._to_seq, self._stepped)
+        else:
+            part = copies.part(0, self._at_once)
+            copy_forward(shard, forward, part, part.seqs[-1], self._stepped)
 
     def _stepped(self, answer: object) -> None:
         if isinstance(answer, Refusal):
@@ -185,7 +187,7 @@ class WorkingForward:
         if self._lost is not None:
             self._lost = None
         else:
-            self._copies = self._copies.part(self._at_once, len(self._copies))
+            self._copies = self._copies.behind(self._at_once)
             self._at_once = min(2 * self._at_once, RECORDS_AT_ONCE)
         self._again_seconds = AGAIN_SECONDS
         self._step()
