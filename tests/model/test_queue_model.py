@@ -5,11 +5,21 @@ from __future__ import annotations
 import pytest
 
 from tests.model.queue_model import QueueModel
+from topicsd.leases import lease_queue
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_work_on_a_queue_keeps_what_was_told(seed: int) -> None:
     print("seed", seed)
+    QueueModel(seed).run(60)
+
+
+@pytest.mark.parametrize("seed", range(20_000, 20_020))
+def test_random_work_keeps_what_was_told_where_jobs_leave_one_by_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print("seed", seed)
+    monkeypatch.setattr(lease_queue, "GONE_AT_ONCE", 1)
     QueueModel(seed).run(60)
 
 

@@ -192,7 +192,7 @@ class PendingDelete(TopicEntry):
         if topic.queue is not None and topic.waiters is not None:
             # What stood in front of other jobs of its tag may be gone.
             self.shard.watch.wake(topic)
-        tell(self.reply, _deleted(topic, deleted))
+        self.shard.gone_jobs.after(topic, partial(tell, self.reply, _deleted(topic, deleted)))
 
     def undo(self) -> None:
         self.end_wait()  # Nothing is taken out before the frame is where its class wants it.

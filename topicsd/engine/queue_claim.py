@@ -73,15 +73,15 @@ def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> 
     if isinstance(found, Refusal):
         reply(found)
         return None
-    topic, queue = found
+    topic, _ = found
     asked = _Asked(shard, topic, request, reply)
     jitter_ms = topic.config.claim_jitter_ms
     if not jitter_ms or shard.drains:
-        _serve(shard, topic, queue, [asked])
+        _serve_soon(shard, topic, [asked])
         return None
     cohort = shard.cohorts.get(topic)
     if cohort is None:
-        cohort = shard.cohorts[topic] = _Cohort(shard, topic, queue)
+        cohort = shard.cohorts[topic] = _Cohort(shard, topic)
         shard.loop.call_later(jitter_ms / 1000, cohort.wake)
     cohort.asked.append(asked)
     return partial(cohort.leave, asked)
@@ -90,12 +90,11 @@ def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> 
 class _Cohort:
     """Claims that are served together. Their turn comes by the priority of the topic, as for who reads it."""
 
-    __slots__ = ("_queue", "_shard", "_topic", "asked", "waiters")
+    __slots__ = ("_shard", "_topic", "asked", "waiters")
 
-    def __init__(self, shard: ShardState, topic: Topic, queue: LeaseQueue) -> None:
+    def __init__(self, shard: ShardState, topic: Topic) -> None:
         self._shard = shard
         self._topic = topic
-        self._queue = queue
         self.asked: list[_Asked] = []
         self.waiters: Waiters | None = None
 
@@ -117,18 +116,28 @@ class _Cohort:
         if shard.cohorts.get(topic) is not self:
             return
         del shard.cohorts[topic]
-        if shard.visible_topic(topic.name) is topic and topic.leaving is None:
-            _serve(shard, topic, self._queue, self.asked)
-        else:
-            for asked in self.asked:
-                tell(asked.reply, topic_not_found(topic.name))
+        _serve_soon(shard, topic, self.asked)
 
 
 def drain_claims(shard: ShardState) -> None:
     """The shard is about to end: nobody waits for others any more."""
     shard.drains = True
+    shard.gone_jobs.finish()
     for cohort in list(shard.cohorts.values()):
         cohort.serve()
+
+
+def _serve_soon(shard: ShardState, topic: Topic, cohort: list[_Asked]) -> None:
+    """Once all jobs have left whose records are gone."""
+    shard.gone_jobs.after(topic, partial(_serve_if_there, shard, topic, cohort))
+
+
+def _serve_if_there(shard: ShardState, topic: Topic, cohort: list[_Asked]) -> None:
+    if topic.queue is not None and shard.visible_topic(topic.name) is topic and topic.leaving is None:
+        _serve(shard, topic, topic.queue, cohort)
+        return
+    for asked in cohort:
+        tell(asked.reply, topic_not_found(topic.name))
 
 
 def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Asked]) -> None:

@@ -226,6 +226,7 @@ class Shard:
         self.checkpoints.on_end = self.upkeep.wake
         if any(topic.has_files for topic in state.topics.values()):
             self.upkeep.wake()
+        state.gone_jobs.is_open = True
 
     def _load(
         self,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ from shared.config import Settings
 from shared.contract import TopicConfig
 from shared.errors import THROTTLED, Refusal
 from topicsd.engine.dedupe import Dedupe
+from topicsd.engine.gone_jobs import GoneJobs
 from topicsd.engine.page_cache import PageCache
 from topicsd.engine.queue_due import QueueDue
 from topicsd.engine.queue_state import settle_parked
@@ -78,6 +80,7 @@ class ShardState:
         """Epochs of topics of which it was said that what is to leave them cannot be told."""
         self.watch: Watch
         self.due: QueueDue
+        self.gone_jobs: GoneJobs
         self.loop: Loop
         self.log: GroupCommit
         self._configs: dict[TopicConfig, TopicConfig] = {}
@@ -126,6 +129,13 @@ class ShardState:
         self.loop = loop
         self.watch = Watch(loop, self.clock)
         self.due = QueueDue(loop, self.clock, self.watch)
+        self.gone_jobs = GoneJobs(loop, self._jobs_left)
+
+    def _jobs_left(self, topic: Topic) -> None:
+        """What stood in front of other jobs may be gone, and nobody was told of what came meanwhile."""
+        if topic.waiters is not None:
+            self.watch.wake(topic)
+        self.due.look(topic)
 
     def one_config(self, config: TopicConfig) -> TopicConfig:
         """Topics that are configured alike share one object: most of 100,000 are."""
@@ -169,7 +179,9 @@ class ShardState:
         self.topics_by_id[topic.topic_id] = topic
         self.totals.leases_in_flight += topic.totals.leases_in_flight
         topic.totals = self.totals
-        self.totals.queue_count += topic.queue is not None
+        if topic.queue is not None:
+            self.totals.queue_count += 1
+            topic.queue.later = partial(self.gone_jobs.wake, topic)
         self.totals.by_class[topic.config.durability] += 1
         self.totals.live_count += topic.live_count
         self.totals.live_bytes += topic.live_bytes
@@ -183,6 +195,7 @@ class ShardState:
         if topic.queue is not None:
             self.totals.queue_count -= 1
             self.totals.leases_in_flight -= topic.queue.counts().in_flight
+            self.gone_jobs.forget(topic)
         self.totals.by_class[topic.config.durability] -= 1
         if topic.has_files:
             self.gone_topics.append((topic.topic_id, topic.epoch))

@@ -76,7 +76,8 @@ class _Parked:
         return next((seq for seq in self.queue.parked if not self.queue.jobs[seq].is_leaving), 0)
 
     def has(self, seq: int) -> bool:
-        return self.is_here and seq in self.queue.parked and not self.queue.jobs[seq].is_leaving
+        is_alive = self.is_here and self.topic.next_live(seq) == seq
+        return is_alive and seq in self.queue.parked and not self.queue.jobs[seq].is_leaving
 
     def put_off(self, seq: int) -> None:
         """All others are before it."""

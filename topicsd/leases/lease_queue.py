@@ -17,16 +17,18 @@ L6  A job that is leaving, as its end is on its way to the log, is nobody's to t
 L7  Where jobs go in the order of their tags (`tag_order.py`), a job waits, *blocked*, for those of its tag in
     front of it to be gone or parked; a delay of one in front keeps it waiting too.
 L8  What is parked and may be in the dead-letter topic already is *sent*, and never handed out again.
+L9  When very many records go at once their jobs leave a few at a time (`see_gone`). Until then nothing is
+    handed out, nobody ends a job whose record is gone, and the counts are on their way to what they will be.
 
 Must not know: disk, asyncio, the engine, what a job says.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final
 
 from topicsd.leases.endings import Endings
 from topicsd.leases.job import (
@@ -42,33 +44,17 @@ from topicsd.leases.job import (
     Held,
     Job,
 )
+from topicsd.leases.lazy_heap import LazyHeap
+from topicsd.leases.records import Records
 from topicsd.leases.tag_order import Lane, TagOrder
 
-# Entries of a heap that count no more are thrown away once there are this many more of them than jobs.
-STALE_MAX: Final = 64
 # Of a million jobs that are due in one moment nobody has to see all at once.
 COLLECTED_MAX: Final = 100
-
-
-class Totals(Protocol):
-    """Of all queues together."""
-
-    leases_in_flight: int
-
-
-class Records(Protocol):
-    """The log of the queue."""
-
-    head: int
-    earliest_seq: int
-    live_count: int
-
-    @property
-    def totals(self) -> Totals: ...
-
-    def next_live(self, seq: int) -> int:
-        """The first live seq at or behind `seq`, or one behind the head."""
-        ...
+# Deadlines that count no more, which one call may have to step over.
+STEPPED_OVER_MAX: Final = 1000
+# Seqs that are looked at in one step, of records that are gone.
+GONE_AT_ONCE: Final = 250
+_EVERY_SEQ: Final = 1 << 64
 
 
 class LeaseQueue:
@@ -78,11 +64,13 @@ class LeaseQueue:
         "_counts",
         "_due",
         "_fresh",
+        "_going",
         "_records",
         "dead_lettered",
         "endings",
         "fresh_seq",
         "jobs",
+        "later",
         "order",
         "parked",
     )
@@ -91,8 +79,8 @@ class LeaseQueue:
         self._records = records
         self.order = TagOrder() if is_by_tag else None
         """With it the queue has to be told what comes (`came`)."""
-        self._fresh: list[int] = []
-        """With an order: a heap of those that nobody had yet and that are ready; some may be so no longer."""
+        self._fresh = LazyHeap(self._is_fresh_and_ready)
+        """With an order: those that nobody had yet and that are ready; some may be so no longer."""
         self._blocked_fresh = 0
         """With an order: how many that nobody had yet are blocked."""
         self.fresh_seq = 1
@@ -100,15 +88,19 @@ class LeaseQueue:
         self.jobs: dict[int, Job] = {}
         self._counts = [0, 0, 0, 0, 0, 0]
         """Of `jobs`, by state."""
-        self._again: list[int] = []
-        """A heap of those that are ready once more; some may be so no longer."""
-        self._due: list[tuple[int, int]] = []
-        """A heap of deadlines and seqs; some may count no more."""
+        self._again = LazyHeap(self._is_ready_again)
+        """Those that are ready once more; some may be so no longer."""
+        self._due = LazyHeap(self._is_due)
+        """Deadlines and seqs; some may count no more."""
         self.parked: OrderedDict[int, None] = OrderedDict()
         """Delivered too often, in the order in which that was found. They leave from the front, which a plain
         dict would search for."""
         self.dead_lettered = 0
         self.endings = Endings()
+        self._going: deque[tuple[Iterator[int], int]] = deque()
+        """Records that are gone and whose jobs may be here, in rows, and what of a row is meant (L9)."""
+        self.later: Callable[[], object] | None = None
+        """Has `see_gone` called until that says that it is over; without it all is done at once."""
 
     # -- what can be asked -------------------------------------------------------------------------------
 
@@ -117,11 +109,14 @@ class LeaseQueue:
         again, in_flight, delayed, parked, blocked, sent = self._counts
         ready = self._fresh_ready_count() + again
         blocked += self._blocked_fresh
-        return Counts(ready, in_flight, delayed, parked + sent, self.dead_lettered, blocked)
+        # What has not left yet (L9) is no record any more, and a job still.
+        return Counts(max(0, ready), in_flight, delayed, parked + sent, self.dead_lettered, blocked)
 
     def oldest_ready(self) -> int:
-        """The seq of the oldest job that is ready, 0 when none is."""
-        again, fresh = self._next_again(), self._next_fresh()
+        """The seq of the oldest job that is ready, 0 when none is, or it is not known yet."""
+        if self.is_going:
+            return 0
+        again, fresh = self._again.front(), self._next_fresh()
         return min((seq for seq in (again, fresh) if seq), default=0)
 
     def ready_since(self, seq: int) -> int:
@@ -142,11 +137,14 @@ class LeaseQueue:
         return next((one for one in self.order.standing(lane) if _is_in_flight(jobs.get(one))), 0)
 
     def next_due(self) -> int | None:
-        """When the next lease runs out or the next delay is over."""
+        """When the next lease runs out or the next delay is over; or earlier, for who looks again then."""
         due = self._due
-        while due and not self._is_due(*due[0]):
-            heapq.heappop(due)
-        return due[0][0] if due else None
+        for _ in range(STEPPED_OVER_MAX):
+            entry = due.lowest()
+            if entry is None or self._is_due(entry):
+                break
+            due.pop()
+        return None if entry is None else entry[0]
 
     def is_held(self, seq: int, node: str, lease: int | None, is_kept: bool = False) -> bool:
         """Whether the node may end the lease, by its number when it says one, or keep it (L4)."""
@@ -158,7 +156,13 @@ class LeaseQueue:
             and job.lease != 0
             and job.node == node
             and (lease is None or lease == job.lease)
+            and (not self._going or self._records.next_live(seq) == seq)
         )
+
+    @property
+    def is_going(self) -> bool:
+        """Jobs are leaving (L9)."""
+        return bool(self._going)
 
     # -- what changes --------------------------------------------------------------------------------------
 
@@ -173,10 +177,8 @@ class LeaseQueue:
             if not lane.ready:
                 self._turn(lane)
         else:
-            heapq.heappush(self._fresh, seq)
-        if len(self._fresh) > STALE_MAX + 2 * self._fresh_ready_count():
-            # What is sorted is a heap.
-            self._fresh = sorted(filter(self._is_fresh_and_ready, set(self._fresh)))
+            self._fresh.push(seq)
+        self._fresh.tidy(self._fresh_ready_count())
 
     def delay(self, seqs: Iterable[int], due: int) -> None:
         """These that have just come are ready then."""
@@ -186,17 +188,23 @@ class LeaseQueue:
     def see(self, seq: int, now: int) -> None:
         """Collect this one, also where very many are due."""
         job = self.jobs.get(seq)
-        if job is not None and job.deadline <= now and self._is_due(job.deadline, seq):
+        if job is not None and job.deadline <= now and self._is_due((job.deadline, seq)):
             self._set(seq, job, READY, job.deadline)
 
     def collect(self, now: int, count_max: int = COLLECTED_MAX) -> bool:
         """See what ran out: such jobs are ready once more. Whether there are some."""
-        due, count = self._due, 0
-        while due and due[0][0] <= now and count < count_max:
-            deadline, seq = heapq.heappop(due)
-            if self._is_due(deadline, seq):
+        due, count, stepped_over = self._due, 0, 0
+        while count < count_max and stepped_over < STEPPED_OVER_MAX:
+            entry = due.lowest()
+            if entry is None or entry[0] > now:
+                break
+            due.pop()
+            if self._is_due(entry):
+                deadline, seq = entry
                 self._set(seq, self.jobs[seq], READY, deadline)
                 count += 1
+            else:
+                stepped_over += 1
         return count > 0
 
     def claim(
@@ -211,23 +219,26 @@ class LeaseQueue:
         """Hand out up to so many jobs, under numbers from `first_lease` on, until one does not fit. What was
         delivered too often is parked on the way."""
         claimed: list[Claimed] = []
+        if self.is_going:
+            return claimed
+        again = self._again
         while len(claimed) < count:
-            seq = self._next_again()
-            if seq:
+            seq = again.front() if self._counts[READY] else None
+            if seq is not None:
                 job = self.jobs[seq]
                 if deliveries_max and job.deliveries >= deliveries_max:
-                    heapq.heappop(self._again)
+                    again.pop()
                     self.park(seq)
                     continue
                 if not fits(seq):
                     break
-                heapq.heappop(self._again)
+                again.pop()
             else:
                 seq = self._next_fresh()
                 if not seq or not fits(seq):
                     break
                 if self.order is not None:
-                    heapq.heappop(self._fresh)
+                    self._fresh.pop()
                 job = self._make(seq)
             job.deliveries += 1
             job.lease = first_lease + len(claimed)
@@ -301,17 +312,57 @@ class LeaseQueue:
         if lane is not None:
             self._turn(lane)
 
+    def gone_to(self, first: int, last: int) -> None:
+        """All records from `first` to `last` are gone, and none in front of them is left."""
+        known = [self.jobs.keys()] if self.order is None else [self.jobs.keys(), self.order.seqs()]
+        count = sum(map(len, known))
+        if count <= last - first:
+            self.all_gone([seq for seqs in known for seq in seqs], last)
+        else:
+            self.all_gone(range(first, last + 1))
+
+    def all_gone(self, seqs: Iterable[int], last: int = _EVERY_SEQ) -> None:
+        """These are gone, as far as they are not behind `last`."""
+        self._going.append((iter(seqs), last))
+        if self.see_gone() and self.later is not None:
+            self.later()
+        elif self.later is None:
+            while self.see_gone():
+                pass
+
+    def see_gone(self) -> bool:
+        """Let some of the jobs leave whose records are gone; whether there are more."""
+        lanes: set[Lane] = set()
+        left = GONE_AT_ONCE
+        while self._going and left:
+            seqs, last = self._going[0]
+            here = list(islice(seqs, left))
+            for seq in here:
+                lane = self._take_out(seq) if seq <= last else None
+                if lane is not None:
+                    lanes.add(lane)
+            left -= len(here)
+            if left:
+                self._going.popleft()
+        for lane in lanes:
+            self._turn(lane)
+        return self.is_going
+
     def _take_out(self, seq: int) -> Lane | None:
         """The lane that it stood in."""
         job = self.jobs.pop(seq, None)
+        counts = self._counts
         if job is not None:
-            self._counts[job.state] -= 1
-            if job.state == IN_FLIGHT:
+            state = job.state
+            counts[state] -= 1
+            if state == IN_FLIGHT:
                 self._records.totals.leases_in_flight -= 1
-            elif job.state in ASIDE:
+            elif state in ASIDE:
                 del self.parked[seq]
-            if len(self._due) > STALE_MAX + 2 * (self._counts[IN_FLIGHT] + self._counts[DELAYED]):
-                self._drop_stale()
+            if state == READY:
+                self._again.tidy(counts[READY])
+            elif state in (IN_FLIGHT, DELAYED):
+                self._due.tidy(counts[IN_FLIGHT] + counts[DELAYED])
         lane = None if self.order is None else self.order.gone(seq)
         if lane is not None:
             if job is None:
@@ -320,41 +371,19 @@ class LeaseQueue:
                 lane.held -= job.state == IN_FLIGHT
             if lane.ready == seq:
                 lane.ready = 0
+        if self.order is not None and job is None:
+            self._fresh.tidy(self._fresh_ready_count())
         return lane
-
-    def gone_to(self, first: int, last: int) -> None:
-        """All records from `first` to `last` are gone."""
-        jobs = self.jobs
-        if self.order is not None:
-            while self._fresh and self._fresh[0] <= last:
-                heapq.heappop(self._fresh)
-        elif not jobs:
-            return
-        seqs: Iterable[int] = range(first, last + 1)
-        known = (jobs,) if self.order is None else (jobs, self.order.seqs())
-        if last - first >= sum(map(len, known)):
-            seqs = [seq for each in known for seq in each if seq <= last]
-        lanes = {lane for seq in seqs if (lane := self._take_out(seq)) is not None}
-        for lane in lanes:
-            self._turn(lane)
 
     # -- the order -----------------------------------------------------------------------------------------
 
-    def _next_again(self) -> int:
-        again, jobs = self._again, self.jobs
-        while again:
-            job = jobs.get(again[0])
-            if job is not None and job.state == READY and not job.is_leaving:
-                return again[0]
-            heapq.heappop(again)
-        return 0
+    def _is_ready_again(self, seq: int) -> bool:
+        job = self.jobs.get(seq)
+        return job is not None and job.state == READY and not job.is_leaving
 
     def _next_fresh(self) -> int:
         if self.order is not None:
-            fresh = self._fresh
-            while fresh and not self._is_fresh_and_ready(fresh[0]):
-                heapq.heappop(fresh)
-            return fresh[0] if fresh else 0
+            return self._fresh.front() or 0
         records, jobs = self._records, self.jobs
         head = records.head
         seq = records.next_live(self.fresh_seq)
@@ -364,7 +393,8 @@ class LeaseQueue:
         self.fresh_seq = seq
         return seq if seq <= head else 0
 
-    def _is_due(self, deadline: int, seq: int) -> bool:
+    def _is_due(self, entry: tuple[int, int]) -> bool:
+        deadline, seq = entry
         job = self.jobs.get(seq)
         return (
             job is not None
@@ -372,11 +402,6 @@ class LeaseQueue:
             and job.state in (IN_FLIGHT, DELAYED)
             and not job.is_leaving
         )
-
-    def _drop_stale(self) -> None:
-        """Deadlines that count no more: of jobs that are gone, or were extended."""
-        self._due = [one for one in set(self._due) if self._is_due(*one)]
-        heapq.heapify(self._due)
 
     def _fresh_ready_count(self) -> int:
         return self._records.live_count - len(self.jobs) - self._blocked_fresh
@@ -436,7 +461,7 @@ class LeaseQueue:
         if job is None:
             lane.ready = front
             self._blocked_fresh -= 1
-            heapq.heappush(self._fresh, front)
+            self._fresh.push(front)
         elif job.state == BLOCKED:
             lane.ready = front
             self._enter(front, job, READY, job.deadline)
@@ -451,13 +476,14 @@ class LeaseQueue:
             self.parked[seq] = None
         elif job.state in ASIDE:
             del self.parked[seq]
+        was_due = job.state in (IN_FLIGHT, DELAYED)
         job.state, job.deadline = state, deadline
+        if was_due:
+            self._due.tidy(counts[IN_FLIGHT] + counts[DELAYED])
         if state == READY:
-            heapq.heappush(self._again, seq)
+            self._again.push(seq)
         elif state in (IN_FLIGHT, DELAYED):
-            heapq.heappush(self._due, (deadline, seq))
-            if len(self._due) > STALE_MAX + 2 * (counts[IN_FLIGHT] + counts[DELAYED]):
-                self._drop_stale()
+            self._due.push((deadline, seq))
 
 
 def _is_in_flight(job: Job | None) -> bool:

@@ -1,0 +1,177 @@
+"""The records of very many jobs go at once, and the jobs leave their queue a few a turn of the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.harness.one_shard import OneShard, Told, record
+from topicsd.engine.queue_claim import drain_claims
+from topicsd.engine.queue_settle import ack
+from topicsd.leases import lease_queue
+from topicsd.leases.job import Counts
+from topicsd.leases.lease_queue import STEPPED_OVER_MAX
+
+JOBS = 40
+AT_ONCE = 3
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_queue, "GONE_AT_ONCE", AT_ONCE)
+
+
+def queue(delay_ms: int | None = None, **config: Any) -> OneShard:
+    stage = OneShard()
+    stage.put("q", type="queue", **config)
+    stage.append("q", *[record(n, tag=f"t{n % 4}") for n in range(JOBS)], delay_ms=delay_ms)
+    return stage
+
+
+def counts(stage: OneShard) -> Counts:
+    found = stage.topic("q").queue
+    assert found is not None
+    return found.counts()
+
+
+def turns(stage: OneShard, told: Told) -> int:
+    """How many it takes until the answer is there; in none of them more than a few jobs leave."""
+    before = sum(counts(stage)[1:4])
+    for number in range(1000):
+        if told.came:
+            return number
+        stage.loop.run_turn()
+        now = sum(counts(stage)[1:4])
+        assert before - now <= 2 * AT_ONCE
+        assert min(counts(stage)) >= 0
+        before = now
+    raise AssertionError("no answer came")
+
+
+def test_delayed_jobs_leave_a_few_a_turn_and_the_answer_comes_when_all_have_left() -> None:
+    stage = queue(delay_ms=1000)
+    told = stage.send_delete("q", before_seq=31)
+    assert turns(stage, told) >= 30 // AT_ONCE - 1
+    assert (told.answer.deleted, told.answer.count) == (30, 10)
+    assert counts(stage) == Counts(0, 0, 10, 0, 0)
+    stage.pass_time(1000)
+    assert stage.claimed("q", "w", 100) == [*range(31, 41)]
+
+
+def test_readers_miss_all_records_at_once() -> None:
+    stage = queue(delay_ms=1000)
+    told = stage.send_delete("q", before_seq=31)
+    while stage.seqs("q")[0] == 1:
+        stage.loop.run_turn()
+    assert stage.seqs("q") == [*range(31, 41)]
+    assert stage.state("q").count == 10
+    assert not told.came
+
+
+@pytest.mark.parametrize("order_by", ["seq", "tag"])
+@pytest.mark.parametrize("jitter_ms", [0, 5])
+def test_a_claim_waits_and_gets_nothing_that_is_gone(order_by: str, jitter_ms: int) -> None:
+    stage = queue(order_by=order_by, claim_jitter_ms=jitter_ms)
+    stage.pass_time(100)
+    told = stage.send_claim("q", "w", 100)
+    stage.pass_time(100)
+    stage.nack("q", "w", *[one.seq for one in told.answer.claimed])
+    stage.send_delete("q", before_seq=31)
+    while stage.seqs("q")[0] == 1:
+        stage.loop.run_turn()
+    told = stage.send_claim("q", "w", 100)
+    assert not told.came
+    stage.pass_time(10)
+    expected = [*range(31, 35)] if order_by == "tag" else [*range(31, 41)]
+    assert [one.seq for one in told.answer.claimed] == expected
+
+
+def test_what_is_gone_cannot_be_acked_while_it_leaves_and_what_is_not_can() -> None:
+    stage = queue()
+    stage.claim("q", "w", 100)
+    stage.send_delete("q", before_seq=31)
+    while stage.seqs("q")[0] == 1:
+        stage.loop.run_turn()
+    told = stage.send_settle(ack, "q", "w", 30, 31)
+    stage.settle()
+    assert (told.answer.done, told.answer.skipped) == ([31], [30])
+    assert counts(stage) == Counts(0, 9, 0, 0, 0)
+    assert stage.shard.state.totals.leases_in_flight == 9
+
+
+@pytest.mark.parametrize("lost", ["cap", "ttl"])
+def test_what_a_cap_or_its_age_takes_leaves_a_few_a_turn_too(lost: str) -> None:
+    stage = queue(delay_ms=3_600_000)
+    before = len(jobs(stage))
+    if lost == "cap":
+        stage.send_put("q", cap_records=1)
+    else:
+        stage.put("q", ttl_ms=100)
+        stage.clock.advance_ns(200_000_000)
+        stage.state("q")
+    least = before
+    while len(jobs(stage)) > (1 if lost == "cap" else 0):
+        stage.turn()
+        assert least - len(jobs(stage)) <= 2 * AT_ONCE
+        least = len(jobs(stage))
+
+
+def jobs(stage: OneShard) -> dict[int, Any]:
+    found = stage.topic("q").queue
+    assert found is not None
+    return dict(found.jobs)
+
+
+def test_a_shard_that_ends_keeps_no_claim_waiting() -> None:
+    stage = queue()
+    stage.claim("q", "w", 30)
+    stage.send_delete("q", before_seq=31)
+    while stage.seqs("q")[0] == 1:
+        stage.loop.run_turn()
+    told = stage.send_claim("q", "w", 100)
+    drain_claims(stage.shard.state)
+    assert [one.seq for one in told.answer.claimed] == [*range(31, 41)]
+
+
+def test_a_topic_that_is_deleted_meanwhile_lets_nobody_wait_and_counts_no_lease_twice() -> None:
+    stage = queue()
+    stage.claim("q", "w", 100)
+    told = stage.send_delete("q", before_seq=31)
+    while stage.seqs("q")[0] == 1:
+        stage.loop.run_turn()
+    claim = stage.send_claim("q", "w", 100)
+    gone = stage.send_delete_topic("q")
+    stage.settle()
+    assert gone.answer.deleted
+    assert told.answer.deleted == 30
+    assert claim.code == "topic_not_found" or not claim.answer.claimed
+    assert stage.shard.state.totals.leases_in_flight == 0
+
+
+def test_a_start_finds_the_same_whenever_it_was_killed() -> None:
+    for turn in range(25):
+        stage = queue(leases_durable=True)
+        stage.claim("q", "w", 35, 3_600_000)
+        stage.send_delete("q", before_seq=31)
+        for _ in range(turn):
+            stage.turn()
+        is_logged = stage.topic("q").earliest_seq > 1
+        stage.kill()
+        assert stage.seqs("q")[0] in ((31,) if is_logged else (1, 31))
+        left = JOBS + 1 - stage.seqs("q")[0]
+        assert counts(stage) == Counts(5, left - 5, 0, 0, 0)
+
+
+def test_deadlines_that_count_no_more_are_stepped_over_a_bounded_number_at_a_time() -> None:
+    stage = queue()
+    found = stage.topic("q").queue
+    assert found is not None
+    # Whoever took them out did not have the deadlines looked at.
+    count = 3 * STEPPED_OVER_MAX
+    for number in range(count):
+        found._due.push((1, 10_000 + number))
+    for left in range(3, 0, -1):
+        assert len(found._due) == left * STEPPED_OVER_MAX
+        assert not found.collect(5)
+    assert found.next_due() is None
