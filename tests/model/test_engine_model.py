@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.engine_model import Episode
+from topicsd.engine import find_tagged, tag_index
 
 EPISODES, OPERATIONS = 20, 1000
 DEEP_EPISODES, DEEP_OPERATIONS = 250, 4000
@@ -14,6 +15,16 @@ DEEP_EPISODES, DEEP_OPERATIONS = 250, 4000
 @pytest.mark.parametrize("seed", range(EPISODES))
 def test_every_answer_is_the_oracles(seed: int) -> None:
     print("seed", seed)
+    Episode(seed).run(OPERATIONS)
+
+
+@pytest.mark.parametrize("seed", range(20_000, 20_004))
+def test_every_answer_is_the_oracles_where_deletes_are_looked_up_on_a_thread(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print("seed", seed)
+    monkeypatch.setattr(find_tagged, "FEW_RECORDS", 0)
+    monkeypatch.setattr(tag_index, "TAKEN_AT_ONCE", -1)
     Episode(seed).run(OPERATIONS)
 
 

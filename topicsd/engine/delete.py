@@ -9,28 +9,24 @@ Must not know: HTTP, files.
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from shared.errors import BATCH_TOO_LARGE, CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
+from topicsd.engine.find_tagged import Found, LookedUp, Wanted, look_up, search_of
 from topicsd.engine.requests import Deleted, DeleteRequest, Reply
-from topicsd.engine.retention import delete_each, delete_found, delete_front
-from topicsd.engine.run import Run
-from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.retention import delete_each, delete_found, delete_front, where_they_are
 from topicsd.engine.shard_state import ShardState
-from topicsd.engine.tag_index import TagIndex
 from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import log_expired
+from topicsd.leases.endings import Taken
 from topicsd.segment.entry import DATA, SegmentDamage
 from topicsd.wal.control_frame import Delete
 
 SEQS_MAX: Final = 1000
 """In one call."""
-
-Found = dict[SealedRun, list[int]]
-"""What a delete by tag matches in sealed segments."""
 
 
 def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: Reply) -> None:
@@ -51,45 +47,17 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     if request.seqs is not None:
         seqs = [seq for seq in request.seqs if 0 < seq <= topic.head]
         control = Delete(0, None, False, seqs, is_asked=True)
-    sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
-    tails = [run for run in topic.runs if isinstance(run, TailRun) and _is_better_on_a_thread(run, control)]
     if request.seqs is not None and not control.seqs:
         reply(_deleted(topic, 0))
         return
-    if control.tag is None or not (sealed or tails):
-        shard.join_control(topic, control, PendingDelete(shard, topic, control, {}, reply))
+    search = None
+    if control.tag is not None:
+        search = search_of(topic, Wanted(control.tag.encode(), control.is_prefix, control.below))
+    if search is None:
+        shard.join_control(topic, control, PendingDelete(shard, topic, control, None, reply))
         return
     go_on = partial(_looked_up, shard, topic, control, reply)
-    shard.threads.read.submit(lambda: look_up(sealed, tails, control), go_on)
-
-
-def _is_better_on_a_thread(run: TailRun, control: Delete) -> bool:
-    """The tags have to be read, or there are many to be sorted."""
-    return run.tags.is_unknown or (control.is_prefix and run.tags.unsorted_count > 1)
-
-
-class LookedUp(NamedTuple):
-    found: Found
-    tags: dict[TailRun, TagIndex]
-    """Of active segments whose tags were not known since the start."""
-
-
-def look_up(sealed: list[SealedRun], tails: list[TailRun], control: Delete) -> LookedUp | SegmentDamage:
-    """On a thread: what the frame matches in segments, with all that taking it out will need."""
-    assert control.tag is not None
-    found: Found = {}
-    try:
-        for run in sealed:
-            found[run] = run.find_tag(control.tag.encode(), control.is_prefix, control.below)
-            if found[run]:
-                run.load_index()
-        tags = {run: TagIndex.of(run.source.tags()) for run in tails if run.tags.is_unknown and run.source}
-        if control.is_prefix:
-            for index in (*tags.values(), *(run.tags for run in tails)):
-                index.sort()
-        return LookedUp(found, tags)
-    except SegmentDamage as damage:
-        return damage
+    shard.threads.read.submit(partial(look_up, search), go_on)
 
 
 def _looked_up(
@@ -115,9 +83,9 @@ def _looked_up(
         shard.join_control(topic, control, PendingDelete(shard, topic, control, found.found, reply))
 
 
-def apply_delete(topic: Topic, control: Delete, found: Found) -> int:
-    """Take out what the frame says; how many were alive. Of segments that were sealed since they were looked
-    through, or in a replay, the tags are read here."""
+def apply_delete(topic: Topic, control: Delete, found: Found | None = None) -> int:
+    """Take out what the frame says, which was looked up or, as in a replay, is looked for here; how many were
+    alive."""
     if control.seqs:
         if control.is_dead_letter and topic.queue is not None:
             # Also those that a segment's marks know to be dead already, as they may after a crash.
@@ -130,26 +98,27 @@ def apply_delete(topic: Topic, control: Delete, found: Found) -> int:
         if count and topic.queue is not None:
             topic.queue.endings.forget_to(control.below - 1)
         return count
-    taken: list[int] = []
+    # It is kept for a while that these jobs were not acked.
+    taken = None if topic.queue is None else Taken()
     try:
         return _delete_asked(topic, control, found, taken)
     finally:
-        if topic.queue is not None:
-            # It keeps for a while that these were not acked.
+        if topic.queue is not None and taken is not None:
             topic.queue.endings.note_deleted(taken)
 
 
-def _delete_asked(topic: Topic, control: Delete, found: Found, taken: list[int]) -> int:
+def _delete_asked(topic: Topic, control: Delete, found: Found | None, taken: Taken | None) -> int:
     if control.tag is None:
         return delete_each(topic, control.seqs, taken)
     tag = control.tag.encode()
-    return delete_found(topic, ((run, _matches(run, tag, control, found)) for run in topic.runs), taken)
-
-
-def _matches(run: Run, tag: bytes, control: Delete, found: Found) -> list[int]:
-    if isinstance(run, SealedRun) and run in found:
-        return found[run]
-    return run.find_tag(tag, control.is_prefix, control.below)
+    if found is not None:
+        for run in found:
+            # The tags of a prefix stay in the index for now: there may be as many as records.
+            if isinstance(run, TailRun) and not control.is_prefix:
+                run.tags.drop(tag, control.below)
+        return delete_found(topic, where_they_are(topic, found), taken)
+    matches = ((run, run.find_tag(tag, control.is_prefix, control.below)) for run in topic.runs)
+    return delete_found(topic, matches, taken)
 
 
 def _refuse(request: DeleteRequest) -> Refusal | None:
@@ -173,7 +142,9 @@ def _deleted(topic: Topic, count: int) -> Deleted:
 class PendingDelete(TopicEntry):
     __slots__ = ("control", "found", "reply", "shard")
 
-    def __init__(self, shard: ShardState, topic: Topic, control: Delete, found: Found, reply: Reply) -> None:
+    def __init__(
+        self, shard: ShardState, topic: Topic, control: Delete, found: Found | None, reply: Reply
+    ) -> None:
         super().__init__(topic)
         self.shard = shard
         self.control = control

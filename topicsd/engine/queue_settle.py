@@ -154,7 +154,7 @@ class PendingEnd(TopicEntry):
     def publish(self) -> None:
         self.end_wait()
         try:
-            apply_delete(self.topic, self._control, {})
+            apply_delete(self.topic, self._control)
         except (SegmentDamage, OSError) as error:
             # The frame is in the log: a start that can read the segment takes them out.
             tell(self._reply, Refusal(CORRUPT_SEGMENT, f"what is done cannot be taken out: {error}"))

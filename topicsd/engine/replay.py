@@ -147,7 +147,7 @@ class Replay:
                 if found.evicts:
                     keep_to_caps(shard, found)
             case control_frame.Delete():
-                apply_delete(found, control, {})
+                apply_delete(found, control)
             case control_frame.Lease():
                 apply_lease(found, control)
             case control_frame.EvictWatermark():

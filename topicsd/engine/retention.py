@@ -12,14 +12,19 @@ Must not know: disk, asyncio, answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from topicsd.engine.delete_marks import Marks, take_marked
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import NEVER, Topic
+from topicsd.leases.endings import Taken
+from topicsd.leases.lease_queue import LeaseQueue
 
+# Jobs that are told to their queue one by one: as many as an ack names.
+EACH_MAX: Final = 1000
 HARD_FACTOR: Final = 2
 """How many times the caps and the age a topic holds at the most for its cursors."""
 
@@ -104,7 +109,7 @@ def delete_front(topic: Topic, last: int) -> int:
     return before - topic.live_count
 
 
-def delete_each(topic: Topic, seqs: Iterable[int], taken: list[int] | None = None) -> int:
+def delete_each(topic: Topic, seqs: Iterable[int], taken: Taken | None = None) -> int:
     """Take these records out on purpose; how many were alive, and which of them, if asked for."""
     return delete_found(topic, _by_run(topic, dict.fromkeys(seqs)), taken)
 
@@ -127,30 +132,55 @@ def _by_run(topic: Topic, seqs: Iterable[int]) -> Iterator[tuple[Run, list[int]]
 
 
 def delete_found(
-    topic: Topic, found: Iterable[tuple[Run, list[int]]], all_taken: list[int] | None = None
+    topic: Topic, found: Iterable[tuple[Run, list[int] | Marks]], taken: Taken | None = None
 ) -> int:
     """The same for what was found with the runs of the topic, however much that is."""
-    earliest, queue = topic.earliest_seq, topic.queue
+    earliest = topic.earliest_seq
     count = 0
     elsewhere: list[int] = []
     try:
-        for run, seqs in found:
-            taken, size = run.mark_all_dead(seqs, max(earliest, run.first_seq))
-            topic.add_live(-len(taken), -size)
-            count += len(taken)
-            if all_taken is not None:
-                all_taken += taken
-            if queue is not None:
-                for seq in taken:
-                    queue.gone(seq)
-            # The tags of an active segment know those of what a checkpoint is copying behind it.
-            low, high = run.first_seq, run.next_seq
-            elsewhere += [seq for seq in seqs if not low <= seq < high]
+        for run, matches in found:
+            seqs: list[int] | Marks
+            if isinstance(matches, Marks):
+                seqs = take_marked(run, matches, earliest)
+                size = seqs.size
+            else:
+                seqs, size = run.mark_all_dead(matches, max(earliest, run.first_seq))
+                # The tags of an active segment know those of what a checkpoint is copying behind it.
+                low, high = run.first_seq, run.next_seq
+                elsewhere += [seq for seq in matches if not low <= seq < high]
+            topic.add_live(-len(seqs), -size)
+            count += len(seqs)
+            if topic.queue is not None:
+                _tell_queue(topic.queue, seqs, count)
+            if taken is not None:
+                last = seqs.last_seq if isinstance(seqs, Marks) else max(seqs, default=0)
+                taken.add(seqs, len(seqs), last)
     finally:
         # What came before a segment that cannot be read is out.
         if count and topic.next_live(earliest) != earliest:
             move_earliest(topic, earliest)
-    return count + delete_each(topic, elsewhere, all_taken) if elsewhere else count
+    return count + delete_each(topic, elsewhere, taken) if elsewhere else count
+
+
+def _tell_queue(queue: LeaseQueue, seqs: list[int] | Marks, count_so_far: int) -> None:
+    if count_so_far > EACH_MAX:
+        queue.all_gone(seqs)
+        return
+    for seq in seqs:
+        queue.gone(seq)
+
+
+def where_they_are(
+    topic: Topic, found: Mapping[Run, list[int] | Marks]
+) -> Iterator[tuple[Run, list[int] | Marks]]:
+    """What was found in runs that a checkpoint has replaced since is in others now."""
+    runs = set(topic.runs)
+    for run, matches in found.items():
+        if run in runs:
+            yield run, matches
+        else:
+            yield from _by_run(topic, matches)
 
 
 def nth_live(topic: Topic, count: int) -> int:

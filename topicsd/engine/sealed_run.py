@@ -157,10 +157,14 @@ class SealedRun(Run):
 
     def mark_all_dead(self, seqs: Iterable[int], first: int) -> tuple[list[int], int]:
         taken, size = super().mark_all_dead(seqs, first)
-        self.dead_count += len(taken)
-        self.live_count -= len(taken)
-        self.live_bytes -= size
+        self.note_taken(len(taken), size)
         return taken, size
+
+    def note_taken(self, count: int, size: int) -> None:
+        """So many more are marked, of so many bytes."""
+        self.dead_count += count
+        self.live_count -= count
+        self.live_bytes -= size
 
     def all_tags(self) -> dict[bytes, list[int]]:
         """The seqs of each tag, also of records that are dead."""

@@ -2,7 +2,7 @@
 
 By stretches of seqs (`STRETCH_RECORDS`), so that no step is of more than one of them: forgetting the front
 is dropping whole stretches, and a tag by its beginning is looked for in the sorted tags of each, which stay
-sorted once the stretch is over. A thread may `sort` them in front of a `take` by prefix.
+sorted once the stretch is over. A thread may `find` what is more than a step of the loop.
 
 Most tags stand on one record or on many: one seq is kept as a plain integer, more as an array. It is the
 place in the stretch that is kept, of which all stretches share the objects: an integer of its own is as large
@@ -19,6 +19,7 @@ from bisect import bisect_left
 
 STRETCH_RECORDS = 2048
 PRUNED_AT_ONCE = 4
+TAKEN_AT_ONCE = 1000
 _PLACES = tuple(range(STRETCH_RECORDS))
 # A first seq with which no seq is in the stretch.
 _NOWHERE = -STRETCH_RECORDS
@@ -35,10 +36,6 @@ class _Stretch:
         self._sorted: tuple[int, list[bytes]] = (0, [])
         """The tags, and `new_count` before they were sorted: one may come while a thread does that."""
 
-    @property
-    def is_sorted(self) -> bool:
-        return self._sorted[0] == self.new_count
-
     def sort(self) -> list[bytes]:
         count, keys = self._sorted
         if count != self.new_count:
@@ -53,6 +50,28 @@ class _Stretch:
         while upto < len(keys) and keys[upto].startswith(prefix):
             upto += 1
         return keys[at:upto]
+
+    def find(self, tag: bytes, below: int) -> list[int]:
+        places = self.places.get(tag)
+        if places is None:
+            return []
+        # In one step, as the loop may be taking some of them out.
+        here = (places,) if isinstance(places, int) else places[:]
+        first_seq = self.first_seq
+        return [first_seq + place for place in here if first_seq + place < below]
+
+    def drop(self, tag: bytes, below: int) -> None:
+        places = self.places.get(tag)
+        if isinstance(places, int):
+            places = array("H", (places,))
+        if places is not None:
+            del places[: bisect_left(places, below - self.first_seq)]
+            if not places:
+                del self.places[tag]
+
+    def count(self, tag: bytes) -> int:
+        places = self.places.get(tag)
+        return 0 if places is None else 1 if isinstance(places, int) else len(places)
 
     def take(self, tag: bytes, below: int) -> list[int]:
         places = self.places.get(tag)
@@ -129,15 +148,25 @@ class TagIndex:
                 found.setdefault(tag, []).extend([first_seq + place for place in each])
         return found
 
-    def sort(self) -> None:
-        """On a thread: so that the next `take` by prefix finds all but the last stretch sorted."""
-        for stretch in list(self._stretches.values()):
-            stretch.sort()
+    def is_much(self, tag: bytes, is_prefix: bool) -> bool:
+        """To `take` these may be more than a step of the loop."""
+        stretches = self._stretches.values()
+        if is_prefix:
+            return len(stretches) > 1
+        return sum([stretch.count(tag) for stretch in stretches]) > TAKEN_AT_ONCE
 
-    @property
-    def unsorted_count(self) -> int:
-        """How many stretches a `take` by prefix would have to sort."""
-        return sum(not stretch.is_sorted for stretch in self._stretches.values())
+    def find(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
+        """On a thread: what `take` would, and it stays in the index."""
+        found: list[int] = []
+        for stretch in list(self._stretches.values()):
+            for key in stretch.keys_from(tag) if is_prefix else (tag,):
+                found += stretch.find(key, below)
+        return found
+
+    def drop(self, tag: bytes, below: int) -> None:
+        """What was found of this tag is gone."""
+        for stretch in self._stretches.values():
+            stretch.drop(tag, below)
 
     def take(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
         """The seqs under `below` that carry the tag, or one that begins with it; they leave the index."""

@@ -108,7 +108,7 @@ class _Letters:
             told(answer if isinstance(answer, Refusal) else None)
 
         shard.join_control(
-            topic, control, PendingDelete(shard, topic, control, {}, deleted), waits_for_sync=True
+            topic, control, PendingDelete(shard, topic, control, None, deleted), waits_for_sync=True
         )
 
 

@@ -8,7 +8,7 @@ Must not know: what took a job out, which jobs are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 ENDED_MAX: Final = 10_000
@@ -19,11 +19,29 @@ DELETED: Final = "deleted"
 UNKNOWN: Final = "gone"
 
 
+class Taken:
+    """What a delete takes out: which, unless that is so much that nobody keeps it."""
+
+    __slots__ = ("count", "last_seq", "seqs")
+
+    def __init__(self, *seqs: int) -> None:
+        self.count = 0
+        self.last_seq = 0
+        self.seqs: list[int] = []
+        self.add(seqs, len(seqs), max(seqs, default=0))
+
+    def add(self, seqs: Iterable[int], count: int, last_seq: int) -> None:
+        self.count += count
+        self.last_seq = max(self.last_seq, last_seq)
+        if self.count <= ENDED_MAX:
+            self.seqs += seqs
+
+
 class Endings:
     """
     >>> endings = Endings()
     >>> endings.note_dead([3])
-    >>> endings.note_deleted([5])
+    >>> endings.note_deleted(Taken(5))
     >>> endings.forget_to(2)
     >>> [endings.of(seq) for seq in (2, 3, 4, 5)]
     ['gone', 'dead', 'acked', 'deleted']
@@ -46,11 +64,11 @@ class Endings:
         self.dead.update(seqs)
         self._forget_old()
 
-    def note_deleted(self, seqs: Sequence[int]) -> None:
-        if len(seqs) > ENDED_MAX:
-            self.forget_to(max(seqs))
+    def note_deleted(self, taken: Taken) -> None:
+        if taken.count > ENDED_MAX:
+            self.forget_to(taken.last_seq)
         else:
-            self.deleted.update(seqs)
+            self.deleted.update(taken.seqs)
             self._forget_old()
 
     def forget_to(self, last: int) -> None:

@@ -316,37 +316,40 @@ class LeaseQueue:
         """All records from `first` to `last` are gone, and none in front of them is left."""
         known = [self.jobs.keys()] if self.order is None else [self.jobs.keys(), self.order.seqs()]
         count = sum(map(len, known))
-        if count <= last - first:
+        if not count:
+            return
+        if last - first < GONE_AT_ONCE:
+            self._leave(range(first, last + 1))
+        elif count <= last - first:
             self.all_gone([seq for seqs in known for seq in seqs], last)
         else:
             self.all_gone(range(first, last + 1))
 
     def all_gone(self, seqs: Iterable[int], last: int = _EVERY_SEQ) -> None:
-        """These are gone, as far as they are not behind `last`."""
+        """These are gone, as far as they are not behind `last`, and there may be very many (L9)."""
         self._going.append((iter(seqs), last))
-        if self.see_gone() and self.later is not None:
+        if self.later is not None:
             self.later()
-        elif self.later is None:
-            while self.see_gone():
-                pass
+            return
+        while self.see_gone():
+            pass
 
     def see_gone(self) -> bool:
         """Let some of the jobs leave whose records are gone; whether there are more."""
-        lanes: set[Lane] = set()
         left = GONE_AT_ONCE
         while self._going and left:
             seqs, last = self._going[0]
             here = list(islice(seqs, left))
-            for seq in here:
-                lane = self._take_out(seq) if seq <= last else None
-                if lane is not None:
-                    lanes.add(lane)
+            self._leave([seq for seq in here if seq <= last])
             left -= len(here)
             if left:
                 self._going.popleft()
+        return self.is_going
+
+    def _leave(self, seqs: Iterable[int]) -> None:
+        lanes = {lane for seq in seqs if (lane := self._take_out(seq)) is not None}
         for lane in lanes:
             self._turn(lane)
-        return self.is_going
 
     def _take_out(self, seq: int) -> Lane | None:
         """The lane that it stood in."""

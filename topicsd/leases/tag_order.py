@@ -86,7 +86,11 @@ class TagOrder:
         if not lane.count:
             del self._lanes[lane.tag]
         elif len(lane.seqs) > GONE_MAX + 2 * lane.count:
-            lane.seqs = array("Q", self.standing(lane))
+            if lane.at * 4 > len(lane.seqs):
+                # As nearly always they went from the front, and none of the others is looked at.
+                del lane.seqs[: lane.at]
+            else:
+                lane.seqs = array("Q", self.standing(lane))
             lane.at = 0
         return lane
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from random import Random
 
-from topicsd.engine.tag_index import PRUNED_AT_ONCE, STRETCH_RECORDS, TagIndex
+import pytest
+
+from topicsd.engine.tag_index import PRUNED_AT_ONCE, STRETCH_RECORDS, TAKEN_AT_ONCE, TagIndex
 
 
 def index_of(*tags: bytes) -> TagIndex:
@@ -79,16 +81,38 @@ def test_the_front_is_forgotten_in_small_steps() -> None:
         assert len(index) == left
 
 
-def test_what_was_sorted_stays_so_but_for_the_stretch_that_grows() -> None:
+@pytest.mark.parametrize(("tag", "is_prefix"), [(b"a", False), (b"a", True), (b"", True), (b"b-7", False)])
+def test_what_a_thread_finds_is_what_would_be_taken_and_it_stays(tag: bytes, is_prefix: bool) -> None:
     index = TagIndex()
-    for seq in range(4 * STRETCH_RECORDS):
-        index.add(b"tag-%d" % seq, seq)
-    assert index.unsorted_count == 4
-    index.sort()
-    assert index.unsorted_count == 0
-    index.add(b"tag-x", 4 * STRETCH_RECORDS - 1)
-    assert index.unsorted_count == 1
-    assert index.take(b"tag-x", True, below=10**6) == [4 * STRETCH_RECORDS - 1]
+    for seq in range(1, 3 * STRETCH_RECORDS, 3):
+        index.add((b"a", b"b-%d" % (seq % 10), b"a-%d" % seq)[seq % 3], seq)
+    below = 2 * STRETCH_RECORDS + 100
+    found = index.find(tag, is_prefix, below)
+    assert index.find(tag, is_prefix, below) == found
+    assert sorted(index.take(tag, is_prefix, below)) == sorted(found)
+    assert index.find(tag, is_prefix, below) == []
+
+
+def test_what_a_thread_found_of_a_tag_leaves_and_no_other() -> None:
+    index = index_of(b"a", b"b", b"a", b"a", b"c")
+    index.drop(b"a", below=4)
+    index.drop(b"c", below=5)
+    index.drop(b"nothing", below=9)
+    assert [index.find(tag, False, below=100) for tag in (b"a", b"b", b"c")] == [[4], [2], [5]]
+    index.drop(b"c", below=6)
+    assert len(index) == 2
+
+
+def test_what_is_much_for_one_step_is_known_without_looking_at_it() -> None:
+    index = TagIndex()
+    for seq in range(1, TAKEN_AT_ONCE + 1):
+        index.add(b"a", seq)
+    assert not index.is_much(b"a", False)
+    assert not index.is_much(b"a", True)
+    index.add(b"a", STRETCH_RECORDS)
+    assert index.is_much(b"a", False)
+    assert index.is_much(b"x", True)
+    assert not index.is_much(b"x", False)
 
 
 def test_all_seqs_of_a_tag_are_given_in_their_order() -> None:

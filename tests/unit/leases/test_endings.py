@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from topicsd.leases.endings import ENDED_MAX, Endings
+from topicsd.leases.endings import ENDED_MAX, Endings, Taken
 
 
 def test_the_oldest_are_forgotten_and_nothing_is_said_of_those_in_front_of_them() -> None:
     endings = Endings()
     for seq in range(1, 3 * ENDED_MAX, 2):
-        (endings.note_dead if seq % 3 else endings.note_deleted)([seq])
+        if seq % 3:
+            endings.note_dead([seq])
+        else:
+            endings.note_deleted(Taken(seq))
     assert len(endings.dead) + len(endings.deleted) <= ENDED_MAX
     last = 3 * ENDED_MAX - 1
     assert (endings.of(last - 1), endings.of(last)) == ("acked", "dead")
@@ -18,6 +21,6 @@ def test_the_oldest_are_forgotten_and_nothing_is_said_of_those_in_front_of_them(
 
 def test_of_very_many_that_are_deleted_at_once_none_is_kept() -> None:
     endings = Endings(dead=[7, 10**6])
-    endings.note_deleted(range(100, 101 + ENDED_MAX))
+    endings.note_deleted(Taken(*range(100, 101 + ENDED_MAX)))
     assert (endings.of(7), endings.of(100), endings.of(10**6)) == ("gone", "gone", "dead")
     assert not endings.deleted
