@@ -5,9 +5,10 @@ P1  A producer may begin with any seq; from then on each write has the next one.
 P2  What is on its way counts: the next write may come before the one in front of it is published, and a
     repeat waits for the outcome of the first.
 P3  Only the last write's answer is kept. Of an older one it is known that it was done, not where it is.
-P4  A move from another topic is numbered by the record's seq there, in no order. Whoever moves them has one
-    at a time on its way and says which was the last before it: where that is another one, the move is
-    refused and the refusal names it, so one whose answer was lost is found before another takes its place.
+P4  A move from another topic, of one record or several, is numbered by the highest of their seqs there, in no
+    order. Whoever moves them has one move at a time on its way and says which was the last before it: where
+    that is another one, or was of other records, the move is refused and the refusal names all that the last
+    one was of; so one whose answer was lost is found before another takes its place.
 
 Must not know: how an append is done.
 """
@@ -33,7 +34,7 @@ PRODUCER_CHARACTERS_MAX = 256
 
 def producer_of(request: AppendRequest, producer: Producer) -> ProducerKey | Refusal:
     if isinstance(producer, Move):
-        return MoveKey(producer.id, producer.seq, producer.after)
+        return MoveKey(producer)
     if request.idempotency_key is not None:
         message = "producer: has the place of idempotency_key, send one of them"
         return Refusal(INVALID_REQUEST, message, {"field": "producer"})
@@ -50,11 +51,12 @@ def producer_of(request: AppendRequest, producer: Producer) -> ProducerKey | Ref
 class ProducerKey:
     """What such a write is known by."""
 
-    __slots__ = ("producer", "producer_seq")
+    __slots__ = ("moved", "producer", "producer_seq")
 
-    def __init__(self, producer: str, producer_seq: int) -> None:
+    def __init__(self, producer: str, producer_seq: int, moved: tuple[int, ...] = ()) -> None:
         self.producer = producer
         self.producer_seq = producer_seq
+        self.moved = moved
 
     def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
         """Whether it says what the answer is, or will be."""
@@ -103,13 +105,14 @@ class ProducerKey:
             topic.producing = {}
         topic.producing.setdefault(self.producer, []).append(pending)
         return control_frame.Producer(
-            self.producer, self.producer_seq, pending.first_seq, len(pending.encoded[1])
+            self.producer, self.producer_seq, pending.first_seq, len(pending.encoded[1]), self.moved
         )
 
     def keep(self, pending: PendingAppend) -> None:
         """It is published."""
         self.give_back(pending)
-        write = Produced(self.producer_seq, pending.first_seq, len(pending.encoded[1]), pending.ts)
+        count = len(pending.encoded[1])
+        write = Produced(self.producer_seq, pending.first_seq, count, pending.ts, self.moved)
         keep_produced(pending.shard, pending.topic, self.producer, write)
 
     def give_back(self, pending: PendingAppend) -> None:
@@ -126,28 +129,42 @@ class MoveKey(ProducerKey):
 
     __slots__ = ("_after",)
 
-    def __init__(self, producer: str, producer_seq: int, after: int | None) -> None:
-        super().__init__(producer, producer_seq)
-        self._after = after
+    def __init__(self, move: Move) -> None:
+        super().__init__(move.id, move.seq, _moved(move))
+        self._after = move.after
 
     def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
         known = topic.producers.find(self.producer) if topic.producers is not None else None
-        last = None if known is None else known.producer_seq
         on_way = topic.producing.get(self.producer)
         if on_way:
-            if _seq_of(on_way[-1]) == self.producer_seq:
+            last = on_way[-1].key
+            assert isinstance(last, ProducerKey)
+            if (last.producer_seq, last.moved) == (self.producer_seq, self.moved):
                 _wait(on_way[-1], reply)
             else:
                 message = "what was moved before this is still on its way"
                 reply(Refusal(THROTTLED, message, retry_after_ms=1000))
-        elif known is not None and last == self.producer_seq:
-            _answer_repeat(topic, known, self.producer_seq, reply)
-        elif last != self._after:
-            message = f"after: is {self._after}, what was moved last is {last}"
-            reply(Refusal(PRODUCER_GAP, message, {"field": "after", "last_seq": last}))
-        else:
+        elif known is None and self._after is None:
             return False
+        elif known is not None and (known.producer_seq, known.moved) == (self.producer_seq, self.moved):
+            _answer_repeat(topic, known, self.producer_seq, reply)
+        elif known is not None and self._after == known.producer_seq != self.producer_seq:
+            return False
+        else:
+            reply(self._refusal(known))
         return True
+
+    def _refusal(self, known: Produced | None) -> Refusal:
+        last = None if known is None else known.producer_seq
+        message = f"after: is {self._after}, what was moved last is {last}"
+        detail: dict[str, object] = {"field": "after", "last_seq": last}
+        if known is not None and known.moved:
+            detail["last_seqs"] = known.moved
+        return Refusal(PRODUCER_GAP, message, detail)
+
+
+def _moved(move: Move) -> tuple[int, ...]:
+    return tuple(move.seqs) if len(move.seqs) > 1 else ()
 
 
 def keep_produced(shard: ShardState, topic: Topic, producer: str, write: Produced) -> None:
@@ -161,7 +178,11 @@ def is_produced(topic: Topic, producer: Producer) -> bool:
     known = topic.producers.find(producer.id) if topic.producers is not None else None
     on_way = topic.producing.get(producer.id)
     last = _seq_of(on_way[-1]) if on_way else -1 if known is None else known.producer_seq
-    return producer.seq == last if isinstance(producer, Move) else producer.seq <= last
+    if isinstance(producer, Move):
+        key = on_way[-1].key if on_way else known
+        moved = key.moved if isinstance(key, ProducerKey | Produced) else ()
+        return (last, moved) == (producer.seq, _moved(producer))
+    return producer.seq <= last
 
 
 def _answer_repeat(topic: Topic, known: Produced, producer_seq: int, reply: Reply) -> None:

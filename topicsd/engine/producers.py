@@ -25,6 +25,8 @@ class Produced(NamedTuple):
     first_seq: int
     records_count: int
     used_ms: int
+    moved: tuple[int, ...] = ()
+    """Of a move of several records (P4 of `producer_write.py`): their seqs where they came from."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -169,7 +169,7 @@ class Replay:
                     self._copy(found, control, ts, ordinal, end)
                 apply_forward_cursor(found, control)
             case control_frame.Producer():
-                write = Produced(control.producer_seq, control.first_seq, control.count, ts)
+                write = Produced(control.producer_seq, control.first_seq, control.count, ts, control.moved)
                 keep_produced(shard, found, control.producer, write)
             case control_frame.LostRange():
                 if not found.head + 1 == control.first <= control.last:

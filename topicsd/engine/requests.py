@@ -66,9 +66,12 @@ class AppendRequest(msgspec.Struct, gc=False):
 
 
 class Move(Producer, gc=False):
-    """A record on its way from another topic: who moves it, its seq there, and that of the one before."""
+    """Records on their way from another topic: who moves them, the highest of their seqs there, and that of
+    those before them."""
 
     after: int | None = None
+    seqs: list[int] = []
+    """Of all of them, in their order; of a single one it need not be said."""
 
 
 class StampedAppend(AppendRequest, gc=False):

@@ -23,7 +23,7 @@ from topicsd.engine.job_texts import Texts, decode_text, read_texts
 from topicsd.engine.queue_settle import end_jobs
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.http.moving import Ask, Moving, Told
+from topicsd.http.moving import Ask, Letter, Moving, Told
 from topicsd.leases.dead_letter import stamped_meta
 from topicsd.leases.lease_queue import LeaseQueue
 from topicsd.wal.sync_thread import Loop
@@ -84,8 +84,8 @@ class _Parked:
         if seq in self.queue.parked:
             self.queue.parked.move_to_end(seq)
 
-    def end(self, seq: int, told: Told) -> None:
-        end_jobs(self._shard, self.topic, self.queue, [seq], lambda: told(None), told, is_dead_letter=True)
+    def end(self, seqs: list[int], told: Told) -> None:
+        end_jobs(self._shard, self.topic, self.queue, seqs, lambda: told(None), told, is_dead_letter=True)
 
 
 class _Run:
@@ -130,7 +130,7 @@ class _Run:
             return
         record = decode_text(text)
         meta = stamped_meta(bytes(record.meta), topic.name, seq, job.deliveries, job.reason)
-        self._moving.move(destination, seq, record, meta, partial(self._told, seq))
+        self._moving.move(destination, [Letter(seq, record, meta)], partial(self._told, seq))
 
     def _told(self, seq: int, refusal: Refusal | None) -> None:
         if refusal is None:

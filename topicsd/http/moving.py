@@ -1,10 +1,10 @@
-"""Records go from a topic to others, wherever those are, one at a time, and each is there once.
+"""Records go from a topic to others, wherever those are, a few at a time, and each is there once.
 
-M1  A record is written at its destination as a move (`engine/producer_write.py`, P4), and deleted here,
-    synced, when that was acked in its class.
-M2  So at most the last one that was written there may still be here: its answer was lost, or one of the two
-    was killed. The destination names it when another one comes, and it is deleted before that is sent again.
-    The destination keeps that with its producers: without a window.
+M1  Records are written at their destination as one move (`engine/producer_write.py`, P4), and deleted here,
+    synced, when that was acked in its class. Only then others are written there.
+M2  So at most those of the last move there may still be here: its answer was lost, or one of the two was
+    killed. The destination names them when another one comes, and they are deleted before what is left of
+    that is sent again. The destination keeps that with its producers: without a window.
 M3  Nothing of a move is kept here: what is here is still to be moved, or named by its destination.
 
 Must not know: why something is moved, how another shard is reached.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -41,9 +41,17 @@ class Source(Protocol):
         """Whether the record is still here, and to be moved."""
         ...
 
-    def end(self, seq: int, told: Told) -> None:
-        """Delete it, synced."""
+    def end(self, seqs: list[int], told: Told) -> None:
+        """Delete these, synced."""
         ...
+
+
+class Letter(NamedTuple):
+    """A record, and the meta that it is to have."""
+
+    seq: int
+    record: RenderedRecord
+    meta: bytes
 
 
 class _Told(msgspec.Struct):
@@ -67,46 +75,69 @@ class Moving:
         self._ask = ask
         self._monotonic = monotonic
         self._last: dict[str, int | None] = {}
-        """What each destination has of here at last."""
+        """The highest seq of the last move to each destination, once nothing of that is here any more."""
 
-    def move(self, destination: str, seq: int, record: RenderedRecord, meta: bytes, told: Told) -> None:
-        """Nothing else may be on its way."""
-        sent: dict[str, object] = {"data": record.data}
-        if meta:
-            sent["meta"] = msgspec.Raw(meta)
-        if record.tag:
-            sent["tag"] = record.tag
-        if record.node:
-            sent["node"] = record.node
-        self._send(destination, seq, sent, told)
-
-    def _send(self, destination: str, seq: int, record: dict[str, object], told: Told) -> None:
-        move = {"id": self._source.id, "seq": seq, "after": self._last.get(destination)}
-        body = _encode({"records": [record], "producer": move})
-        answered = partial(self._answered, destination, seq, record, told)
+    def move(self, destination: str, letters: Sequence[Letter], told: Told) -> None:
+        """In the order of their seqs; all are moved, or none. Nothing else may be on its way."""
+        if not letters:
+            told(None)
+            return
+        seqs = [one.seq for one in letters]
+        move = {"id": self._source.id, "seq": seqs[-1], "after": self._last.get(destination)}
+        if len(seqs) > 1:
+            move["seqs"] = seqs
+        body = _encode({"records": [_sent(one) for one in letters], "producer": move})
+        answered = partial(self._answered, destination, letters, told)
         self._ask(
             self._operation, _Append(destination, "", _FIELDS, body, self._monotonic(), answered=answered)
         )
 
     def _answered(
-        self, destination: str, seq: int, record: dict[str, object], told: Told, refusal: Refusal | None
+        self, destination: str, letters: Sequence[Letter], told: Told, refusal: Refusal | None
     ) -> None:
         if refusal is None:
-            self._last[destination] = seq
-            self._end(seq, told)
+            self._end(destination, letters[-1].seq, [one.seq for one in letters], told)
         elif refusal.code == PRODUCER_GAP:
             detail: dict[str, Any] = refusal.detail or {}
-            self._last[destination] = last = detail["last_seq"]
-            again = partial(self._send, destination, seq, record, told)
-            self._end(last, lambda failed: again() if failed is None else told(failed))
+            last = detail["last_seq"]
+            there = detail.get("last_seqs") or ([] if last is None else [last])
+            left = [one for one in letters if one.seq not in there]
+
+            def ended(failed: Refusal | None) -> None:
+                if failed is None:
+                    self.move(destination, left, told)
+                else:
+                    told(failed)
+
+            self._end(destination, last, there, ended)
         else:
             told(refusal)
 
-    def _end(self, seq: int | None, told: Told) -> None:
-        if seq is not None and self._source.has(seq):
-            self._source.end(seq, told)
+    def _end(self, destination: str, last: int | None, seqs: list[int], told: Told) -> None:
+        """These are at their destination."""
+
+        def ended(refusal: Refusal | None) -> None:
+            if refusal is None:
+                self._last[destination] = last
+            told(refusal)
+
+        here = [seq for seq in seqs if self._source.has(seq)]
+        if here:
+            self._source.end(here, ended)
         else:
-            told(None)
+            ended(None)
+
+
+def _sent(letter: Letter) -> dict[str, object]:
+    record = letter.record
+    sent: dict[str, object] = {"data": record.data}
+    if letter.meta:
+        sent["meta"] = msgspec.Raw(letter.meta)
+    if record.tag:
+        sent["tag"] = record.tag
+    if record.node:
+        sent["node"] = record.node
+    return sent
 
 
 class _Append(Call, kw_only=True, eq=False):

@@ -1,10 +1,11 @@
 """Redrive: dead letters go back to the queues that they came from.
 
-R1  The stamps in its meta say where one comes from; they are taken off, and it is a fresh job there. It is
-    moved as `moving.py` says: each once, also when a shard is killed in between. Where that happened, the
-    last one may lie here until the next redrive to the same queue, which finds it and takes it out.
-R2  What its queue does not take stays, and the answer says how many and why. When a shard is away, or short
-    of something, the redrive stops there.
+R1  The stamps in its meta say where one comes from; they are taken off, and it is a fresh job there. They are
+    moved as `moving.py` says: each once, also when a shard is killed in between. Where that happened, those
+    of the last move may lie here until the next redrive to the same queue, which finds them and takes them
+    out.
+R2  What its queue does not take stays, and the answer says how many and why: a move that is refused is tried
+    again one by one. When a shard is away, or short of something, the redrive stops there.
 R3  One request does a bounded part, in count and in time, and says from where to go on; so its answers are
     the progress of a long one. It stops when nobody hears the answer any more.
 R4  A topic has one redrive at a time: of two, neither could say which record was moved last.
@@ -15,16 +16,18 @@ Must not know: how another shard is reached, how a stamp looks.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from shared.errors import (
     CORRUPT_SEGMENT,
     FORBIDDEN,
+    NOT_A_QUEUE,
     STATUS,
     THROTTLED,
     TOPIC_EXISTS_INCOMPATIBLE,
+    TOPIC_NOT_FOUND,
     Refusal,
 )
 from shared.seek import Seek
@@ -37,7 +40,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.http.bound_names import is_within
 from topicsd.http.call import Call, reply_of
-from topicsd.http.moving import Ask, Moving, Told
+from topicsd.http.moving import Ask, Letter, Moving, Told
 from topicsd.http.redrive_body import Wanted, decode_redrive
 from topicsd.http.render import encode
 from topicsd.leases.dead_letter import take_off_stamp
@@ -46,7 +49,13 @@ from topicsd.wal.sync_thread import Loop
 
 OPERATION: Final = "bring_back"
 SECONDS_MAX: Final = 10.0
-READ_COUNT: Final = 64
+READ_COUNT: Final = 128
+"""No more are moved at once."""
+MOVE_BYTES: Final = 256 << 10
+"""Nor much more of data and meta."""
+MOVES_A_SECOND: Final = 10
+"""Where a rate is asked for that is greater."""
+REFUSES_ALL: Final = (TOPIC_NOT_FOUND, NOT_A_QUEUE)
 NO_ORIGIN: Final = "no_origin"
 RETRY_AFTER_MS: Final = 1000
 
@@ -96,13 +105,13 @@ class _Letters:
     def has(self, seq: int) -> bool:
         return self.is_here and self._topic.next_live(seq) == seq <= self._topic.head
 
-    def end(self, seq: int, told: Told) -> None:
+    def end(self, seqs: list[int], told: Told) -> None:
         shard, topic = self._shard, self._topic
         refusal = shard.log.admit_control()
         if refusal is not None:
             told(refusal)
             return
-        control = Delete(0, None, False, [seq])
+        control = Delete(0, None, False, seqs)
 
         def deleted(answer: Deleted | Refusal) -> None:
             told(answer if isinstance(answer, Refusal) else None)
@@ -121,14 +130,20 @@ class _Redrive:
         self._letters = _Letters(redrives.shard, topic)
         self._moving = Moving(self._letters, OPERATION, redrives.ask, redrives.shard.clock.monotonic)
         self._until = redrives.shard.clock.monotonic() + SECONDS_MAX
-        self._found: deque[tuple[int, RenderedRecord | None]] = deque()
-        """What was read and not looked at, with None for what cannot be read."""
-        self._cursor = wanted.from_seq
-        """Up to here everything is settled."""
+        self._moves: deque[tuple[str, list[Letter]]] = deque()
+        """Of what was read, by queue: what is still to be moved."""
+        self._stays: list[tuple[int, str]] = []
+        """Of what was read: what stays, and why."""
+        self._upto = self._cursor = wanted.from_seq
+        """So far everything was read, and so far everything is settled."""
+        self._is_last = False
+        """Nothing behind what was read is meant."""
         self._count = 0
         self._queues: Counter[str] = Counter()
         self._stayed: Counter[str] = Counter()
         self._is_hurried = False
+        count = max(1, wanted.rate // MOVES_A_SECOND) if wanted.rate else READ_COUNT
+        self._count_at_once = min(READ_COUNT, count, redrives.shard.settings.max_batch_records)
 
     def begin(self) -> None:
         self._call.hurry = self._hurry
@@ -139,13 +154,13 @@ class _Redrive:
         seek(self._redrives.shard, self._topic.name, Seek(from_ts=self._wanted.from_ts), reply)
 
     def _placed(self, cursor: int) -> None:
-        self._cursor = max(self._cursor, cursor)
+        self._upto = self._cursor = max(self._cursor, cursor)
         self._go_on()
 
     def _hurry(self) -> None:
         self._is_hurried = True
 
-    # -- one after the other -------------------------------------------------------------------------------
+    # -- some after the others -----------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         try:
@@ -155,23 +170,20 @@ class _Redrive:
             self._call.fail("redrive", error)
 
     def _step(self) -> None:
-        is_over = self._is_hurried or self._redrives.shard.clock.monotonic() >= self._until
-        while self._found and not is_over and self._count < self._wanted.count:
-            seq, record = self._found.popleft()
-            if record is not None and record.ts >= self._wanted.to_ts:
-                self._answer(is_done=True)
-                return
-            is_meant = record is None or self._wanted.fits(record.tag)
-            # It may have left meanwhile, as one that the destination named.
-            if not is_meant or not self._letters.has(seq):
-                self._cursor = seq
-            elif self._takes(seq, record):
-                return
-        if is_over or self._count >= self._wanted.count:
+        if self._is_hurried or self._redrives.shard.clock.monotonic() >= self._until:
             self._answer(is_done=False)
-            return
-        seqs = self._next_seqs() if self._letters.is_here else []
-        if seqs:
+        elif self._moves:
+            self._move(*self._moves.popleft())
+        else:
+            self._settle(self._upto)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self._is_last:
+            self._answer(is_done=True)
+        elif self._count >= self._wanted.count:
+            self._answer(is_done=False)
+        elif seqs := self._next_seqs() if self._letters.is_here else []:
             read_texts(self._redrives.shard, self._topic, seqs, partial(self._read, seqs))
         else:
             self._answer(is_done=True)
@@ -187,49 +199,70 @@ class _Redrive:
         return seqs
 
     def _read(self, seqs: list[int], texts: Texts) -> None:
+        left = self._wanted.count - self._count
+        by_queue: dict[str, list[Letter]] = {}
         for seq in seqs:
             text = texts.by_seq.get(seq)
-            if text is not None or seq in texts.damaged:
-                self._found.append((seq, None if text is None else decode_text(text)))
-        if not self._found:
-            self._cursor = seqs[-1]
+            record = None if text is None else decode_text(text)
+            self._is_last = record is not None and record.ts >= self._wanted.to_ts
+            if self._is_last or not left:
+                break
+            self._upto = seq
+            # What has no text and no damage has left meanwhile.
+            is_meant = seq in texts.damaged if record is None else self._wanted.fits(record.tag)
+            if is_meant:
+                left -= 1
+                self._sort(seq, record, by_queue)
+        for queue, letters in by_queue.items():
+            self._moves += [(queue, some) for some in _at_once(letters, self._count_at_once)]
         # In a turn of its own: there may be many, and few that are meant.
         self._redrives.loop.call_soon(self._go_on)
 
-    def _takes(self, seq: int, record: RenderedRecord | None) -> bool:
-        """Whether it is on its way."""
-        self._count += 1
+    def _sort(self, seq: int, record: RenderedRecord | None, by_queue: dict[str, list[Letter]]) -> None:
         origin = None if record is None else take_off_stamp(bytes(record.meta))
         if origin is None or record is None:
-            self._stayed[CORRUPT_SEGMENT if record is None else NO_ORIGIN] += 1
+            self._stays.append((seq, CORRUPT_SEGMENT if record is None else NO_ORIGIN))
         elif not is_within(self._call.prefixes, origin.queue):
             # Anybody who may write here can have put the name there.
-            self._stayed[FORBIDDEN] += 1
+            self._stays.append((seq, FORBIDDEN))
         elif self._wanted.is_dry:
+            self._count += 1
             self._queues[origin.queue] += 1
         else:
-            self._moving.move(origin.queue, seq, record, origin.meta, partial(self._told, seq, origin.queue))
-            return True
-        self._cursor = seq
-        return False
+            by_queue.setdefault(origin.queue, []).append(Letter(seq, record, origin.meta))
 
-    def _told(self, seq: int, queue: str, refusal: Refusal | None) -> None:
+    def _move(self, queue: str, letters: list[Letter]) -> None:
+        # One may have left meanwhile, as one that the destination named.
+        letters = [one for one in letters if self._letters.has(one.seq)]
+        self._moving.move(queue, letters, partial(self._told, queue, letters))
+
+    def _told(self, queue: str, letters: list[Letter], refusal: Refusal | None) -> None:
         if refusal is not None and STATUS[refusal.code] in (429, *range(500, 600)):
-            self._count -= 1
+            self._moves.appendleft((queue, letters))
             self._answer(is_done=False, stopped_by=refusal.code)
             return
-        self._cursor = seq
         if refusal is None:
-            self._queues[queue] += 1
+            self._count += len(letters)
+            self._queues[queue] += len(letters)
+        elif len(letters) == 1 or refusal.code in REFUSES_ALL:
+            self._stays += [(one.seq, refusal.code) for one in letters]
         else:
-            self._stayed[refusal.code] += 1
-        wait_seconds = self._wanted.wait_seconds
-        if wait_seconds:
-            self._redrives.loop.call_later(wait_seconds, self._go_on)
+            self._moves.extendleft((queue, [one]) for one in reversed(letters))
+            letters = []
+        if self._wanted.rate and letters:
+            self._redrives.loop.call_later(len(letters) / self._wanted.rate, self._go_on)
         else:
             self._redrives.loop.call_soon(self._go_on)
 
     # -- the end -------------------------------------------------------------------------------------------
+
+    def _settle(self, upto: int) -> None:
+        """Nothing up to there is on its way."""
+        self._cursor = max(self._cursor, upto)
+        reasons = [reason for seq, reason in self._stays if seq <= upto]
+        self._count += len(reasons)
+        self._stayed.update(reasons)
+        self._stays.clear()
 
     def _leave(self) -> None:
         self._redrives.running.discard(self._topic)
@@ -237,6 +270,8 @@ class _Redrive:
 
     def _answer(self, is_done: bool, stopped_by: str | None = None) -> None:
         self._leave()
+        waiting = [one.seq for _, letters in self._moves for one in letters]
+        self._settle(min(waiting) - 1 if waiting else self._upto)
         body: dict[str, object] = {
             "topic": self._topic.name,
             "matched": self._count,
@@ -250,3 +285,17 @@ class _Redrive:
             "performance": self._redrives.performance(self._call),
         }
         self._call.send(encode(body))
+
+
+def _at_once(letters: Sequence[Letter], count_max: int) -> Iterator[list[Letter]]:
+    """What may go together."""
+    some: list[Letter] = []
+    size = 0
+    for one in letters:
+        size += len(bytes(one.record.data)) + len(one.meta)
+        if some and (len(some) == count_max or size > MOVE_BYTES):
+            yield some
+            some, size = [], len(bytes(one.record.data)) + len(one.meta)
+        some.append(one)
+    if some:
+        yield some

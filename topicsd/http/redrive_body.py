@@ -46,8 +46,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """What is as new, or newer, is not meant."""
     from_seq: int
     count: int
-    wait_seconds: float
-    """Between two of them."""
+    rate: int
+    """At most so many a second; 0 is as fast as it goes."""
     is_dry: bool
 
     def fits(self, tag: str) -> bool:
@@ -88,6 +88,6 @@ def decode_redrive(body: bytes) -> Wanted | Refusal:
         NUMBER_MAX if asked.to_ts is None else asked.to_ts,
         asked.from_seq,
         min(asked.max, MAX_MAX),
-        0.0 if asked.rate is None else 1 / asked.rate,
+        asked.rate or 0,
         asked.dry_run,
     )

@@ -81,6 +81,8 @@ class Producer(msgspec.Struct, frozen=True, array_like=True):
     producer_seq: int
     first_seq: int
     count: int
+    moved: tuple[int, ...] = ()
+    """The seqs that records had where they were moved from; empty for one, whose seq is the producer's."""
 
 
 class LostRange(msgspec.Struct, frozen=True, array_like=True):
