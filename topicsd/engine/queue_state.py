@@ -35,6 +35,7 @@ class QueueSection(msgspec.Struct, frozen=True, array_like=True):
     """What is known of how jobs ended (`leases/endings.py`)."""
     delivered: list[tuple[int, int]] = []
     """Seq and count of those of which that is all there is to know: for the same reason."""
+    former: list[str] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,7 +63,8 @@ def queue_section(topic: Topic) -> dict[str, bytes]:
     if not (jobs or delays or delivered or queue.dead_lettered or ended.deleted or ended.known_from > 1):
         return {}
     known = sorted(ended.dead), sorted(ended.deleted), ended.known_from
-    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays, *known, delivered))}
+    former = [*queue.former]
+    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays, *known, delivered, former))}
 
 
 def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
@@ -72,6 +74,7 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     section = _decode(encoded)
     queue.dead_lettered = section.dead_lettered
     queue.endings = Endings(section.dead, section.deleted, section.known_from)
+    queue.former = dict.fromkeys(section.former)
     for job in section.jobs:
         _put(topic, job)
     for seq, due in section.delays:
@@ -100,6 +103,13 @@ def settle_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
         queue.free(parked, config.max_deliveries)
     else:
         queue.send([seq for seq in parked if queue.jobs[seq].state == PARKED])
+
+
+def note_former(topic: Topic, dead_letter: str | None) -> None:
+    """Another dead-letter topic is about to be named, or none: what is parked may be in the one before."""
+    queue, before = topic.queue, topic.config.dead_letter
+    if queue is not None and queue.parked and before not in (None, dead_letter):
+        queue.former[before] = None
 
 
 def lease_frame(topic: Topic, helds: list[Held]) -> bytes:

@@ -24,7 +24,7 @@ from topicsd.engine.dedupe import Dedupe
 from topicsd.engine.gone_jobs import GoneJobs
 from topicsd.engine.page_cache import PageCache
 from topicsd.engine.queue_due import QueueDue
-from topicsd.engine.queue_state import settle_parked
+from topicsd.engine.queue_state import note_former, settle_parked
 from topicsd.engine.requests import Reply
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.topic import Topic, Totals
@@ -208,6 +208,7 @@ class ShardState:
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         """What one of the topics here is from now on."""
+        note_former(topic, config.dead_letter)
         by_class = self.totals.by_class
         by_class[topic.config.durability] -= 1
         topic.set_config(self.one_config(config))

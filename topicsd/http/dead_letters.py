@@ -6,6 +6,8 @@ D2  It is moved (`moving.py`): what became of one that was not answered the dest
 D3  Only when that is acked in its class the job is deleted here, and counted.
 D4  What does not work is tried again, later and later: a destination that is full, missing or away keeps the
     job parked. One that is not named keeps it too, until the queue is given one.
+    Where another one is named meanwhile, what may be in the one before is looked for there first, and nothing
+    goes on before that is known.
 D5  A job that cannot be moved whatever else can, as it is damaged or too large, holds up no other one.
 
 Must not know: what makes a job parked, how another shard is reached.
@@ -115,14 +117,29 @@ class _Run:
         source = self._source
         has_place = source.is_here and source.topic.config.dead_letter is not None
         seq = source.first() if has_place else 0
-        if seq:
+        former = next(iter(source.queue.former), None)
+        if seq and former is not None:
+            self._moving.look(former, partial(self._looked, former))
+        elif seq:
             read_texts(self._shard, source.topic, [seq], partial(self._read, seq))
         else:
             self._ended()
 
+    def _looked(self, former: str, refusal: Refusal | None) -> None:
+        if refusal is None:
+            self._source.queue.former.pop(former, None)
+            self._loop.call_soon(self.next)
+        else:
+            self._say(refusal.code, f'what may be in "{former}" is not known: {refusal.message}')
+            self._later()
+
     def _read(self, seq: int, texts: Texts) -> None:
         topic, text = self._source.topic, texts.by_seq.get(seq)
         job, destination = self._source.queue.jobs.get(seq), topic.config.dead_letter
+        if self._source.queue.former:
+            # It was read for the topic that was named before.
+            self._loop.call_soon(self.next)
+            return
         if job is None or text is None or destination is None:
             if seq in texts.damaged:
                 self._say(CORRUPT_SEGMENT, f"seq {seq}: {texts.damaged[seq]}")

@@ -162,7 +162,8 @@ class Handlers:
     def _moved_here(self, call: Call, create: bool | None = None) -> None:
         """An append of ours (`moving.py`): no route leads here."""
         request = _decode_stamped(call.body)
-        request.create = create
+        if create is not None:
+            request.create = create
 
         def told(answer: Appended) -> None:
             call.send(b"{}", 201 if answer.created else 200)

@@ -18,11 +18,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from shared.errors import PRODUCER_GAP, Refusal
+from shared.errors import PRODUCER_GAP, TOPIC_NOT_FOUND, Refusal
 from shared.http_head import Fields
 from topicsd.engine.requests import RenderedRecord
 from topicsd.http.call import Call
 
+_NO_SEQ: Final = -1
 _FIELDS: Final = Fields(content_type="application/json")
 
 Ask = Callable[[str, Call], None]
@@ -92,15 +93,29 @@ class Moving:
             self._operation, _Append(destination, "", _FIELDS, body, self._monotonic(), answered=answered)
         )
 
+    def look(self, destination: str, told: Told) -> None:
+        """Take out what is there of the last move, as nothing else goes there. Nothing may be on its way."""
+
+        def answered(refusal: Refusal | None) -> None:
+            assert refusal is not None, "no move has such numbers"
+            if refusal.code == PRODUCER_GAP:
+                self._end(destination, *_last_move(refusal), told)
+            else:
+                told(None if refusal.code == TOPIC_NOT_FOUND else refusal)
+
+        move = {"id": self._source.id, "seq": _NO_SEQ, "after": _NO_SEQ}
+        body = _encode({"records": [], "producer": move, "create": False})
+        self._ask(
+            self._operation, _Append(destination, "", _FIELDS, body, self._monotonic(), answered=answered)
+        )
+
     def _answered(
         self, destination: str, letters: Sequence[Letter], told: Told, refusal: Refusal | None
     ) -> None:
         if refusal is None:
             self._end(destination, letters[-1].seq, [one.seq for one in letters], told)
         elif refusal.code == PRODUCER_GAP:
-            detail: dict[str, Any] = refusal.detail or {}
-            last = detail["last_seq"]
-            there = detail.get("last_seqs") or ([] if last is None else [last])
+            last, there = _last_move(refusal)
             left = [one for one in letters if one.seq not in there]
 
             def ended(failed: Refusal | None) -> None:
@@ -126,6 +141,13 @@ class Moving:
             self._source.end(here, ended)
         else:
             ended(None)
+
+
+def _last_move(refusal: Refusal) -> tuple[int | None, list[int]]:
+    """Its highest seq, and all of them."""
+    detail: dict[str, Any] = refusal.detail or {}
+    last = detail["last_seq"]
+    return last, detail.get("last_seqs") or ([] if last is None else [last])
 
 
 def _sent(letter: Letter) -> dict[str, object]:

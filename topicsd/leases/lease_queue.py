@@ -68,6 +68,7 @@ class LeaseQueue:
         "_records",
         "dead_lettered",
         "endings",
+        "former",
         "fresh_seq",
         "jobs",
         "later",
@@ -95,6 +96,8 @@ class LeaseQueue:
         self.parked: OrderedDict[int, None] = OrderedDict()
         """Delivered too often, in the order in which that was found. They leave from the front, which a plain
         dict would search for."""
+        self.former: dict[str, None] = {}
+        """Dead-letter topics that were named before, where one of those that are parked may be."""
         self.dead_lettered = 0
         self.endings = Endings()
         self._going: deque[tuple[Iterator[int], int]] = deque()

@@ -14,8 +14,8 @@ from topicsd.http.dead_letters import AGAIN_SECONDS_MAX
 QUEUE, DEAD = "q0", "d1"
 
 
-def begun(*data: object) -> MoveStage:
-    stage = MoveStage()
+def begun(*data: object, **settings: int) -> MoveStage:
+    stage = MoveStage(**settings)
     stage.home(QUEUE).put(QUEUE, type="queue", max_deliveries=1, dead_letter=DEAD)
     stage.request("append", QUEUE, {"records": [{"data": one} for one in data]})
     return stage
@@ -102,3 +102,77 @@ def test_a_destination_that_was_deleted_is_made_again(loses_answers: bool) -> No
     counts = stage.home(QUEUE).state(QUEUE).queue
     assert counts is not None
     assert (counts.dead_lettered, counts.parked) == (3, 0)
+
+
+OTHER = "e1"
+
+
+def both(stage: MoveStage) -> tuple[list[object], list[object]]:
+    """What lies in the dead-letter topic that was named first, and in the one named then."""
+    topics = stage.home(OTHER).shard.state.topics
+    return tuple(
+        [data for data, _ in stage.records(name)] if name in topics else [] for name in (DEAD, OTHER)
+    )  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("named", [[OTHER], [None, OTHER], [OTHER, DEAD, OTHER]], ids=str)
+def test_one_that_may_be_in_the_topic_named_before_is_in_one_of_them_only(
+    named: list[str | None], end: Callable[[MoveStage], object]
+) -> None:
+    stage = begun(1, 2, 3)
+    stage.loses_answers = True
+    fail_all(stage)
+    assert moved(stage) == [1]
+    for name in named:
+        stage.home(QUEUE).put(QUEUE, dead_letter=name)
+        end(stage)
+    stage.pass_time(2000)
+    stage.loses_answers = False
+    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    assert both(stage) == ([1], [2, 3])
+    counts = stage.home(QUEUE).state(QUEUE).queue
+    assert counts is not None
+    assert (counts.dead_lettered, counts.parked) == (3, 0)
+
+
+def test_another_topic_that_is_named_while_the_job_is_read_from_the_disk_is_not_asked_first() -> None:
+    stage = begun(1, 2, segment_max_events=1)
+    stage.loses_answers = True
+    fail_all(stage)
+    shard = stage.home(QUEUE)
+    shard.checkpoint()
+    stage.lose(0)
+    stage.loses_answers = False
+    stage.clock.advance_ns(10**9)
+    while not shard.copy_thread.pending:
+        assert shard.loop.run_turn()
+    told = shard.send_put(QUEUE, dead_letter=OTHER)
+    while not told.came:
+        shard.loop.run_turn()
+        shard.thread.run_one()
+    assert shard.copy_thread.pending, "the job is still being read"
+    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    assert both(stage) == ([1], [2])
+
+
+def test_a_topic_named_before_that_is_gone_keeps_nothing_from_the_next() -> None:
+    stage = begun(1, 2)
+    stage.loses_answers = True
+    fail_all(stage)
+    stage.loses_answers = False
+    stage.home(DEAD).delete_topic(DEAD)
+    stage.home(QUEUE).put(QUEUE, dead_letter=OTHER)
+    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    assert both(stage) == ([], [1, 2])
+    assert DEAD not in stage.home(DEAD).shard.state.topics
+
+
+def test_one_that_had_no_room_in_the_topic_named_before_goes_to_the_next() -> None:
+    stage = begun("x" * 500, "y" * 500, "z" * 500)
+    stage.home(DEAD).put(DEAD, cap_records=1, discard="reject")
+    fail_all(stage)
+    assert len(moved(stage)) == 1
+    stage.home(QUEUE).put(QUEUE, dead_letter=OTHER)
+    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    assert [len(one) for one in both(stage)] == [1, 2]
