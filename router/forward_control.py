@@ -12,7 +12,9 @@ P2  The source is made by its shard if it is absent, then the destination, if th
     the topic. What was made for a rule that is then refused is deleted again, if it is still empty.
 P3  The shard of the destination keeps the rule. It comes last, so that there never is one without both of
     its ends. A crash between any two steps leaves empty topics at worst, and the PUT can be sent again.
-P4  When it is not known whether the shard keeps it, the answer is 504, and what the shard has is asked for
+P4  What of the circle that it closes does not count hops yet is told that it is part of one, each under its
+    own turn; when one of them cannot be, that is the answer, and the PUT can be sent again.
+P5  When it is not known whether the shard keeps it, the answer is 504, and what the shard has is asked for
     before anything else is decided.
 
 Must not know: sockets, how records are copied.
@@ -132,10 +134,28 @@ class ForwardControl:
     # -- to make one ---------------------------------------------------------------------------------------
 
     async def put(self, rule: ForwardRule) -> ToldForward | Refusal:
+        told = await self._put(rule)
+        if isinstance(told, Refusal):
+            return told
+        return await self._tell_around(told.rule) or told
+
+    async def _tell_around(self, rule: ForwardRule) -> Refusal | None:
+        for other in self.graph.around(rule):
+            if other.stamps:
+                continue
+            # As it is there by now: one that is put anew meanwhile finds the circle itself.
+            known = self.graph.find(other.name)
+            told = None if known is None else await self._put(known)
+            if isinstance(told, Refusal):
+                return told
+        return None
+
+    async def _put(self, rule: ForwardRule) -> ToldForward | Refusal:
         async with self._turn(rule.name):
             refusal = await self._refusal(rule)
             if refusal is not None:
                 return refusal
+            rule = msgspec.structs.replace(rule, is_in_cycle=bool(self.graph.around(rule)))
             self.graph.reserve(rule)
             made: list[str] = []
             try:

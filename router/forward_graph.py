@@ -75,23 +75,30 @@ class ForwardGraph:
             return Refusal(THROTTLED, f"there are {self._bound} routes already", detail, RETRY_AFTER_MS)
         return None
 
-    def _cycle(self, rule: ForwardRule) -> list[str] | None:
-        """The topics along it, from the destination to the destination."""
-        way, seen = [rule.source], {rule.source}
-        is_allowed = False
-        while way[-1] != rule.dest:
-            name = self._into.get(way[-1])
+    def around(self, rule: ForwardRule) -> list[ForwardRule]:
+        """The other rules of the circle that it is part of, or would be; none when there is none."""
+        others: list[ForwardRule] = []
+        topic, seen = rule.source, {rule.source}
+        while topic != rule.dest:
+            name = self._into.get(topic)
             if name is None:
-                return None
+                return []
             above = self._rules[name]
             # One that was come by before is of a cycle that was allowed, and leads nowhere else.
             if above.source in seen:
-                return None
-            is_allowed = is_allowed or above.may_cycle
-            way.append(above.source)
-            seen.add(above.source)
+                return []
+            others.append(above)
+            topic = above.source
+            seen.add(topic)
+        return others
+
+    def _cycle(self, rule: ForwardRule) -> list[str] | None:
+        """The topics along it, from the destination to the destination."""
+        others = self.around(rule)
         # It was closed by another one, if this one is there already.
-        return None if is_allowed and rule.name in self._rules else [*reversed(way), rule.dest]
+        if not others or (rule.name in self._rules and any(one.may_cycle for one in others)):
+            return None
+        return [*(one.source for one in reversed(others)), rule.source, rule.dest]
 
     # -- one rule, under way -------------------------------------------------------------------------------
 

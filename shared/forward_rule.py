@@ -25,6 +25,13 @@ class ForwardRule(msgspec.Struct, array_like=True, frozen=True):
     may_cycle: bool = False
     is_from_start: bool = False
     """From the oldest record that is there when the rule is made; otherwise from the next one."""
+    is_in_cycle: bool = False
+    """It is part of a circle that another one has closed; the front process says so, and no client."""
+
+    @property
+    def stamps(self) -> bool:
+        """Its copies have a stamp, so that on a way around each hop is counted."""
+        return self.is_exactly_once or self.may_cycle or self.is_in_cycle
 
 
 class ToldForward(msgspec.Struct, array_like=True, frozen=True):

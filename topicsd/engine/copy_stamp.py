@@ -3,8 +3,8 @@
 It is the last key of the meta, put there byte for byte behind what the writer has; each forward that the
 record goes on along puts its own in the place of the one before. A writer's own key of that name is refused,
 so what is found is ours. All copies of a rule that copies exactly once have a stamp, and those of one that
-may lead in a circle; and a record that has one keeps having one, whatever rule it goes on along. So on any
-way around some rule counts.
+is part of a circle; and a record that has one keeps having one, whatever rule it goes on along. So on any way
+around each hop counts.
 
     >>> meta = stamped_meta(b'{"k":1.0}', Stamp("a", 77, 9, 1))
     >>> meta.decode()

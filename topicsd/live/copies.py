@@ -58,7 +58,7 @@ def wanted_of(source: Source, rule: ForwardRule, held: Set[int]) -> list[CopiedR
 
 def changed(source: Source, rule: ForwardRule, records: list[CopiedRecord]) -> list[CopiedRecord]:
     """As they go on; the very same list when nothing of them changes."""
-    stamps = rule.is_exactly_once or rule.may_cycle
+    stamps = rule.stamps
     if stamps or source.has_stamps:
         epoch = source.piece.epoch
         stamped = (_stamped(record, rule.source, epoch, stamps) for record in records)

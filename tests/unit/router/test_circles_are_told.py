@@ -1,0 +1,63 @@
+"""A circle of forwards that is closed: all rules of it are told, so that each hop on a way around counts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from shared.errors import STORAGE_FULL, Refusal
+from tests.unit.router.test_forward_control import A, B, C, Stage, play
+
+
+def in_cycle(stage: Stage) -> dict[str, bool]:
+    return {name: rule.is_in_cycle for name, (rule, _) in sorted(stage.rules.items())}
+
+
+def test_all_rules_of_a_circle_know_that_they_are_part_of_one() -> None:
+    async def steps(stage: Stage) -> None:
+        await stage.made("ab", A, B)
+        await stage.made("bc", B, C)
+        await stage.made("out", B, "elsewhere")
+        assert not any(in_cycle(stage).values())
+        assert (await stage.made("ca", C, A, may_cycle=True)).created
+        assert in_cycle(stage) == {"ab": True, "bc": True, "ca": True, "out": False}
+        assert not (await stage.made("bc", B, C, keeps_tag=False)).created
+        assert in_cycle(stage)["bc"]
+        assert await stage.control.delete("ca") is True
+        await stage.made("bc", B, C)
+        assert not in_cycle(stage)["bc"]
+
+    play(steps)
+
+
+def test_a_rule_of_the_circle_that_cannot_be_told_is_told_when_the_put_is_sent_again() -> None:
+    async def steps(stage: Stage) -> None:
+        await stage.made("ab", A, B)
+        stage.refusing["put rule ab"] = Refusal(STORAGE_FULL, "no room")
+        refusal = await stage.refused("ba", B, A, may_cycle=True)
+        assert refusal.code == STORAGE_FULL
+        assert in_cycle(stage) == {"ab": False, "ba": True}
+        stage.refusing.clear()
+        assert not (await stage.made("ba", B, A, may_cycle=True)).created
+        assert in_cycle(stage) == {"ab": True, "ba": True}
+
+    play(steps)
+
+
+def test_a_rule_that_is_put_anew_while_the_circle_is_closed_knows_of_it() -> None:
+    async def steps(stage: Stage) -> None:
+        await stage.made("ab", A, B)
+        held = stage.held["put rule ab"] = asyncio.Event()
+        anew = asyncio.create_task(stage.made("ab", A, B, keeps_node=False))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert stage.asked[-1] == "put rule ab"
+        closing = asyncio.create_task(stage.made("ba", B, A, may_cycle=True))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert "ba" in stage.rules
+        held.set()
+        await asyncio.gather(anew, closing)
+        assert in_cycle(stage) == {"ab": True, "ba": True}
+        assert not stage.rules["ab"][0].keeps_node
+
+    play(steps)
