@@ -75,12 +75,12 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     queue.dead_lettered = section.dead_lettered
     queue.endings = Endings(section.dead, section.deleted, section.known_from)
     queue.former = dict.fromkeys(section.former)
-    for job in section.jobs:
-        _put(topic, job)
-    for seq, due in section.delays:
-        _put(topic, Held(seq, DELAYED, 0, 0, due, "", ""))
-    for seq, count in section.delivered:
-        _put(topic, Held(seq, READY, count, 0, 0, "", ""))
+    helds = section.jobs
+    helds += [Held(seq, DELAYED, 0, 0, due, "", "") for seq, due in section.delays]
+    helds += [Held(seq, READY, count, 0, 0, "", "") for seq, count in section.delivered]
+    # So that they are found in rows.
+    for held in sorted(helds, key=_seq_of):
+        _put(topic, held)
     settle_parked(topic)
 
 
@@ -137,6 +137,10 @@ def apply_lease(topic: Topic, control: Lease) -> None:
         _put(topic, Held(seq, control.state, deliveries, lease, control.deadline, control.node, reason))
     if control.state == PARKED:
         settle_parked(topic, control.seqs)
+
+
+def _seq_of(held: Held) -> int:
+    return held.seq
 
 
 def _put(topic: Topic, held: Held) -> None:

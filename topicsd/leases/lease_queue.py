@@ -1,6 +1,6 @@
 """The jobs of one queue: which are ready, who holds which and until when. Pure: the log, a number, the time.
 
-A job that was never claimed is not known here: it is any live record at or behind `fresh_seq`. One that was
+A job that was never claimed is not known here: it is any live record that is no `Job`. One that was
 claimed, or came with a delay, is a `Job` until its record is gone. So one that only waits costs nothing, and
 a call costs what it touches.
 
@@ -31,6 +31,7 @@ from itertools import islice
 from typing import Final
 
 from topicsd.leases.endings import Endings
+from topicsd.leases.fresh_jobs import FreshJobs
 from topicsd.leases.job import (
     ASIDE,
     BLOCKED,
@@ -61,6 +62,7 @@ class LeaseQueue:
     __slots__ = (
         "_again",
         "_blocked_fresh",
+        "_by_seq",
         "_counts",
         "_due",
         "_fresh",
@@ -69,7 +71,6 @@ class LeaseQueue:
         "dead_lettered",
         "endings",
         "former",
-        "fresh_seq",
         "jobs",
         "later",
         "order",
@@ -84,8 +85,8 @@ class LeaseQueue:
         """With an order: those that nobody had yet and that are ready; some may be so no longer."""
         self._blocked_fresh = 0
         """With an order: how many that nobody had yet are blocked."""
-        self.fresh_seq = 1
-        """What is behind it and no `Job` was never handed out."""
+        self._by_seq = FreshJobs()
+        """Without one."""
         self.jobs: dict[int, Job] = {}
         self._counts = [0, 0, 0, 0, 0, 0]
         """Of `jobs`, by state."""
@@ -390,14 +391,7 @@ class LeaseQueue:
     def _next_fresh(self) -> int:
         if self.order is not None:
             return self._fresh.front() or 0
-        records, jobs = self._records, self.jobs
-        head = records.head
-        seq = records.next_live(self.fresh_seq)
-        while seq <= head and seq in jobs:
-            seq = records.next_live(seq + 1)
-        # What was stepped over need not be looked at again.
-        self.fresh_seq = seq
-        return seq if seq <= head else 0
+        return self._by_seq.next(self._records, self.jobs)
 
     def _is_due(self, entry: tuple[int, int]) -> bool:
         deadline, seq = entry
@@ -425,9 +419,8 @@ class LeaseQueue:
             lane = self.order.lane_of(seq)
             if lane is not None and lane.ready != seq:
                 self._blocked_fresh -= 1
-        elif seq == self.fresh_seq:
-            # Of a million that come with a delay none is stepped over later.
-            self.fresh_seq = seq + 1
+        else:
+            self._by_seq.is_job(seq)
         return job
 
     def _set(self, seq: int, job: Job, state: int, deadline: int = 0) -> None:

@@ -240,14 +240,11 @@ def test_a_job_says_that_it_is_due_also_where_very_many_are() -> None:
 
 
 @pytest.mark.parametrize("end", [None, OneShard.restart, OneShard.kill])
-def test_a_claim_does_not_step_over_all_that_are_delayed(end: Any) -> None:
+def test_a_claim_finds_what_is_behind_all_that_are_delayed(end: Any) -> None:
     stage = queue()
     for _ in range(3):
         stage.append("q", 1, 2, 3, delay_ms=60_000)
     if end is not None:
         end(stage)
     stage.append("q", 4)
-    found = stage.topic("q").queue
-    assert found is not None
-    assert found.fresh_seq == 10
     assert stage.claimed("q", "a", 9) == [10]
