@@ -33,6 +33,8 @@ from topicsd.leases.lease_queue import COLLECTED_MAX, LeaseQueue
 
 # Jobs in one frame of the log.
 FRAME_JOBS: Final = 1000
+# In one turn of the loop.
+PARKED_AT_ONCE: Final = 250
 
 
 def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal:
@@ -152,11 +154,18 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
     topic.last_read_ms = now
     deliveries_max = topic.config.max_deliveries
     parked_before = len(queue.parked)
+    parked_max = parked_before + PARKED_AT_ONCE
 
     def take(asked: _Asked, count: int) -> bool:
         """Whether it got something and may get more."""
         claimed = queue.claim(
-            asked.node, count, asked.deadline, deliveries_max, shard.next_lease, asked.room.has_for
+            asked.node,
+            count,
+            asked.deadline,
+            deliveries_max,
+            shard.next_lease,
+            asked.room.has_for,
+            parked_max,
         )
         shard.next_lease += len(claimed)
         asked.claimed += claimed
@@ -174,6 +183,12 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
         shard.due.look(topic)
     if len(queue.parked) > parked_before:
         _log_parked(shard, topic, [*islice(reversed(queue.parked), len(queue.parked) - parked_before)][::-1])
+    if len(queue.parked) >= parked_max:
+        # Who got nothing yet may get what is behind those that are still to be parked.
+        left = [asked for asked in cohort if not asked.claimed]
+        cohort = [asked for asked in cohort if asked.claimed]
+        if left:
+            shard.loop.call_soon(_serve_if_there, shard, topic, left)
     for asked in cohort:
         answer = partial(_answer, shard, topic, asked)
         if not logs_leases(topic):

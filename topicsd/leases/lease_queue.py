@@ -219,9 +219,10 @@ class LeaseQueue:
         deliveries_max: int,
         first_lease: int,
         fits: Callable[[int], bool] = lambda seq: True,
+        parked_max: int = _EVERY_SEQ,
     ) -> list[Claimed]:
         """Hand out up to so many jobs, under numbers from `first_lease` on, until one does not fit. What was
-        delivered too often is parked on the way."""
+        delivered too often is parked on the way, until so many are."""
         claimed: list[Claimed] = []
         if self.is_going:
             return claimed
@@ -231,6 +232,8 @@ class LeaseQueue:
             if seq is not None:
                 job = self.jobs[seq]
                 if deliveries_max and job.deliveries >= deliveries_max:
+                    if len(self.parked) >= parked_max:
+                        break
                     again.pop()
                     self.park(seq)
                     continue
