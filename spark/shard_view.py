@@ -33,6 +33,7 @@ from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.engine.durable_seq import durable_seq_at
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.retention import expire
+from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.topic import Topic
 from topicsd.segment.entry import SegmentDamage
 from topicsd.wal.file_header import FILE_HEADER_BYTES, UnknownVersion
@@ -71,10 +72,11 @@ class TopicView(NamedTuple):
         return self.topic.earliest_seq
 
     def seq_at(self, ts: int) -> int | None:
-        """The first seq whose record is not older than `ts`."""
+        """The first seq whose record is not older than `ts`. Asked in any order, unlike by what expires."""
         for run in self.topic.runs:
             if run.first_seq < run.next_seq:
-                found = run.first_not_older(ts)
+                find = run.first_not_older_of_all if isinstance(run, SealedRun) else run.first_not_older
+                found = find(ts)
                 if found < run.next_seq:
                     return max(found, self.topic.earliest_seq)
         return None
