@@ -40,10 +40,10 @@ class BatchReader(DataSourceReader):
                     first, last = self._limits.seqs(topic, start, end - 1)
                     is_front = first == start == topic.earliest
                     wanted.append(Wanted(topic.name, first, last, is_front))
-            return partitions_for(view, wanted, options, self._limits)
+            return partitions_for(view, wanted, options, self._schema, self._limits)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return read(self._options, self._schema, partition)
+        return read(self._options, self._schema, partition, self._limits)
 
 
 class FilteredReader(BatchReader):

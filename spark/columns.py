@@ -4,7 +4,7 @@ PySpark (4.3) asks a Python source for all columns of its schema, whatever the q
 the reader is given, by hand as in `spark.read.schema("offset bigint")` or by the rule of `narrow_reads.py`,
 is taken as the choice of columns: any of Kafka's and of ours, in any order, each with its own type. Those
 that are not in it are not decoded, and where all that are left stand in the index of a segment its records
-are not read at all.
+are not read at all. One that has `records` wants no records, but how many there are.
 
 Must not know: files, options.
 """
@@ -48,10 +48,15 @@ ARROW_TYPES = {
         pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
     ),
 }
+# How many records there are, instead of the records: a row then stands for some of one topic.
+RECORDS = "records"
+COUNTED = {RECORDS: "bigint"}
 # What a schema that the reader is given may choose from.
-EVERY = KAFKA | HEADERS | NATIVE
+EVERY = KAFKA | HEADERS | NATIVE | COUNTED
+# Those that are the same in all records of a topic, and so may stand beside their number.
+OF_TOPIC = frozenset(("topic", "partition", "timestampType"))
 # Those that are known of a record by what is known of its segment, and those that its index tells.
-FROM_ENTRY = frozenset(("topic", "partition", "offset", "timestampType", "seq"))
+FROM_ENTRY = OF_TOPIC | {"offset", "seq"}
 FROM_INDEX = FROM_ENTRY | {"timestamp", "ts"}
 
 
@@ -75,7 +80,14 @@ def chosen_columns(schema: StructType, columns: dict[str, str]) -> list[str]:
         found = field.dataType.simpleString()
         if found != kind:
             raise SourceError(f"column {field.name} is {kind}, not {found}")
-    return [field.name for field in schema.fields]
+    names = [field.name for field in schema.fields]
+    others = set(names) - OF_TOPIC - {RECORDS}
+    if RECORDS in names and others:
+        raise SourceError(
+            f"column {RECORDS} is of many records; beside it there may be {', '.join(sorted(OF_TOPIC))}, "
+            f"and not {', '.join(sorted(others))}"
+        )
+    return names
 
 
 def arrow_schema(names: list[str], columns: dict[str, str]) -> pa.Schema:

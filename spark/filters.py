@@ -4,8 +4,9 @@ Those on a topic, an offset, a time or a tag are used to leave out what they lea
 Spark applies them to what is read, so that the rows are right whatever was understood here. Looking at them
 is a pure function, so that it may be done again.
 
-A time and a tag never decide alone. Stamps never go back within a topic, so a time is a range of seqs; a tag
-is looked up in what a segment knows of its tags.
+A time and a tag never decide alone. Stamps never go back within a topic, so a time is a range of seqs: of
+segments in the plan, and of their records in the task, which reads the index anyway. A tag is looked up in
+what a segment knows of its tags.
 
 Must not know: Spark's plans, how a segment is read.
 """
@@ -55,14 +56,15 @@ class Limits(msgspec.Struct, frozen=True):
     def wants_topic(self, name: str) -> bool:
         return self.topics is None or name in self.topics
 
+    @property
+    def has_times(self) -> bool:
+        return self.from_ms > 0 or self.to_ms < SEQ_MAX
+
     def seqs(self, view: TopicView | ServerTopic, first: int, last: int) -> tuple[int, int]:
         first, last = max(first, self.first), min(last, self.last)
-        if self.from_ms:
-            found = view.seq_at(self.from_ms)
-            first = max(first, view.end if found is None else found)
-        if self.to_ms < SEQ_MAX:
-            beyond = view.seq_at(self.to_ms + 1)
-            last = last if beyond is None else min(last, beyond - 1)
+        if self.has_times:
+            low, high = view.seqs_between(self.from_ms, self.to_ms)
+            first, last = max(first, low), min(last, high)
         return first, last
 
     def with_tags(self, view: TopicView, stretches: Iterable[Stretch]) -> Iterator[Stretch]:

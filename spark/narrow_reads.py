@@ -8,9 +8,11 @@ a rule of Spark's optimizer, which is to be in a session once:
     from spark.narrow_reads import narrow_reads
     narrow_reads(spark)
 
-Each read gets a table of its own, with the columns that are used (one of the index, where rows are counted
-only) and the filters. All filters stay in the plan, where Spark applies them; the source goes by them to
-leave out what they leave out. What the rule does not understand it leaves as it is.
+Each read gets a table of its own, with the columns that are used (one of the index, where there are none)
+and the filters. `count(*)`, of all or by what is the same in a whole topic, becomes the sum of `records`, in
+which the source says how many there are (`counts.py`). All filters stay in the plan, where Spark applies
+them; the source goes by them to leave out what they leave out. What the rule does not understand it leaves
+as it is.
 
 It is written in Java, since there is nowhere else to come between Spark's plan and its reading, and compiled
 by the compiler that Spark has for its own generated code.

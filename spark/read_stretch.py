@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from shared.clock import SystemClock
 from spark.columns import FROM_ENTRY, FROM_INDEX
+from spark.filters import NO_LIMITS, Limits
 from spark.frame_table import FrameTable, Numbers
 from spark.kept_store import hold_files, kept_files, kept_path
 from spark.read_options import ReadOptions
@@ -48,12 +49,12 @@ logger = logging.getLogger("topicsd.spark")
 
 
 def read_partition(
-    options: ReadOptions, schema: pa.Schema, part: StretchPartition
+    options: ReadOptions, schema: pa.Schema, part: StretchPartition, limits: Limits = NO_LIMITS
 ) -> Iterator[pa.RecordBatch]:
     data_dir = open_directory(options.path, options.cold_dir)
     with ExitStack() as stack:
         hold_files(stack, data_dir, part.shard)
-        task = stack.enter_context(closing(_Task(data_dir, options, schema, part.shard)))
+        task = stack.enter_context(closing(_Task(data_dir, options, schema, part.shard, limits)))
         for stretch in part.stretches:
             yield from task.read(stretch)
         task.say_what_was_skipped()
@@ -64,10 +65,13 @@ class _Gone(Exception):
 
 
 class _Task:
-    def __init__(self, data_dir: DataDir, options: ReadOptions, schema: pa.Schema, shard: int) -> None:
+    def __init__(
+        self, data_dir: DataDir, options: ReadOptions, schema: pa.Schema, shard: int, limits: Limits
+    ) -> None:
         self._data_dir = data_dir
         self._options = options
         self._schema = schema
+        self._limits = limits
         self._needs_index = not FROM_ENTRY.issuperset(schema.names)
         self._needs_frames = not FROM_INDEX.issuperset(schema.names)
         self._paths = data_dir.paths(shard)
@@ -141,6 +145,14 @@ class _Task:
         offsets = np.frombuffer(index.offsets, np.uint32)[low:high].astype(np.int64)
         lengths = np.frombuffer(index.lengths, np.uint32)[low:high].astype(np.int64)
         stamps = np.frombuffer(index.stamps, np.uint64)[low:high].astype(np.int64)
+        # The stamps of damaged records are not known.
+        if self._limits.has_times and not index.has_damage:
+            wanted = _between(stamps, self._limits.from_ms, self._limits.to_ms)
+            seqs, alive = seqs[wanted], alive[wanted]
+            offsets, lengths, stamps = offsets[wanted], lengths[wanted], stamps[wanted]
+            if not len(seqs):
+                return
+        first_seq = int(seqs[0])
         # What a rewrite left out has no length.
         alive &= lengths > 0
         if not self._needs_frames and not index.has_damage:
@@ -154,12 +166,10 @@ class _Task:
                     )
                 except SegmentDamage as damage:
                     self._refuse_damage(damage, name, f", offset {index.place_of(damage.first_seq)[0]}")
-                    gone = slice(
-                        damage.first_seq - stretch.first_seq, damage.last_seq - stretch.first_seq + 1
-                    )
+                    gone = slice(damage.first_seq - first_seq, damage.last_seq - first_seq + 1)
                     self._skipped += int(alive[gone].sum())
                     alive[gone] = False
-                    before = damage.first_seq - stretch.first_seq
+                    before = damage.first_seq - first_seq
                     if before > at:
                         data, start = self._segments.frames(
                             name, entry, index, int(seqs[at]), int(seqs[before - 1])
@@ -167,7 +177,7 @@ class _Task:
                         keep = _kept(alive, at, before)
                         places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
                         yield from self._checked(stretch, file, data, start, *places)
-                    at = damage.last_seq - stretch.first_seq + 1
+                    at = damage.last_seq - first_seq + 1
                     continue
                 keep = _kept(alive, at, upto)
                 places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
@@ -280,6 +290,10 @@ def _as_copies(
     originals = Frames(first_seq, data, starts.tolist(), lengths.tolist())
     marks = b"\1" * len(starts)
     return frame_copies(originals, stamps.tolist(), marks, stretch.topic_id, is_durable=False).data
+
+
+def _between(stamps: Numbers, from_ms: int, to_ms: int) -> slice:
+    return slice(int(np.searchsorted(stamps, from_ms)), int(np.searchsorted(stamps, to_ms, side="right")))
 
 
 def _pieces(offsets: Numbers, lengths: Numbers) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,7 @@ Must not know: files, seqs that are dead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,6 +20,9 @@ import pyarrow as pa
 
 from spark.frame_table import FrameTable, Numbers
 
+# Batches that are smaller are made one with their neighbours, up to it.
+JOINED_RECORDS = 1 << 13
+JOINED_BYTES = 1 << 20
 # As Kafka numbers them: the time is when the log took the record.
 LOG_APPEND_TIME = 1
 
@@ -36,6 +39,20 @@ class Rows(NamedTuple):
 
 def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([_COLUMNS[name](rows) for name in schema.names], schema=schema)
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: to take one over costs Spark as much as hundreds of records do."""
+    small: list[pa.RecordBatch] = []
+    records = size = 0
+    for batch in batches:
+        records, size = records + batch.num_rows, size + batch.nbytes
+        small.append(batch)
+        if records >= JOINED_RECORDS or size >= JOINED_BYTES:
+            yield small[0] if len(small) == 1 else pa.concat_batches(small)
+            small, records, size = [], 0, 0
+    if small:
+        yield pa.concat_batches(small)
 
 
 def _frames(rows: Rows) -> FrameTable:

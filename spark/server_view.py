@@ -13,7 +13,7 @@ import msgspec
 
 from shared.names import topic_id
 from shared.placement import shard_of
-from spark.read_options import ReadOptions
+from spark.read_options import SEQ_MAX, ReadOptions
 from spark.server_client import ServerClient, ServerRefusal, in_path
 from topicsd.engine.lost_range import LostRange
 
@@ -93,6 +93,12 @@ class ServerTopic:
     def seq_at(self, ts: int) -> int | None:
         found = _state_of(self._client, self.name, f"&from_ts={ts}")
         return None if found.from_seq >= found.head_seq else found.from_seq + 1
+
+    def seqs_between(self, from_ms: int, to_ms: int) -> tuple[int, int]:
+        """The first and the last seq of the records of this time."""
+        first = self.seq_at(from_ms) if from_ms else self.earliest
+        beyond = self.seq_at(to_ms + 1) if to_ms < SEQ_MAX else None
+        return self.end if first is None else first, (self.end if beyond is None else beyond) - 1
 
     def lost(self, start: int, end: int) -> LostRange | None:
         if start >= min(self.earliest, end):

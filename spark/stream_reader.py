@@ -99,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if options.fail_on_data_loss:
                     refuse_loss(topic, first, place.offset)
                 wanted.append(Wanted(name, first, place.offset - 1))
-            return partitions_for(view, wanted, options)
+            return partitions_for(view, wanted, options, self._schema)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read(self._options, self._schema, partition)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -121,40 +122,64 @@ def _of_log(view: TopicView, run: TailRun, low: int, high: int) -> Iterator[Stre
         at = upto
 
 
-BYTES_PER_PARTITION = 128 << 20
+class PartitionSize(NamedTuple):
+    records_max: int
+    bytes_max: int | None = None
+    partitions_min: int = 1
 
 
 def divided(
-    stretches: list[Stretch], views: Mapping[str, TopicView], records_max: int, partitions_min: int
+    stretches: list[Stretch], views: Mapping[str, TopicView], wanted: PartitionSize
 ) -> list[StretchPartition]:
     """As partitions, so small that there are as many as are wanted."""
     total = sum(stretch.record_count for stretch in stretches)
-    enough = max(1, min(records_max, -(-total // partitions_min)))
-    if enough < records_max:
+    enough = max(1, min(wanted.records_max, -(-total // wanted.partitions_min)))
+    if enough < wanted.records_max:
         stretches = [
             piece
             for one in stretches
             for piece in stretches_of(views[one.topic], one.first_seq, one.last_seq, enough)
         ]
-    return partitions_of(stretches, enough)
+    return partitions_of(stretches, enough, wanted.bytes_max)
 
 
 def partitions_of(
-    stretches: Sequence[Stretch], records_max: int, bytes_max: int = BYTES_PER_PARTITION
+    stretches: Sequence[Stretch], records_max: int, bytes_max: int | None
 ) -> list[StretchPartition]:
-    """Neighbours of one shard together, up to the bounds: a task costs more than a segment of 10,000 records.
+    """Neighbours of one shard together, up to the bounds, since a task costs more than a segment of 10,000
+    records; and about equal, or the last ones would be waited for.
 
     Spark takes a list that is empty for one partition that is None; whoever reads has to know.
     """
-    partitions: list[StretchPartition] = []
-    records = size = 0
-    for stretch in sorted(stretches, key=lambda one: one.shard):
+    partitions = []
+    for shard, found in groupby(sorted(stretches, key=_shard), key=_shard):
+        ones = list(found)
+        full = _groups(ones, records_max, bytes_max, 1)
+        even = _groups(ones, records_max, bytes_max, len(full))
+        groups = even if len(even) == len(full) else full
+        partitions += [StretchPartition(shard, group) for group in groups]
+    return partitions
+
+
+def _shard(stretch: Stretch) -> int:
+    return stretch.shard
+
+
+def _groups(
+    stretches: list[Stretch], records_max: int, bytes_max: int | None, count: int
+) -> list[list[Stretch]]:
+    """Up to the bounds, and no more in one than ends behind its part of so many equal ones."""
+    total = sum(stretch.size_bytes for stretch in stretches)
+    groups: list[list[Stretch]] = []
+    records = size = before = 0
+    for stretch in stretches:
         records += stretch.record_count
         size += stretch.size_bytes
-        last = partitions[-1] if partitions else None
-        if last is not None and last.shard == stretch.shard and records <= records_max and size <= bytes_max:
-            last.stretches.append(stretch)
+        fits = records <= records_max and (bytes_max is None or size <= bytes_max)
+        if groups and fits and before * count < len(groups) * total:
+            groups[-1].append(stretch)
         else:
-            partitions.append(StretchPartition(stretch.shard, [stretch]))
+            groups.append([stretch])
             records, size = stretch.record_count, stretch.size_bytes
-    return partitions
+        before += stretch.size_bytes
+    return groups

@@ -2,20 +2,31 @@ package topicsd;
 
 import java.lang.reflect.Method;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.WeakHashMap;
+import org.apache.spark.sql.catalyst.FunctionIdentifier;
+import org.apache.spark.sql.catalyst.analysis.FunctionRegistry$;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.AttributeSet;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.Literal$;
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Count;
+import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.types.DataTypeUtils$;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Scan;
@@ -26,6 +37,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonFilterPushdownResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -39,6 +52,8 @@ import scala.runtime.AbstractPartialFunction;
 /** See spark/narrow_reads.py, which compiles this in Spark. Janino, Spark's compiler, knows no lambdas. */
 public class NarrowReads extends Rule {
     private static final String FORMAT = "topicsd";
+    private static final String RECORDS = "records";
+    private static final List OF_TOPIC = Arrays.asList(new Object[] {"topic", "partition", "timestampType"});
     private final Set made = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap()));
 
     public TreeNode apply(TreeNode plan) {
@@ -53,11 +68,122 @@ public class NarrowReads extends Rule {
 
         public Object applyOrElse(Object plan, Function1 otherwise) {
             LogicalPlan top = (LogicalPlan) plan;
+            if (top instanceof Aggregate) {
+                return counted((Aggregate) top);
+            }
             if (!(top instanceof Project) && !(top instanceof org.apache.spark.sql.catalyst.plans.logical.Filter)) {
                 return plan;
             }
             return narrowed(top);
         }
+    }
+
+    /** Where a query counts records, by nothing but what is the same in all of a topic, the source counts them. */
+    private LogicalPlan counted(Aggregate top) {
+        LogicalPlan below = top.child();
+        if (below instanceof Project) {
+            Iterator columns = CollectionConverters.asJava(((Project) below).projectList()).iterator();
+            while (columns.hasNext()) {
+                if (!(columns.next() instanceof AttributeReference)) {
+                    return top;
+                }
+            }
+            below = ((Project) below).child();
+        }
+        AttributeSet used = top.references();
+        org.apache.spark.sql.catalyst.plans.logical.Filter filter = null;
+        if (below instanceof org.apache.spark.sql.catalyst.plans.logical.Filter) {
+            filter = (org.apache.spark.sql.catalyst.plans.logical.Filter) below;
+            used = used.$plus$plus(filter.references());
+            below = filter.child();
+        }
+        if (!isOurs(below) || !areCounts(top.expressions())
+            || (filter != null && !filter.condition().deterministic())) {
+            return top;
+        }
+        DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) below;
+        List output = new ArrayList();
+        Iterator columns = CollectionConverters.asJava(relation.output()).iterator();
+        while (columns.hasNext()) {
+            AttributeReference one = (AttributeReference) columns.next();
+            if (used.contains(one)) {
+                output.add(one);
+                if (!OF_TOPIC.contains(one.name())) {
+                    return top;
+                }
+            }
+        }
+        AttributeReference records = DataTypeUtils$.MODULE$.toAttribute(
+            new StructField(RECORDS, LongType$.MODULE$, true, Metadata.empty()));
+        output.add(records);
+        LogicalPlan read = narrower(relation, output, filters(filter));
+        if (filter != null) {
+            read = filter.copy(filter.condition(), read);
+        }
+        LogicalPlan over = (LogicalPlan) top.withNewChildren(asScala(Collections.singletonList(read)));
+        return (LogicalPlan) over.transformExpressions(new Summing(records));
+    }
+
+    /** No aggregate functions but `count(1)`, and nothing that is another thing each time. */
+    private boolean areCounts(Seq expressions) {
+        Iterator found = CollectionConverters.asJava(expressions).iterator();
+        while (found.hasNext()) {
+            Expression one = (Expression) found.next();
+            boolean isFine = one instanceof AggregateExpression
+                ? isCount((AggregateExpression) one)
+                : one.deterministic() && areCounts(one.children());
+            if (!isFine) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private boolean isCount(AggregateExpression one) {
+        if (!(one.aggregateFunction() instanceof Count) || one.isDistinct() || one.filter().isDefined()) {
+            return false;
+        }
+        Iterator counted = CollectionConverters.asJava(one.aggregateFunction().children()).iterator();
+        while (counted.hasNext()) {
+            Object each = counted.next();
+            if (!(each instanceof Literal) || ((Literal) each).value() == null) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Their number is the sum of what the source has counted; of nothing it is 0 and not null. */
+    private class Summing extends AbstractPartialFunction {
+        private final AttributeReference records;
+
+        Summing(AttributeReference records) {
+            this.records = records;
+        }
+
+        public boolean isDefinedAt(Object expression) {
+            return expression instanceof AggregateExpression
+                && ((AggregateExpression) expression).aggregateFunction() instanceof Count;
+        }
+
+        public Object applyOrElse(Object expression, Function1 otherwise) {
+            if (!isDefinedAt(expression)) {
+                return otherwise.apply(expression);
+            }
+            List summed = new ArrayList();
+            summed.add(((AggregateFunction) function("sum", Collections.singletonList(records))).toAggregateExpression());
+            summed.add(Literal$.MODULE$.apply(new Long(0)));
+            return function("coalesce", summed);
+        }
+    }
+
+    private static Expression function(String name, List arguments) {
+        return (Expression) FunctionRegistry$.MODULE$.builtin()
+            .lookupFunction(new FunctionIdentifier(name), asScala(arguments));
+    }
+
+    private static Seq asScala(List list) {
+        return CollectionConverters.asScala(list).toList();
     }
 
     private LogicalPlan narrowed(LogicalPlan top) {
@@ -71,7 +197,7 @@ public class NarrowReads extends Rule {
             filter = (org.apache.spark.sql.catalyst.plans.logical.Filter) below;
             below = filter.child();
         }
-        if (!(below instanceof DataSourceV2ScanRelation) || !isOurs((DataSourceV2ScanRelation) below)) {
+        if (!isOurs(below)) {
             return top;
         }
         DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) below;
@@ -79,10 +205,7 @@ public class NarrowReads extends Rule {
             used = used.$plus$plus(filter.references());
         }
         List output = wanted(CollectionConverters.asJava(relation.output()), used);
-        List filters = new ArrayList();
-        if (filter != null) {
-            addTranslated(filter.condition(), filters);
-        }
+        List filters = filters(filter);
         if (output.size() == relation.output().size() && filters.isEmpty()) {
             return top;
         }
@@ -93,12 +216,18 @@ public class NarrowReads extends Rule {
         return top instanceof Project ? ((Project) top).copy(((Project) top).projectList(), read) : read;
     }
 
-    private boolean isOurs(DataSourceV2ScanRelation relation) {
+    private boolean isOurs(LogicalPlan plan) {
+        if (!(plan instanceof DataSourceV2ScanRelation)) {
+            return false;
+        }
+        DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) plan;
         Table table = relation.relation().table();
         return relation.scan() instanceof PythonScan
             && table instanceof PythonTable
             && FORMAT.equalsIgnoreCase(table.name())
-            && !made.contains(relation.scan());
+            && !made.contains(relation.scan())
+            // A row of such a schema stands for many records.
+            && !Arrays.asList(relation.scan().readSchema().fieldNames()).contains(RECORDS);
     }
 
     /** In their order; of a query that wants none, the cheapest one, whose rows can be counted. */
@@ -123,6 +252,14 @@ public class NarrowReads extends Rule {
         return found;
     }
 
+    private List filters(org.apache.spark.sql.catalyst.plans.logical.Filter filter) {
+        List found = new ArrayList();
+        if (filter != null) {
+            addTranslated(filter.condition(), found);
+        }
+        return found;
+    }
+
     /** The parts of the condition that a source is told of. They stay in the plan, too. */
     private void addTranslated(Expression condition, List filters) {
         if (condition instanceof And) {
@@ -140,7 +277,10 @@ public class NarrowReads extends Rule {
     private LogicalPlan narrower(DataSourceV2ScanRelation relation, List output, List filters) {
         StructField[] fields = new StructField[output.size()];
         for (int at = 0; at < fields.length; at++) {
-            fields[at] = relation.scan().readSchema().apply(((AttributeReference) output.get(at)).name());
+            AttributeReference one = (AttributeReference) output.get(at);
+            fields[at] = one.name().equals(RECORDS)
+                ? new StructField(RECORDS, one.dataType(), one.nullable(), one.metadata())
+                : relation.scan().readSchema().apply(one.name());
         }
         StructType schema = new StructType(fields);
         Map given = new HashMap(relation.relation().options().asCaseSensitiveMap());
@@ -164,7 +304,7 @@ public class NarrowReads extends Rule {
         }
         Scan scan = table.newScanBuilder(options).build();
         made.add(scan);
-        return copied(relation, scan, CollectionConverters.asScala(output).toList());
+        return copied(relation, scan, asScala(output));
     }
 
     /** How many parts there are to copy is not the same in all versions. */

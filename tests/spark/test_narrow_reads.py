@@ -14,7 +14,7 @@ from pyspark.sql.functions import broadcast
 
 from spark.narrow_reads import narrow_reads
 from spark.source_error import SourceError
-from tests.spark.conftest import CAPPED, OTHER, PLAIN, Store
+from tests.spark.conftest import AGING, CAPPED, OTHER, PLAIN, TOPICS, Store
 from tests.spark.test_drops_under_readers import RECORDS, filled
 
 BOTH = f"{PLAIN},{OTHER}"
@@ -49,10 +49,14 @@ def test_only_the_columns_that_are_used_are_read(narrow: SparkSession, store: St
     frame.createOrReplaceTempView("orders")
     everything = "key, value, topic, partition, offset, timestamp, timestampType"
     for query, columns in (
-        ("select count(*) from orders", ["offset"]),
+        ("select count(*) from orders", ["records"]),
+        ("select count(*) from orders where offset > 5", ["offset"]),
+        ("select count(*), max(topic) from orders", ["topic"]),
+        ("select count(offset) from orders", ["offset"]),
         ("select 1 from orders", ["offset"]),
         ("select offset from orders", ["offset"]),
-        ("select topic, count(*) from orders group by topic", ["topic"]),
+        ("select topic, count(*) from orders group by topic", ["topic, records"]),
+        ("select topic, count(*) from orders where rand() < 0.5 group by topic", ["topic"]),
         ("select max(timestamp) from orders where length(value) > 9", ["value, timestamp"]),
         ("select * from orders where offset > 5", [everything]),
         ("select * from orders", [everything]),
@@ -67,7 +71,8 @@ def test_only_the_columns_that_are_used_are_read(narrow: SparkSession, store: St
     ):
         assert columns_read(narrow.sql(query)) == columns, query
     native = load(narrow, store, columns="native")
-    assert columns_read(native.selectExpr("count(1)")) == ["seq"]
+    assert columns_read(native.selectExpr("count(1)")) == ["records"]
+    assert columns_read(native.selectExpr("1")) == ["seq"]
     assert columns_read(native.selectExpr("upper(tag)")) == ["tag"]
 
 
@@ -103,6 +108,49 @@ def test_rows_are_those_of_a_session_that_reads_everything(
         assert wanted, condition
         found = sorted(map(tuple, frame.where(condition).select("topic", "offset", "value").collect()))
         assert found == wanted, condition
+
+
+COUNTS = (
+    "select count(*), 2 * count(1) + 1 from orders",
+    "select topic, count(*) as n from orders group by topic",
+    f"select partition, count(*) from orders where topic in ('{PLAIN}', 'nowhere') group by partition",
+    "select count(*) from orders where topic = 'nowhere'",
+    "select topic, count(*) from orders where topic = 'nowhere' group by topic",
+    "select distinct topic, partition from orders",
+    "select count(distinct topic) from orders",
+    "select count(*), count(distinct topic) from orders where partition < 5",
+    "select topic from orders group by topic having count(*) > 2600",
+    f"select count(*) filter (where topic = '{OTHER}') from orders",
+    f"select (select count(*) from orders) + count(*) from orders where topic = '{PLAIN}'",
+)
+
+
+@pytest.mark.parametrize("place", ["path", "url"])
+def test_records_that_are_counted_are_those_that_are_read(
+    spark: SparkSession, narrow: SparkSession, store: Store, place: str
+) -> None:
+    # What ages is another number each time.
+    topics = BOTH if place == "url" else ",".join(name for name in TOPICS if name != AGING)
+    given = {"url": f"http://127.0.0.1:{store.server.port}"} if place == "url" else {}
+    load(spark, store, topics).localCheckpoint().createOrReplaceTempView("orders")
+    load(narrow, store, topics, **given).createOrReplaceTempView("orders")
+    for query in COUNTS:
+        wanted, found = (sorted(map(tuple, session.sql(query).collect())) for session in (spark, narrow))
+        assert found == wanted, query
+
+
+def test_a_schema_may_ask_for_the_number_of_records(
+    spark: SparkSession, narrow: SparkSession, store: Store
+) -> None:
+    counts = {name: len(store.client.rows(name)) for name in (PLAIN, OTHER)}
+    for session in (spark, narrow):
+        reader = session.read.format("topicsd").option("subscribe", BOTH)
+        rows = reader.schema("topic string, records bigint").load(store.path)
+        assert dict(map(tuple, rows.groupBy("topic").sum("records").collect())) == counts
+        assert reader.schema("records bigint").load(store.path).where("records > 0").count() == 2
+        assert rows.select("topic").count() == 2, "a row is no record, also where no column says so"
+        with pytest.raises(PySparkException, match="column records is of many records"):
+            reader.schema("offset bigint, records bigint").load(store.path).collect()
 
 
 def test_filters_leave_segments_out(spark: SparkSession, narrow: SparkSession, store: Store) -> None:
