@@ -41,8 +41,9 @@ def foreign_environment() -> dict[str, str]:
     "master", ["local[1]", pytest.param("local-cluster[1,1,512]", marks=pytest.mark.deep)]
 )
 def test_a_job_runs_where_the_package_comes_as_a_zip(store: Store, tmp_path: Path, master: str) -> None:
-    store.client.fill("to-cluster", 40)
-    store.client.wait_until_durable("to-cluster")
+    topic = f"to-{master.partition('[')[0]}"
+    store.client.fill(topic, 40)
+    store.client.wait_until_durable(topic)
     package, program, out = tmp_path / "topicsd.zip", tmp_path / "job.py", tmp_path / "out"
     assert main(["zip", str(package)]) == 0
     program.write_bytes((PROJECT / "spark" / "__main__.py").read_bytes())
@@ -57,7 +58,7 @@ def test_a_job_runs_where_the_package_comes_as_a_zip(store: Store, tmp_path: Pat
     submit = Path(environ["SPARK_HOME"]) / "bin" / "spark-submit"
     flags = [flag for setting in SETTINGS for flag in ("--conf", setting)]
     where = ["--master", master, *flags, "--py-files", str(package)]
-    job = ["export", "--path", store.path, "--topics", "to-cluster", "--out", str(out)]
+    job = ["export", "--path", store.path, "--topics", topic, "--out", str(out)]
     ran = subprocess.run(
         [submit, *where, program, *job], cwd=tmp_path, env=environ, capture_output=True, text=True
     )
