@@ -53,15 +53,27 @@ def main(arguments: Sequence[str] | None = None, session: SparkSession | None = 
 def run(session: SparkSession, given: Namespace) -> None:
     from spark.jobs.job_runs import RUNS
     from spark.jobs.task_progress import TaskProgress
-    from spark.source import TopicsdSource
 
-    # PySpark finds by itself what is installed, and not what came along in a zip.
-    session.dataSource.register(TopicsdSource)
+    register(session)
     session.conf.set("spark.sql.session.timeZone", "UTC")
     with TaskProgress(session, given.command) as progress:
         told = RUNS[given.command](session, given, progress.say)
     if told:
         print(told)
+
+
+def register(session: SparkSession) -> None:
+    """PySpark finds by itself what is installed, and not what came along in a zip."""
+    from pyspark.errors import AnalysisException
+
+    from spark.source import TopicsdSource
+
+    try:
+        session.dataSource.register(TopicsdSource)
+    except AnalysisException as error:
+        # PySpark 4.0 takes none in the place of one that it has found.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 @contextmanager

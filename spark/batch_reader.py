@@ -11,14 +11,18 @@ Must not know: how records are decoded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark.filters import NO_LIMITS, limits_of
+from spark.limits import NO_LIMITS
 from spark.plan import Wanted, partitions_for, read, view_of
 from spark.positions import check_topics, end_of, refuse_loss, start_of
 from spark.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 
 class BatchReader(DataSourceReader):
@@ -48,5 +52,7 @@ class BatchReader(DataSourceReader):
 
 class FilteredReader(BatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  PySpark's name.
+        from spark.filters import limits_of
+
         self._limits = limits_of(filters)
         return filters

@@ -4,16 +4,14 @@ Those on a topic, an offset, a time or a tag are used to leave out what they lea
 Spark applies them to what is read, so that the rows are right whatever was understood here. Looking at them
 is a pure function, so that it may be done again.
 
-A time and a tag never decide alone. Stamps never go back within a topic, so a time is a range of seqs: of
-segments in the plan, and of their records in the task, which reads the index anyway. A tag is looked up in
-what a segment knows of its tags.
+PySpark 4.0 has no filters for a source written in Python, so nothing but what is given some imports this.
 
 Must not know: Spark's plans, how a segment is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,11 +27,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from spark.limits import NO_LIMITS, Limits
 from spark.read_options import SEQ_MAX
-from spark.server_view import ServerTopic
-from spark.shard_view import TopicView
-from spark.stretch import Stretch
-from topicsd.segment.entry import SegmentDamage
 
 TOPIC, OFFSETS, STAMPS, TAGS = (
     ("topic",),
@@ -41,51 +36,6 @@ TOPIC, OFFSETS, STAMPS, TAGS = (
     (("timestamp",), ("ts",)),
     (("key",), ("tag",)),
 )
-
-
-class Limits(msgspec.Struct, frozen=True):
-    topics: frozenset[str] | None = None
-    first: int = 0
-    last: int = SEQ_MAX
-    from_ms: int = 0
-    to_ms: int = SEQ_MAX
-    """The youngest that counts."""
-    tag: bytes | None = None
-    is_prefix: bool = False
-
-    def wants_topic(self, name: str) -> bool:
-        return self.topics is None or name in self.topics
-
-    @property
-    def has_times(self) -> bool:
-        return self.from_ms > 0 or self.to_ms < SEQ_MAX
-
-    def seqs(self, view: TopicView | ServerTopic, first: int, last: int) -> tuple[int, int]:
-        first, last = max(first, self.first), min(last, self.last)
-        if self.has_times:
-            low, high = view.seqs_between(self.from_ms, self.to_ms)
-            first, last = max(first, low), min(last, high)
-        return first, last
-
-    def with_tags(self, view: TopicView, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
-        """But for those of a sealed segment that has no record with the tag. One that is damaged, so that
-        nobody can tell, is read: what its damage means is the task's business."""
-        for stretch in stretches:
-            if self.tag is None or stretch.segment is None or not stretch.segment[1].is_sealed:
-                yield stretch
-                continue
-            name, entry = stretch.segment
-            below = stretch.last_seq + 1
-            try:
-                seqs = view.loaded.segments.find_tag(name, entry, self.tag, self.is_prefix, below)
-            except SegmentDamage:
-                yield stretch
-                continue
-            if seqs and seqs[-1] >= stretch.first_seq:
-                yield stretch
-
-
-NO_LIMITS = Limits()
 
 
 def limits_of(filters: Iterable[Filter]) -> Limits:

@@ -25,6 +25,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from spark.pyspark_version import KNOWS_FILTERS, need
 from spark.source_error import SourceError
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ def narrow_reads(session: SparkSession) -> None:
     SourceError where it cannot be: in a session of Spark Connect, or a version of Spark that is not built so.
     Queries are answered there as well, and read more.
     """
+    need(
+        KNOWS_FILTERS,
+        "narrow_reads needs",
+        "a schema of the columns, and bounds as options, read less as well",
+    )
     try:
         experimental: Any = session._jsparkSession.experimental()
         rules = experimental.extraOptimizations()
@@ -48,7 +54,8 @@ def narrow_reads(session: SparkSession) -> None:
         rule = _compiled(session.sparkContext._jvm).loadClass(RULE).newInstance()
         getattr(experimental, "extraOptimizations_$eq")(rules.appended(rule))
     except Exception as error:
-        raise SourceError(f"reads cannot be narrowed in this session: {error}") from None
+        told = " ".join(str(error).splitlines()[:2])
+        raise SourceError(f"reads cannot be narrowed in this session: {told}") from None
 
 
 def _compiled(jvm: Any) -> Any:

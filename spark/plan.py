@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from spark.columns import FROM_INDEX, RECORDS
 from spark.counts import counted
-from spark.filters import NO_LIMITS, Limits
+from spark.limits import NO_LIMITS, Limits
 from spark.read_options import ReadOptions
 from spark.read_pages import RangePartition, SeqRange, ranges_of, read_ranges
 from spark.read_stretch import read_partition

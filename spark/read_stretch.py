@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from shared.clock import SystemClock
 from spark.columns import FROM_ENTRY, FROM_INDEX
-from spark.filters import NO_LIMITS, Limits
 from spark.frame_table import FrameTable, Numbers
 from spark.kept_store import hold_files, kept_files, kept_path
+from spark.limits import NO_LIMITS, Limits
 from spark.read_options import ReadOptions
 from spark.record_batch import Rows, batch_of
 from spark.shard_view import TopicView, load, open_directory

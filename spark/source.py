@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-)
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, DataSourceStreamReader
 
 from spark.columns import EVERY, all_columns, arrow_schema, chosen_columns, ddl
+from spark.pyspark_version import BOUNDS_BATCHES, WRITES_STREAMS, has, need
 from spark.read_options import parse_options, schema_options
 from spark.source_error import SourceError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
     from pyspark.sql.types import StructType
 
     from spark.write_options import WriteOptions
@@ -41,13 +38,23 @@ class TopicsdSource(DataSource):
 
         options = parse_options(self.options, is_stream=False)
         kind = FilteredReader if options.is_narrowed else BatchReader
-        return kind(options, arrow_schema(chosen_columns(schema, EVERY), EVERY))
+        return kind(options, _columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  PySpark's name.
         from spark.stream_reader import StreamReader
 
         options = parse_options(self.options, is_stream=True)
-        return StreamReader(options, arrow_schema(chosen_columns(schema, EVERY), EVERY))
+        if has(BOUNDS_BATCHES):
+            from spark.bounded_stream import BoundedStreamReader
+
+            return BoundedStreamReader(options, _columns(schema))
+        if options.max_offsets or options.max_bytes:
+            need(
+                BOUNDS_BATCHES,
+                "maxOffsetsPerTrigger and maxBytesPerTrigger need",
+                "without them a micro-batch is all that came",
+            )
+        return StreamReader(options, _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from spark.writers import BatchWriter, NumberedWriter
@@ -58,7 +65,13 @@ class TopicsdSource(DataSource):
     def streamWriter(  # noqa: N802  PySpark's name.
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        from spark.writers import StreamWriter
+        need(
+            WRITES_STREAMS,
+            "a stream that writes to topics needs",
+            "foreachBatch with a batch write has each row once as well, with txnAppId, and txnVersion as the "
+            "number of the batch",
+        )
+        from spark.stream_writer import StreamWriter
 
         options = self._write_options(schema, overwrite)
         if options.txn is not None:
@@ -75,3 +88,7 @@ class TopicsdSource(DataSource):
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_sink_columns(fields, bool(options.topic))
         return options
+
+
+def _columns(schema: StructType) -> pa.Schema:
+    return arrow_schema(chosen_columns(schema, EVERY), EVERY)

@@ -1,5 +1,5 @@
 """A stream: where it stands is a seq by topic, and every batch is what is on the disk between two such
-places.
+places. Here a batch is all that came; since PySpark 4.2 it may be bounded (`bounded_stream.py`).
 
 So a batch that Spark plans again after a restart, from the same two offsets, has the same rows, as far as
 nobody deleted any meanwhile. While a batch runs, what the shards drop is kept by a reader's lock of the
@@ -12,19 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
-from spark.admission import shares
 from spark.kept_store import hold_files
 from spark.plan import Wanted, partitions_for, read, view_of
 from spark.positions import check_topics, recreated, refuse_loss, start_of
@@ -35,14 +27,14 @@ from spark.shard_view import DirectoryView, TopicView
 from spark.source_error import DataLoss
 from spark.stream_offset import Place, Places, decode, encode
 
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+
+class StreamReader(DataSourceStreamReader):
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
-        self._goal: Places | None = None
-        """Where a query with the trigger availableNow ends."""
-        self._latest: dict[str, Any] | None = None
         self._held: ExitStack | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -58,26 +50,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
             return encode(self._starts(view, places))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  PySpark's name.
-        if self._options.max_offsets:
-            return ReadMaxRows(self._options.max_offsets)
-        return ReadMaxBytes(self._options.max_bytes) if self._options.max_bytes else ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  PySpark's name.
-        with view_of(self._options) as view:
-            self._goal = _ends(view)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(  # noqa: N802  PySpark's name.
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """All that there is. PySpark says since 4.2 from where it goes on; before that, what is wrong with
+        the start is told by the plan of the batch."""
         self._let_go()
         with view_of(self._options) as view:
-            self._latest = encode(_ends(view))
+            if start is None:
+                return encode(ends_of(view))
             starts = self._starts(view, decode(start))
-            ends = {name: self._end(view.topics[name], place) for name, place in starts.items()}
-            ends = self._within(view, starts, ends, limit)
-        return encode(ends)
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  PySpark's name.
-        return self._latest
+            return encode({name: self._end(view.topics[name], place) for name, place in starts.items()})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         options, ends = self._options, decode(end)
@@ -142,40 +125,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return starts
 
     def _end(self, topic: TopicView | ServerTopic, start: Place) -> Place:
-        end = topic.end
-        if self._goal is not None:
-            goal = self._goal.get(topic.name)
-            end = start.offset if goal is None or goal.epoch != start.epoch else min(end, goal.offset)
-        return Place(start.epoch, max(start.offset, end))
-
-    def _within(
-        self, view: DirectoryView | ServerView, starts: Places, ends: Places, limit: ReadLimit
-    ) -> Places:
-        """The ends, no further than the limit."""
-        if isinstance(limit, ReadAllAvailable):
-            return ends
-        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_offsets
-        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
-        if rows_max:
-            taken = shares({name: ends[name].offset - starts[name].offset for name in ends}, rows_max)
-            ends = {name: Place(end.epoch, starts[name].offset + taken[name]) for name, end in ends.items()}
-        if bytes_max:
-            waiting = {
-                name: view.topics[name].bytes_between(starts[name].offset, end.offset)
-                for name, end in ends.items()
-            }
-            taken = shares(waiting, bytes_max)
-            ends = {
-                name: end
-                if taken[name] >= waiting[name]
-                else Place(
-                    end.epoch,
-                    view.topics[name].end_within(starts[name].offset, end.offset, taken[name]),
-                )
-                for name, end in ends.items()
-            }
-        return ends
+        return Place(start.epoch, max(start.offset, topic.end))
 
 
-def _ends(view: DirectoryView | ServerView) -> Places:
+def ends_of(view: DirectoryView | ServerView) -> Places:
     return {name: Place(topic.epoch, topic.end) for name, topic in view.topics.items()}

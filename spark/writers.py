@@ -16,11 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark.decision import Decision, Decisions, decide
 from spark.moving import move_decided, move_keyed
@@ -108,13 +104,15 @@ class NumberedWriter(_Staging, DataSourceArrowWriter):
         with self._client() as client:
             last = Decisions(client, f"{self._options.staging_prefix}{self._name}.decided").last()
         if last is None or last.batch <= self._number:
-            StreamWriter(self._options).commit(messages, self._number)
+            MicroBatches(self._options).commit(messages, self._number)
 
     def abort(self, messages: Reports) -> None:
         """What was staged goes with the next write, as for a stream."""
 
 
-class StreamWriter(_Staging, DataSourceStreamArrowWriter):
+class MicroBatches(_Staging):
+    """What a stream does in its tasks and in its driver; `stream_writer.py` gives it to Spark."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task()
         query = task.getLocalProperty(QUERY)

@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from spark.read_options import parse_options
@@ -78,7 +77,7 @@ class JobSource:
     def ends(self, starts: Places) -> Places:
         """Up to where each topic can be read, of those that are new too. DataLoss when one that was begun
         is gone or was made anew, unless the options say that this is no matter."""
-        return decode(self._stream({}).latestOffset(encode(starts), ReadAllAvailable()))
+        return decode(self._stream({}).latestOffset(encode(starts)))
 
     def stretches(self, begin: str, end: str, known: Places | None = None) -> dict[str, Stretch]:
         """What is between two places, and behind those that are known; topics with nothing there too."""

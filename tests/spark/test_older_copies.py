@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark.columns import KAFKA, arrow_schema
 from spark.read_options import parse_options
@@ -36,17 +35,17 @@ def test_a_checkpoint_beyond_an_older_copy_is_loss_and_nothing_is_passed_over(tm
     shard.shard.close()
     path = tmp_path / "data"
     head = RECORDS
-    end = stream_of(path).latestOffset(place(path, head + 1), ReadAllAvailable())
+    end = stream_of(path).latestOffset(place(path, head + 1))
     assert end == place(path, head + 1)
     beyond = place(path, head + 11)
     told = rf'topic "orders": wanted from seq {head + 11}, .*: seqs {head + 1} to {head + 10} are gone'
     with pytest.raises(DataLoss, match=rf"{told} \({NEVER_HERE}\); failOnDataLoss=false"):
-        stream_of(path).latestOffset(beyond, ReadAllAvailable())
+        stream_of(path).latestOffset(beyond)
     # A batch that was planned on the newer one, and is planned again.
     with pytest.raises(DataLoss, match=rf"seqs {head + 1} to {head + 10} are gone \({NEVER_HERE}\)"):
         stream_of(path).partitions(place(path, head - 3), beyond)
     without = stream_of(path, failOnDataLoss="false")
-    assert without.latestOffset(beyond, ReadAllAvailable()) == beyond
+    assert without.latestOffset(beyond) == beyond
     (part,) = without.partitions(place(path, head - 3), beyond)
     assert [batch["offset"].to_pylist() for batch in without.read(part)] == [list(range(head - 3, head + 1))]
 
@@ -76,7 +75,7 @@ def test_what_is_written_to_an_older_copy_is_no_part_of_the_query(tmp_path: Path
     shard.pass_time(1000)
     shard.checkpoint()
     shard.shard.close()
-    end = stream_of(tmp_path / "data").latestOffset(before, ReadAllAvailable())
+    end = stream_of(tmp_path / "data").latestOffset(before)
     assert end["topics"]["orders"]["offset"] == RECORDS + 8
     with pytest.raises(DataLoss, match=rf"seqs {RECORDS + 1} to {RECORDS + 7} are gone \({NEVER_HERE}\)"):
-        stream_of(tmp_path / "copy").latestOffset(end, ReadAllAvailable())
+        stream_of(tmp_path / "copy").latestOffset(end)

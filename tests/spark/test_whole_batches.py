@@ -17,7 +17,7 @@ from spark.sink_rows import RowError, SinkRows
 from spark.source_error import SourceError
 from spark.staging import Staged
 from spark.write_options import WriteOptions, parse_write_options
-from spark.writers import StreamWriter, TaskReport
+from spark.writers import MicroBatches, TaskReport
 from tests.harness.whole_server import WholeServer, name_on
 from tests.spark.topic_client import TopicClient
 
@@ -46,7 +46,7 @@ class MortalClient(ServerClient):
         return answer
 
 
-class Driver(StreamWriter):
+class Driver(MicroBatches):
     """A driver whose requests may end at any of them."""
 
     def _client(self) -> ServerClient:
@@ -73,7 +73,7 @@ def task(options: WriteOptions, query: str, partition: int, rows: list[tuple[str
     """What a task does with rows of topics and values."""
     topics, values = ([row[place] for row in rows] for place in (0, 1))
     batch = pa.record_batch({"topic": topics, "value": values})
-    return StreamWriter(options)._stage(query, partition, iter([batch]))
+    return MicroBatches(options)._stage(query, partition, iter([batch]))
 
 
 def rows_of(client: TopicClient, topic: str) -> list[Any]:
@@ -231,7 +231,7 @@ def test_a_row_that_cannot_be_a_record_is_named(
 ) -> None:
     options = options_of(server, **({} if "topic" in columns else {"topic": "wrong"}))
     with pytest.raises(RowError, match=sentence):
-        StreamWriter(options)._stage("wrong", 7, iter([pa.record_batch(columns)]))
+        MicroBatches(options)._stage("wrong", 7, iter([pa.record_batch(columns)]))
 
 
 def test_chunks_are_bounded_in_records_and_bytes(server: WholeServer) -> None:

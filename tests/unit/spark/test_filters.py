@@ -17,7 +17,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from spark.filters import NO_LIMITS, Limits, limits_of
+from spark.filters import limits_of
+from spark.limits import NO_LIMITS, Limits
 
 AT = datetime(1970, 1, 1, 0, 0, 1, 500, tzinfo=UTC)
 """1,000.5 ms."""
