@@ -1,4 +1,4 @@
-"""Very many jobs were delivered too often: whoever comes next does not have all of them parked in one step."""
+"""Very many jobs were delivered too often: whoever comes next does not have all of them parked at once."""
 
 from __future__ import annotations
 
