@@ -14,13 +14,21 @@ import pytest
 from tests.harness.crash_sweep import DEEP
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.move_stage import Again, MoveStage
+from topicsd.http import dead_letters, redrive
 
 QUEUE, DEAD, OTHER = "q0", "d1", "e1"
-JOBS = 3
+JOBS = 5
 CUTS = 4 if DEEP else 1
 META = {"kept": 1}
 
 pytestmark = pytest.mark.usefixtures("quiet_log")
+
+
+@pytest.fixture(autouse=True)
+def some_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that one move is of several, and another one follows it."""
+    for module in (dead_letters, redrive):
+        monkeypatch.setattr(module, "MOVED_AT_ONCE", 2)
 
 
 def _begun(again: Again) -> MoveStage:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from shared.errors import CORRUPT_SEGMENT, STATUS, Refusal
@@ -25,7 +26,7 @@ from topicsd.engine.job_texts import Texts, decode_text, read_texts
 from topicsd.engine.queue_settle import end_jobs
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.http.moving import Ask, Letter, Moving, Told
+from topicsd.http.moving import MOVED_AT_ONCE, Ask, Letter, Moving, Told, at_once
 from topicsd.leases.dead_letter import stamped_meta
 from topicsd.leases.lease_queue import LeaseQueue
 from topicsd.wal.sync_thread import Loop
@@ -73,9 +74,10 @@ class _Parked:
     def is_here(self) -> bool:
         return self._shard.topics.get(self.topic.name) is self.topic and self.topic.leaving is None
 
-    def first(self) -> int:
-        """The one that is next, 0 when there is none."""
-        return next((seq for seq in self.queue.parked if not self.queue.jobs[seq].is_leaving), 0)
+    def first(self, count: int) -> list[int]:
+        """Those that are next."""
+        jobs = self.queue.jobs
+        return [*islice((seq for seq in self.queue.parked if not jobs[seq].is_leaving), count)]
 
     def has(self, seq: int) -> bool:
         is_alive = self.is_here and self.topic.next_live(seq) == seq
@@ -110,18 +112,22 @@ class _Run:
         """How long the next wait would be."""
         self._put_off_count = 0
         """Since one was moved, or since the last wait."""
+        self._count_at_once = min(MOVED_AT_ONCE, shard.settings.max_batch_records)
+        self._single_count = 0
+        """So many go one by one, as they were refused together."""
         self._told_of: set[str] = set()
         """What keeps jobs here, each said once."""
 
     def next(self) -> None:
         source = self._source
         has_place = source.is_here and source.topic.config.dead_letter is not None
-        seq = source.first() if has_place else 0
+        seqs = source.first(1 if self._single_count else self._count_at_once) if has_place else []
         former = next(iter(source.queue.former), None)
-        if seq and former is not None:
+        if seqs and former is not None:
             self._moving.look(former, partial(self._looked, former))
-        elif seq:
-            read_texts(self._shard, source.topic, [seq], partial(self._read, seq))
+        elif seqs:
+            self._single_count = max(0, self._single_count - 1)
+            read_texts(self._shard, source.topic, seqs, partial(self._read, seqs))
         else:
             self._ended()
 
@@ -133,31 +139,47 @@ class _Run:
             self._say(refusal.code, f'what may be in "{former}" is not known: {refusal.message}')
             self._later()
 
-    def _read(self, seq: int, texts: Texts) -> None:
-        topic, text = self._source.topic, texts.by_seq.get(seq)
-        job, destination = self._source.queue.jobs.get(seq), topic.config.dead_letter
-        if self._source.queue.former:
-            # It was read for the topic that was named before.
+    def _read(self, seqs: list[int], texts: Texts) -> None:
+        source = self._source
+        destination = source.topic.config.dead_letter
+        if destination is None or source.queue.former:
+            # They were read for the topic that was named before.
             self._loop.call_soon(self.next)
             return
-        if job is None or text is None or destination is None:
-            if seq in texts.damaged:
-                self._say(CORRUPT_SEGMENT, f"seq {seq}: {texts.damaged[seq]}")
-            self._put_off(seq)
-            return
-        record = decode_text(text)
-        meta = stamped_meta(bytes(record.meta), topic.name, seq, job.deliveries, job.reason)
-        self._moving.move(destination, [Letter(seq, record, meta)], partial(self._told, seq))
+        letters: list[Letter] = []
+        for seq in sorted(seqs):
+            job, text = source.queue.jobs.get(seq), texts.by_seq.get(seq)
+            if job is None or text is None:
+                if seq in texts.damaged:
+                    self._say(CORRUPT_SEGMENT, f"seq {seq}: {texts.damaged[seq]}")
+                source.put_off(seq)
+                self._put_off_count += 1
+                continue
+            record = decode_text(text)
+            meta = stamped_meta(bytes(record.meta), source.topic.name, seq, job.deliveries, job.reason)
+            letters.append(Letter(seq, record, meta))
+        if letters:
+            letters = next(at_once(letters))
+            self._moving.move(destination, letters, partial(self._told, letters))
+        else:
+            self._next_or_later()
 
-    def _told(self, seq: int, refusal: Refusal | None) -> None:
+    def _told(self, letters: list[Letter], refusal: Refusal | None) -> None:
         if refusal is None:
             self._wait_seconds, self._put_off_count = AGAIN_SECONDS, 0
             # In a turn of its own: thousands may follow each other.
             self._loop.call_soon(self.next)
             return
+        if len(letters) > 1 and STATUS[refusal.code] in (400, 422):
+            # There may be room for some of them.
+            self._single_count = len(letters)
+            self._loop.call_soon(self.next)
+            return
         self._say(refusal.code, refusal.message)
         if STATUS[refusal.code] == 400:
-            self._put_off(seq)
+            self._source.put_off(letters[0].seq)
+            self._put_off_count += 1
+            self._next_or_later()
         else:
             self._later()
 
@@ -168,16 +190,15 @@ class _Run:
             told = 'jobs of queue "%s" wait for their dead-letter topic "%s": %s'
             logger.warning(told, topic.name, topic.config.dead_letter, message)
 
-    def _put_off(self, seq: int) -> None:
-        self._source.put_off(seq)
-        self._put_off_count += 1
+    def _next_or_later(self) -> None:
+        """Some were put off."""
         if self._put_off_count < len(self._source.queue.parked):
             self._loop.call_soon(self.next)
         else:
             self._later()
 
     def _later(self) -> None:
-        self._put_off_count = 0
+        self._put_off_count = self._single_count = 0
         seconds = self._wait_seconds
         self._wait_seconds = min(2 * seconds, AGAIN_SECONDS_MAX)
         self._loop.call_later(seconds, self.next)

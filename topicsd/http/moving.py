@@ -12,7 +12,7 @@ Must not know: why something is moved, how another shard is reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -23,6 +23,9 @@ from shared.http_head import Fields
 from topicsd.engine.requests import RenderedRecord
 from topicsd.http.call import Call
 
+MOVED_AT_ONCE: Final = 128
+MOVE_BYTES: Final = 256 << 10
+"""Nor goes much more of data and meta together."""
 _NO_SEQ: Final = -1
 _FIELDS: Final = Fields(content_type="application/json")
 
@@ -53,6 +56,24 @@ class Letter(NamedTuple):
     seq: int
     record: RenderedRecord
     meta: bytes
+
+    @property
+    def size(self) -> int:
+        return len(bytes(self.record.data)) + len(self.meta)
+
+
+def at_once(letters: Sequence[Letter], count_max: int = MOVED_AT_ONCE) -> Iterator[list[Letter]]:
+    """What may go together."""
+    some: list[Letter] = []
+    size = 0
+    for one in letters:
+        size += one.size
+        if some and (len(some) == count_max or size > MOVE_BYTES):
+            yield some
+            some, size = [], one.size
+        some.append(one)
+    if some:
+        yield some
 
 
 class _Told(msgspec.Struct):

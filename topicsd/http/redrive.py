@@ -16,7 +16,7 @@ Must not know: how another shard is reached, how a stamp looks.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -40,7 +40,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.http.bound_names import is_within
 from topicsd.http.call import Call, reply_of
-from topicsd.http.moving import Ask, Letter, Moving, Told
+from topicsd.http.moving import MOVED_AT_ONCE, Ask, Letter, Moving, Told, at_once
 from topicsd.http.redrive_body import Wanted, decode_redrive
 from topicsd.http.render import encode
 from topicsd.leases.dead_letter import take_off_stamp
@@ -49,10 +49,6 @@ from topicsd.wal.sync_thread import Loop
 
 OPERATION: Final = "bring_back"
 SECONDS_MAX: Final = 10.0
-READ_COUNT: Final = 128
-"""No more are moved at once."""
-MOVE_BYTES: Final = 256 << 10
-"""Nor much more of data and meta."""
 MOVES_A_SECOND: Final = 10
 """Where a rate is asked for that is greater."""
 REFUSES_ALL: Final = (TOPIC_NOT_FOUND, NOT_A_QUEUE)
@@ -142,8 +138,8 @@ class _Redrive:
         self._queues: Counter[str] = Counter()
         self._stayed: Counter[str] = Counter()
         self._is_hurried = False
-        count = max(1, wanted.rate // MOVES_A_SECOND) if wanted.rate else READ_COUNT
-        self._count_at_once = min(READ_COUNT, count, redrives.shard.settings.max_batch_records)
+        count = max(1, wanted.rate // MOVES_A_SECOND) if wanted.rate else MOVED_AT_ONCE
+        self._count_at_once = min(MOVED_AT_ONCE, count, redrives.shard.settings.max_batch_records)
 
     def begin(self) -> None:
         self._call.hurry = self._hurry
@@ -192,9 +188,9 @@ class _Redrive:
         topic, cursor = self._topic, self._cursor
         if self._wanted.seqs is not None:
             alive = (seq for seq in self._wanted.seqs if seq > cursor and self._letters.has(seq))
-            return [seq for seq, _ in zip(alive, range(READ_COUNT), strict=False)]
+            return [seq for seq, _ in zip(alive, range(MOVED_AT_ONCE), strict=False)]
         seqs: list[int] = []
-        while len(seqs) < READ_COUNT and (cursor := topic.next_live(cursor + 1)) <= topic.head:
+        while len(seqs) < MOVED_AT_ONCE and (cursor := topic.next_live(cursor + 1)) <= topic.head:
             seqs.append(cursor)
         return seqs
 
@@ -214,7 +210,7 @@ class _Redrive:
                 left -= 1
                 self._sort(seq, record, by_queue)
         for queue, letters in by_queue.items():
-            self._moves += [(queue, some) for some in _at_once(letters, self._count_at_once)]
+            self._moves += [(queue, some) for some in at_once(letters, self._count_at_once)]
         # In a turn of its own: there may be many, and few that are meant.
         self._redrives.loop.call_soon(self._go_on)
 
@@ -285,17 +281,3 @@ class _Redrive:
             "performance": self._redrives.performance(self._call),
         }
         self._call.send(encode(body))
-
-
-def _at_once(letters: Sequence[Letter], count_max: int) -> Iterator[list[Letter]]:
-    """What may go together."""
-    some: list[Letter] = []
-    size = 0
-    for one in letters:
-        size += len(bytes(one.record.data)) + len(one.meta)
-        if some and (len(some) == count_max or size > MOVE_BYTES):
-            yield some
-            some, size = [], len(bytes(one.record.data)) + len(one.meta)
-        some.append(one)
-    if some:
-        yield some

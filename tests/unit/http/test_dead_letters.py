@@ -9,9 +9,20 @@ import pytest
 from tests.harness.move_stage import MoveStage
 from tests.unit.engine.test_read_damage import flip
 from topicsd.engine.queue_explain import explain
+from topicsd.http import dead_letters
+from topicsd.http.call import Call
 from topicsd.http.dead_letters import AGAIN_SECONDS_MAX
+from topicsd.http.moving import MOVED_AT_ONCE
 
 QUEUE, DEAD = "q0", "d1"
+
+
+@pytest.fixture(params=[1, MOVED_AT_ONCE])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many jobs go together."""
+    count: int = request.param
+    monkeypatch.setattr(dead_letters, "MOVED_AT_ONCE", count)
+    return count
 
 
 def begun(*data: object, **settings: int) -> MoveStage:
@@ -87,12 +98,12 @@ def test_of_what_a_cap_took_the_queue_does_not_say_that_it_was_acked() -> None:
 
 
 @pytest.mark.parametrize("loses_answers", [False, True])
-def test_a_destination_that_was_deleted_is_made_again(loses_answers: bool) -> None:
+def test_a_destination_that_was_deleted_is_made_again(loses_answers: bool, at_once: int) -> None:
     stage = begun(1, 2)
     stage.loses_answers = loses_answers
     fail_all(stage)
     stage.loses_answers = False
-    assert moved(stage) == ([1] if loses_answers else [1, 2])
+    assert moved(stage) == ([1] if loses_answers and at_once == 1 else [1, 2])
     stage.home(DEAD).delete_topic(DEAD)
     stage.request("append", QUEUE, {"records": [{"data": 3}]})
     fail_all(stage)
@@ -118,25 +129,27 @@ def both(stage: MoveStage) -> tuple[list[object], list[object]]:
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("named", [[OTHER], [None, OTHER], [OTHER, DEAD, OTHER]], ids=str)
 def test_one_that_may_be_in_the_topic_named_before_is_in_one_of_them_only(
-    named: list[str | None], end: Callable[[MoveStage], object]
+    named: list[str | None], end: Callable[[MoveStage], object], at_once: int
 ) -> None:
     stage = begun(1, 2, 3)
     stage.loses_answers = True
     fail_all(stage)
-    assert moved(stage) == [1]
+    assert moved(stage) == [1, 2, 3][:at_once]
     for name in named:
         stage.home(QUEUE).put(QUEUE, dead_letter=name)
         end(stage)
     stage.pass_time(2000)
     stage.loses_answers = False
     stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
-    assert both(stage) == ([1], [2, 3])
+    assert both(stage) == ([1, 2, 3][:at_once], [1, 2, 3][at_once:])
     counts = stage.home(QUEUE).state(QUEUE).queue
     assert counts is not None
     assert (counts.dead_lettered, counts.parked) == (3, 0)
 
 
-def test_another_topic_that_is_named_while_the_job_is_read_from_the_disk_is_not_asked_first() -> None:
+def test_another_topic_that_is_named_while_the_job_is_read_from_the_disk_is_not_asked_first(
+    at_once: int,
+) -> None:
     stage = begun(1, 2, segment_max_events=1)
     stage.loses_answers = True
     fail_all(stage)
@@ -153,7 +166,7 @@ def test_another_topic_that_is_named_while_the_job_is_read_from_the_disk_is_not_
         shard.thread.run_one()
     assert shard.copy_thread.pending, "the job is still being read"
     stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
-    assert both(stage) == ([1], [2])
+    assert both(stage) == ([1, 2][:at_once], [1, 2][at_once:])
 
 
 def test_a_topic_named_before_that_is_gone_keeps_nothing_from_the_next() -> None:
@@ -176,3 +189,27 @@ def test_one_that_had_no_room_in_the_topic_named_before_goes_to_the_next() -> No
     stage.home(QUEUE).put(QUEUE, dead_letter=OTHER)
     stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
     assert [len(one) for one in both(stage)] == [1, 2]
+
+
+def test_many_go_at_once_and_each_is_counted() -> None:
+    count = 2 * MOVED_AT_ONCE + 5
+    stage = begun(*range(count))
+    asked: list[str] = []
+    handlers = stage._sides[1].handlers
+    moved_here = handlers._table["dead_letter"]
+
+    def counted(call: Call) -> None:
+        asked.append(call.name)
+        moved_here(call)
+
+    handlers.add("dead_letter", counted)
+    shard = stage.home(QUEUE)
+    shard.nack(QUEUE, "w", *shard.claimed(QUEUE, "w", count))
+    while shard.state(QUEUE).count:
+        shard.claim(QUEUE, "w", 1)
+        stage.pass_time(100)
+    assert moved(stage) == [*range(count)]
+    assert len(asked) <= 5
+    counts = shard.state(QUEUE).queue
+    assert counts is not None
+    assert (counts.dead_lettered, counts.parked) == (count, 0)

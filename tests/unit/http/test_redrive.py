@@ -9,7 +9,8 @@ import pytest
 
 from tests.harness.move_stage import FIELDS, Asked, MoveStage
 from topicsd.http.call import Call
-from topicsd.http.redrive import READ_COUNT, SECONDS_MAX
+from topicsd.http.moving import MOVED_AT_ONCE
+from topicsd.http.redrive import SECONDS_MAX
 
 QUEUE, DEAD = "q0", "d1"
 
@@ -104,7 +105,7 @@ def test_many_go_at_once_also_of_several_queues_and_in_their_order() -> None:
     stage = begun(0)
     other = "other0"
     stage.home(other).put(other, type="queue")
-    count = 2 * READ_COUNT + 10
+    count = 2 * MOVED_AT_ONCE + 10
     stage.request("append", DEAD, {"records": [letter(n, (QUEUE, other)[n % 2]) for n in range(count)]})
     asked = moves_of(stage)
     answer = stage.request("redrive", DEAD, {"max": count})
