@@ -192,6 +192,11 @@ class QueueCrowd:
             if verb == "nack" and not told.came:
                 for one in settled:
                     self.jobs[one.number].held_until = 0
+            if verb == "extend" and not told.came:
+                # The lease may end earlier now.
+                for one in settled:
+                    job = self.jobs[one.number]
+                    job.held_until = min(job.held_until, self.stage.clock.now_ms() + min(LEASES_MS))
 
     def end_late(self) -> None:
         late, self.late = self.late, []
