@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from spark.shard_view import TopicView, load, open_directory
 from spark.source_error import DamagedRecord, DataLoss, SourceError
 from spark.stretch import LogPieces, Stretch, StretchPartition, stretches_of
 from topicsd.commands.data_dir import DataDir
+from topicsd.disk.fs import Fs
 from topicsd.disk.layout import wal_name
 from topicsd.engine.durable_seq import durable_seq_at
 from topicsd.engine.frame_copy import frame_copies
@@ -176,12 +178,12 @@ class _Task:
                         )
                         keep = _kept(alive, at, before)
                         places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
-                        yield from self._checked(stretch, file, data, start, *places)
+                        yield from self._checked(stretch, file, data, offsets[keep], *places)
                     at = damage.last_seq - first_seq + 1
                     continue
                 keep = _kept(alive, at, upto)
                 places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
-                yield from self._checked(stretch, file, data, start, *places)
+                yield from self._checked(stretch, file, data, offsets[keep], *places)
                 at = upto
 
     def _file_of(self, name: SegmentName) -> str:
@@ -209,15 +211,16 @@ class _Task:
         fs = self._data_dir.fs
         file, fd = self._open_log(log.file)
         try:
-            for at, upto in _pieces(offsets, lengths):
-                start = int(offsets[at])
-                data = fs.pread(fd, int(offsets[upto - 1] + lengths[upto - 1]) - start, start)
+            gathered = _gathered(offsets, lengths)
+            for at, upto in _pieces(gathered, lengths):
+                data = _gather(fs, fd, offsets[at:upto], lengths[at:upto])
+                starts = gathered - gathered[at]
+                if log.copies:
+                    first, columns = int(seqs[at]), (starts[at:upto], lengths[at:upto], stamps[at:upto])
+                    data = _as_copies(stretch, first, data, log.copies[at:upto], *columns)
                 keep = _kept(alive, at, upto)
-                if log.are_copies:
-                    columns = (offsets[at:upto] - start, lengths[at:upto], stamps[at:upto])
-                    data = _as_copies(stretch, stretch.first_seq + at, data, *columns)
-                places = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
-                yield from self._checked(stretch, file, data, start, *places)
+                places = (starts[keep], lengths[keep], seqs[keep], stamps[keep])
+                yield from self._checked(stretch, file, data, offsets[keep], *places)
         finally:
             fs.close(fd)
 
@@ -247,13 +250,14 @@ class _Task:
         stretch: Stretch,
         file: str,
         data: bytes,
-        start: int,
+        offsets: Numbers,
         starts: Numbers,
         lengths: Numbers,
         seqs: Numbers,
         stamps: Numbers,
     ) -> Iterator[pa.RecordBatch]:
-        """The batch of these frames, when they are what they have to be, or of those that are."""
+        """The batch of these frames, when they are what they have to be, or of those that are; they stand at
+        these offsets of the file, and at `starts` of the data."""
         while len(seqs):
             frames = FrameTable(data, starts, lengths, stretch.topic_id, seqs)
             if not frames.bad.any():
@@ -262,13 +266,14 @@ class _Task:
                 return
             if not self._options.is_permissive:
                 first = int(np.flatnonzero(frames.bad)[0])
-                offset, seq = start + int(starts[first]), int(seqs[first])
+                offset, seq = int(offsets[first]), int(seqs[first])
                 what = _what(data, int(starts[first]), int(lengths[first]), stretch.topic_id, seq)
                 told = f'{file}, offset {offset}, seq {seq} of topic "{stretch.topic}" is damaged: {what}'
                 raise DamagedRecord(f"{told}; mode=PERMISSIVE skips what is damaged")
             good = ~frames.bad
             self._skipped += int(frames.bad.sum())
-            starts, lengths, seqs, stamps = starts[good], lengths[good], seqs[good], stamps[good]
+            offsets, starts, lengths = offsets[good], starts[good], lengths[good]
+            seqs, stamps = seqs[good], stamps[good]
 
 
 def _alive(stretch: Stretch) -> npt.NDArray[np.bool_]:
@@ -283,13 +288,36 @@ def _kept(alive: npt.NDArray[np.bool_], at: int, upto: int) -> slice | Numbers:
     return slice(at, upto) if piece.all() else at + np.flatnonzero(piece)
 
 
+def _gathered(offsets: Numbers, lengths: Numbers) -> Numbers:
+    """Where frames of a file are when those that do not stand in their order are put behind each other."""
+    back = np.maximum(0, (offsets + lengths)[:-1] - offsets[1:])
+    return offsets + np.concatenate(([0], np.cumsum(back)))
+
+
+def _gather(fs: Fs, fd: int, offsets: Numbers, lengths: Numbers) -> bytes:
+    """One read for all that stand in their order, with what is between them."""
+    ends = offsets + lengths
+    turns = np.flatnonzero(offsets[1:] < ends[:-1]) + 1
+    pieces = []
+    for at, upto in pairwise([0, *turns.tolist(), len(offsets)]):
+        start, size = int(offsets[at]), int(ends[upto - 1] - offsets[at])
+        # What is missing is damage of the frames that it is missing from, and of no others.
+        pieces.append(fs.pread(fd, size, start).ljust(size, b"\0"))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
 def _as_copies(
-    stretch: Stretch, first_seq: int, data: bytes, starts: Numbers, lengths: Numbers, stamps: Numbers
+    stretch: Stretch,
+    first_seq: int,
+    data: bytes,
+    marks: bytes,
+    starts: Numbers,
+    lengths: Numbers,
+    stamps: Numbers,
 ) -> bytes:
     """Frames of originals as those of the records that are copies of them, in the same places."""
-    originals = Frames(first_seq, data, starts.tolist(), lengths.tolist())
-    marks = b"\1" * len(starts)
-    return frame_copies(originals, stamps.tolist(), marks, stretch.topic_id, is_durable=False).data
+    found = Frames(first_seq, data, starts.tolist(), lengths.tolist())
+    return frame_copies(found, stamps.tolist(), marks, stretch.topic_id, is_durable=False).data
 
 
 def _between(stamps: Numbers, from_ms: int, to_ms: int) -> slice:

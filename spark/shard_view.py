@@ -36,7 +36,8 @@ from topicsd.engine.retention import expire
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.topic import Topic
 from topicsd.segment.entry import SegmentDamage
-from topicsd.wal.file_header import FILE_HEADER_BYTES, UnknownVersion
+from topicsd.wal.file_header import UnknownVersion
+from topicsd.wal.log_walk import WalkedFile
 
 TRIES = 20
 """A retry is for a manifest that came meanwhile; more of them than this do not come in a row."""
@@ -111,14 +112,21 @@ class TopicView(NamedTuple):
     def end_within(self, start: int, end: int, bytes_max: int) -> int:
         return end_within(self.topic, start, end, bytes_max)
 
-    def wal_file(self, position: int) -> tuple[int, int, int]:
-        """The log file that a position is in, by its first ordinal, and from where to where its positions
-        go."""
+    @property
+    def wal_starts(self) -> list[int]:
+        """From which position on each file of the log has frames."""
+        return [file.start_position for file in self._walked]
+
+    def wal_file(self, number: int) -> tuple[int, int]:
+        """That file by its first ordinal, and the position."""
+        file = self._walked[number]
+        return file.found.first_ordinal, file.start_position
+
+    @property
+    def _walked(self) -> list[WalkedFile]:
         walk = self.loaded.log.walked
         assert walk is not None
-        file = next(file for file in reversed(walk.files) if file.start_position <= position)
-        start = file.start_position
-        return file.found.first_ordinal, start, start + file.end - FILE_HEADER_BYTES
+        return walk.files
 
 
 class DirectoryView:

@@ -9,11 +9,11 @@ Must not know: how it is read, Spark's options.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
+import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from spark.shard_view import TopicView
@@ -32,8 +32,8 @@ class LogPieces(NamedTuple):
     offsets: bytes
     lengths: bytes
     stamps: bytes
-    are_copies: bool
-    """What stands there are the originals."""
+    copies: bytes
+    """A mark for each record that is a copy, of which the original stands there; empty when none is."""
 
 
 class Stretch(NamedTuple):
@@ -101,25 +101,25 @@ def _of_segment(
 
 
 def _of_log(view: TopicView, run: TailRun, low: int, high: int) -> Iterator[Stretch]:
-    """One for each file of the log in which frames stand in their order, and what is a copy for itself."""
+    """One for each file of the log; where there are copies, frames do not stand there in their order."""
     topic = view.topic
     at, stop = low - run.first_seq, high - run.first_seq + 1
-    marks = run.copies(at, stop) or bytes(stop - at)
-    while at < stop:
-        is_copy = marks[at - stop]
-        file, begin, end = view.wal_file(run.places[at])
-        upto = at + 1
-        while upto < stop and run.places[upto - 1] < run.places[upto] < end and marks[upto - stop] == is_copy:
-            upto += 1
-        places, lengths = run.places[at:upto], run.lengths[at:upto]
-        offsets = array("Q", [place - begin + FILE_HEADER_BYTES for place in places])
-        stamps = run.stamps[at:upto]
-        pieces = LogPieces(file, offsets.tobytes(), lengths.tobytes(), stamps.tobytes(), bool(is_copy))
-        first, last = run.first_seq + at, run.first_seq + upto - 1
+    places = np.array(run.places[at:stop], dtype=np.int64)
+    numbers = np.searchsorted(view.wal_starts, places, side="right") - 1
+    changes = np.flatnonzero(np.diff(numbers)) + 1
+    for begin, end in pairwise([0, *changes.tolist(), stop - at]):
+        file, start = view.wal_file(int(numbers[begin]))
+        offsets = places[begin:end] - start + FILE_HEADER_BYTES
+        here = slice(at + begin, at + end)
+        lengths, stamps = run.lengths[here], run.stamps[here]
+        copies = run.copies(here.start, here.stop) or b""
+        pieces = LogPieces(
+            file, offsets.astype(np.uint64).tobytes(), lengths.tobytes(), stamps.tobytes(), copies
+        )
+        first, last = low + begin, low + end - 1
         dead = _marks(run.dead, run.first_seq, first, last)
         place = (topic.name, topic.topic_id, topic.epoch, view.shard)
         yield Stretch(*place, first, last, dead, sum(lengths), None, pieces)
-        at = upto
 
 
 class PartitionSize(NamedTuple):

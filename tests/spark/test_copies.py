@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,45 @@ def test_an_original_that_is_damaged_when_it_is_read_is_named_for_its_copy(tmp_p
     with pytest.raises(DamagedRecord, match=f'{file}, offset {at}, seq {copy} of topic "all" is damaged'):
         rows_of(readers[0], plans[0])
     assert rows_of(readers[1], plans[1]) == [row for row in found if row[0] != copy]
+
+
+def mixed(path: Path) -> RealShard:
+    """Copies, some of them of the same records, stand behind what came later; all in one file of the log."""
+    shard = RealShard(path)
+    for name in ("a", "b", "d"):
+        shard.put(name)
+    state = shard.shard.state
+    Forwards(state, shard.loop, Feeds(state, shard.loop))
+    for rule in (ForwardRule("a", "a", "d"), ForwardRule("again", "a", "d"), ForwardRule("b", "b", "d")):
+        put_forward(state, rule, Told())
+        shard.settle()
+    for number in range(20):
+        for topic in "bad":
+            shard.send_append(topic, record(f"{topic}{number}", "t" * (number % 3)))
+        shard.settle()
+    shard.pass_time(500)
+    return shard
+
+
+def test_copies_in_any_order_among_own_records_are_one_stretch_of_the_log(tmp_path: Path) -> None:
+    shard = mixed(tmp_path)
+    shard.delete("d", seqs=[3, 50, 51])
+    shard.pass_time(500)
+    reader, found = reader_of(tmp_path, "d"), told(shard, "d")
+    assert len(found) == 77
+    assert rows_of(reader) == found
+    assert [len(one.stretches) for one in reader.partitions()] == [1]
+    assert rows_of(reader_of(tmp_path, "d", minPartitions="9")) == found
+    shard.close()
+
+
+def test_a_file_that_ends_early_damages_what_it_lacks_and_no_more(tmp_path: Path) -> None:
+    shard = mixed(tmp_path)
+    found = told(shard, "d")
+    own = next(seq for seq, _, data in found if data == '"d19"')
+    assert own < len(found)
+    reader = reader_of(tmp_path, "d", mode="PERMISSIVE")
+    plan = reader.partitions()
+    file, at = shard.topic("d").run.place_of(own, shard.shard.state.files)
+    os.truncate(Path(shard.paths.wal) / file, at + 10)
+    assert rows_of(reader, plan) == [row for row in found if row[0] != own]
