@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from topicsd.disk.fs import Fs
 from topicsd.wal.batch_end import BATCH_END_BYTES
-from topicsd.wal.control_frame import TopicCreate, decode_control
+from topicsd.wal.control_frame import ForwardCursor, TopicCreate, decode_control
 from topicsd.wal.frame import (
     FRAME_LEN_MAX,
     FRAME_LEN_MIN,
@@ -97,9 +97,10 @@ def first_damage(fs: Fs, fd: int, offset: int, end: int) -> DamagedFrame | None:
             frame = parse_frame(head, 0, len(head)) if claims is None else _frame_at(fs, fd, at, end, claims)
         except FrameDamage as error:
             return DamagedFrame(at, error.what, claims, names, heads, before)
-        before = frame.topic_id if frame.type == FrameType.APPEND else None
+        seq = _last_seq(frame)
+        before = frame.topic_id if seq else None
         if before is not None:
-            heads[before] = frame.seq
+            heads[before] = seq
         elif frame.type == FrameType.TOPIC_CREATE:
             names[frame.topic_id] = _created(frame)
             heads[frame.topic_id] = 0
@@ -117,6 +118,17 @@ def _frame_at(fs: Fs, fd: int, at: int, end: int, claims: Frame) -> Frame:
     size = claims.size if FRAME_LEN_MIN <= claims.size - LEN_BYTES <= FRAME_LEN_MAX else HEADER_BYTES
     buffer = fs.pread(fd, min(size, end - at), at)
     return parse_frame(buffer, 0, len(buffer))
+
+
+def _last_seq(frame: Frame) -> int:
+    """Of the records that a frame is or names; 0 when there is none."""
+    if frame.type == FrameType.APPEND:
+        return frame.seq
+    if frame.type == FrameType.FORWARD_CURSOR:
+        control = decode_control(frame)
+        if isinstance(control, ForwardCursor) and control.offsets:
+            return control.first_seq + control.count - 1
+    return 0
 
 
 def _created(frame: Frame) -> str:
