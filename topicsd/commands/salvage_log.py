@@ -57,6 +57,8 @@ REASON = "crash"
 
 # What is added to the ceiling of an ephemeral topic when a higher one may be missing.
 CEILING_MARGIN = 1_000_000
+MAKING_FRAMES = 2
+"""What tells of a new route before it can copy: the frame that makes it, and the end of its batch."""
 _FRAME_BYTES_MIN = LEN_BYTES + FRAME_LEN_MIN
 # The largest that can be configured, for a log of which no file is left.
 WAL_FILE_BYTES_MAX = 4 << 30
@@ -230,8 +232,10 @@ class Salvage:
         """At most `count` records are missing."""
         self.ends_in_gap = True
         self.gaps.append(Gap(file, offset, end, count, what))
+        # A route may have been made in the gap too, in a batch in front of that with its first copies.
+        made_there = max(count, (count - MAKING_FRAMES) * COPIES_MAX)
         for topic_id, topic in self._state.topics_by_id.items():
-            records = count * COPIES_MAX if topic.forwards else count
+            records = count * COPIES_MAX if topic.forwards else made_there
             self._missing[topic_id] = self._missing.get(topic_id, 0) + records
 
     def _take(self, batch: FoundBatch, file: str, position: int) -> None:

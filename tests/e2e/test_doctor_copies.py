@@ -1,0 +1,65 @@
+"""`topicsd doctor` and `topicsd verify` where copies stand in the log by reference."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shared.forward_rule import ForwardRule
+from tests.e2e.test_doctor import repaired
+from tests.harness.one_shard import Told
+from tests.harness.real_shard import RealShard
+from topicsd.engine.forwards import put_forward
+from topicsd.live.feeds import Feeds
+from topicsd.live.forwards import Forwards
+
+
+def begun(path: Path) -> RealShard:
+    """A shard in which routes work."""
+    shard = RealShard(path)
+    state = shard.shard.state
+    Forwards(state, shard.loop, Feeds(state, shard.loop))
+    return shard
+
+
+def route(shard: RealShard, source: str, dest: str, **options: bool) -> None:
+    put_forward(shard.shard.state, ForwardRule(dest, source, dest, **options), Told())
+    shard.settle()
+
+
+def end_of_log(shard: RealShard) -> int:
+    found = shard.shard.log.place
+    assert found is not None
+    return found.offset
+
+
+def end(shard: RealShard) -> None:
+    shard.pass_time(60)
+    shard.shard.close(checkpoint=False)
+
+
+def damage(path: Path, first: int, last: int) -> None:
+    """So much that no batch between these offsets is left."""
+    with open(path, "r+b") as file:
+        file.seek(first)
+        file.write(os.urandom(last - first))
+
+
+def test_a_route_that_is_made_in_a_damaged_range_may_have_copied_there(tmp_path: Path) -> None:
+    shard = begun(tmp_path)
+    for name in ("a", "d"):
+        shard.put(name, durability="fsync")
+    shard.append("d", "own")
+    shard.append("a", *range(200))
+    first = end_of_log(shard)
+    route(shard, "a", "d", is_from_start=True)
+    last, head = end_of_log(shard), shard.topic("d").head
+    assert head == 201
+    shard.delete_topic("a")
+    shard.append("other", "behind")
+    (file,) = shard.wal_files()
+    end(shard)
+    damage(Path(file), first, last)
+    mended = repaired(tmp_path)
+    assert mended.append("d", "new").first_seq > head
+    mended.close()
