@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from shared.forward_rule import ForwardRule
-from tests.e2e.test_doctor import repaired
+from tests.e2e.test_doctor import doctor, repaired
 from tests.harness.one_shard import Told
 from tests.harness.real_shard import RealShard
 from topicsd.engine.forwards import put_forward
@@ -63,3 +63,22 @@ def test_a_route_that_is_made_in_a_damaged_range_may_have_copied_there(tmp_path:
     mended = repaired(tmp_path)
     assert mended.append("d", "new").first_seq > head
     mended.close()
+
+
+def test_copies_of_a_topic_that_nothing_names_are_counted_as_what_is_lost(tmp_path: Path) -> None:
+    shard = begun(tmp_path)
+    shard.put("a")
+    first = end_of_log(shard)
+    shard.put("d")
+    last = end_of_log(shard)
+    route(shard, "a", "d")
+    shard.append("a", 1, 2)
+    shard.append("d", "own")
+    shard.append("a", 3)
+    (file,) = shard.wal_files()
+    end(shard)
+    damage(Path(file), first, last)
+    loses = doctor(tmp_path, "--repair", code=1)["loses"]
+    assert [one for one in loses if "nothing names" in one] == [
+        "4 records of topics whose creation is damaged, so that nothing names them"
+    ]

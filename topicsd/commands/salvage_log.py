@@ -42,6 +42,7 @@ from topicsd.wal.frame import (
     HEADER,
     HEADER_BYTES,
     LEN_BYTES,
+    Frame,
     FrameDamage,
     FrameType,
     parse_frame,
@@ -258,8 +259,8 @@ class Salvage:
             size = LEN_BYTES + frame_len
             topic = self._state.topics_by_id.get(topic_id)
             if topic is None:
-                is_behind = ordinal >= self._captured_to
-                self.unnamed_records += frame_type == FrameType.APPEND and is_behind
+                if ordinal >= self._captured_to:
+                    self.unnamed_records += _record_count(parse_frame(batch.buffer, at, at + size))
             elif ordinal >= topic.complete_to and topic_id in self._missing:
                 if frame_type == FrameType.APPEND:
                     if topic_id not in heads:
@@ -301,6 +302,14 @@ class Salvage:
         if last > topic.head:
             self.lost.append(Lost(topic.name, topic.head + 1, last))
             lose_range(topic, LostRange(topic.head + 1, last, REASON))
+
+
+def _record_count(frame: Frame) -> int:
+    """How many records a frame says that there are."""
+    if frame.type == FrameType.FORWARD_CURSOR:
+        control = decode_control(frame)
+        return control.count if isinstance(control, ForwardCursor) and control.offsets else 0
+    return int(frame.type == FrameType.APPEND)
 
 
 class _Replay(Replay):
