@@ -121,7 +121,7 @@ class CheckpointJob:
         if start is None:
             return
         shard = self._shard
-        shard.referable_from, shard.referred_bytes = shard.log.batch.next_position, 0
+        shard.referable_from, referred_bytes = shard.log.batch.next_position, shard.referred_bytes
         gone, shard.gone_topics = shard.gone_topics, []
         is_written = False
         try:
@@ -137,6 +137,7 @@ class CheckpointJob:
             head = self._head(start, end, {**leaving_section(leaving), **sessions})
             yield partial(self._write_snapshot, head, keys)
             is_written = True
+            shard.referred_bytes -= referred_bytes
             written(Written(self._number, start, leaving))
             yield partial(self._write_manifest, head)
         finally:

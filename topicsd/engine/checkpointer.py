@@ -99,7 +99,7 @@ class Checkpointer:
         if self.is_running or place is None or not self._has_work:
             return
         is_large = self._shard.referred_bytes >= self._shard.settings.wal_file_bytes
-        if is_large or (self._file and place.file != self._file):
+        if (is_large and not self._retry_is_set) or (self._file and place.file != self._file):
             self.start()
         else:
             self._wait()

@@ -45,6 +45,10 @@ assert LEN_BYTES + _OWN.size + _SAME.size == HEADER_BYTES
 
 _APPEND: Final = int(FrameType.APPEND)
 
+REFERRED_FILES_MAX: Final = 8
+"""For how many files of the log copies by reference may stand that no checkpoint has come to. Past that they
+are written: where checkpoints fail or the disk is slow, the log has to bound them, as it bounds all else."""
+
 
 class CopiedFrames:
     __slots__ = ("_frames", "_is_changed", "_lengths", "_records", "_references", "seqs", "tags")
@@ -77,7 +81,7 @@ class CopiedFrames:
 
     def refer(self, shard: ShardState, forward: Forward) -> References | None:
         """To where they stand in the log of the shard, when they do."""
-        if self._is_changed:
+        if self._is_changed or shard.referred_bytes >= REFERRED_FILES_MAX * shard.settings.wal_file_bytes:
             return None
         references = self._references
         if references is None or references.lowest < shard.referable_from:

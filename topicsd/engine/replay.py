@@ -192,7 +192,9 @@ class Replay:
         run.extend(end, originals.lengths, ts, originals.places)
         topic.head += control.count
         topic.last_ts = ts
-        topic.add_live(control.count, sum(originals.lengths))
+        size = sum(originals.lengths)
+        topic.add_live(control.count, size)
+        self._shard.referred_bytes += size
         if originals.tags is not None:
             for seq, tag in enumerate(originals.tags, control.first_seq):
                 if tag:

@@ -103,7 +103,7 @@ class ShardState:
         """The position in the log behind which this run wrote, and the newest checkpoint began: what stands
         there may be referred to (`originals.py`)."""
         self.referred_bytes = 0
-        """What records by reference add up to since the newest checkpoint began: the log is short, and their
+        """What records by reference add up to that no checkpoint has come to: the log is short, and their
         index is not."""
         self.on_forward: Callable[[Forward], object] = lambda forward: None
         """Called when one is new, has changed or is gone, as the log has it."""
