@@ -99,6 +99,8 @@ class Originals:
 
     def _find(self, control: ForwardCursor) -> Found:
         found = Found(array("Q"), [], [])
+        if len(control.offsets) != len(control.sizes):
+            raise UnknownOriginals(f"it has {len(control.offsets)} offsets and {len(control.sizes)} sizes")
         for offset, size in zip(control.offsets, control.sizes, strict=True):
             position = self._files.position_of(control.file, offset)
             if position is None:
