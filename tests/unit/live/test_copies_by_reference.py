@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from shared.forward_rule import ForwardRule
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import PATHS, OneShard, record
@@ -220,6 +222,39 @@ def test_many_copies_are_reason_enough_for_a_checkpoint() -> None:
     assert one.shard.state.referred_bytes == 0
     assert one.shard.checkpoints.count == 1
     assert {len(texts(one, dest)) for dest in dests} == {2}
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_start_has_what_was_copied_about_the_time_of_a_checkpoint(is_behind: bool) -> None:
+    """What is copied when one has begun is in files that its snapshot lets go of, and is not referred to."""
+    referred = 0
+    for turns in (*range(12), 20, 30, 40):
+        for more in range(10, 200, 30):
+            made, one = many_files_behind("a")
+            route = partial(made.send_put_forward, ForwardRule("r", "a", "d", is_from_start=True))
+            steps = [route, one.shard.start_checkpoint]
+            for step, count in zip(reversed(steps) if is_behind else steps, (turns, more), strict=True):
+                step()
+                for _ in range(count):
+                    one.turn()
+            referred += any(found.offsets for found in cursors(one))
+            made.end(0, OneShard.kill)
+            made.pass_time(2000)
+            if "r" in one.shard.state.forwards:
+                assert texts(one, "d") == texts(one, "a"), (turns, more)
+    assert bool(referred) != is_behind
+
+
+def many_files_behind(source: str) -> tuple[ForwardStage, OneShard]:
+    """Its records stand in the first file of the log, and nothing else does from there on."""
+    made = ForwardStage(wal_file_bytes=1 << 15)
+    others = [f"t{number}" for number in range(6)]
+    for name in ("d", source, *others):
+        made.shards[0].put(name, durability="fsync" if name == "d" else "disk")
+    append(made, source, *[b'"%b"' % (b"x" * 500)] * 40)
+    for name in others:
+        append(made, name, LARGE)
+    return made, made.shards[0]
 
 
 @pytest.mark.parametrize("again", [False, True])
