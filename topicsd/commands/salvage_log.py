@@ -8,7 +8,8 @@ V2  Nothing of a file is taken that the next file begins in front of: an earlier
 V3  Between two good places the ordinals say how many frames are missing, and no topic can miss more records
     than that, or than they can name as copies. Where a topic goes on behind the gap, its seqs say exactly
     which are lost. Where it does not, as many seqs as there may have been are given up: a seq is never used
-    twice. Copies whose originals are in a gap are lost too, and only they.
+    twice. Copies go by what their originals are now, in a gap or not: where one of them is no whole record
+    any more, all copies that the same frame names are lost.
 V4  At the end of a log of which nobody knows that nothing is missing, a head goes on at its ceiling, as at
     any start.
 
