@@ -20,7 +20,7 @@ from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.harness.wal_bytes import WalBytes, append_frame
 from topicsd.disk.fs import RealFs
-from topicsd.wal.control_frame import LostRange, TopicCreate, encode_control
+from topicsd.wal.control_frame import ForwardCursor, LostRange, TopicCreate, encode_control
 from topicsd.wal.current_file import read_current, write_current
 from topicsd.wal.frame import FrameType, encode_frame
 from topicsd.wal.log_walk import UnreadableLog
@@ -294,12 +294,33 @@ def broken(frame: bytes) -> bytes:
 
 
 AT = 118 + len(CREATE)
+
+
+def copy(seq: int, ts: int) -> bytes:
+    """Of the first record behind the creation."""
+    return encode_control(ForwardCursor("r", 1, 1, seq, 1, [AT], [47]), topic_id=ORDERS, ts=ts)
+
+
 CRAFTED: dict[str, tuple[list[bytes], int, str | None, int | None, str]] = {
     "a seq is left out": ([CREATE, orders(1), orders(3)], AT + 47, None, 3, "seq 3 of topic"),
     "a record of no topic": ([append_frame(1)], 118, None, 1, "a topic that does not exist"),
     "a topic is made twice": ([CREATE, CREATE], AT, None, None, "which exists"),
     "a frame's own checksum": ([CREATE, broken(orders(1))], AT, None, None, "the checksum does not match"),
     "time goes back": ([CREATE, late(1, 9), late(2, 8)], AT + 47, None, 2, "the time 8 is before"),
+    "time goes back to copies": (
+        [CREATE, late(1, 9), copy(2, 8)],
+        AT + 47,
+        None,
+        None,
+        "the time 8 is before",
+    ),
+    "time goes back from copies": (
+        [CREATE, late(1, 8), copy(2, 9), late(3, 8)],
+        AT + 47 + len(copy(2, 9)),
+        None,
+        3,
+        "the time 8 is before",
+    ),
     "a meta that is none": (
         [CREATE, encode_frame(FrameType.APPEND, topic_id=ORDERS, seq=1, payload=b"1", has_meta=True)],
         AT,

@@ -68,9 +68,7 @@ class FrameCheck:
             if frame.type == _APPEND:
                 self.records += 1
                 record_of(frame)
-                if frame.ts < self._stamps.get(frame.topic_id, 0):
-                    yield f"the time {frame.ts} is before that of the record in front of it"
-                self._stamps[frame.topic_id] = frame.ts
+                yield from self._look_at_time(frame)
                 self.heads[frame.topic_id] = frame.seq
                 return
             control = decode_control(frame)
@@ -84,6 +82,7 @@ class FrameCheck:
         if isinstance(control, ForwardCursor) and control.offsets:
             self.records += control.count
             self.heads[frame.topic_id] = control.first_seq + control.count - 1
+            yield from self._look_at_time(frame)
             if control.count > COPIES_MAX:
                 yield f"it names {control.count} copies, at most {COPIES_MAX} are allowed"
         if isinstance(control, TopicCreate):
@@ -92,3 +91,8 @@ class FrameCheck:
             self.names[frame.topic_id] = control.name
             self.heads[frame.topic_id] = 0
             self._stamps.pop(frame.topic_id, None)
+
+    def _look_at_time(self, frame: Frame) -> Iterator[str]:
+        if frame.ts < self._stamps.get(frame.topic_id, 0):
+            yield f"the time {frame.ts} is before that of the record in front of it"
+        self._stamps[frame.topic_id] = frame.ts
