@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -286,6 +287,16 @@ def test_what_checkpoints_do_not_come_to_is_bounded_by_the_log(again: bool) -> N
     made.pass_time(1000)
     for dest in dests:
         assert texts(one, dest) == texts(one, "a")
+
+
+def test_many_copies_are_no_reason_to_try_again_sooner(caplog: pytest.LogCaptureFixture) -> None:
+    made, one = stage(*[f"d{number}" for number in range(30)], wal_file_bytes=1 << 18)
+    one.disk.fail("create", error=errno.ENOSPC, forever=True)
+    append(made, "a", LARGE, LARGE)
+    for _ in range(4):
+        append(made, "a", "more")
+        made.pass_time(1000)
+    assert [one.message for one in caplog.records if "a checkpoint failed" in one.message] == [ANY]
 
 
 def test_a_copy_is_durable_when_what_names_it_is() -> None:
