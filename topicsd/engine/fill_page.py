@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from topicsd.engine.frame_copy import frame_copies
+from topicsd.engine.frame_copy import own_frames
 from topicsd.engine.page import PAGE_RECORDS, Frames, Page, Variant
 from topicsd.engine.run import Run, Source
 from topicsd.engine.sealed_run import SealedRun
@@ -146,16 +146,6 @@ def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fet
         cache.grew(len(page.text) - before)
         if page.damage is not None:
             cache.forget(topic.epoch, first, variant)
-
-
-def own_frames(run: TailRun, found: Frames, topic: Topic) -> Frames:
-    """Frames of the run as they were read; those of originals as the copies that they stand for."""
-    at = found.first_seq - run.first_seq
-    upto = at + len(found.starts)
-    marks = run.copies(at, upto)
-    if marks is None:
-        return found
-    return frame_copies(found, run.stamps[at:upto], marks, topic.topic_id, topic.is_durable)
 
 
 def _read_run(

@@ -19,6 +19,8 @@ from struct import Struct
 from typing import Final
 
 from topicsd.engine.page import Frames
+from topicsd.engine.tail_run import TailRun
+from topicsd.engine.topic import Topic
 from topicsd.wal.frame import CHECKSUM_BYTES, FLAG_DURABLE, LEN_BYTES, U64, pack_u64, xxh3
 
 # Behind the length: type, flags, and what each copy has of its own: topic, seq and time.
@@ -33,6 +35,16 @@ def frame_copy(original: bytes, topic_id: int, seq: int, ts: int, class_flag: in
     copied = _own(body[0], flags, topic_id, seq, ts) + body[_OWN.size :]
     (checksum,) = _u64_at(original, len(original) - CHECKSUM_BYTES)
     return original[:LEN_BYTES] + copied + pack_u64(checksum ^ xxh3(body) ^ xxh3(copied))
+
+
+def own_frames(run: TailRun, found: Frames, topic: Topic) -> Frames:
+    """Frames of the run as they were read; those of originals as the copies that they stand for."""
+    at = found.first_seq - run.first_seq
+    upto = at + len(found.starts)
+    marks = run.copies(at, upto)
+    if marks is None:
+        return found
+    return frame_copies(found, run.stamps[at:upto], marks, topic.topic_id, topic.is_durable)
 
 
 def frame_copies(

@@ -26,7 +26,8 @@ from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.engine.background import Job
 from topicsd.engine.capture import Capture
-from topicsd.engine.fill_page import READ_GAP_BYTES, READ_SPAN_BYTES, own_frames
+from topicsd.engine.fill_page import READ_GAP_BYTES, READ_SPAN_BYTES
+from topicsd.engine.frame_copy import own_frames
 from topicsd.engine.page import Frames
 from topicsd.engine.tag_index import TagIndex
 from topicsd.engine.tail_run import TailRun, stretches_of
@@ -215,10 +216,14 @@ class SegmentCopy:
         room = min(STEP_BYTES, max(1, self._bounds.bytes_max - piece.data_bytes))
         taken = max(1, bisect_right(list(accumulate(lengths)), room))
         del lengths[taken:]
-        data = yield partial(self._read, tail, at, lengths)
+        spans = list(_spans(stretches_of(tail.places[at : at + taken], lengths)))
+        data = yield partial(_read_spans, self._files.log, spans)
         assert len(data) == sum(lengths), "the log is shorter than its index says"
-        offsets = array("I", accumulate(lengths, initial=piece.data_bytes))
-        offsets.pop()
+        starts = list(accumulate(lengths, initial=0))
+        starts.pop()
+        # What is a copy by reference is framed here, once.
+        data = own_frames(tail, Frames(seq, data, starts, lengths), self._captured.topic).data
+        offsets = array("I", [piece.data_bytes + start for start in starts])
         stamps = tail.stamps[at : at + taken]
         flags = bytes([data[offset - piece.data_bytes + _FLAGS_AT] for offset in offsets])
         self._note_tags(piece, data, offsets, flags)
@@ -230,16 +235,6 @@ class SegmentCopy:
         piece.stamps.extend(stamps)
         piece.data_bytes += len(data)
         return seq + taken
-
-    def _read(self, tail: TailRun, at: int, lengths: array[int]) -> bytes:
-        """On the disk thread: the frames of these records; a copy by reference is framed here, once."""
-        spans = _spans(stretches_of(tail.places[at : at + len(lengths)], lengths))
-        data = b"".join(cut for span in spans for cut in _cut(self._files.log, span))
-        if tail.copies(at, at + len(lengths)) is None:
-            return data
-        starts = list(accumulate(lengths, initial=0))
-        starts.pop()
-        return own_frames(tail, Frames(tail.first_seq + at, data, starts, lengths), self._captured.topic).data
 
     def _note_tags(self, piece: Piece, data: bytes, offsets: array[int], flags: bytes) -> None:
         if not any(flag & FLAG_TAG for flag in set(flags)):
@@ -361,6 +356,11 @@ def _spans(stretches: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
             span = []
         span.append((first, last))
     yield span
+
+
+def _read_spans(log: LogFiles, spans: list[list[tuple[int, int]]]) -> bytes:
+    """On the disk thread: the frames, one behind the other."""
+    return b"".join(piece for span in spans for piece in _cut(log, span))
 
 
 def _cut(log: LogFiles, span: list[tuple[int, int]]) -> Iterator[bytes]:
