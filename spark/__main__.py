@@ -8,13 +8,15 @@ Must not know: what the jobs do.
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark.jobs.command_line import parse
 from spark.jobs.plain_error import plain_sentence
@@ -34,6 +36,12 @@ def main(arguments: Sequence[str] | None = None, session: SparkSession | None = 
         write_zip(given.file)
         return 0
     try:
+        with complete_installation():
+            import pyspark  # noqa: F401  First, as the one that people know.
+
+            from spark.jobs.before_start import check
+
+            check(given)
         if session is not None:
             run(session, given)
         else:
@@ -77,18 +85,29 @@ def register(session: SparkSession) -> None:
 
 
 @contextmanager
-def opened(given: Namespace) -> Iterator[SparkSession]:
-    """The package goes along to the machines of a cluster."""
+def complete_installation() -> Iterator[None]:
     try:
-        from spark.session import local_session
-
-        settings = dict(given.conf)
-        memory = settings.pop("spark.driver.memory", "1g")
-        session = local_session(f"topicsd {given.command}", given.master, memory, settings)
+        yield
     except ModuleNotFoundError as error:
         raise SourceError(
             f"there is no {error.name}; install the project with it: pip install '.[spark]'"
         ) from None
+
+
+@contextmanager
+def opened(given: Namespace) -> Iterator[SparkSession]:
+    """The package goes along to the machines of a cluster."""
+    settings = dict(given.conf)
+    memory = settings.pop("spark.driver.memory", "1g")
+    if not given.verbose:
+        settings = {**quiet_settings(), **settings}
+        # Py4J tells of a call that was interrupted with its trace, some of it to the root logger.
+        logging.getLogger().addFilter(lambda _: False)
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    with complete_installation(), uninterrupted():
+        from spark.session import local_session
+
+        session = local_session(f"topicsd {given.command}", given.master, memory, settings)
     try:
         session.sparkContext.setLogLevel("WARN" if given.verbose else "OFF")
         with tempfile.TemporaryDirectory(prefix="topicsd-spark-") as folder:
@@ -98,7 +117,40 @@ def opened(given: Namespace) -> Iterator[SparkSession]:
                 session.sparkContext.addPyFile(str(package))
             yield session
     finally:
+        if not given.verbose:
+            silence_java(session)
         session.stop()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C counts at the end of it: a Java that is half started would be left behind, and go on."""
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        print("this stops as soon as Spark has started", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def quiet_settings() -> dict[str, str]:
+    """What Spark logs before it can be told not to."""
+    place = Path(__file__).resolve().parent / "java" / "quiet_log4j2.properties"
+    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={place.as_uri()}"}
+
+
+def silence_java(session: SparkSession) -> None:
+    """PySpark's daemon ends with a trace when Java is quicker, which passes it on."""
+    jvm: Any = session.sparkContext._jvm
+    with suppress(Exception):
+        jvm.java.lang.System.err.close()
 
 
 if __name__ == "__main__":

@@ -50,5 +50,7 @@ def _check(java: str, where: str) -> None:
         raise SourceError(f"{where} has no Java that runs ({error.strerror}). {ADVICE}") from None
     # "1.8.0_392" was the way to say 8.
     version = re.search(r'version "(?:1\.)?(\d+)', told)
-    if version is None or int(version[1]) < JAVA_MIN:
-        raise SourceError(f"{where} is Java {version[1] if version else 'unknown'}. {ADVICE}")
+    if version is None:
+        raise SourceError(f"{where} has a Java that does not say its version. {ADVICE}")
+    if int(version[1]) < JAVA_MIN:
+        raise SourceError(f"{where} is Java {version[1]}. {ADVICE}")

@@ -94,8 +94,11 @@ class ExportFolder:
         if path is None:
             yield
             return
-        self.folder.make(MANIFESTS)
-        handle = os.open(os.path.join(path, MANIFESTS, LOCK), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            os.makedirs(os.path.join(path, MANIFESTS), exist_ok=True)
+            handle = os.open(os.path.join(path, MANIFESTS, LOCK), os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise SourceError(f"{self.folder.uri} cannot be written to: {error.strerror}") from None
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,6 +23,8 @@ _LINES_OF_JAVA = re.compile(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ")
 
 def plain_sentence(error: BaseException) -> str:
     text = str(error).strip()
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, SourceError):
         return text
     ours = _OURS.findall(text)

@@ -38,8 +38,10 @@ class Target(msgspec.Struct, frozen=True):
     """In front of that name."""
 
     def __str__(self) -> str:
-        names = f"topic {self.topic}" if self.topic else f"topics of the same name behind {self.prefix!r}"
-        return f"{names} of {self.url}"
+        of_prefix = (
+            f"topics of the same names behind {self.prefix!r}" if self.prefix else "topics of the same names"
+        )
+        return f"{f'topic {self.topic}' if self.topic else of_prefix} of {self.url}"
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -85,7 +87,7 @@ class ReplayBook:
             if one.target != target:
                 raise SourceError(
                     f'the replay "{self._name}" of this export goes to {one.target}, not to {target}; '
-                    "give another one another --name"
+                    "give this one another --name"
                 )
         return found
 

@@ -216,13 +216,13 @@ def test_an_export_comes_back_once_and_in_order_also_when_the_replay_died(
     for topic in topics:
         assert contents(store, f"copy-{topic}") == contents(store, topic)
     told = capsys.readouterr().err
-    assert f"replay: run 1: 608 records to topics of the same name behind 'copy-' of {url}" in told
+    assert f"replay: run 1: 608 records to topics of the same names behind 'copy-' of {url}" in told
     assert "replay: run 2: 54 records" in told
     assert main(again, spark) == 0
     assert "replay: there is nothing that was not sent before" in capsys.readouterr().err
     assert contents(store, "copy-replay-a") == contents(store, "replay-a")
     assert main([*again[:-2], "--into", "other"], spark) == 1
-    assert "give another one another --name" in capsys.readouterr().err
+    assert "give this one another --name" in capsys.readouterr().err
 
 
 def contents(store: Store, topic: str) -> list[tuple[Any, ...]]:
@@ -246,8 +246,13 @@ def test_a_compaction_goes_into_a_topic(spark: SparkSession, store: Store, tmp_p
 def test_what_fails_in_a_job_is_a_sentence(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = str(tmp_path / "out")
+    out, server = str(tmp_path / "out"), ["--url", f"http://127.0.0.1:{store.server.port}"]
+    (tmp_path / "file").touch()
     for arguments, sentence in (
+        (
+            ["export", "--path", store.path, "--topics", "capped", "--out", str(tmp_path / "file")],
+            "/file cannot be written to: Not a directory",
+        ),
         (
             ["export", "--path", store.path, "--topics", "nowhere", "--out", out],
             'there is no topic "nowhere"',
@@ -255,7 +260,7 @@ def test_what_fails_in_a_job_is_a_sentence(
         (["stats", "--path", str(tmp_path), "--topics", "a"], "is no data directory: it has no LAYOUT.json"),
         (["stats", "--path", store.path, "--topics", "passing"], 'topic "passing" is ephemeral'),
         (["stats", "--path", store.path, "--topics", "capped", "--from", "noon"], "'noon' is no place in a"),
-        (["replay", "--in", out, "--url", "http://127.0.0.1:1"], "has no export: there is no manifest in it"),
+        (["replay", "--in", out, *server], "has no export: there is no manifest in it"),
         (
             ["export", "--path", store.path, "--topics", "capped", "--out", "no://where"],
             "no file system for it (No FileSystem for scheme",

@@ -25,11 +25,15 @@ def test_the_java_that_is_named_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("told", "version"),
-    [('java version "1.8.0_392"', "8"), ('openjdk version "11.0.2" 2019', "11"), ("no java", "unknown")],
+    [
+        ('java version "1.8.0_392"', "is Java 8"),
+        ('openjdk version "11.0.2" 2019', "is Java 11"),
+        ("no java", "has a Java that does not say its version"),
+    ],
 )
 def test_one_that_is_too_old_is_a_sentence(tmp_path: Path, told: str, version: str) -> None:
     home = a_java(tmp_path, told)
-    with pytest.raises(SourceError, match=rf"JAVA_HOME={home} is Java {version}\. {ADVICE}"):
+    with pytest.raises(SourceError, match=rf"JAVA_HOME={home} {version}\. {ADVICE}"):
         java_environment({"JAVA_HOME": home})
 
 

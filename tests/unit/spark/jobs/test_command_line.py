@@ -9,6 +9,9 @@ import pytest
 
 from spark.__main__ import main
 from spark.jobs.command_line import parse, source_options
+from tests.harness.one_shard import INSTANCE
+from topicsd.disk.fs import RealFs
+from topicsd.disk.layout import create_data_dir
 
 PROJECT = Path(__file__).parents[4]
 READ = ["--path", "data", "--topics", "orders"]
@@ -74,7 +77,8 @@ def test_without_a_java_that_will_do_the_job_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert main(["stats", *READ]) == 1
+    create_data_dir(RealFs(), str(tmp_path / "data"), 1, INSTANCE)
+    assert main(["stats", "--path", str(tmp_path / "data"), "--topics", "orders"]) == 1
     told = capsys.readouterr().err
     assert told.startswith(f"stats: JAVA_HOME={tmp_path} has no Java that runs")
     assert "Spark needs Java 17 or 21: install one" in told
