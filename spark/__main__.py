@@ -9,6 +9,7 @@ Must not know: what the jobs do.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -100,7 +101,7 @@ def opened(given: Namespace) -> Iterator[SparkSession]:
     settings = dict(given.conf)
     memory = settings.pop("spark.driver.memory", "1g")
     if not given.verbose:
-        settings = {**quiet_settings(), **settings}
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {quiet_java()}"
         # Py4J tells of a call that was interrupted with its trace, some of it to the root logger.
         logging.getLogger().addFilter(lambda _: False)
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -140,10 +141,11 @@ def uninterrupted() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def quiet_settings() -> dict[str, str]:
-    """What Spark logs before it can be told not to."""
+def quiet_java() -> str:
+    """For what Spark logs before it can be told not to. As a setting it would hide one that somebody has made
+    for a cluster."""
     place = Path(__file__).resolve().parent / "java" / "quiet_log4j2.properties"
-    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={place.as_uri()}"}
+    return f"-Dlog4j2.configurationFile={place.as_uri()}"
 
 
 def silence_java(session: SparkSession) -> None:
