@@ -31,8 +31,7 @@ def test_a_job_that_is_stopped_says_so_and_leaves_no_process(store: Store, tmp_p
         first = job.stdout.readline()
         os.killpg(job.pid, signal.SIGINT)
         # All who may write there have ended then, Java as well.
-        told = job.stdout.read()
-        job.wait()
+        told, _ = job.communicate()
     finally:
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
