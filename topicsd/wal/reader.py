@@ -118,15 +118,13 @@ class BatchReader:
 
 
 def survey(fs: Fs, fd: int, epoch: bytes, offset: int) -> Survey:
-    """Look through everything behind `offset`."""
-    data_end = offset
-    at = offset
-    while piece := fs.pread(fd, WINDOW_BYTES, at):
-        used = used_bytes(piece)
-        if used:
-            data_end = at + used
-        at += len(piece)
-    synced = max((closing.synced for _, closing in batch_ends(fs, fd, epoch, offset)), default=0)
+    """Look through everything behind `offset`, most of which was never written to: once, and with no look for
+    anything where there is nothing."""
+    data_end, synced = offset, 0
+    for at, window in _windows(fs, fd, offset):
+        if used := used_bytes(window):
+            data_end = max(data_end, at + used)
+            synced = max([synced, *(closing.synced for _, closing in _ends_in(window, at, epoch))])
     return Survey(data_end, synced)
 
 
@@ -146,13 +144,22 @@ def used_bytes(piece: bytes) -> int:
 
 def batch_ends(fs: Fs, fd: int, epoch: bytes, offset: int) -> Iterator[tuple[int, BatchEnd]]:
     """Every intact BatchEnd of the epoch at or behind `offset`, whatever stands between them."""
+    for at, window in _windows(fs, fd, offset):
+        yield from _ends_in(window, at, epoch)
+
+
+def _windows(fs: Fs, fd: int, offset: int) -> Iterator[tuple[int, bytes]]:
+    """They overlap by what a BatchEnd that begins at the end of one needs of the next."""
     at = offset
-    # Windows overlap by what a BatchEnd that begins at the end of one needs of the next.
-    while len(window := fs.pread(fd, WINDOW_BYTES + BATCH_END_BYTES, at)) >= BATCH_END_BYTES:
-        search_at = 0
-        while (found := find_batch_end(window, epoch, search_at)) >= 0:
-            closing = parse_batch_end(window, found, epoch)
-            if closing is not None and found < WINDOW_BYTES:
-                yield at + found, closing
-            search_at = found + 1
+    while window := fs.pread(fd, WINDOW_BYTES + BATCH_END_BYTES, at):
+        yield at, window
         at += WINDOW_BYTES
+
+
+def _ends_in(window: bytes, at: int, epoch: bytes) -> Iterator[tuple[int, BatchEnd]]:
+    search_at = 0
+    while (found := find_batch_end(window, epoch, search_at)) >= 0:
+        closing = parse_batch_end(window, found, epoch)
+        if closing is not None and found < WINDOW_BYTES:
+            yield at + found, closing
+        search_at = found + 1
