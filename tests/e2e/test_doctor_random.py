@@ -49,6 +49,7 @@ def live_through(shard: RealShard, random: Random) -> None:
         if what < 0.7:
             records = [record(number, tag=random.choice("xyz")) for _ in range(random.randrange(1, 4))]
             shard.append(name, *records)
+            shard.pass_time(random.choice((0, 3)))
         elif what < 0.77:
             shard.delete(name, tag=random.choice("xyz"))
         elif what < 0.8:

@@ -189,6 +189,7 @@ def make_references(one: OneShard) -> None:
         records = [record(number, tag="odd" if number % 2 else None) for number in range(first, first + 7)]
         one.append("orders", *records)
         one.append("copies", record("its own"))
+        one.pass_time(3)
     one.disk.kill_process_after(0, torn=True)
     try:
         one.append("orders", record(15, tag="odd"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any
 
 from shared.errors import NOT_READY, Refusal
@@ -24,9 +25,12 @@ from tests.harness.one_shard import OneShard, Told
 from tests.harness.stage_link import StageLink
 from topicsd.engine.forwards import Forward, SourceStand, delete_forward, put_forward
 from topicsd.engine.topic_admin import topic_not_found, topic_state
+from topicsd.live.feed import GATHER_SECONDS
 from topicsd.live.feeds import Feeds
 from topicsd.live.forwards import Forwards
 from topicsd.live.remote_feed import Ways
+
+GATHER_NS = round(GATHER_SECONDS * 1e9)
 
 
 class StageLinks(LinkPool):
@@ -110,7 +114,17 @@ class ForwardStage:
     # -- how it goes on ------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Until nothing happens any more in any of them; no time passes."""
+        """Until nothing happens any more in any of them; no time passes but what copies are gathered in."""
+        self._settle_now()
+        while (due := self._next_timer_ns()) <= self.clock.monotonic_ns() + GATHER_NS:
+            self.clock.advance_ns(max(0, round(due) - self.clock.monotonic_ns()))
+            self._settle_now()
+
+    def _next_timer_ns(self) -> float:
+        found = (one.loop.next_timer_ns() for one in self.shards)
+        return min((ns for ns in found if ns is not None), default=inf)
+
+    def _settle_now(self) -> None:
         quiet = 0
         while quiet < 2:
             was_busy = [one.loop.ready_count for one in self.shards]
@@ -121,13 +135,10 @@ class ForwardStage:
 
     def pass_time(self, ms: float) -> None:
         end = self.clock.monotonic_ns() + round(ms * 1e6)
-        self.settle()
-        while True:
-            due = [ns for one in self.shards if (ns := one.loop.next_timer_ns()) is not None and ns <= end]
-            if not due:
-                break
-            self.clock.advance_ns(max(0, min(due) - self.clock.monotonic_ns()))
-            self.settle()
+        self._settle_now()
+        while (due := self._next_timer_ns()) <= end:
+            self.clock.advance_ns(max(0, round(due) - self.clock.monotonic_ns()))
+            self._settle_now()
         self.clock.advance_ns(max(0, end - self.clock.monotonic_ns()))
 
     def cut_off(self, number: int) -> None:

@@ -63,6 +63,7 @@ def written(path: Path) -> RealShard:
         tags = ("odd" if n % 2 else None for n in range(number % 7 + 1))
         shard.append("a", *[record(f"{number}.{n}", tag) for n, tag in enumerate(tags)])
         shard.append("all", record("its own", "odd"))
+        shard.pass_time(3)
         if number == 12:
             shard.checkpoint()
     shard.delete("all", before_seq=4)

@@ -7,6 +7,8 @@ F1  Who waits is called once, when there may be something behind its cursor. It 
     waits in the same turn in which it looked, so nothing comes in between.
 F2  Who is behind asks again in its turn among all that is due (`later`), not at once.
 F3  A reading that failed as nobody foresaw is told after a while: whoever follows asks again then.
+F4  Who copies what is new does so a moment later, with what comes until then: by then the answer to whoever
+    appended has come to him, also where he waits for the very processor that the copying would take.
 
 Must not know: who follows, how anything is delivered.
 """
@@ -36,6 +38,7 @@ logger = logging.getLogger("topicsd.live")
 LOOK_FOR_SYNC_SECONDS: Final = 0.01
 
 FAILED_SECONDS: Final = 1.0
+GATHER_SECONDS: Final = 0.001
 
 Found = Callable[[Piece | Refusal], None]
 
@@ -82,6 +85,7 @@ class LocalFeed:
         """Who waits for the disk, by the cursor."""
         self._topic: Topic | None = None
         self._is_looking = False
+        self._is_gathering = False
 
     def enter(self) -> None:
         self._count += 1
@@ -89,6 +93,7 @@ class LocalFeed:
     def leave(self) -> None:
         self._count -= 1
         if not self._count:
+            self.forget(self._changed)
             self._on_unused(self.wanted)
 
     def base_priority(self, now_ms: int) -> float:
@@ -145,7 +150,20 @@ class LocalFeed:
                 self.later(waiter)
         else:
             self._topic = topic
+            if self.wanted.is_aligned:
+                self._shard.watch.add(self, waiter)
+                waiter = self._changed
             self._shard.watch.add(topic, waiter)
+
+    def _changed(self) -> None:
+        """F4."""
+        if not self._is_gathering:
+            self._is_gathering = True
+            self._loop.call_later(GATHER_SECONDS, self._gathered)
+
+    def _gathered(self) -> None:
+        self._is_gathering = False
+        self._shard.watch.wake(self)
 
     def _look_for_sync(self) -> None:
         """There is something that is not synced yet, and nobody says when it is."""

@@ -18,6 +18,7 @@ from topicsd.engine.copied_frames import REFERRED_FILES_MAX
 from topicsd.engine.durable_seq import durable_seq
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.tail_run import TailRun
+from topicsd.live.feed import GATHER_SECONDS
 from topicsd.wal.control_frame import ForwardCursor, decode_control
 from topicsd.wal.file_header import FILE_HEADER_BYTES
 from topicsd.wal.frame import LEN_BYTES, FrameType, parse_frame
@@ -303,8 +304,10 @@ def test_a_copy_is_durable_when_what_names_it_is() -> None:
     made, one = stage("d")
     made.pass_time(1000)
     one.send_append("a", "x" * 300, "y")
-    while one.topic("d").head < 2:
-        one.loop.run_turn()
+    one.loop.run_until_idle()
+    one.loop.advance(GATHER_SECONDS * 1000)
+    one.loop.run_until_idle()
+    assert one.topic("d").head == 2
     state, dest = one.shard.state, one.topic("d")
     assert durable_seq(state, dest) == 0
     made.pass_time(1000)

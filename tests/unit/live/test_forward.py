@@ -10,9 +10,11 @@ import pytest
 from shared.forward_rule import ForwardRule
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import OneShard, record
+from tests.harness.one_shard import OneShard, Told, record
 from topicsd.engine.copy_stamp import HOPS_MAX
 from topicsd.engine.forward_copy import SKIPPED_MAX
+from topicsd.engine.forwards import delete_forward
+from topicsd.live.feed import GATHER_SECONDS
 from topicsd.live.forward import RECORDS_AT_ONCE
 
 SHARDS = [1, 3]
@@ -352,6 +354,34 @@ def test_a_disk_without_room_holds_it_up(durability: str) -> None:
     assert made.data("e") == [1, 2, 3, 4]
 
 
+def test_what_comes_in_a_moment_is_copied_together() -> None:
+    made = stage()
+    made.put_forward("r", "a", "e")
+    one = made.shards[0]
+    told = [one.send_append("a", 1)]
+    one.loop.run_until_idle()
+    told.append(one.send_append("a", 2, 3))
+    one.loop.run_until_idle()
+    assert all(one.came for one in told)
+    assert one.topic("e").head == 0, "who appended is answered first"
+    before = one.shard.log.counters.batches
+    one.loop.advance(GATHER_SECONDS * 1000)
+    assert made.data("e") == [1, 2, 3]
+    assert one.shard.log.counters.batches == before + 1
+
+
+def test_a_forward_that_ends_while_it_gathers_leaves_nobody_waiting() -> None:
+    made = stage()
+    made.put_forward("r", "a", "e")
+    one = made.shards[0]
+    one.send_append("a", 1)
+    one.loop.run_until_idle()
+    delete_forward(one.shard.state, "r", Told())
+    made.pass_time(100)
+    assert one.topic("e").head in (0, 1)
+    assert one.topic("a").waiters is None
+
+
 def test_copies_leave_the_disk_to_who_appends() -> None:
     dests = [f"d{number}" for number in range(20)]
     made = stage(1, "a", *dests, max_waiting_bytes=64 << 10)
@@ -361,9 +391,8 @@ def test_copies_leave_the_disk_to_who_appends() -> None:
         made.put_forward(dest, "a", dest, is_exactly_once=True)
     made.pass_time(200)
     one.send_append("a", *[b'"%b"' % (b"x" * 1000)] * 10)
-    for _ in range(100):
-        # Nothing is synced meanwhile.
-        one.loop.run_until_idle()
+    # Nothing is synced meanwhile.
+    one.loop.advance(20)
     log = one.shard.log
     assert 16 << 10 < log.unsynced_bytes < 32 << 10
     told = one.send_append("a", 1)
