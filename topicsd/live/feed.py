@@ -27,7 +27,7 @@ from topicsd.engine.requests import ReadAnswer
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_entry import tell
-from topicsd.engine.watch import Waiter, Waiters
+from topicsd.engine.watch import Awaited, Waiter, Waiters
 from topicsd.live.piece import Piece, Wanted, piece_of
 from topicsd.scheduler.priority import RECENT
 from topicsd.wal.sync_thread import Loop
@@ -84,8 +84,11 @@ class LocalFeed:
         self._reading: dict[tuple[int, int | None], list[Found]] = {}
         """Who waits for the disk, by the cursor."""
         self._topic: Topic | None = None
-        self._is_looking = False
-        self._is_gathering = False
+        # Who copies within a shard (F4) waits for no sync.
+        self._moment_seconds = GATHER_SECONDS if wanted.is_aligned else LOOK_FOR_SYNC_SECONDS
+        self._of_moment: Awaited = _AtHead(self) if wanted.is_aligned else self
+        """Who is called when a moment has passed."""
+        self._is_passing = False
 
     def enter(self) -> None:
         self._count += 1
@@ -93,7 +96,7 @@ class LocalFeed:
     def leave(self) -> None:
         self._count -= 1
         if not self._count:
-            self.forget(self._changed)
+            self.forget(self._begin_moment)
             self._on_unused(self.wanted)
 
     def base_priority(self, now_ms: int) -> float:
@@ -144,36 +147,26 @@ class LocalFeed:
             self.later(waiter)
         elif topic.head > seq:
             if self.wanted.is_strong:
-                self._shard.watch.add(self, waiter)
-                self._look_for_sync()
+                # There is something that is not synced yet, and nobody says when it is.
+                self._shard.watch.add(self._of_moment, waiter)
+                self._begin_moment()
             else:
                 self.later(waiter)
         else:
             self._topic = topic
             if self.wanted.is_aligned:
-                self._shard.watch.add(self, waiter)
-                waiter = self._changed
+                self._shard.watch.add(self._of_moment, waiter)
+                waiter = self._begin_moment
             self._shard.watch.add(topic, waiter)
 
-    def _changed(self) -> None:
-        """F4."""
-        if not self._is_gathering:
-            self._is_gathering = True
-            self._loop.call_later(GATHER_SECONDS, self._gathered)
+    def _begin_moment(self) -> None:
+        if not self._is_passing:
+            self._is_passing = True
+            self._loop.call_later(self._moment_seconds, self._passed)
 
-    def _gathered(self) -> None:
-        self._is_gathering = False
-        self._shard.watch.wake(self)
-
-    def _look_for_sync(self) -> None:
-        """There is something that is not synced yet, and nobody says when it is."""
-        if not self._is_looking:
-            self._is_looking = True
-            self._loop.call_later(LOOK_FOR_SYNC_SECONDS, self._looked)
-
-    def _looked(self) -> None:
-        self._is_looking = False
-        self._shard.watch.wake(self)
+    def _passed(self) -> None:
+        self._is_passing = False
+        self._shard.watch.wake(self._of_moment)
 
     def later(self, waiter: Waiter) -> None:
         self._shard.watch.add(self, waiter)
@@ -182,4 +175,13 @@ class LocalFeed:
     def forget(self, waiter: Waiter) -> None:
         if self._topic is not None:
             self._shard.watch.remove(self._topic, waiter)
+        self._shard.watch.remove(self._of_moment, waiter)
         self._shard.watch.remove(self, waiter)
+
+
+class _AtHead:
+    """Those of a feed who are at the head: they need not look whenever one who is behind goes on."""
+
+    def __init__(self, feed: LocalFeed) -> None:
+        self.waiters: Waiters | None = None
+        self.base_priority = feed.base_priority

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests.harness.forward_stage import ForwardStage
+from topicsd.live.feed import LocalFeed
 from topicsd.live.forward import RECORDS_AT_ONCE
 from topicsd.live.forwards import KEPT_MAX
 from topicsd.live.piece import Piece, Wanted
@@ -38,3 +43,25 @@ def test_forwards_that_began_at_other_places_come_by_the_same_ones_soon() -> Non
         assert (seq + wanted.request(seq, None).limit) % RECORDS_AT_ONCE == 0
     as_any = Wanted("a", frozenset(), 10, 100, True, True, True, False)
     assert as_any.request(7, None).limit == 10
+
+
+def test_who_is_behind_has_nobody_look_who_is_at_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ForwardStage()
+    one = made.shards[0]
+    for name in ("a", "e", "late"):
+        one.put(name)
+    made.put_forward("r", "a", "e")
+    for number in range(8):
+        made.append("a", *[number] * RECORDS_AT_ONCE)
+    head = one.topic("a").head
+    looks: list[int] = []
+    read = LocalFeed.read
+
+    def noted(feed: LocalFeed, seq: int, *others: Any) -> None:
+        looks.append(seq)
+        read(feed, seq, *others)
+
+    monkeypatch.setattr(LocalFeed, "read", noted)
+    made.put_forward("late", "a", "late", is_from_start=True)
+    assert one.topic("late").head == head
+    assert looks == list(range(0, head, RECORDS_AT_ONCE))
