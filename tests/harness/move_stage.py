@@ -68,6 +68,19 @@ class MoveStage:
     def home(self, topic: str) -> OneShard:
         return self.shards[int(topic[-1])]
 
+    def names_asked(self, side: int, operation: str) -> list[str]:
+        """The topics that a shard is asked to do this to, from now on."""
+        asked: list[str] = []
+        handlers = self._sides[side].handlers
+        start = handlers._table[operation]
+
+        def noted(call: Call) -> None:
+            asked.append(call.name)
+            start(call)
+
+        handlers.add(operation, noted)
+        return asked
+
     # -- between the two -----------------------------------------------------------------------------------
 
     def ask(self, asker: _Side, operation: str, call: Call) -> None:

@@ -126,8 +126,7 @@ def _last_seq(frame: Frame) -> int:
         return frame.seq
     if frame.type == FrameType.FORWARD_CURSOR:
         control = decode_control(frame)
-        if isinstance(control, ForwardCursor) and control.offsets:
-            return control.first_seq + control.count - 1
+        return control.last_seq if isinstance(control, ForwardCursor) else 0
     return 0
 
 

@@ -81,7 +81,7 @@ class FrameCheck:
             self.heads[frame.topic_id] = control.last
         if isinstance(control, ForwardCursor) and control.offsets:
             self.records += control.count
-            self.heads[frame.topic_id] = control.first_seq + control.count - 1
+            self.heads[frame.topic_id] = control.last_seq
             yield from self._look_at_time(frame)
             if control.count > COPIES_MAX:
                 yield f"it names {control.count} copies, at most {COPIES_MAX} are allowed"

@@ -17,6 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from topicsd.engine.encode_records import Encoded
+from topicsd.engine.frame_copy import OWN
 from topicsd.engine.originals import References, refer
 from topicsd.engine.requests import CopiedRecord
 from topicsd.engine.shard_state import ShardState
@@ -38,10 +39,10 @@ from topicsd.wal.frame import (
 if TYPE_CHECKING:
     from topicsd.engine.forwards import Forward
 
-# The header behind its length, in two: type, flags, topic, seq, time; the lengths of node, tag and payload.
-_OWN: Final = Struct("<BBQQQ")
+# The header behind its length is in two: what each copy has of its own, and the lengths of node, tag and
+# payload.
 _SAME: Final = Struct("<HHI")
-assert LEN_BYTES + _OWN.size + _SAME.size == HEADER_BYTES
+assert LEN_BYTES + OWN.size + _SAME.size == HEADER_BYTES
 
 _APPEND: Final = int(FrameType.APPEND)
 
@@ -51,7 +52,7 @@ are written: where checkpoints fail or the disk is slow, the log has to bound th
 
 
 class CopiedFrames:
-    __slots__ = ("_frames", "_is_changed", "_lengths", "_records", "_references", "seqs", "tags")
+    __slots__ = ("_frames", "_is_changed", "_lengths", "_records", "_references", "_size", "seqs", "tags")
 
     def __init__(self, records: Sequence[CopiedRecord], is_changed: bool = True) -> None:
         """`is_changed`: they are not, to the byte, what the source holds under their seqs."""
@@ -62,6 +63,7 @@ class CopiedFrames:
         """Of each its length as it stands in the frame, its flags, and what is behind the first half of its
         header; made when somebody wants them."""
         self._lengths: list[int] = []
+        self._size = 0
         self.seqs = [record.seq for record in records]
         """Those in the source."""
         self.tags: list[bytes] | None = None
@@ -97,13 +99,13 @@ class CopiedFrames:
             for record in self._records:
                 self._frame(record)
         class_flag = FLAG_DURABLE if is_durable else 0
-        own, seq = _OWN.pack, first_seq
+        own, seq = OWN.pack, first_seq
         parts: list[bytes] = []
         for frame_len, flags, rest in self._frames:
             body = own(_APPEND, flags | class_flag, topic_id, seq, ts) + rest
             parts += (frame_len, body, pack_u64(xxh3(body)))
             seq += 1
-        return parts, self._lengths, sum(self._lengths), self.tags
+        return parts, self._lengths, self._size, self.tags
 
     def _frame(self, record: CopiedRecord) -> None:
         payload, meta, node, tag, flags = bytes(record.data), bytes(record.meta), b"", b"", 0
@@ -117,6 +119,7 @@ class CopiedFrames:
         length = LEN_BYTES + FRAME_LEN_MIN - _SAME.size + len(rest)
         self._frames.append((pack_u32(length - LEN_BYTES), flags, rest))
         self._lengths.append(length)
+        self._size += length
 
 
 NO_COPIES: Final = CopiedFrames(())

@@ -24,15 +24,15 @@ from topicsd.engine.topic import Topic
 from topicsd.wal.frame import CHECKSUM_BYTES, FLAG_DURABLE, LEN_BYTES, U64, pack_u64, xxh3
 
 # Behind the length: type, flags, and what each copy has of its own: topic, seq and time.
-_OWN: Final = Struct("<BBQQQ")
-_own = _OWN.pack
+OWN: Final = Struct("<BBQQQ")
+_own = OWN.pack
 _u64_at = U64.unpack_from
 
 
 def frame_copy(original: bytes, topic_id: int, seq: int, ts: int, class_flag: int) -> bytes:
     body = original[LEN_BYTES:-CHECKSUM_BYTES]
     flags = body[1] & ~FLAG_DURABLE | class_flag
-    copied = _own(body[0], flags, topic_id, seq, ts) + body[_OWN.size :]
+    copied = _own(body[0], flags, topic_id, seq, ts) + body[OWN.size :]
     (checksum,) = _u64_at(original, len(original) - CHECKSUM_BYTES)
     return original[:LEN_BYTES] + copied + pack_u64(checksum ^ xxh3(body) ^ xxh3(copied))
 

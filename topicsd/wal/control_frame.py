@@ -168,6 +168,11 @@ class ForwardCursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offsets: list[int] = []
     sizes: list[int] = []
 
+    @property
+    def last_seq(self) -> int:
+        """Of the copies that it names; 0 when it names none."""
+        return self.first_seq + self.count - 1 if self.offsets else 0
+
 
 COPIES_MAX: Final = 256
 """How many copies one ForwardCursor names at most."""

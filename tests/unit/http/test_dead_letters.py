@@ -10,7 +10,6 @@ from tests.harness.move_stage import MoveStage
 from tests.unit.engine.test_read_damage import flip
 from topicsd.engine.queue_explain import explain
 from topicsd.http import dead_letters
-from topicsd.http.call import Call
 from topicsd.http.dead_letters import AGAIN_SECONDS_MAX
 from topicsd.http.moving import MOVED_AT_ONCE
 
@@ -194,15 +193,7 @@ def test_one_that_had_no_room_in_the_topic_named_before_goes_to_the_next() -> No
 def test_many_go_at_once_and_each_is_counted() -> None:
     count = 2 * MOVED_AT_ONCE + 5
     stage = begun(*range(count))
-    asked: list[str] = []
-    handlers = stage._sides[1].handlers
-    moved_here = handlers._table["dead_letter"]
-
-    def counted(call: Call) -> None:
-        asked.append(call.name)
-        moved_here(call)
-
-    handlers.add("dead_letter", counted)
+    asked = stage.names_asked(1, "dead_letter")
     shard = stage.home(QUEUE)
     shard.nack(QUEUE, "w", *shard.claimed(QUEUE, "w", count))
     while shard.state(QUEUE).count:

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from tests.harness.move_stage import FIELDS, Asked, MoveStage
-from topicsd.http.call import Call
 from topicsd.http.moving import MOVED_AT_ONCE
 from topicsd.http.redrive import SECONDS_MAX
 
@@ -107,7 +106,7 @@ def test_many_go_at_once_also_of_several_queues_and_in_their_order() -> None:
     stage.home(other).put(other, type="queue")
     count = 2 * MOVED_AT_ONCE + 10
     stage.request("append", DEAD, {"records": [letter(n, (QUEUE, other)[n % 2]) for n in range(count)]})
-    asked = moves_of(stage)
+    asked = stage.names_asked(0, "bring_back")
     answer = stage.request("redrive", DEAD, {"max": count})
     assert answer is not None
     assert answer[1]["queues"] == {QUEUE: count // 2, other: count // 2}
@@ -128,7 +127,7 @@ def test_what_its_queue_has_no_room_for_stays_and_what_it_has_room_for_goes() ->
 def test_a_queue_that_is_not_there_is_asked_once_for_all() -> None:
     stage = begun(6)
     stage.home(QUEUE).delete_topic(QUEUE)
-    asked = moves_of(stage)
+    asked = stage.names_asked(0, "bring_back")
     answer = stage.request("redrive", DEAD, {})
     assert answer is not None
     assert (answer[1]["reasons"], answer[1]["next_from_seq"]) == ({"topic_not_found": 6}, 6)
@@ -168,17 +167,3 @@ def test_what_stays_is_told_once_where_it_was_stopped_in_between() -> None:
 def letter(number: int, queue: str) -> dict[str, Any]:
     stamp = {"$dead_letter_from": queue, "$dead_letter_deliveries": 1, "$dead_letter_src_seq": 1}
     return {"data": number, "meta": stamp}
-
-
-def moves_of(stage: MoveStage) -> list[str]:
-    """The queues that are asked to take something, from now on."""
-    asked: list[str] = []
-    handlers = stage._sides[0].handlers
-    bring_back = handlers._table["bring_back"]
-
-    def counted(call: Call) -> None:
-        asked.append(call.name)
-        bring_back(call)
-
-    handlers.add("bring_back", counted)
-    return asked
