@@ -11,13 +11,11 @@ import pytest
 from shared.forward_rule import ForwardRule
 from tests.e2e.test_doctor import read_all
 from tests.harness.command_run import run_here
+from tests.harness.copy_along import copy_along
 from tests.harness.crash_sweep import DEEP
 from tests.harness.data_dirs import flip
-from tests.harness.one_shard import Told, record
+from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
-from topicsd.engine.forwards import put_forward
-from topicsd.live.feeds import Feeds
-from topicsd.live.forwards import Forwards
 
 CONFIG: dict[str, dict[str, object]] = {
     "orders": {},
@@ -33,11 +31,7 @@ WRITTEN = [name for name in CONFIG if name != "copies"]
 
 def copy_on(shard: RealShard) -> None:
     """Routes are at work from here on."""
-    state = shard.shard.state
-    Forwards(state, shard.loop, Feeds(state, shard.loop))
-    for dest in COPIES:
-        put_forward(state, ForwardRule(dest, "orders", dest), Told())
-        shard.settle()
+    copy_along(shard, *[ForwardRule(dest, "orders", dest) for dest in COPIES])
 
 
 def live_through(shard: RealShard, random: Random) -> None:

@@ -26,16 +26,15 @@ from unittest.mock import patch
 import msgspec
 
 from shared.forward_rule import ForwardRule
+from tests.harness.copy_along import copy_along
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import DATA_DIR, OneShard, Told, record
 from topicsd.engine.fetch import read_now
-from topicsd.engine.forwards import delete_forward, put_forward
+from topicsd.engine.forwards import delete_forward
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
 from topicsd.engine.watch_session import drop_session, keep_session
-from topicsd.live.feeds import Feeds
-from topicsd.live.forwards import Forwards
 from topicsd.wal.control_frame import WatchSession
 from topicsd.wal.file_header import VERSION
 
@@ -136,8 +135,6 @@ def make_forwards(one: OneShard) -> None:
     one.put("last", durability="ephemeral")
     one.put("small", cap_records=2)
     one.put("full", cap_records=1, discard="reject", durability="fsync")
-    state = one.shard.state
-    Forwards(state, one.loop, Feeds(state, one.loop))
     rules = [
         ForwardRule("orders>copies", "orders", "copies", keeps_node=False),
         ForwardRule(
@@ -146,16 +143,14 @@ def make_forwards(one: OneShard) -> None:
         ForwardRule("ends", "orders", "last"),
         ForwardRule("trimmed", "small", "full"),
     ]
-    for rule in [*rules, msgspec.structs.replace(rules[1], keeps_node=False)]:
-        put_forward(state, rule, Told())
-        one.settle()
+    copy_along(one, *rules, msgspec.structs.replace(rules[1], keeps_node=False))
     created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
     one.append("orders", created, idempotency_key=KEY)
     for number in range(1, 6):
         one.append("small", number)
     one.put("full", cap_records=0)
     one.pass_time(1000)
-    delete_forward(state, "ends", Told())
+    delete_forward(one.shard.state, "ends", Told())
     one.settle()
     one.append("orders", record({"id": 2}))
     one.disk.kill_process_after(0, torn=True)
@@ -163,8 +158,7 @@ def make_forwards(one: OneShard) -> None:
         one.append("orders", record({"id": 3}, tag="order/3"))
     except ProcessKilled:
         one.kill()
-    state = one.shard.state
-    Forwards(state, one.loop, Feeds(state, one.loop))
+    copy_along(one)
     one.append("orders", record({"id": 4}, tag="order/4"))
     one.close(checkpoint=False)
 
@@ -174,15 +168,12 @@ def make_references(one: OneShard) -> None:
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
     for name in ("copies", "some", "chained"):
         one.put(name)
-    state = one.shard.state
-    Forwards(state, one.loop, Feeds(state, one.loop))
-    for rule in (
+    copy_along(
+        one,
         ForwardRule("orders>copies", "orders", "copies"),
         ForwardRule("orders>some", "orders", "some", ["tag", "Eq", "odd"]),
         ForwardRule("copies>chained", "copies", "chained"),
-    ):
-        put_forward(state, rule, Told())
-        one.settle()
+    )
     created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
     one.append("orders", created, idempotency_key=KEY)
     for first in (1, 8):

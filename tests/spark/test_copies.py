@@ -14,12 +14,10 @@ from spark.batch_reader import BatchReader
 from spark.columns import all_columns, arrow_schema
 from spark.read_options import parse_options
 from spark.source_error import DamagedRecord
+from tests.harness.copy_along import copy_along
 from tests.harness.data_dirs import flip
-from tests.harness.one_shard import Told, record
+from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
-from topicsd.engine.forwards import put_forward
-from topicsd.live.feeds import Feeds
-from topicsd.live.forwards import Forwards
 
 NATIVE = ("seq", "ts", "tag", "node", "meta", "data")
 
@@ -50,15 +48,12 @@ def written(path: Path) -> RealShard:
     shard = RealShard(path, segment_max_events=10, wal_file_bytes=1 << 16)
     for name in ("a", "all", "some", "chained"):
         shard.put(name)
-    state = shard.shard.state
-    Forwards(state, shard.loop, Feeds(state, shard.loop))
-    for rule in (
+    copy_along(
+        shard,
         ForwardRule("all", "a", "all"),
         ForwardRule("some", "a", "some", ["tag", "Eq", "odd"]),
         ForwardRule("chained", "all", "chained"),
-    ):
-        put_forward(state, rule, Told())
-        shard.settle()
+    )
     for number in range(30):
         tags = ("odd" if n % 2 else None for n in range(number % 7 + 1))
         shard.append("a", *[record(f"{number}.{n}", tag) for n, tag in enumerate(tags)])
@@ -101,15 +96,11 @@ def mixed(path: Path) -> RealShard:
     shard = RealShard(path)
     for name in ("a", "b", "d"):
         shard.put(name)
-    state = shard.shard.state
-    Forwards(state, shard.loop, Feeds(state, shard.loop))
-    for rule in (ForwardRule("a", "a", "d"), ForwardRule("again", "a", "d"), ForwardRule("b", "b", "d")):
-        put_forward(state, rule, Told())
-        shard.settle()
+    copy_along(shard, ForwardRule("a", "a", "d"), ForwardRule("again", "a", "d"), ForwardRule("b", "b", "d"))
     for number in range(20):
         for topic in "bad":
             shard.send_append(topic, record(f"{topic}{number}", "t" * (number % 3)))
-        shard.settle()
+        shard.pass_time(3)
     shard.pass_time(500)
     return shard
 
