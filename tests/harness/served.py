@@ -51,17 +51,23 @@ def served(
     *flags: str,
     environ: dict[str, str] | None = None,
     passed: tuple[socket.socket, ...] = (),
+    python: str | None = None,
 ) -> Iterator[Served]:
-    """The server over `folder`/data, with two shards unless told; all that it needs is in `folder`."""
+    """The server over `folder`/data, with two shards unless told; all that it needs is in `folder`.
+
+    It is this tree's, or the one installed for another `python`.
+    """
     port_file, log = folder / "port", folder / "log"
     port_file.unlink(missing_ok=True)
     clean = {name: text for name, text in os.environ.items() if not name.startswith(("TOPICS_", "LISTEN_"))}
     fds = [one.fileno() for one in passed]
+    path = {"PYTHONPATH": str(PROJECT)} if python is None else {}
     given = ["--port=0", f"--port-file={port_file}", f"--data-dir={folder / 'data'}", "--shards=2", *flags]
     with log.open("ab") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-c", PASS_SOCKETS, str(len(fds)), *map(str, fds), *given],
-            env={**clean, "PYTHONPATH": str(PROJECT), **(environ or {})},
+            [python or sys.executable, "-c", PASS_SOCKETS, str(len(fds)), *map(str, fds), *given],
+            cwd=folder,
+            env={**clean, **path, **(environ or {})},
             pass_fds=fds,
             stderr=stderr,
         )

@@ -43,20 +43,40 @@ def test_the_newest_heading_of_the_changelog_is_unreleased_or_the_version(projec
     assert released[:1] in ([], [project["version"]])
 
 
-def test_the_lock_names_what_the_project_asks_for(project: dict[str, Any]) -> None:
-    locked = {
-        normalised(name) for name in re.findall(r"^([\w.-]+)==", read("requirements.lock"), re.MULTILINE)
-    }
-    asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    assert {normalised(re.split(r"[<>=!~\[ ]", one)[0]) for one in asked} <= locked
+def locked(name: str) -> dict[str, str]:
+    """Return the packages of a lock file with their versions."""
+    found = re.findall(r"^([\w.-]+)==([^ ]+)", read(name), re.MULTILINE)
+    return {normalised(package): version for package, version in found}
 
 
-def test_the_lock_has_sums_and_no_address() -> None:
-    lock = read("requirements.lock")
+def packages(requirements: list[str]) -> set[str]:
+    return {normalised(re.split(r"[<>=!~\[ ]", one)[0]) for one in requirements}
+
+
+def test_each_lock_names_what_the_project_asks_for(project: dict[str, Any]) -> None:
+    extras = project["optional-dependencies"]
+    assert packages([*project["dependencies"], *extras["build"]]) <= locked("requirements.lock").keys()
+    assert packages([*project["dependencies"], *extras["dev"]]) <= locked("requirements-dev.lock").keys()
+
+
+def test_the_development_lock_holds_the_runtime_lock_at_the_same_versions() -> None:
+    assert locked("requirements.lock").items() <= locked("requirements-dev.lock").items()
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_a_lock_has_sums_and_no_address(name: str) -> None:
+    lock = read(name)
     entries = re.split(r"^(?=[\w.-]+==)", lock, flags=re.MULTILINE)[1:]
     assert entries
     assert all("--hash=sha256:" in entry for entry in entries)
     assert not re.search(r"https?:|index-url|find-links|^-|/", lock, re.MULTILINE)
+
+
+def test_every_dependency_is_listed_with_a_reason(project: dict[str, Any]) -> None:
+    extras = project["optional-dependencies"].values()
+    asked = packages([*project["dependencies"], *(one for extra in extras for one in extra)])
+    rows = re.findall(r"^\| `([\w.-]+)` \| \S.* \| \S.* \|$", read("CONTRIBUTING.md"), re.MULTILINE)
+    assert {normalised(row) for row in rows} == asked
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
