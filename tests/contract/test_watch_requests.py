@@ -41,6 +41,15 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
         yield running
 
 
+def test_a_position_past_the_head_is_refused_with_the_head(api: Api) -> None:
+    api.append(1, 2)
+    epoch = api.state()["epoch"]
+    answer = ask(api.client, {"topics": {api.topic: {"from_seq": 3, "epoch": epoch}}})
+    assert (answer.status, answer.json["error"]["code"]) == (409, "position_past_head")
+    assert answer.json["error"]["detail"] == {"topic": api.topic, "head_seq": 2, "epoch": epoch}
+    assert ask(api.client, {"topics": {api.topic: {"from_seq": 3}}}).status == 200
+
+
 def test_it_says_where_every_topic_begins_and_stands(api: Api) -> None:
     other = f"other-{api.topic}"[:255]
     api.append(1, 2, 3)

@@ -266,6 +266,25 @@ def test_a_topic_that_is_deleted_is_said_and_others_go_on(socket: WsClient, api:
     assert _data(socket.expect("record")) == ["anew"]
 
 
+def test_a_position_past_the_head_refuses_the_subscribe(api: Api, socket: WsClient) -> None:
+    api.append(1, 2)
+    epoch = api.state()["epoch"]
+    socket.say("subscribe", topics={api.topic: {"from_seq": 3, "epoch": epoch}}, request_id="s")
+    told = socket.expect("error", request_id="s", code="position_past_head")
+    assert told["detail"] == {"topic": api.topic, "head_seq": 2, "epoch": epoch}
+    api.append(3)
+    assert socket.ask("ping") == {"op": "pong"}
+
+
+def test_a_position_past_the_head_without_an_epoch_is_of_another_incarnation(
+    api: Api, socket: WsClient
+) -> None:
+    api.append(1, 2)
+    socket.ask("subscribe", topic=api.topic, from_seq=3)
+    assert socket.expect("tombstone")["reason"] == "recreated"
+    assert _data(socket.expect("record")) == [1, 2]
+
+
 # -- what is refused ---------------------------------------------------------------------------------------
 
 

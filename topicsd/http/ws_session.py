@@ -20,6 +20,7 @@ import msgspec
 
 from shared.auth import ADMIN, READ, WRITE, Key
 from shared.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
+from topicsd.engine.position import followed_epoch, position_past_head
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.fast_lane import AHEAD_MAX
 from topicsd.http.stream_options import Place
@@ -90,6 +91,15 @@ class _Entering(NamedTuple):
     request_id: bytes
     found: dict[str, _State]
     errors: dict[str, bytes]
+
+
+def _refuse_past_head(entering: _Entering) -> Refusal | None:
+    """Refuse the first position past the head of its topic."""
+    for name, place in entering.asked.places.items():
+        state = entering.found[name]
+        if place.epoch == state.epoch and (place.from_seq or 0) > state.head_seq:
+            return position_past_head(name, place.from_seq or 0, state.head_seq, state.epoch)
+    return None
 
 
 class WsSession:
@@ -231,6 +241,8 @@ class WsSession:
             # The first that was asked for, so that the answer is always the same.
             error = next(entering.errors[name] for name in entering.asked.places if name in entering.errors)
             self._wire.write(ws_frames.message(b"error", error, entering.request_id))
+        elif (refusal := _refuse_past_head(entering)) is not None:
+            self._refuse(entering.request_id, refusal)
         else:
             self._enter(entering)
         self._go_on()
@@ -241,7 +253,7 @@ class WsSession:
             self._leave(name)
             state = entering.found[name]
             seq = state.head_seq if place.tail else state.from_seq or place.from_seq or 0
-            epoch = state.epoch if place.epoch is None else place.epoch
+            epoch = followed_epoch(seq, place.epoch, state.head_seq, state.epoch)
             told[name] = {
                 "from_seq": seq,
                 "head_seq": state.head_seq,
@@ -289,7 +301,10 @@ class WsSession:
             self._wire.write(frames)
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
-        self._wire.write(ws_frames.refused(refusal, topics=[subscription.feed.wanted.topic]))
+        name = subscription.feed.wanted.topic
+        if subscription.is_over:
+            del self._subscriptions[name]
+        self._wire.write(ws_frames.refused(refusal, topics=[name]))
 
     def ended(self, subscription: Subscription) -> None:
         name = subscription.feed.wanted.topic

@@ -108,11 +108,17 @@ def topic_deleted(topic: str, head_seq: int) -> bytes:
 
 
 def error(
-    code: str, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None
+    code: str,
+    message: str,
+    topics: list[str] | None = None,
+    retry_after_ms: int | None = None,
+    detail: dict[str, object] | None = None,
 ) -> bytes:
     told: dict[str, object] = {"code": code, "error": message}
     if retry_after_ms is not None:
         told["retry_after_ms"] = retry_after_ms
     if topics is not None:
         told["topics"] = topics
+    if detail is not None:
+        told["detail"] = detail
     return event(b"error", _encode(told))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from shared.clock import Clock
-from shared.errors import Refusal
+from shared.errors import POSITION_PAST_HEAD, Refusal
 from topicsd.live import sse_frames
 from topicsd.live.cursor_token import cursor_token
 from topicsd.live.event_stream import EventStream
@@ -135,7 +135,10 @@ class SseStream(EventStream):
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         name = subscription.feed.wanted.topic
-        self._say(sse_frames.error(refusal.code, refusal.message, [name], refusal.retry_after_ms))
+        detail = refusal.detail if refusal.code == POSITION_PAST_HEAD else None
+        self._say(sse_frames.error(refusal.code, refusal.message, [name], refusal.retry_after_ms, detail))
+        if subscription.is_over:
+            self._subscriptions.remove(subscription)
 
     def ended(self, subscription: Subscription) -> None:
         name = subscription.feed.wanted.topic
