@@ -138,7 +138,7 @@ ONE = {"topics": {"t": {}}}
         ({"topics": {"t": {"from_seq": -1}}}, "topics.t.from_seq: must be at least 0"),
         ({"topics": {"t": {"from_seq": 1 << 63}}}, "topics.t.from_seq: must be at most"),
         ({"topics": {"t": {"from_seq": 1.5}}}, "from_seq"),
-        ({"topics": {"t": {"from_seq": 1, "tail": True}}}, "topics.t.tail: excludes from_seq"),
+        ({"topics": {"t": {"from_seq": 1, "tail": True}}}, "topics.t.tail: excludes after_seq"),
         ({"topics": {"t": {"epoch": -1}}}, "topics.t.epoch"),
         ({**ONE, "limit": -1}, "limit: must be at least 0"),
         ({**ONE, "max_batch_bytes": -1}, "max_batch_bytes: must be at least 0"),

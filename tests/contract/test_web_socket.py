@@ -266,6 +266,17 @@ def test_a_topic_that_is_deleted_is_said_and_others_go_on(socket: WsClient, api:
     assert _data(socket.expect("record")) == ["anew"]
 
 
+def test_a_subscription_takes_either_name(socket: WsClient, api: Api) -> None:
+    api.append(1, 2, 3)
+    for asked in ({"topic": api.topic, "after_seq": 2}, {"topics": {api.topic: {"after_seq": 2}}}):
+        socket.ask("subscribe", **asked)
+        assert [one["data"] for one in socket.expect("record")["records"]] == [3]
+        socket.expect("caught_up")
+    assert socket.ask("subscribe", topic=api.topic, after_seq=2, from_seq=1)["message"] == (
+        "after_seq: is 2 and from_seq is 1, two names of one position: send one of them"
+    )
+
+
 def test_a_position_past_the_head_refuses_the_subscribe(api: Api, socket: WsClient) -> None:
     api.append(1, 2)
     epoch = api.state()["epoch"]

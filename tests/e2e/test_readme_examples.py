@@ -32,7 +32,7 @@ def test_the_first_steps_work_as_they_are_written(tmp_path: Path) -> None:
     assert put["created"] is True
     assert put["config"]["durability"] == "fsync"
     assert (appended["seqs"], appended["created"]) == ([1, 2], False)
-    assert [record["$seq"] for record in read["records"]] == [1, 2]
+    assert [(record["$seq"], record.get("$tag")) for record in read["records"]] == [(1, "new"), (2, None)]
     assert b'"total":9.90' in ran.stdout.encode()
     assert read["next_from_seq"] == 2
     assert state["head_seq"] == 2

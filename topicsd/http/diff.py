@@ -71,7 +71,7 @@ class Diff:
     def _read(self, call: Call, body: DiffBody) -> None:
         node = body.node
         request = ReadRequest(
-            body.from_seq,
+            body.from_seq or 0,
             min(body.limit or LIMIT_DEFAULT, self._settings.max_limit),
             NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node),
             body.epoch,
