@@ -15,8 +15,8 @@ import pytest
 from tests.harness.command_run import PROJECT
 from tests.harness.served import served
 
-# Refusals fail the script, and each answer ends its line.
-CURL = 'set -e\ncurl() { command curl --silent --show-error --fail-with-body "$@"; echo; }\n'
+# Refusals fail the script.
+CURL = 'set -e\ncurl() { command curl --silent --show-error --fail-with-body "$@"; }\n'
 
 
 @pytest.mark.slow

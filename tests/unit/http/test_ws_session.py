@@ -72,7 +72,7 @@ def test_a_subscribe_is_for_all_of_its_topics_or_none() -> None:
     socket.settle()
     socket.say("subscribe", topics=[HOME, AWAY], request_id="s")
     error = {"code": "not_ready", "message": "shard 1 is starting"}
-    socket.answer(0, {"error": error, "performance": {}}, 503)
+    socket.answer(0, {"error": error}, 503)
     assert socket.settle() == [{"op": "error", "request_id": "s", **error}]
     socket.publish(HOME)
     assert _kinds(socket.settle()) == ["ack"]
