@@ -50,11 +50,6 @@ class Publish(msgspec.Struct, gc=False):
 
     topic: str
     return_seqs: bool = True
-    config: msgspec.Raw = _NOTHING
-
-    @property
-    def has_config(self) -> bool:
-        return len(self.config) > 0 and bytes(self.config) != b"null"
 
 
 class Subscribe(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from shared.auth import ADMIN, READ, WRITE, Key
+from shared.auth import READ, WRITE, Key
 from shared.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
 from topicsd.engine.position import followed_epoch, position_past_head
 from topicsd.http.dispatch import Dispatch
@@ -49,7 +49,6 @@ from topicsd.live.subscription import Subscription
 NOT_FORESEEN: Final = "an error that was not foreseen"
 READ_ONLY: Final = frozenset({READ})
 WRITE_ONLY: Final = frozenset({WRITE})
-WRITE_AND_ADMIN: Final = frozenset({WRITE, ADMIN})
 
 
 class Wire(Protocol):
@@ -176,7 +175,7 @@ class WsSession:
         if isinstance(asked, Refusal):
             self._refuse(request_id, asked)
             return
-        refusal = self._refuse_name(asked.topic, WRITE_AND_ADMIN if asked.has_config else WRITE_ONLY)
+        refusal = self._refuse_name(asked.topic, WRITE_ONLY)
         if refusal is not None:
             self._refuse(request_id, refusal)
             return
