@@ -71,6 +71,17 @@ def test_a_job_whose_lease_ran_out_comes_to_a_stream_that_waits(server: WholeSer
         assert (client.next().id, ask(server, "GET", name)["queue"]["in_flight"]) == ("1", 1)
 
 
+def test_leases_last_while_the_stream_does(server: WholeServer) -> None:
+    name = queue(server, "kept", 1)
+    with stream(server, name, "node=w&max=2&lease_ms=200") as client:
+        assert client.next().id == "1"
+        # Due after five leases; the first job is not delivered again before.
+        ask(server, "POST", name, {"records": [{"data": 2}], "delay_ms": 1000})
+        assert client.next().id == "2"
+        assert ask(server, "GET", name)["queue"]["in_flight"] == 2
+    server.wait_for(lambda: ask(server, "GET", name)["queue"]["ready"] == 2, "both are back")
+
+
 def test_a_stream_ends_with_its_queue(server: WholeServer) -> None:
     name = queue(server, "deleted", 0)
     with stream(server, name, "node=v") as client:
