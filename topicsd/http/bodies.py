@@ -57,7 +57,8 @@ CHOICES: Final = {
 class DiffBody(msgspec.Struct, gc=False):
     from_seq: int | UnsetType = UNSET
     after_seq: int | UnsetType = UNSET
-    limit: int = 256
+    limit: int = 0
+    """0 is the default."""
     node: str | list[str] | None = None
     include_tags: bool = False
     include_meta: bool = True
