@@ -237,7 +237,7 @@ def test_what_was_lost_is_told_with_where_it_goes_on(socket: WsClient, api: Api,
     assert told == {
         "op": "tombstone",
         "topic": topic,
-        "reason": "from_seq_too_old",
+        "reason": "cap",
         "gap_from": 2,
         "gap_to": 2,
         "earliest_seq": 3,

@@ -289,13 +289,10 @@ class WsSession:
         self._held.append(subscription)
 
     def deliver(self, subscription: Subscription, piece: Piece) -> None:
-        if subscription.is_told_caught_up:
-            frames = ws_frames.frames_of(piece)
-        else:
-            frames = ws_frames.frames_for_newcomer(piece)
-            if piece.is_at_head:
-                subscription.is_told_caught_up = True
-                frames = frames or ws_frames.caught_up(piece)
+        frames = ws_frames.frames_of(piece)
+        if not subscription.is_told_caught_up and piece.is_at_head:
+            subscription.is_told_caught_up = True
+            frames = frames or ws_frames.caught_up(piece)
         if frames:
             self._wire.write(frames)
 

@@ -121,14 +121,10 @@ class SseStream(EventStream):
 
     def _tell(self, subscription: Subscription, piece: Piece, is_new: bool) -> None:
         seqs, index = self._following.seqs, subscription.index
-        if is_new:
-            events = sse_frames.events_for_newcomer(piece)
-            if piece.is_at_head:
-                subscription.is_told_caught_up = True
-                if not events:
-                    events = [(piece.to_seq, sse_frames.caught_up(piece))]
-        else:
-            events = sse_frames.events_of(piece)
+        events = sse_frames.events_of(piece)
+        if is_new and piece.is_at_head:
+            subscription.is_told_caught_up = True
+            events = events or [(piece.to_seq, sse_frames.caught_up(piece))]
         for seq, text in events:
             seqs[index] = seq
             self._say(text)

@@ -25,9 +25,8 @@ import msgspec
 
 from shared.errors import Refusal
 from shared.http_answer import error_of
-from topicsd.engine.requests import Tombstone
 from topicsd.live.piece import Piece
-from topicsd.live.sse_frames import for_newcomer, told_of
+from topicsd.live.sse_frames import told_of
 
 TEXT: Final = 0x81
 CLOSE: Final = 0x88
@@ -89,14 +88,8 @@ def refused(refusal: Refusal, request_id: bytes = b"", topics: list[str] | None 
 def frames_of(piece: Piece) -> bytes:
     """The messages that a piece is; nothing when there is nothing to tell."""
     if piece.ws is None:
-        piece.ws = _frames(piece, piece.tombstone)
+        piece.ws = _frames(piece)
     return piece.ws
-
-
-def frames_for_newcomer(piece: Piece) -> bytes:
-    """The same for who just began to follow."""
-    tombstone = for_newcomer(piece.tombstone)
-    return frames_of(piece) if tombstone is piece.tombstone else _frames(piece, tombstone)
 
 
 def caught_up(piece: Piece) -> bytes:
@@ -108,8 +101,9 @@ def topic_deleted(topic: str, head_seq: int) -> bytes:
     return encoded(b"topic_deleted", {"topic": topic, "head_seq": head_seq, "reason": "deleted"})
 
 
-def _frames(piece: Piece, tombstone: Tombstone | None) -> bytes:
+def _frames(piece: Piece) -> bytes:
     frames = []
+    tombstone = piece.tombstone
     if tombstone is not None:
         place = {"epoch": piece.epoch, "to_seq": piece.records_from}
         frames.append(encoded(b"tombstone", told_of(tombstone, piece) | place))

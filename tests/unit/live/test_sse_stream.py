@@ -88,7 +88,7 @@ def test_a_cursor_that_comes_too_late_is_told_so_at_connect() -> None:
     assert names(events) == ["tombstone", "record", "caught-up"]
     assert events[0].data == {
         "topic": "a0",
-        "reason": "from_seq_too_old",
+        "reason": "cap",
         "gap_from": 2,
         "gap_to": 3,
         "earliest_seq": 4,
