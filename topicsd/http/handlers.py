@@ -252,6 +252,7 @@ class Handlers:
             "type": state.config.type,
             "head_seq": state.head_seq,
             "earliest_seq": state.earliest_seq,
+            "evict_floor": state.evict_floor,
             "next_seq": state.head_seq + 1,
             "count": state.count,
             "bytes": state.bytes,
