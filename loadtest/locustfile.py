@@ -55,7 +55,7 @@ class TopicUser(FastHttpUser):
 
     def read_on(self, topic: str, cursor: int) -> int:
         """Reads a page behind the cursor; gives the next one."""
-        body = {"from_seq": cursor, "limit": PAGE}
+        body = {"after_seq": cursor, "limit": PAGE}
         with self.client.post(
             f"/v0/topics/{topic}/diff", json=body, name="diff", catch_response=True
         ) as answer:

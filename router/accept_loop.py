@@ -5,7 +5,8 @@ read and handed over without a transport ever being made for it; and running out
 For that one descriptor is kept in reserve: it is given up, the connection accepted with its place, told that
 the server is busy and closed, so that clients neither hang in the queue nor make this process spin.
 
-TCP_NODELAY is set on the listening socket, from which each accepted one has it.
+TCP_NODELAY and TCP_USER_TIMEOUT are set on the listening socket, from which each accepted one has them.
+Without the second, the kernel keeps the connection of a machine that is gone for a quarter of an hour.
 
 Must not know: what is done with a connection.
 """
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 ACCEPTED_AT_ONCE_MAX: Final = 64
 PAUSE_SECONDS: Final = 0.1
 HANDSHAKE_SECONDS: Final = 0.05
+# More than a stream waits for a client that does not read (30 s), so that its last event can still leave.
+UNACKNOWLEDGED_MS_MAX: Final = 60_000
 
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_MEMORY: Final = frozenset({errno.ENOBUFS, errno.ENOMEM})
@@ -59,6 +62,7 @@ class AcceptLoop:
                 listener.setblocking(False)
                 if listener.family in (socket.AF_INET, socket.AF_INET6):
                     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
                 self._loop.add_reader(listener.fileno(), self._accept, listener)
 
     async def close(self, is_last: bool) -> None:

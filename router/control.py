@@ -5,7 +5,7 @@ the front process and for one that a worker forwards.
 
 C1  The server is ready when every shard has been ready once or refuses to be, and at least one serves. From
     then on it stays ready, at worst degraded, until it shuts down.
-C2  Every JSON answer carries `performance`.
+C2  Every JSON answer but an error carries `performance`.
 
 Must not know: sockets, aiohttp, who may ask.
 """
@@ -112,7 +112,7 @@ class Control:
         else:
             result = Refusal(NOT_IMPLEMENTED, f"{operation} is not built yet")
         if isinstance(result, Refusal):
-            return refused(result, self._elapsed(started))
+            return refused(result)
         if isinstance(result, dict):
             result["performance"] = self._elapsed(started)
         return 200, result, b""
@@ -247,9 +247,8 @@ class Control:
         return {"server_total_ms": round((self._clock.monotonic() - started) * 1000, 3)}
 
 
-def refused(refusal: Refusal, performance: dict[str, object] | None = None) -> Answer:
-    body = {**refusal_body(refusal), "performance": performance or {}}
-    return STATUS[refusal.code], body, refusal_fields(refusal)
+def refused(refusal: Refusal) -> Answer:
+    return STATUS[refusal.code], refusal_body(refusal), refusal_fields(refusal)
 
 
 def parse_list_query(query: str, is_name: Callable[[str], bool] = is_topic_name) -> ListQuery | Refusal:

@@ -152,7 +152,7 @@ def _response(answer: Answer, connection: str, accept_encoding: str = "") -> web
         name, colon, value = line.partition(": ")
         if colon:
             headers[name] = value
-    body = content.encode() if isinstance(content, str) else _encode(content)
+    body = content.encode() if isinstance(content, str) else _encode(content) + b"\n"
     if len(body) >= COMPRESSED_BYTES_MIN and accepts_gzip(accept_encoding):
         body = compress([body])
         headers.update({"content-encoding": "gzip", "vary": "accept-encoding"})

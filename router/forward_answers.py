@@ -27,11 +27,9 @@ class ForwardAnswers:
     async def put(self, rule: ForwardRule) -> Answer:
         started = self._clock.monotonic()
         told = await self._control.put(rule)
-        performance: dict[str, object] = {
-            "server_total_ms": round((self._clock.monotonic() - started) * 1000, 3)
-        }
         if isinstance(told, Refusal):
-            return refused(told, performance)
+            return refused(told)
+        performance = {"server_total_ms": round((self._clock.monotonic() - started) * 1000, 3)}
         answer = {ROUTER: rule.name, "created": told.created, **fields_of(told.rule)}
         return 201 if told.created else 200, {**answer, "performance": performance}, b""
 

@@ -33,6 +33,7 @@ TOPIC_NOT_EMPTY: Final = "topic_not_empty"
 NOT_A_QUEUE: Final = "not_a_queue"
 IDEMPOTENCY_MISMATCH: Final = "idempotency_mismatch"
 HEAD_MISMATCH: Final = "head_mismatch"
+POSITION_PAST_HEAD: Final = "position_past_head"
 PRODUCER_GAP: Final = "producer_gap"
 GONE: Final = "gone"
 PAYLOAD_TOO_LARGE: Final = "payload_too_large"
@@ -70,6 +71,7 @@ STATUS: Final[dict[str, int]] = {
     NOT_A_QUEUE: 409,
     IDEMPOTENCY_MISMATCH: 409,
     HEAD_MISMATCH: 409,
+    POSITION_PAST_HEAD: 409,
     PRODUCER_GAP: 409,
     GONE: 410,
     PAYLOAD_TOO_LARGE: 413,

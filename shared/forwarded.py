@@ -36,6 +36,8 @@ class Forwarded(msgspec.Struct, array_like=True):
     is_head: bool = False
     item: str = ""
     """The second name of the path."""
+    is_admin: bool = True
+    """Whether the key has the scope `admin`."""
 
 
 encode_forwarded = msgspec.msgpack.Encoder().encode

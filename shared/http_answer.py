@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def refusal_body(refusal: Refusal) -> dict[str, object]:
-    """What stands in the body, but for `performance`."""
+    """Return the body of an error answer."""
     return {"error": error_of(refusal)}
 
 
@@ -96,7 +96,7 @@ def refusal_fields(refusal: Refusal) -> bytes:
 def closing_refusal(refusal: Refusal) -> bytes:
     """A whole answer, after which the connection is closed."""
     status = STATUS[refusal.code]
-    body = _encode({**refusal_body(refusal), "performance": {}})
+    body = _encode(refusal_body(refusal)) + b"\n"
     head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n" % (status, REASONS[status])
     length = b"content-length: %d\r\n\r\n" % len(body)
     return b"".join([head, refusal_fields(refusal), CLOSE, length, body])

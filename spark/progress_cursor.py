@@ -25,7 +25,7 @@ def publish(options: ReadOptions, places: Places) -> None:
     with ServerClient(options.url, options.api_key, PATIENCE_S) as client:
         for topic, place in places.items():
             # A cursor is the last seq that is done with.
-            body = {"from_seq": place.offset - 1, "epoch": place.epoch}
+            body = {"after_seq": place.offset - 1, "epoch": place.epoch}
             try:
                 client.ask("PUT", f"topics/{in_path(topic)}/cursors/{in_path(name)}", body)
             except SourceError as refusal:

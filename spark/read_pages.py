@@ -132,7 +132,7 @@ def read_page(
 ) -> DiffPage:
     """What is behind the cursor, up to a bound of the server."""
     limit = min(PAGE_RECORDS, last_seq - cursor)
-    body = {"from_seq": cursor, "limit": limit, "include_tags": True, "include_meta": True, "epoch": epoch}
+    body = {"after_seq": cursor, "limit": limit, "include_tags": True, "include_meta": True, "epoch": epoch}
     return _decode(client.ask("POST", f"topics/{in_path(topic)}/diff", body))
 
 

@@ -103,7 +103,7 @@ class ServerTopic:
     def lost(self, start: int, end: int) -> LostRange | None:
         if start >= min(self.earliest, end):
             return None
-        body = {"from_seq": start - 1, "limit": 1, "include_meta": False}
+        body = {"after_seq": start - 1, "limit": 1, "include_meta": False}
         answer = self._client.ask("POST", f"topics/{in_path(self.name)}/diff", body)
         found = msgspec.json.decode(answer, type=_Told).tombstone
         return None if found is None else LostRange(start, found.gap_to, found.reason)

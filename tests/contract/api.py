@@ -39,7 +39,7 @@ class Api:
         return _expect(self.call("POST", "", b'{"records":[%b]}' % record), 200, 201)
 
     def diff(self, from_seq: int = 0, **asked: Any) -> Any:
-        return _expect(self.call("POST", "/diff", {"from_seq": from_seq, **asked}), 200)
+        return _expect(self.call("POST", "/diff", {"after_seq": from_seq, **asked}), 200)
 
     def seqs(self, from_seq: int = 0, **asked: Any) -> list[int]:
         return [record["$seq"] for record in self.diff(from_seq, **asked)["records"]]

@@ -86,3 +86,23 @@ def test_a_deleted_topic_stays_deleted(tmp_path_factory: pytest.TempPathFactory,
             api.refused(404, "topic_not_found", "GET")
             assert api.append(1)["first_seq"] == 1
             assert api.diff(0, epoch=epoch)["tombstone"]["reason"] == "recreated"
+
+
+@pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
+def test_a_position_past_the_head_stays_past_it(
+    tmp_path_factory: pytest.TempPathFactory, lane: str, durability: str
+) -> None:
+    with HttpServer(tmp_path_factory.mktemp("data")) as server:
+        with connect(server.ports, lane) as client:
+            api = Api(client, "t")
+            api.put(durability=durability)
+            api.append(1, 2)
+            epoch = api.state()["epoch"]
+        server.restart()
+        with connect(server.ports, lane) as client:
+            api = Api(client, "t")
+            state = api.state()
+            assert (state["epoch"], state["head_seq"] >= 2) == (epoch, True)
+            place = {"from_seq": state["head_seq"] + 1, "epoch": epoch}
+            api.refused(409, "position_past_head", "POST", "/diff", place)
+            assert api.diff(2, epoch=epoch)["tombstone"] is None or durability == "ephemeral"

@@ -208,6 +208,18 @@ def test_a_list_has_the_same_pages(servers: dict[int, WholeServer], page_size: i
     assert len(told[1]) == -(-len(TOPICS) // page_size)
 
 
+def test_a_list_has_type_and_class_of_each_topic(servers: dict[int, WholeServer]) -> None:
+    with RawClient(servers[2].port) as client:
+        names = [servers[2].topic_of(shard, "listed") for shard in (0, 1)]
+        client.ask("PUT", f"/v0/topics/{names[0]}", b'{"type":"queue","durability":"fsync"}')
+        client.ask("PUT", f"/v0/topics/{names[1]}", b'{"durability":"memory"}')
+        listed = {one["topic"]: one for one in client.ask("GET", "/v0/topics?prefix=listed").json["topics"]}
+        for name in names:
+            client.ask("DELETE", f"/v0/topics/{name}")
+    told = [(listed[name]["type"], listed[name]["durable"], listed[name]["durability"]) for name in names]
+    assert told == [("queue", True, "fsync"), ("log", False, "memory")]
+
+
 def _pages(client: RawClient, page_size: int) -> Iterator[Told]:
     target = f"/v0/topics?page_size={page_size}"
     answer = client.ask("GET", target)

@@ -57,8 +57,8 @@ def test_what_is_not_there_is_404(api: Api) -> None:
 @pytest.mark.parametrize(
     ("rest", "body", "field"),
     [
-        ("/cursors/c", {}, "from_seq"),
-        ("/cursors/c", None, "from_seq"),
+        ("/cursors/c", {}, "after_seq"),
+        ("/cursors/c", None, "after_seq"),
         ("/cursors/c", {"from_seq": -1}, "from_seq"),
         ("/cursors/c", {"from_seq": 1.5}, "from_seq"),
         ("/cursors/c", {"from_seq": 1, "epoch": -1}, "epoch"),

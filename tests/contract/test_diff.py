@@ -194,6 +194,20 @@ def test_a_cursor_ahead_of_the_head_is_of_another_incarnation(api: Api) -> None:
     assert [record["$seq"] for record in told["records"]] == [1, 2]
 
 
+@pytest.mark.parametrize("asked", [{}, {"wait_ms": 2000}, {"wait_ms": 2000, "node": "n"}])
+def test_a_position_past_the_head_is_refused_with_the_head(api: Api, asked: dict[str, object]) -> None:
+    api.append(1, 2)
+    epoch = api.state()["epoch"]
+    answer = api.refused(409, "position_past_head", "POST", "/diff", {"from_seq": 3, "epoch": epoch, **asked})
+    error = answer.json["error"]
+    assert error["message"] == (
+        f'position 3 is past the head of topic "{api.topic}", which is 2: '
+        "read on from the next_from_seq of the last answer, at most 2"
+    )
+    assert error["detail"] == {"topic": api.topic, "head_seq": 2, "epoch": epoch}
+    assert api.diff(2, epoch=epoch)["caught_up"] is True
+
+
 def test_another_epoch_is_told_also_when_the_new_head_is_past_the_cursor(api: Api) -> None:
     api.append(1)
     before = api.diff()["epoch"]

@@ -10,7 +10,8 @@ import pytest
 
 from tests.harness.any_client import AnyClient, connect
 from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import Answer
+from tests.harness.raw_client import Answer, RawClient
+from tests.harness.whole_server import WholeServer
 from tests.harness.ws_client import WsClient
 
 ALL = "key-that-may-do-everything"
@@ -82,4 +83,44 @@ def test_a_publish_on_a_web_socket_is_bound_too(server: HttpServer) -> None:
     with WsClient(server.ports["fast"], f"authorization: Bearer {OWNER}") as socket:
         config = {"type": "queue", "dead_letter": "private"}
         told = socket.ask("publish", topic="orders.ws", records=[{"data": 1}], config=config)
-        assert (told["type"], told["code"]) == ("error", "forbidden")
+        assert (told["op"], told["code"]) == ("error", "forbidden")
+
+
+WRITER = "key-that-only-writes-orders"
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeServer]:
+    keys = f"{ALL},{WRITER}:w,{WRITER}-and-administers:w+admin"
+    with WholeServer(
+        tmp_path_factory.mktemp("shards"), shards=2, environ={"TOPICS_API_KEYS": keys}
+    ) as running:
+        yield running
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_config_in_an_append_needs_the_scope_admin(shards: WholeServer, shard: int) -> None:
+    name = shards.topic_of(shard, "configured")
+    body = b'{"records":[{"data":1}],"config":{"ttl_ms":60000}}'
+    with RawClient(shards.port) as client:
+        # So that the connection is at a shard of its own choice.
+        client.ask("GET", "/v0/health")
+        error = refused(ask(client, "POST", f"/{name}", body, WRITER))
+        assert error["message"] == "config: the key lacks the scope admin"
+        assert error["detail"] == {"field": "config", "scopes": ["admin"]}
+        assert ask(client, "GET", f"/{name}", None, ALL).status == 404
+        null = b'{"records":[{"data":1}],"config":null}'
+        assert ask(client, "POST", f"/{name}", null, WRITER).status == 201
+        refused(ask(client, "POST", f"/{name}", body, WRITER))
+        assert ask(client, "POST", f"/{name}", body, f"{WRITER}-and-administers").status == 200
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_config_in_a_publish_needs_the_scope_admin(shards: WholeServer, shard: int) -> None:
+    name = shards.topic_of(shard, "published")
+    asked = {"topic": name, "records": [{"data": 1}], "config": {"ttl_ms": 60000}}
+    for key, op in ((WRITER, "error"), (f"{WRITER}-and-administers", "ack")):
+        with WsClient(shards.port, f"authorization: Bearer {key}") as socket:
+            told = socket.ask("publish", **asked)
+            assert told["op"] == op
+            assert op == "ack" or told["message"] == "config: the key lacks the scope admin"

@@ -34,7 +34,29 @@ def test_diff_reads_the_newest(api: Api) -> None:
     for last, seqs in ((0, []), (2, [4, 5]), (99, [1, 2, 3, 4, 5])):
         told = api.call("POST", "/diff", {"last": last}).json
         assert [record["$seq"] for record in told["records"]] == seqs
-    assert api.call("POST", "/diff", {"last": 4, "limit": 1}).json["next_from_seq"] == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "count"),
+    [
+        ({"last": 4, "limit": 1}, 1200, 1),
+        ({"last": 300}, 901, 300),
+        ({"last": 300, "limit": 0}, 901, 300),
+        ({"last": 300, "limit": 20}, 1181, 20),
+        ({"last": 1000}, 201, 1000),
+        ({"last": 1100}, 201, 1000),
+        ({"last": 1100, "limit": 5000}, 201, 1000),
+        ({"last": 1}, 1200, 1),
+    ],
+)
+def test_the_newest_are_as_many_as_the_limit_allows(
+    api: Api, asked: dict[str, int], first: int, count: int
+) -> None:
+    for _ in range(3):
+        api.append(*range(400))
+    told = api.call("POST", "/diff", asked).json
+    assert [record["$seq"] for record in told["records"]] == list(range(first, first + count))
+    assert (told["next_from_seq"], told["caught_up"]) == (1200, True)
 
 
 def test_the_state_of_a_topic_says_where_a_time_begins(api: Api) -> None:

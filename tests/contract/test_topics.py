@@ -36,6 +36,7 @@ STATE_FIELDS = [
     "type",
     "head_seq",
     "earliest_seq",
+    "evict_floor",
     "next_seq",
     "count",
     "bytes",
@@ -139,6 +140,14 @@ def test_the_state_follows_what_is_written(api: Api) -> None:
     assert state["durable_seq"] == 3
     assert state["bytes"] > 0
     assert state["last_write_ts"] == api.diff()["records"][-1]["$ts"]
+
+
+def test_the_state_has_the_floor_below_which_records_were_lost(api: Api) -> None:
+    api.put(cap_records=2)
+    api.append(*range(5))
+    assert (api.state()["evict_floor"], api.state()["earliest_seq"]) == (4, 4)
+    api.delete(before_seq=5)
+    assert (api.state()["evict_floor"], api.state()["earliest_seq"]) == (4, 5)
 
 
 def test_reading_is_consumption_and_looking_is_not(api: Api) -> None:

@@ -74,6 +74,20 @@ def metric(server: WholeServer, name: str) -> float:
 # -- where it lives ------------------------------------------------------------------------------------------
 
 
+def test_a_position_past_the_head_is_refused_by_every_shard(server: WholeServer) -> None:
+    for name in topics_of(server):
+        with RawClient(server.port) as client:
+            client.ask("GET", "/v0/health")
+            epoch = client.ask("GET", f"/v0/topics/{name}").json["epoch"]
+            place = {"from_seq": 2, "epoch": epoch}
+            read = client.ask("POST", f"/v0/topics/{name}/diff", json.dumps(place).encode())
+            watched = client.ask("POST", "/v0/watch", json.dumps({"topics": {name: place}}).encode())
+        for answer in (read, watched):
+            error = answer.json["error"]
+            assert (answer.status, error["code"]) == (409, "position_past_head")
+            assert error["detail"] == {"topic": name, "head_seq": 1, "epoch": epoch}
+
+
 def test_its_home_is_the_shard_of_most_of_its_topics(server: WholeServer) -> None:
     a0, _, a1, b1, a2, b2 = topics_of(server)
     for names, home in (([a0], 0), ([a1], 1), ([a0, a2, b2], 2), ([a1, b1, a0, a2], 1)):

@@ -41,6 +41,15 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
         yield running
 
 
+def test_a_position_past_the_head_is_refused_with_the_head(api: Api) -> None:
+    api.append(1, 2)
+    epoch = api.state()["epoch"]
+    answer = ask(api.client, {"topics": {api.topic: {"from_seq": 3, "epoch": epoch}}})
+    assert (answer.status, answer.json["error"]["code"]) == (409, "position_past_head")
+    assert answer.json["error"]["detail"] == {"topic": api.topic, "head_seq": 2, "epoch": epoch}
+    assert ask(api.client, {"topics": {api.topic: {"from_seq": 3}}}).status == 200
+
+
 def test_it_says_where_every_topic_begins_and_stands(api: Api) -> None:
     other = f"other-{api.topic}"[:255]
     api.append(1, 2, 3)
@@ -129,7 +138,7 @@ ONE = {"topics": {"t": {}}}
         ({"topics": {"t": {"from_seq": -1}}}, "topics.t.from_seq: must be at least 0"),
         ({"topics": {"t": {"from_seq": 1 << 63}}}, "topics.t.from_seq: must be at most"),
         ({"topics": {"t": {"from_seq": 1.5}}}, "from_seq"),
-        ({"topics": {"t": {"from_seq": 1, "tail": True}}}, "topics.t.tail: excludes from_seq"),
+        ({"topics": {"t": {"from_seq": 1, "tail": True}}}, "topics.t.tail: excludes after_seq"),
         ({"topics": {"t": {"epoch": -1}}}, "topics.t.epoch"),
         ({**ONE, "limit": -1}, "limit: must be at least 0"),
         ({**ONE, "max_batch_bytes": -1}, "max_batch_bytes: must be at least 0"),

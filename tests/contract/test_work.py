@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +69,17 @@ def test_a_job_whose_lease_ran_out_comes_to_a_stream_that_waits(server: WholeSer
     ask(server, "POST", f"{name}/claim", {"node": "w", "lease_ms": 300})
     with stream(server, name, "node=v") as client:
         assert (client.next().id, ask(server, "GET", name)["queue"]["in_flight"]) == ("1", 1)
+
+
+def test_leases_last_while_the_stream_does(server: WholeServer) -> None:
+    name = queue(server, "kept", 1)
+    with stream(server, name, "node=w&max=2&lease_ms=200") as client:
+        assert client.next().id == "1"
+        # Due after five leases; the first job is not delivered again before.
+        ask(server, "POST", name, {"records": [{"data": 2}], "delay_ms": 1000})
+        assert client.next().id == "2"
+        assert ask(server, "GET", name)["queue"]["in_flight"] == 2
+    server.wait_for(lambda: ask(server, "GET", name)["queue"]["ready"] == 2, "both are back")
 
 
 def test_a_stream_ends_with_its_queue(server: WholeServer) -> None:
@@ -146,3 +158,21 @@ def test_jobs_that_were_parked_come_to_a_stream_when_they_are_freed(server: Whol
         ask(server, "PUT", name, {"max_deliveries": 0})
         event = client.next()
         assert (event.id, event.data["deliveries"]) == ("1", 2)
+
+
+def test_a_token_in_the_query_opens_a_stream(tmp_path: Path) -> None:
+    keys = "a-key-that-works:rw,a-key-that-only-reads:r"
+    with WholeServer(tmp_path, environ={"TOPICS_API_KEYS": keys + ",a-key-for-everything"}) as running:
+        for shard in range(running.shards):
+            name = running.topic_of(shard, "mails")
+            with RawClient(running.port) as client:
+                admin = "authorization: Bearer a-key-for-everything"
+                assert client.ask("PUT", f"/v0/topics/{name}", b'{"type":"queue"}', admin).status == 201
+                client.ask("POST", f"/v0/topics/{name}", b'{"records":[{"data":1}]}', admin)
+                path = f"/v0/topics/{name}/work?node=w"
+                refused = client.ask("GET", f"{path}&token=a-key-that-only-reads")
+                assert (refused.status, refused.json["error"]["detail"]) == (403, {"scopes": ["write"]})
+                assert client.ask("GET", path).status == 401
+                assert client.ask("GET", f"{path}&token=no-key-at-all").status == 401
+            with EventClient(running.port, f"{path}&token=a-key-that-works").begin() as events:
+                assert events.next().id == "1"

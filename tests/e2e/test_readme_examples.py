@@ -15,8 +15,8 @@ import pytest
 from tests.harness.command_run import PROJECT
 from tests.harness.served import served
 
-# Refusals fail the script, and each answer ends its line.
-CURL = 'set -e\ncurl() { command curl --silent --show-error --fail-with-body "$@"; echo; }\n'
+# Refusals fail the script.
+CURL = 'set -e\ncurl() { command curl --silent --show-error --fail-with-body "$@"; }\n'
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def test_the_first_steps_work_as_they_are_written(tmp_path: Path) -> None:
     assert put["created"] is True
     assert put["config"]["durability"] == "fsync"
     assert (appended["seqs"], appended["created"]) == ([1, 2], False)
-    assert [record["$seq"] for record in read["records"]] == [1, 2]
+    assert [(record["$seq"], record.get("$tag")) for record in read["records"]] == [(1, "new"), (2, None)]
     assert b'"total":9.90' in ran.stdout.encode()
     assert read["next_from_seq"] == 2
     assert state["head_seq"] == 2

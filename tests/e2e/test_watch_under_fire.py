@@ -54,7 +54,7 @@ def test_watchers_are_told_of_everything_while_workers_are_killed(tmp_path: Path
     for kind in ("Poller", "SocketWatcher"):
         assert book.counts[f"records read by a {kind}"] > book.counts["records written"] / 4
     told = {name for name, number in book.counts.items() if number}
-    assert {"tombstone from_seq_too_old", "tombstone recreated", "topic-deleted", "error not_ready"} <= told
+    assert {"tombstone cap", "tombstone recreated", "topic-deleted", "error not_ready"} <= told
 
 
 def _kill_now_and_then(server: WholeServer, book: WatchBook, rng: Random) -> None:

@@ -36,7 +36,10 @@ class Answer(NamedTuple):
     def json(self) -> Any:
         assert self.fields["content-type"] == JSON_TYPE
         body = gzip.decompress(self.body) if self.fields.get("content-encoding") == "gzip" else self.body
-        return json.loads(body)
+        assert body.endswith(b"}\n"), "a JSON answer ends with a newline"
+        told = json.loads(body)
+        assert ("error" in told) != ("performance" in told), "an answer has its time, an error has none"
+        return told
 
     @property
     def code(self) -> str:
@@ -55,7 +58,7 @@ class Answer(NamedTuple):
     def shape(self) -> tuple[int, dict[str, str], Any]:
         """All of it but for times."""
         told = dict(self.json)
-        told["performance"] = sorted(told["performance"])
+        told["performance"] = sorted(told.get("performance", ()))
         fields = {name: value for name, value in self.fields.items() if name != "content-length"}
         return self.status, fields, told
 

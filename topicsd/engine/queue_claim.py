@@ -46,17 +46,22 @@ def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal
     return topic, topic.queue
 
 
+def lease_ms_of(topic: Topic, request: ClaimRequest) -> int:
+    """Return how long the jobs of a claim are leased."""
+    low, high = CLAMPED_FIELDS["lease_ms"]
+    lease_ms = request.lease_ms
+    return topic.config.lease_ms if lease_ms is None else min(max(lease_ms, low), high)
+
+
 class _Asked:
     """One claim, and what it got."""
 
     __slots__ = ("claimed", "count", "deadline", "lease_ms", "node", "reply", "room")
 
     def __init__(self, shard: ShardState, topic: Topic, request: ClaimRequest, reply: Reply) -> None:
-        low, high = CLAMPED_FIELDS["lease_ms"]
-        lease_ms = request.lease_ms
         self.node = request.node
         self.count = min(request.count, shard.settings.max_claim)
-        self.lease_ms = topic.config.lease_ms if lease_ms is None else min(max(lease_ms, low), high)
+        self.lease_ms = lease_ms_of(topic, request)
         self.reply = reply
         self.claimed: list[Claimed] = []
         self.deadline = 0

@@ -117,8 +117,8 @@ def _told(
     shard: ShardState, topic: Topic, done: list[int], skipped: list[int], deadline: int, reply: Reply
 ) -> None:
     assert topic.queue is not None
-    if done and topic.waiters is not None:
-        # A stream may have room for another job, or there may be one for it.
+    if done and not deadline and topic.waiters is not None:
+        # A stream may have room for another job, or there may be one for it; not when leases are extended.
         shard.watch.wake(topic)
     tell(reply, Settled(topic.name, done, skipped, topic.queue.counts(), deadline))
 

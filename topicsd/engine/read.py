@@ -1,9 +1,10 @@
 """Reading behind a cursor: what is missing is said first, then come the records.
 
-The order of the questions, for a cursor: is it of another incarnation; is it behind the floor (loss that
-readers are told); is a lost range next; and then, stretch by stretch: deleted, own node, deliver. What is
-skipped on purpose moves the cursor silently. One answer carries one tombstone: a read stops in front of a
-lost range, and the next one, which stands at its edge, reports it and goes on behind it.
+The order of the questions, for a cursor: is it past the head of its own incarnation, which is refused; is it
+of another incarnation; is it behind the floor (loss that readers are told); is a lost range next; and then,
+stretch by stretch: deleted, own node, deliver. What is skipped on purpose moves the cursor silently. One
+answer carries one tombstone: a read stops in front of a lost range, and the next one, which stands at its
+edge, reports it and goes on behind it.
 
 Records leave as slices of pages (`page.py`), never one by one. What stands in a sealed segment and in no
 page is asked for: the answer is `Unfetched`, and `fetch.py` reads it on a thread and asks again.
@@ -20,6 +21,7 @@ from shared.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
 from topicsd.engine.durable_seq import durable_seq
 from topicsd.engine.fill_page import Fetched, PageSource, Unfetched
 from topicsd.engine.page import PAGE_RECORDS, VARIANTS, Page
+from topicsd.engine.position import position_past_head
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
@@ -45,6 +47,8 @@ def read(
     if topic.config.ttl_ms:
         log_expired(shard, topic, shard.clock.now_ms())
     cursor, tombstone = request.from_seq, None
+    if cursor > topic.head and request.epoch == topic.epoch:
+        return position_past_head(topic.name, cursor, topic.head, topic.epoch)
     is_of_another = request.epoch is not None and request.epoch != topic.epoch
     if cursor > topic.head or cursor + 1 < topic.evict_floor or is_of_another:
         cursor, tombstone = _missed(topic, request)

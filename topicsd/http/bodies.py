@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, Literal, TypeVar, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from shared.config import Settings
 from shared.contract import NUMBER_MAX, Discard, Durability, OrderBy, TopicConfigPatch, TopicType
@@ -28,6 +29,7 @@ from topicsd.engine.copy_stamp import STAMP_KEY
 from topicsd.engine.encode_records import refuse_lengths
 from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord, Producer
 from topicsd.http.large_bodies import control_look, look_at_append, needs_look
+from topicsd.http.position import one_position
 from topicsd.http.tag_match import parse_match
 
 T = TypeVar("T")
@@ -53,8 +55,10 @@ CHOICES: Final = {
 
 
 class DiffBody(msgspec.Struct, gc=False):
-    from_seq: int = 0
-    limit: int = 256
+    from_seq: int | UnsetType = UNSET
+    after_seq: int | UnsetType = UNSET
+    limit: int = 0
+    """0 is the default."""
     node: str | list[str] | None = None
     include_tags: bool = False
     include_meta: bool = True
@@ -93,7 +97,8 @@ class DeleteBody(msgspec.Struct, gc=False):
 
 
 class CursorBody(msgspec.Struct, gc=False):
-    from_seq: int
+    from_seq: int | UnsetType = UNSET
+    after_seq: int | UnsetType = UNSET
     epoch: int | None = None
 
 
@@ -187,14 +192,20 @@ def decode_diff(body: bytes) -> DiffBody | Refusal:
     request = decode_control_body(_diff.decode, body, _look_at_diff)
     if isinstance(request, Refusal):
         return request
+    seq = request.from_seq
+    # Inlined for the common case: hot path.
+    if seq is UNSET or request.after_seq is not UNSET or not 0 <= seq <= NUMBER_MAX:
+        found = one_position("", seq, request.after_seq)
+        if isinstance(found, Refusal):
+            return found
+        request.from_seq = seq = found or 0
     refusal = None
-    if not 0 <= request.from_seq <= NUMBER_MAX or request.limit < 0 or request.wait_ms < 0:
-        refusal = refuse_number("from_seq", request.from_seq)
+    if request.limit < 0 or request.wait_ms < 0:
         # These are clamped from above.
         for field, value in (("limit", min(request.limit, 0)), ("wait_ms", min(request.wait_ms, 0))):
             refusal = refusal or refuse_number(field, value)
     if request.from_ts is not None or request.last is not None:
-        is_placed = request.from_seq != 0 or request.epoch is not None
+        is_placed = seq != 0 or request.epoch is not None
         refusal = refusal or refuse_seek("", request.from_ts, request.last, is_placed)
     if BACKSLASH in body and may_hold_nul(body):
         nodes = [request.node] if isinstance(request.node, str) else request.node
@@ -230,7 +241,13 @@ def decode_cursor(body: bytes) -> CursorBody | Refusal:
     request = decode_control_body(_cursor.decode, body, _look_at_cursor)
     if isinstance(request, Refusal):
         return request
-    return refuse_number("from_seq", request.from_seq) or refuse_number("epoch", request.epoch) or request
+    seq = one_position("", request.from_seq, request.after_seq)
+    if seq is None:
+        seq = Refusal(INVALID_REQUEST, "after_seq: is required", {"field": "after_seq"})
+    if isinstance(seq, Refusal):
+        return seq
+    request.from_seq = seq
+    return refuse_number("epoch", request.epoch) or request
 
 
 def decode_patch(body: bytes) -> TopicConfigPatch | Refusal:
@@ -390,7 +407,7 @@ def refuse_seek(prefix: str, from_ts: int | None, last: int | None, is_placed: b
     refusal = refuse_number(f"{prefix}from_ts", from_ts) or refuse_number(f"{prefix}last", last)
     if refusal is None and (from_ts is not None) + (last is not None) + is_placed > 1:
         field = f"{prefix}from_ts" if last is None else f"{prefix}last"
-        message = f"{field}: excludes every other place: from_seq with epoch, from_ts, last, tail"
+        message = f"{field}: excludes every other place: after_seq with epoch, from_ts, last, tail"
         return Refusal(INVALID_REQUEST, message, {"field": field})
     return refusal
 

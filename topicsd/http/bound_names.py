@@ -1,14 +1,17 @@
-"""Names within a body: a key that is for some names only is not for others there either.
-
-Must not know: keys, what a name is for.
-"""
+"""What a body may name and set, by the key of its request."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+from shared.auth import ADMIN
 from shared.contract import TopicConfigPatch
 from shared.errors import FORBIDDEN, Refusal
+
+CONFIG_NEEDS_ADMIN: Final = Refusal(
+    FORBIDDEN, "config: the key lacks the scope admin", {"field": "config", "scopes": [ADMIN]}
+)
 
 
 def is_within(prefixes: Sequence[str], name: str) -> bool:

@@ -26,7 +26,11 @@ from topicsd.live.stream import Stream
 logger = logging.getLogger("topicsd.http")
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
-JSON_FIELD = b"content-type: application/json\r\n"
+CONTENT_TYPE = b"content-type: "
+"""Fields without it are those of a JSON answer."""
+JSON_FIELD = CONTENT_TYPE + b"application/json\r\n"
+NEWLINE = b"\n"
+"""The end of a JSON answer on a connection; between processes and in WebSocket messages there is none."""
 KEEP_ALIVE = b"connection: keep-alive\r\n"
 GZIP = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
 # Up to here a copy costs less than to write an answer in pieces.
@@ -72,6 +76,8 @@ class Call(msgspec.Struct, eq=False):
     """What of the topic is meant, where the path has a second name."""
     prefixes: tuple[str, ...] = ()
     """Of the names that the key of the request is for; none are all."""
+    is_admin: bool = True
+    """Whether the key of the request has the scope `admin`."""
 
     def send(self, body: bytes, status: int = 200) -> None:
         self.send_parts([body], len(body), status)
@@ -113,19 +119,25 @@ class HttpCall(Call, kw_only=True, eq=False):
         """A small answer, in one piece."""
         # Written out: asking `is_special` would be a good part of it.
         if status != 200 or self.closes or self.is_head or self.is_old or self.on_answer is not None:
-            self._send_special([body], len(body), status, b"")
+            self._send_special([body, NEWLINE], len(body) + 1, status, b"")
             return
-        self.answer = [b"%b%d\r\n\r\n%b" % (_OK, len(body), body)]
+        # The newline is a byte of the format, so that the body is copied once.
+        self.answer = [b"%b%d\r\n\r\n%b\n" % (_OK, len(body) + 1, body)]
         self.lane.answered()
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
-        if length < COMPRESSED_BYTES_MIN:
-            if not fields:
-                self.send(b"".join(parts), status)
-                return
-        elif self.fields.accept_encoding and accepts_gzip(self.fields.accept_encoding):
+        if length < COMPRESSED_BYTES_MIN and not fields:
+            self.send(b"".join(parts), status)
+            return
+        if CONTENT_TYPE not in fields:
+            parts, length = [*parts, NEWLINE], length + 1
+        if (
+            length >= COMPRESSED_BYTES_MIN
+            and self.fields.accept_encoding
+            and accepts_gzip(self.fields.accept_encoding)
+        ):
             parts, fields = [compress(parts)], fields + GZIP
             length = len(parts[0])
         if status != 200 or fields or self.is_special:
@@ -142,7 +154,7 @@ class HttpCall(Call, kw_only=True, eq=False):
             fields += CLOSE
         elif self.is_old:
             fields += KEEP_ALIVE
-        if b"content-type: " not in fields:
+        if CONTENT_TYPE not in fields:
             fields = JSON_FIELD + fields
         head = b"HTTP/1.1 %d %b\r\n%bcontent-length: %d\r\n\r\n" % (status, REASONS[status], fields, length)
         self.answer = [head] if self.is_head else [head, *parts]

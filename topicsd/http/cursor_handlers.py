@@ -44,7 +44,7 @@ class CursorHandlers:
             call.send(encode({**found, "performance": self._performance(call)}), status)
 
         reply = reply_of(call, told)
-        put_cursor(self._shard, call.name, call.item, body.from_seq, body.epoch, reply)
+        put_cursor(self._shard, call.name, call.item, body.from_seq or 0, body.epoch, reply)
 
     def _state(self, call: Call) -> None:
         cursor = find_cursor(self._shard, call.name, call.item)

@@ -53,6 +53,10 @@ class Diff:
             call.refuse(body)
             return
         if body.from_ts is not None or body.last is not None:
+            if body.last is not None:
+                body.limit = self._limit(body.limit or max(body.last, LIMIT_DEFAULT))
+                # Over the limit, the newest that it allows.
+                body.last = min(body.last, body.limit)
             place = Seek(body.from_ts, body.last)
             seek(self._shard, call.name, place, partial(self._placed, call, body))
             return
@@ -71,8 +75,8 @@ class Diff:
     def _read(self, call: Call, body: DiffBody) -> None:
         node = body.node
         request = ReadRequest(
-            body.from_seq,
-            min(body.limit or LIMIT_DEFAULT, self._settings.max_limit),
+            body.from_seq or 0,
+            self._limit(body.limit or LIMIT_DEFAULT),
             NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node),
             body.epoch,
             self._settings.max_response_bytes,
@@ -87,6 +91,9 @@ class Diff:
             waiting.wait_for(answer)
         else:
             self._answer(call, body, request, answer)
+
+    def _limit(self, asked: int) -> int:
+        return min(asked, self._settings.max_limit)
 
     def _read_later(
         self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from shared.auth import Key, Keys
+from shared.auth import ADMIN, Key, Keys
 from shared.connection_mailbox import Postman
 from shared.errors import NOT_IMPLEMENTED, Refusal
 from shared.forwarded import decode_forwarded, encode_answer
@@ -205,6 +205,7 @@ class Dispatch:
     def _bind(self, key: Key, call: Call, is_counted: bool) -> Refusal | None:
         """Have the call go by its key, and count it among those of the key until it is answered."""
         call.prefixes = key.prefixes
+        call.is_admin = ADMIN in key.scopes
         if not (is_counted and self._in_flight.bound):
             return None
         leave = self._in_flight.enter(key)
@@ -235,6 +236,7 @@ class Dispatch:
         body = reply.body or asked.body
         call = LinkCall(asked.name, asked.query, fields, body, started, reply=reply, dispatch=self)
         call.is_head, call.item, call.prefixes = asked.is_head, asked.item, asked.prefixes
+        call.is_admin = asked.is_admin
         self._link_calls.add(call)
         reply.hurry = call.hurry_now
         try:

@@ -105,6 +105,7 @@ class Forwarder:
             fields.last_event_id,
             call.is_head,
             call.item,
+            call.is_admin,
         )
         Foreign(self, owner, call, asked).ask()
 

@@ -16,7 +16,7 @@ from shared.errors import INVALID_REQUEST, Refusal
 from shared.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http_body import GzipSink, PlainSink
 from shared.http_head import NO_FIELDS
-from topicsd.http.call import GZIP, JSON_FIELD, Call
+from topicsd.http.call import CONTENT_TYPE, GZIP, JSON_FIELD, NEWLINE, Call
 from topicsd.http.h2_head import Head, Header, answer_head
 from topicsd.http.h2_sender import Outgoing
 from topicsd.live.stream import Stream, do_nothing
@@ -153,11 +153,11 @@ class H2Call(Call, kw_only=True, eq=False):
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
         exchange = self.exchange
+        if CONTENT_TYPE not in fields:
+            parts, length, fields = [*parts, NEWLINE], length + 1, JSON_FIELD + fields
         if length >= COMPRESSED_BYTES_MIN and accepts_gzip(self.fields.accept_encoding):
             parts, fields = [compress(parts)], fields + GZIP
             length = len(parts[0])
-        if b"content-type: " not in fields:
-            fields = JSON_FIELD + fields
         self._leave()
         is_bare = self.is_head or not length
         if not exchange.is_lost:

@@ -29,7 +29,7 @@ from topicsd.engine.seek import seek
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
 from topicsd.http.bodies import decode_append, decode_delete, decode_patch, delete_request, refuse_media_type
-from topicsd.http.bound_names import refuse_dead_letter
+from topicsd.http.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.http.call import Call, reply_of
 from topicsd.http.caps import Caps
 from topicsd.http.cursor_handlers import CursorHandlers
@@ -128,6 +128,8 @@ class Handlers:
             return
         if request.config is not None:
             refusal = refuse_dead_letter(call.prefixes, request.config)
+            if not call.is_admin:
+                refusal = CONFIG_NEEDS_ADMIN
             if refusal is not None:
                 call.refuse(refusal)
                 return
@@ -250,6 +252,7 @@ class Handlers:
             "type": state.config.type,
             "head_seq": state.head_seq,
             "earliest_seq": state.earliest_seq,
+            "evict_floor": state.evict_floor,
             "next_seq": state.head_seq + 1,
             "count": state.count,
             "bytes": state.bytes,

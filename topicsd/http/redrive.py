@@ -130,7 +130,7 @@ class _Redrive:
         """Of what was read, by queue: what is still to be moved."""
         self._stays: list[tuple[int, str]] = []
         """Of what was read: what stays, and why."""
-        self._upto = self._cursor = wanted.from_seq
+        self._upto = self._cursor = wanted.after_seq
         """So far everything was read, and so far everything is settled."""
         self._is_last = False
         """Nothing behind what was read is meant."""

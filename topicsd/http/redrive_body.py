@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from shared.contract import NUMBER_MAX
 from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
@@ -15,6 +16,7 @@ from shared.json_bounds import may_hold_nul
 from topicsd.engine.requests import DeleteRequest
 from topicsd.http.bodies import decode_control_body, delete_request, refuse_nul_in, refuse_number
 from topicsd.http.large_bodies import control_look
+from topicsd.http.position import one_position
 from topicsd.http.queue_bodies import SEQS_MAX
 
 MAX: Final = 1000
@@ -28,14 +30,15 @@ class RedriveBody(msgspec.Struct, gc=False):
     match: str | list[str] | None = None
     from_ts: int | None = None
     to_ts: int | None = None
-    from_seq: int = 0
+    from_seq: int | UnsetType = UNSET
+    after_seq: int | UnsetType = UNSET
     max: int = MAX
     rate: int | None = None
     dry_run: bool = False
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Records behind `from_seq`, no more than `count` of them."""
+    """Records after `after_seq`, at most `count` of them."""
 
     seqs: list[int] | None
     """In their order, each once."""
@@ -44,7 +47,7 @@ class Wanted(msgspec.Struct, frozen=True):
     from_ts: int | None
     to_ts: int
     """What is as new, or newer, is not meant."""
-    from_seq: int
+    after_seq: int
     count: int
     rate: int
     """At most so many a second; 0 is as fast as it goes."""
@@ -64,8 +67,12 @@ def decode_redrive(body: bytes) -> Wanted | Refusal:
     asked = decode_control_body(_decode, body, _look)
     if isinstance(asked, Refusal):
         return asked
+    after_seq = one_position("", asked.from_seq, asked.after_seq)
+    if isinstance(after_seq, Refusal):
+        return after_seq
+    after_seq = after_seq or 0
     refusal = None
-    for field in ("from_ts", "to_ts", "from_seq"):
+    for field in ("from_ts", "to_ts"):
         refusal = refusal or refuse_number(field, getattr(asked, field))
     for field, value in (("max", asked.max), ("rate", asked.rate)):
         if refusal is None and value is not None and value < 1:
@@ -81,12 +88,12 @@ def decode_redrive(body: bytes) -> Wanted | Refusal:
     if refusal is not None or isinstance(tags, Refusal):
         return refusal or tags  # type: ignore[return-value]
     return Wanted(
-        None if seqs is None else sorted({seq for seq in seqs if seq > asked.from_seq}),
+        None if seqs is None else sorted({seq for seq in seqs if seq > after_seq}),
         tags.tag,
         tags.is_prefix,
         asked.from_ts,
         NUMBER_MAX if asked.to_ts is None else asked.to_ts,
-        asked.from_seq,
+        after_seq,
         min(asked.max, MAX_MAX),
         asked.rate or 0,
         asked.dry_run,

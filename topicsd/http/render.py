@@ -136,5 +136,4 @@ def render_queue(state: TopicState) -> dict[str, object]:
 
 def render_refusal(refusal: Refusal) -> tuple[int, bytes, bytes]:
     """Status, body and the fields that go with it."""
-    body = encode({**refusal_body(refusal), "performance": {}})
-    return STATUS[refusal.code], body, refusal_fields(refusal)
+    return STATUS[refusal.code], encode(refusal_body(refusal)), refusal_fields(refusal)

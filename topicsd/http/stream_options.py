@@ -10,8 +10,10 @@ from typing import Final
 
 import msgspec
 
+from shared.errors import INVALID_REQUEST, Refusal
 from shared.seek import Seek, seek_of
-from topicsd.http.bodies import Consistency
+from topicsd.http.bodies import Consistency, refuse_number, refuse_seek
+from topicsd.http.position import one_position
 
 LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 256 << 10
@@ -24,6 +26,7 @@ class Place(msgspec.Struct, gc=False):
     """Where to begin: behind a seq of an epoch, at a time, with its newest, or with what comes next."""
 
     from_seq: int | None = None
+    after_seq: int | None = None
     tail: bool = False
     epoch: int | None = None
     from_ts: int | None = None
@@ -42,6 +45,20 @@ class Place(msgspec.Struct, gc=False):
     def is_placed(self) -> bool:
         """It is said otherwise than by what has to be looked up."""
         return self.tail or self.from_seq is not None or self.epoch is not None
+
+    def settle(self, prefix: str) -> Refusal | None:
+        """Resolve the position to `from_seq` and check its bounds; `prefix` is in front of each field."""
+        seq = one_position(prefix, self.from_seq, self.after_seq)
+        if isinstance(seq, Refusal):
+            return seq
+        self.from_seq = seq
+        refusal = refuse_number(f"{prefix}epoch", self.epoch)
+        if self.is_sought:
+            refusal = refusal or refuse_seek(prefix, self.from_ts, self.last, self.is_placed)
+        if refusal is None and self.tail and seq is not None:
+            field = f"{prefix}tail"
+            refusal = Refusal(INVALID_REQUEST, f"{field}: excludes after_seq", {"field": field})
+        return refusal
 
     @property
     def query(self) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from shared.contract import Durability, TopicType
 from topicsd.engine.cursor_lag import Lag, measure_lag
 from topicsd.engine.job_age import measure_oldest_ready
 from topicsd.engine.shard_state import ShardState
@@ -39,11 +40,13 @@ class ListedCursor(msgspec.Struct):
 
 class ListedTopic(msgspec.Struct):
     topic: str
+    type: TopicType
     head_seq: int
     earliest_seq: int
     count: int
     bytes: int
     durable: bool
+    durability: Durability
     effective_priority: int
     cursors: list[ListedCursor] | UnsetType = UNSET
     cursor_count: int | UnsetType = UNSET
@@ -72,11 +75,13 @@ def list_topics(shard: ShardState, payload: bytes, told: Callable[[bytes], objec
             page.append(
                 ListedTopic(
                     topic.name,
+                    topic.config.type,
                     topic.head,
                     topic.earliest_seq,
                     topic.live_count,
                     topic.live_bytes,
                     topic.is_durable,
+                    topic.config.durability,
                     shard.watch.effective_priority(topic),
                 )
             )

@@ -15,13 +15,7 @@ from shared.errors import INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from shared.names import refuse_topic_name
 from shared.watch_request import WatchRequest
-from topicsd.http.bodies import (
-    decode_control_body,
-    refuse_node,
-    refuse_nul_in,
-    refuse_number,
-    refuse_seek,
-)
+from topicsd.http.bodies import decode_control_body, refuse_node, refuse_nul_in, refuse_number
 from topicsd.http.bound_names import other_name
 from topicsd.http.large_bodies import control_look
 from topicsd.http.stream_options import Place, StreamOptions
@@ -97,25 +91,10 @@ def _refuse_topics(topics: dict[str, Place], count_max: int) -> Refusal | None:
         message = f"topics: has {len(topics)}, from 1 to {count_max} are allowed"
         return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": count_max})
     for name, one in topics.items():
-        refusal = refuse_topic_name(name, "topics") or (
-            refuse_number(f"topics.{name}.from_seq", one.from_seq)
-            or refuse_number(f"topics.{name}.epoch", one.epoch)
-            or (
-                refuse_seek(f"topics.{name}.", one.from_ts, one.last, one.is_placed)
-                if one.is_sought
-                else None
-            )
-        )
-        if one.tail and one.from_seq is not None:
-            field = f"topics.{name}.tail"
-            refusal = Refusal(INVALID_REQUEST, f"{field}: excludes from_seq", {"field": field})
+        refusal = refuse_topic_name(name, "topics") or one.settle(f"topics.{name}.")
         if refusal is not None:
             return refusal
     return None
-
-
-def _refuse_sought(prefix: str, one: Place) -> Refusal | None:
-    return refuse_seek(prefix, one.from_ts, one.last, one.is_placed) if one.is_sought else None
 
 
 def _refuse_nodes(nodes: list[str], bytes_max: int) -> Refusal | None:

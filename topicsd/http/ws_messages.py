@@ -1,4 +1,4 @@
-"""What a client asks in the messages of a WebSocket: objects of JSON that say in `type` what they are.
+"""Decode the messages of a WebSocket client: JSON objects whose `op` names the operation.
 
 Every message may have a `request_id`, a text or a number, that the answer repeats as it was written. So it is
 read apart and first, and what is refused for any other field still has it. Unknown fields are ignored, as in
@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from shared.config import Settings
-from shared.contract import NUMBER_MAX
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from topicsd.http.bodies import (
@@ -23,7 +22,6 @@ from topicsd.http.bodies import (
     refuse_node,
     refuse_nul_in,
     refuse_number,
-    refuse_seek,
 )
 from topicsd.http.large_bodies import control_look
 from topicsd.http.stream_options import Place, StreamOptions
@@ -36,13 +34,13 @@ SUBSCRIBE: Final = "subscribe"
 UNSUBSCRIBE: Final = "unsubscribe"
 PUBLISH: Final = "publish"
 PING: Final = "ping"
-TYPES: Final = (SUBSCRIBE, UNSUBSCRIBE, PUBLISH, PING)
+OPS: Final = (SUBSCRIBE, UNSUBSCRIBE, PUBLISH, PING)
 
 _NOTHING: Final = msgspec.Raw(b"")
 
 
 class Envelope(NamedTuple):
-    type: str
+    op: str
     request_id: bytes
     """As it was written; empty when there was none."""
 
@@ -52,11 +50,6 @@ class Publish(msgspec.Struct, gc=False):
 
     topic: str
     return_seqs: bool = True
-    config: msgspec.Raw = _NOTHING
-
-    @property
-    def has_config(self) -> bool:
-        return len(self.config) > 0 and bytes(self.config) != b"null"
 
 
 class Subscribe(NamedTuple):
@@ -71,7 +64,7 @@ class Subscribe(NamedTuple):
 
 
 class _Envelope(msgspec.Struct, gc=False):
-    type: msgspec.Raw = _NOTHING
+    op: msgspec.Raw = _NOTHING
     request_id: msgspec.Raw = _NOTHING
 
 
@@ -79,6 +72,7 @@ class _Subscribe(StreamOptions, gc=False, kw_only=True):
     topic: str | None = None
     topics: str | list[str] | dict[str, Place] | None = None
     from_seq: int | None = None
+    after_seq: int | None = None
     tail: bool = False
     epoch: int | None = None
     from_ts: int | None = None
@@ -111,20 +105,20 @@ def read_envelope(message: bytes) -> Envelope | Refusal:
         is_given = _decode_id(request_id) is not None
     except msgspec.DecodeError:
         return _wrong("request_id", "must be a text or a number")
-    return Envelope(_type_of(found.type), request_id if is_given else b"")
+    return Envelope(_op_of(found.op), request_id if is_given else b"")
 
 
-def _type_of(raw: msgspec.Raw) -> str:
-    """Empty when it is none that anything is done about."""
+def _op_of(raw: msgspec.Raw) -> str:
+    """Return the operation, or an empty string if it is not a known one."""
     try:
         text = _decode_text(raw) if len(raw) <= REQUEST_ID_BYTES_MAX else ""
     except msgspec.DecodeError:
         return ""
-    return text if text in TYPES else ""
+    return text if text in OPS else ""
 
 
-def unknown_type() -> Refusal:
-    return _wrong("type", f"must be one of {', '.join(TYPES)}")
+def unknown_op() -> Refusal:
+    return _wrong("op", f"must be one of {', '.join(OPS)}")
 
 
 def read_publish(message: bytes) -> Publish | Refusal:
@@ -135,7 +129,7 @@ def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
     asked = decode_control_body(_decode_subscribe, message, _look_at_subscribe)
     if isinstance(asked, Refusal):
         return asked
-    whole = Place(asked.from_seq, asked.tail, asked.epoch, asked.from_ts, asked.last)
+    whole = Place(asked.from_seq, asked.after_seq, asked.tail, asked.epoch, asked.from_ts, asked.last)
     topics = asked.topics
     if isinstance(topics, dict):
         # What is said beside them is for those that say nothing themselves.
@@ -148,7 +142,9 @@ def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
             return names
         places = dict.fromkeys(names, whole)
     nodes = asked.nodes
-    refusal = _refuse_places(places, settings.max_watch_topics) or _refuse_nodes(nodes, message, settings)
+    refusal = _settle_places(places, whole, settings.max_watch_topics) or _refuse_nodes(
+        nodes, message, settings
+    )
     for field, value in (("limit", asked.limit), ("max_batch_bytes", asked.max_batch_bytes)):
         # From above they are clamped.
         refusal = refusal or refuse_number(field, min(value, 0))
@@ -180,21 +176,15 @@ def _names(topic: str | None, topics: str | list[str] | None) -> list[str] | Ref
     return [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
 
 
-def _refuse_places(places: dict[str, Place], topics_max: int) -> Refusal | None:
+def _settle_places(places: dict[str, Place], whole: Place, topics_max: int) -> Refusal | None:
     if not places:
         return _wrong("topics", "is empty")
     if len(places) > topics_max:
         return too_many_topics(len(places), topics_max)
     for name, place in places.items():
-        for field, value in (("from_seq", place.from_seq), ("epoch", place.epoch)):
-            if value is not None and not 0 <= value <= NUMBER_MAX:
-                return refuse_number(field, value)
-        if place.is_sought:
-            refusal = refuse_seek("", place.from_ts, place.last, place.is_placed)
-            if refusal is not None:
-                return refusal
-        if place.tail and place.from_seq is not None:
-            return _wrong("tail", f'and from_seq exclude each other, topic "{name[:256]}" has both')
+        refusal = place.settle("" if place is whole else f"topics.{name[:256]}.")
+        if refusal is not None:
+            return refusal
     return None
 
 

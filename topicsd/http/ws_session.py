@@ -18,8 +18,9 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from shared.auth import ADMIN, READ, WRITE, Key
+from shared.auth import READ, WRITE, Key
 from shared.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
+from topicsd.engine.position import followed_epoch, position_past_head
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.fast_lane import AHEAD_MAX
 from topicsd.http.stream_options import Place
@@ -36,7 +37,7 @@ from topicsd.http.ws_messages import (
     read_subscribe,
     read_unsubscribe,
     too_many_topics,
-    unknown_type,
+    unknown_op,
 )
 from topicsd.live import ws_frames
 from topicsd.live.event_stream import CLOGGED_SECONDS_MAX, KEY_TAKEN_BACK, TOO_SLOW
@@ -48,7 +49,6 @@ from topicsd.live.subscription import Subscription
 NOT_FORESEEN: Final = "an error that was not foreseen"
 READ_ONLY: Final = frozenset({READ})
 WRITE_ONLY: Final = frozenset({WRITE})
-WRITE_AND_ADMIN: Final = frozenset({WRITE, ADMIN})
 
 
 class Wire(Protocol):
@@ -92,6 +92,15 @@ class _Entering(NamedTuple):
     errors: dict[str, bytes]
 
 
+def _refuse_past_head(entering: _Entering) -> Refusal | None:
+    """Refuse the first position past the head of its topic."""
+    for name, place in entering.asked.places.items():
+        state = entering.found[name]
+        if place.epoch == state.epoch and (place.from_seq or 0) > state.head_seq:
+            return position_past_head(name, place.from_seq or 0, state.head_seq, state.epoch)
+    return None
+
+
 class WsSession:
     def __init__(self, wire: Wire, dispatch: Dispatch, feeds: Feeds, key: Key | None) -> None:
         self._wire = wire
@@ -124,9 +133,9 @@ class WsSession:
         envelope = read_envelope(message)
         if isinstance(envelope, Refusal):
             self._refuse(b"", envelope)
-        elif envelope.type == PUBLISH:
+        elif envelope.op == PUBLISH:
             self._publish(envelope.request_id, message)
-        elif envelope.type == PING:
+        elif envelope.op == PING:
             self._wire.write(ws_frames.message(b"pong", request_id=envelope.request_id))
         elif self._publishing:
             self._waiting = (envelope, message)
@@ -134,12 +143,12 @@ class WsSession:
             self._start(envelope, message)
 
     def _start(self, envelope: Envelope, message: bytes) -> None:
-        if envelope.type == SUBSCRIBE:
+        if envelope.op == SUBSCRIBE:
             self._subscribe(envelope.request_id, message)
-        elif envelope.type == UNSUBSCRIBE:
+        elif envelope.op == UNSUBSCRIBE:
             self._unsubscribe(envelope.request_id, message)
         else:
-            self._refuse(envelope.request_id, unknown_type())
+            self._refuse(envelope.request_id, unknown_op())
 
     def _refuse(self, request_id: bytes, refusal: Refusal) -> None:
         self._wire.write(ws_frames.refused(refusal, request_id))
@@ -166,7 +175,7 @@ class WsSession:
         if isinstance(asked, Refusal):
             self._refuse(request_id, asked)
             return
-        refusal = self._refuse_name(asked.topic, WRITE_AND_ADMIN if asked.has_config else WRITE_ONLY)
+        refusal = self._refuse_name(asked.topic, WRITE_ONLY)
         if refusal is not None:
             self._refuse(request_id, refusal)
             return
@@ -231,6 +240,8 @@ class WsSession:
             # The first that was asked for, so that the answer is always the same.
             error = next(entering.errors[name] for name in entering.asked.places if name in entering.errors)
             self._wire.write(ws_frames.message(b"error", error, entering.request_id))
+        elif (refusal := _refuse_past_head(entering)) is not None:
+            self._refuse(entering.request_id, refusal)
         else:
             self._enter(entering)
         self._go_on()
@@ -241,7 +252,7 @@ class WsSession:
             self._leave(name)
             state = entering.found[name]
             seq = state.head_seq if place.tail else state.from_seq or place.from_seq or 0
-            epoch = state.epoch if place.epoch is None else place.epoch
+            epoch = followed_epoch(seq, place.epoch, state.head_seq, state.epoch)
             told[name] = {
                 "from_seq": seq,
                 "head_seq": state.head_seq,
@@ -278,18 +289,18 @@ class WsSession:
         self._held.append(subscription)
 
     def deliver(self, subscription: Subscription, piece: Piece) -> None:
-        if subscription.is_told_caught_up:
-            frames = ws_frames.frames_of(piece)
-        else:
-            frames = ws_frames.frames_for_newcomer(piece)
-            if piece.is_at_head:
-                subscription.is_told_caught_up = True
-                frames = frames or ws_frames.caught_up(piece)
+        frames = ws_frames.frames_of(piece)
+        if not subscription.is_told_caught_up and piece.is_at_head:
+            subscription.is_told_caught_up = True
+            frames = frames or ws_frames.caught_up(piece)
         if frames:
             self._wire.write(frames)
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
-        self._wire.write(ws_frames.refused(refusal, topics=[subscription.feed.wanted.topic]))
+        name = subscription.feed.wanted.topic
+        if subscription.is_over:
+            del self._subscriptions[name]
+        self._wire.write(ws_frames.refused(refusal, topics=[name]))
 
     def ended(self, subscription: Subscription) -> None:
         name = subscription.feed.wanted.topic

@@ -4,7 +4,7 @@ W1  The cursor that counts is the one of the engine, which moves with the copies
     not be copied is let go of, and read again from there: a destination that takes nothing costs no memory.
 W2  Nothing is passed over. What is refused is tried again, with fewer records where they are too many at
     once, and else later and later; a destination that is full is not even read for.
-W3  A source that is gone, or was made anew since, ends the rule: another topic of that name is another topic.
+W3  A source that was deleted, created again, or set back to before the cursor, ends the rule.
 W4  From a source of another shard only what is synced there is copied, where its class has a sync. So no copy
     is of a record that a crash of that shard takes away. Of a source of this shard that is so by the log:
     the copy stands behind the record.
@@ -22,7 +22,14 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from shared.errors import CORRUPT_SEGMENT, RECORD_TOO_LARGE, TOPIC_FULL, TOPIC_NOT_FOUND, Refusal
+from shared.errors import (
+    CORRUPT_SEGMENT,
+    POSITION_PAST_HEAD,
+    RECORD_TOO_LARGE,
+    TOPIC_FULL,
+    TOPIC_NOT_FOUND,
+    Refusal,
+)
 from topicsd.engine.copied_frames import NO_COPIES
 from topicsd.engine.forward_copy import copy_forward, has_no_room, lose_forward, pass_over
 from topicsd.engine.forwards import Forward, delete_forward
@@ -156,6 +163,8 @@ class WorkingForward:
             self._lost = (next_seq - self.forward.seq, _SOURCE_TRIM, next_seq)
             # Not before the subscription stands there.
             self._loop.call_soon(self._step)
+        elif refusal.code == POSITION_PAST_HEAD:
+            self._end_rule()
 
     def ended(self, subscription: Subscription) -> None:
         self._end_rule()

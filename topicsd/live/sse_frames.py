@@ -21,9 +21,6 @@ from topicsd.live.cursor_token import cursor_token
 from topicsd.live.piece import Piece
 
 OPENING: Final = b"retry: 2000\n\n"
-# Reasons of a loss that a cursor is told of when it comes back too late for what was evicted.
-EVICTED: Final = frozenset({"cap", "ttl", "mixed"})
-TOO_OLD: Final = "from_seq_too_old"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,21 +38,8 @@ def heartbeat(now_ms: int) -> bytes:
 def events_of(piece: Piece) -> list[tuple[int, bytes]]:
     """The events that a piece is, each with the cursor behind it."""
     if piece.sse is None:
-        piece.sse = _events(piece, piece.tombstone)
+        piece.sse = _events(piece)
     return piece.sse
-
-
-def events_for_newcomer(piece: Piece) -> list[tuple[int, bytes]]:
-    """The same for a stream that just began."""
-    tombstone = for_newcomer(piece.tombstone)
-    return events_of(piece) if tombstone is piece.tombstone else _events(piece, tombstone)
-
-
-def for_newcomer(tombstone: Tombstone | None) -> Tombstone | None:
-    """Who just began to follow is told that it came too late, whatever evicted the rest."""
-    if tombstone is None or tombstone.reason not in EVICTED:
-        return tombstone
-    return msgspec.structs.replace(tombstone, reason=TOO_OLD)
 
 
 def alone(piece: Piece) -> bytes:
@@ -68,8 +52,9 @@ def alone(piece: Piece) -> bytes:
     return piece.sse_alone
 
 
-def _events(piece: Piece, tombstone: Tombstone | None) -> list[tuple[int, bytes]]:
+def _events(piece: Piece) -> list[tuple[int, bytes]]:
     events = []
+    tombstone = piece.tombstone
     if tombstone is not None:
         lost = event(b"tombstone", _encode(told_of(tombstone, piece)))
         events.append((piece.records_from, lost))
@@ -108,11 +93,17 @@ def topic_deleted(topic: str, head_seq: int) -> bytes:
 
 
 def error(
-    code: str, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None
+    code: str,
+    message: str,
+    topics: list[str] | None = None,
+    retry_after_ms: int | None = None,
+    detail: dict[str, object] | None = None,
 ) -> bytes:
     told: dict[str, object] = {"code": code, "error": message}
     if retry_after_ms is not None:
         told["retry_after_ms"] = retry_after_ms
     if topics is not None:
         told["topics"] = topics
+    if detail is not None:
+        told["detail"] = detail
     return event(b"error", _encode(told))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from shared.clock import Clock
-from shared.errors import Refusal
+from shared.errors import POSITION_PAST_HEAD, Refusal
 from topicsd.live import sse_frames
 from topicsd.live.cursor_token import cursor_token
 from topicsd.live.event_stream import EventStream
@@ -121,21 +121,20 @@ class SseStream(EventStream):
 
     def _tell(self, subscription: Subscription, piece: Piece, is_new: bool) -> None:
         seqs, index = self._following.seqs, subscription.index
-        if is_new:
-            events = sse_frames.events_for_newcomer(piece)
-            if piece.is_at_head:
-                subscription.is_told_caught_up = True
-                if not events:
-                    events = [(piece.to_seq, sse_frames.caught_up(piece))]
-        else:
-            events = sse_frames.events_of(piece)
+        events = sse_frames.events_of(piece)
+        if is_new and piece.is_at_head:
+            subscription.is_told_caught_up = True
+            events = events or [(piece.to_seq, sse_frames.caught_up(piece))]
         for seq, text in events:
             seqs[index] = seq
             self._say(text)
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         name = subscription.feed.wanted.topic
-        self._say(sse_frames.error(refusal.code, refusal.message, [name], refusal.retry_after_ms))
+        detail = refusal.detail if refusal.code == POSITION_PAST_HEAD else None
+        self._say(sse_frames.error(refusal.code, refusal.message, [name], refusal.retry_after_ms, detail))
+        if subscription.is_over:
+            self._subscriptions.remove(subscription)
 
     def ended(self, subscription: Subscription) -> None:
         name = subscription.feed.wanted.topic

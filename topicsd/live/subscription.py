@@ -8,6 +8,8 @@ nothing else.
 S1  The cursor moves over what the sink was given, and nothing else; back, where the sink could not keep it.
 S2  A topic that cannot be read now, because its shard is away or a record is damaged, is said to the sink
     once, and followed on from the cursor as soon as it can be.
+S3  A cursor past the head of its topic ends the subscription: the records that get those seqs later are not
+    those that the reader has seen.
 
 Must not know: who follows, where the topic lives.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from shared.errors import CORRUPT_SEGMENT, TOPIC_NOT_FOUND, Refusal
+from shared.errors import CORRUPT_SEGMENT, POSITION_PAST_HEAD, TOPIC_NOT_FOUND, Refusal
 from topicsd.live.feed import Feed
 from topicsd.live.piece import Piece
 
@@ -36,7 +38,7 @@ class Sink(Protocol):
         ...
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
-        """It cannot be followed now; it goes on by itself."""
+        """Report a failed read. Following resumes by itself, unless the subscription is over (S3)."""
         ...
 
     def ended(self, subscription: Subscription) -> None:
@@ -124,6 +126,10 @@ class Subscription:
         if refusal.code == TOPIC_NOT_FOUND:
             self.close()
             self._sink.ended(self)
+            return
+        if refusal.code == POSITION_PAST_HEAD:
+            self.close()
+            self._sink.interrupted(self, refusal)
             return
         if refusal.code == CORRUPT_SEGMENT:
             self._sink.interrupted(self, refusal)

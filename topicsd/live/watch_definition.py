@@ -12,6 +12,7 @@ from typing import NamedTuple
 from shared.errors import TOPIC_NOT_FOUND, Refusal
 from shared.seek import Seek
 from shared.watch_request import WatchRequest
+from topicsd.engine.position import followed_epoch, position_past_head
 from topicsd.engine.seek import seek
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic_admin import topic_not_found, topic_state
@@ -84,8 +85,11 @@ def define(session: bytes, request: WatchRequest, stands: Mapping[str, Stand | N
             continue
         names.append(name)
         sought = stand.from_seq if isinstance(from_seq, Seek) else from_seq
-        from_seqs.append(stand.head_seq if sought is None else sought)
-        epochs.append(stand.epoch if epoch is None else epoch)
+        seq = stand.head_seq if sought is None else sought
+        if epoch == stand.epoch and seq > stand.head_seq:
+            return position_past_head(name, seq, stand.head_seq, stand.epoch)
+        from_seqs.append(seq)
+        epochs.append(followed_epoch(seq, epoch, stand.head_seq, stand.epoch))
         found.append(stand)
     if not names:
         return Refusal(TOPIC_NOT_FOUND, "none of the topics exists")

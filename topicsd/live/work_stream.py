@@ -1,22 +1,24 @@
 """A stream of jobs: up to so many are leased to one connection, and given back at once when it ends.
 
 J1  What the stream holds it may lose: a job that is acked, given back or ran out makes room for another one,
-    and is not given back when the stream ends, as somebody else may have it by then.
+    and is not given back when the stream ends, as another worker may have it by then.
 J2  While the client does not read, nothing is claimed for it.
 J3  It is called like a reader of the topic, when records come or jobs end, and when leases run out
     (`engine/queue_due.py`); and it claims when it is its turn by the priority of the topic, as one delivers.
 
-Must not know: HTTP, how a job is leased.
+J4  While the connection lives its leases are extended: every half of `lease_ms`, those that have less than
+    three quarters of it left. So a lease never runs out, and with `leases_durable` the log gets at most two
+    frames for each `lease_ms`, however many jobs the stream holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from shared.errors import TOPIC_NOT_FOUND, UNAUTHORIZED, Refusal
-from topicsd.engine.queue_claim import claim
-from topicsd.engine.queue_settle import nack
+from topicsd.engine.queue_claim import claim, lease_ms_of
+from topicsd.engine.queue_settle import extend, nack
 from topicsd.engine.requests import ClaimAnswer, ClaimRequest, SettleRequest
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
@@ -28,6 +30,10 @@ from topicsd.live.stream import Stream
 from topicsd.wal.sync_thread import Loop
 
 HEARTBEAT_MS: Final = 15_000
+# Shares of `lease_ms`: when leases are extended, which of them, and when again after a refusal.
+EXTENDED_AT: Final = 0.5
+EXTENDED_BELOW: Final = 0.75
+RETRIED_AT: Final = 0.125
 
 
 class WorkStreams:
@@ -70,6 +76,7 @@ class WorkStreams:
 
 class WorkStream(EventStream):
     __slots__ = (
+        "_extension",
         "_held",
         "_is_asking",
         "_on_end",
@@ -99,6 +106,8 @@ class WorkStream(EventStream):
         self._on_end = on_end
         self._held: dict[int, int] = {}
         """The number of the lease, by seq."""
+        self._extension: Any = None
+        """The timer of the next extension (J4); None while the stream holds no job."""
         self._is_asking = False
         self.waiters: Waiters | None = None
         """It waits for its own turn."""
@@ -168,6 +177,8 @@ class WorkStream(EventStream):
         if self._is_over:
             self._release()
             return
+        if answer.claimed and self._extension is None:
+            self._extend_later(EXTENDED_AT)
         name = self._topic.name.encode()
         for seq, job in answer.jobs.items():
             event = sse_frames.event(b"job", b'{"topic":"%b",%b' % (name, job[1:]))
@@ -175,6 +186,31 @@ class WorkStream(EventStream):
         if answer.claimed:
             # An answer is bounded in bytes, so there may be more; what ends meanwhile has called already.
             self._go_on_again()
+
+    # -- keeping the leases --------------------------------------------------------------------------------
+
+    def _extend_later(self, share: float) -> None:
+        """Extend after this share of `lease_ms`."""
+        seconds = share * lease_ms_of(self._topic, self._request) / 1000
+        self._extension = self._loop.call_later(seconds, self._extend)
+
+    def _extend(self) -> None:
+        self._extension = None
+        held, queue, topic = self._still_held(), self._topic.queue, self._topic
+        if not held or queue is None or self._shard.visible_topic(topic.name) is not topic:
+            return
+        lease_ms = lease_ms_of(topic, self._request)
+        until = self._shard.clock.now_ms() + lease_ms * EXTENDED_BELOW
+        due = {seq: lease for seq, lease in held.items() if queue.jobs[seq].deadline < until}
+        if due:
+            request = SettleRequest(self._request.node, [*due], [*due.values()], lease_ms)
+            extend(self._shard, topic.name, request, self._extended)
+        else:
+            self._extend_later(EXTENDED_AT)
+
+    def _extended(self, answer: object) -> None:
+        if not self._is_over and self._extension is None:
+            self._extend_later(RETRIED_AT if isinstance(answer, Refusal) else EXTENDED_AT)
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -189,6 +225,8 @@ class WorkStream(EventStream):
         self._shard.watch.remove(self, self.go_on)
         self._shard.watch.remove(self._topic, self.go_on)
         self._shard.due.leave(self._topic)
+        if self._extension is not None:
+            self._extension.cancel()
         self._release()
         self._streams.ended(self)
         self._on_end()

@@ -9,7 +9,7 @@ A frame of the server is whole and never masked::
            L    payload; of a close two bytes of code, big-endian, and a text
 
     >>> message(b"pong", request_id=b'"a"')
-    b'\x81 {"type":"pong","request_id":"a"}'
+    b'\x81\x1e{"op":"pong","request_id":"a"}'
     >>> frame(TEXT, bytes(200))[:4].hex(), frame(TEXT, bytes(70_000))[:10].hex()
     ('817e00c8', '817f0000000000011170')
 
@@ -25,9 +25,8 @@ import msgspec
 
 from shared.errors import Refusal
 from shared.http_answer import error_of
-from topicsd.engine.requests import Tombstone
 from topicsd.live.piece import Piece
-from topicsd.live.sse_frames import for_newcomer, told_of
+from topicsd.live.sse_frames import told_of
 
 TEXT: Final = 0x81
 CLOSE: Final = 0x88
@@ -65,7 +64,7 @@ def close_frame(code: int, reason: str) -> bytes:
 
 def message(kind: bytes, body: bytes = b"{}", request_id: bytes = b"") -> bytes:
     """`body` is an object of JSON; kind and id of the request are put in front of what is in it."""
-    head = b'{"type":"%b"' % kind
+    head = b'{"op":"%b"' % kind
     if request_id:
         head += b',"request_id":%b' % request_id
     return frame(TEXT, head + (b"," if len(body) > 2 else b"") + body[1:])
@@ -89,14 +88,8 @@ def refused(refusal: Refusal, request_id: bytes = b"", topics: list[str] | None 
 def frames_of(piece: Piece) -> bytes:
     """The messages that a piece is; nothing when there is nothing to tell."""
     if piece.ws is None:
-        piece.ws = _frames(piece, piece.tombstone)
+        piece.ws = _frames(piece)
     return piece.ws
-
-
-def frames_for_newcomer(piece: Piece) -> bytes:
-    """The same for who just began to follow."""
-    tombstone = for_newcomer(piece.tombstone)
-    return frames_of(piece) if tombstone is piece.tombstone else _frames(piece, tombstone)
 
 
 def caught_up(piece: Piece) -> bytes:
@@ -108,15 +101,15 @@ def topic_deleted(topic: str, head_seq: int) -> bytes:
     return encoded(b"topic_deleted", {"topic": topic, "head_seq": head_seq, "reason": "deleted"})
 
 
-def _frames(piece: Piece, tombstone: Tombstone | None) -> bytes:
+def _frames(piece: Piece) -> bytes:
     frames = []
+    tombstone = piece.tombstone
     if tombstone is not None:
         place = {"epoch": piece.epoch, "to_seq": piece.records_from}
         frames.append(encoded(b"tombstone", told_of(tombstone, piece) | place))
     if piece.count:
         told = (
-            b'{"type":"record","topic":"%b","epoch":%d,"from_seq":%d,"to_seq":%d,"head_seq":%d,'
-            b'"records":[%b]}'
+            b'{"op":"record","topic":"%b","epoch":%d,"from_seq":%d,"to_seq":%d,"head_seq":%d,"records":[%b]}'
         )
         numbers = (piece.epoch, piece.records_from, piece.to_seq, piece.head_seq)
         frames.append(frame(TEXT, told % (piece.topic.encode(), *numbers, piece.records)))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from shared.errors import POSITION_PAST_HEAD
 from tests.harness.one_shard import OneShard, record
 from topicsd.engine.page import PAGE_RECORDS
 from topicsd.engine.read import PAGES_MAX
@@ -311,3 +312,14 @@ def test_records_that_stand_far_apart_are_not_read_with_what_is_between() -> Non
     assert one.seqs("t") == [1, 2]
     assert len(sizes) == 2
     assert max(sizes) < 1000
+
+
+def test_a_position_past_the_head_in_the_same_epoch_is_refused_with_the_head() -> None:
+    one = filled(3)
+    epoch = one.state("t").epoch
+    refusal = one.refused_read("t", 4, epoch=epoch)
+    assert (refusal.code, refusal.detail) == (
+        POSITION_PAST_HEAD,
+        {"topic": "t", "head_seq": 3, "epoch": epoch},
+    )
+    assert one.read("t", 3, epoch=epoch).caught_up

@@ -88,7 +88,7 @@ def test_a_cursor_that_comes_too_late_is_told_so_at_connect() -> None:
     assert names(events) == ["tombstone", "record", "caught-up"]
     assert events[0].data == {
         "topic": "a0",
-        "reason": "from_seq_too_old",
+        "reason": "cap",
         "gap_from": 2,
         "gap_to": 3,
         "earliest_seq": 4,
@@ -120,6 +120,24 @@ def test_line_ends_inside_of_data_come_back_as_they_were() -> None:
     stage.home.append("a0", b'{"a":\n1,\r\n"b":2}')
     stream, _ = follow(stage, Followed(stage, {"a0": 0}))
     assert stream.take()[0].data["records"][0]["data"] == {"a": 1, "b": 2}
+
+
+def test_a_position_past_the_head_is_an_error_and_the_other_topics_go_on() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stage.away.append("b1", 1)
+    stream, sse = follow(stage, Followed(stage, {"a0": 9, "b1": 9}))
+    stage.settle()
+    told = {event.data["topics"][0]: event.data for event in stream.take() if event.name == "error"}
+    assert {name: (one["code"], one["detail"]["head_seq"]) for name, one in told.items()} == {
+        "a0": ("position_past_head", 1),
+        "b1": ("position_past_head", 1),
+    }
+    stage.home.append("a0", 2)
+    stage.away.append("b1", 2)
+    stage.settle()
+    assert stream.take() == []
+    sse.end("shutting_down", "")
 
 
 def test_a_deleted_topic_is_told_and_the_others_go_on() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY
+from shared.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY, POSITION_PAST_HEAD
 from tests.harness.live_stage import Collector, LiveStage, wanted
 from tests.harness.one_shard import PATHS
 from topicsd.live.feed import FAILED_SECONDS, LocalFeed
@@ -255,6 +255,25 @@ def test_a_topic_that_was_made_anew_there_is_told() -> None:
     assert tombstone is not None
     assert tombstone.reason == "recreated"
     assert got.seqs == [1, 2, 3, 1, 2, 3, 4]
+
+
+@BOTH
+def test_a_position_past_the_head_ends_the_subscription(topic: str) -> None:
+    stage = LiveStage()
+    owner = stage.shard_of(topic)
+    owner.append(topic, 1, 2)
+    epoch = owner.state(topic).epoch
+    got = Collector(stage.feeds.feed(wanted(topic)), 3, epoch)
+    stage.settle()
+    (refusal,) = got.refusals
+    assert (refusal.code, refusal.detail) == (
+        POSITION_PAST_HEAD,
+        {"topic": topic, "head_seq": 2, "epoch": epoch},
+    )
+    assert got.subscription.is_over
+    owner.append(topic, 3, 4, 5)
+    stage.settle()
+    assert (got.pieces, len(got.refusals)) == ([], 1)
 
 
 @BOTH

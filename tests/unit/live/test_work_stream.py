@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
+
 import pytest
 
 from tests.harness.live_stage import Event, FakeStream
@@ -71,12 +73,65 @@ def test_a_lease_that_is_given_while_the_stream_waits_is_waited_for_too() -> Non
     assert 1 in seqs(stream.take())
 
 
-def test_what_the_stream_lost_itself_comes_back_to_it() -> None:
+def test_leases_last_while_the_connection_does() -> None:
+    stage = Stage()
+    stage.one.append("q", 1, 2)
+    stream = stage.open(count=2, lease_ms=1000)
+    other = stage.open(lease_ms=1000)
+    stage.one.append("q", 3)
+    stage.one.settle()
+    for _ in range(40):
+        stage.one.pass_time(250)
+    assert (seqs(stream.take()), seqs(other.take())) == ([1, 2], [3])
+    assert stage.one.state("q").queue.in_flight == 3  # type: ignore[union-attr]
+    stream.on_lost()
+    stage.one.settle()
+    assert [event.data["deliveries"] for event in other.take()] == []
+    assert stage.one.state("q").queue.ready == 2  # type: ignore[union-attr]
+
+
+def test_leases_last_while_the_client_does_not_read_and_its_stream_lives() -> None:
     stage = Stage()
     stage.one.append("q", 1)
     stream = stage.open(lease_ms=1000)
-    stage.one.pass_time(2500)
-    assert [one.data["deliveries"] for one in stream.take()] == [1, 2, 3]
+    stream.is_clogged = True
+    stage.one.append("q", 2)
+    stage.one.pass_time(CLOGGED_SECONDS_MAX * 1000 - 1)
+    assert stage.one.state("q").queue.in_flight == 1  # type: ignore[union-attr]
+    stage.one.pass_time(1)
+    assert (stream.is_closed, stage.one.state("q").queue.ready) == (True, 2)  # type: ignore[union-attr]
+
+
+def test_a_lease_that_its_worker_extended_is_not_shortened() -> None:
+    stage = Stage()
+    stage.one.append("q", 1)
+    stage.open(lease_ms=1000)
+    stage.one.extend("q", "w", 1, ms=MINUTE)
+    deadline = stage.one.topic("q").queue.jobs[1].deadline  # type: ignore[union-attr]
+    stage.one.pass_time(5000)
+    assert stage.one.topic("q").queue.jobs[1].deadline == deadline  # type: ignore[union-attr]
+
+
+def test_durable_leases_are_extended_twice_in_their_time_however_many_there_are() -> None:
+    stage = Stage(leases_durable=True)
+    stage.one.append("q", *range(50))
+    stream = stage.open(count=50, lease_ms=1000)
+    frames = stage.one.shard.state.log.frame_count
+    stage.one.pass_time(10_000)
+    assert len(seqs(stream.take())) == 50
+    assert 18 <= stage.one.shard.state.log.frame_count - frames <= 22
+
+
+def test_an_extension_that_is_refused_is_tried_again_before_the_lease_ends() -> None:
+    stage = Stage(leases_durable=True)
+    stage.one.append("q", 1)
+    stream = stage.open(lease_ms=20_000)
+    stage.one.pass_time(9_999)
+    fault = stage.one.disk.fail("pwrite", error=ENOSPC)
+    stage.one.pass_time(1)
+    assert fault.fired == 1
+    stage.one.pass_time(MINUTE)
+    assert seqs(stream.take()) == [1]
 
 
 def test_a_clock_that_was_set_back_delays_nothing_for_ever() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.harness.one_socket import texts_in
 from topicsd.engine.requests import Tombstone
 from topicsd.live.piece import Piece
-from topicsd.live.ws_frames import caught_up, frames_for_newcomer, frames_of
+from topicsd.live.ws_frames import caught_up, frames_of
 
 RECORDS = b'{"$seq":3,"$ts":1,"data":1},{"$seq":4,"$ts":1,"data":2}'
 
@@ -23,13 +23,12 @@ def _lost(reason: str) -> Tombstone:
 
 
 def _kinds(frames: bytes) -> list[Any]:
-    return [one["type"] for one in texts_in(frames)]
+    return [one["op"] for one in texts_in(frames)]
 
 
 def test_the_bytes_of_a_piece_are_made_once() -> None:
     piece = _piece()
     assert frames_of(piece) is frames_of(piece)
-    assert frames_for_newcomer(piece) is frames_of(piece)
     assert _kinds(frames_of(piece)) == ["record", "caught_up"]
 
 
@@ -40,23 +39,11 @@ def test_a_piece_that_is_not_at_the_head_does_not_say_so() -> None:
 def test_an_empty_piece_says_nothing() -> None:
     assert frames_of(_piece(count=0)) == b""
     assert texts_in(caught_up(_piece(count=0))) == [
-        {"type": "caught_up", "topic": "t", "epoch": 9, "head_seq": 4}
+        {"op": "caught_up", "topic": "t", "epoch": 9, "head_seq": 4}
     ]
 
 
-@pytest.mark.parametrize(
-    ("reason", "told"),
-    [
-        ("cap", "from_seq_too_old"),
-        ("ttl", "from_seq_too_old"),
-        ("mixed", "from_seq_too_old"),
-        ("crash", "crash"),
-    ],
-)
-def test_a_newcomer_is_told_that_it_came_too_late(reason: str, told: str) -> None:
-    piece = _piece(_lost(reason))
-    first, *rest = texts_in(frames_for_newcomer(piece))
-    assert (first["reason"], first["gap_from"], first["gap_to"], first["to_seq"]) == (told, 1, 2, 2)
-    later, *others = texts_in(frames_of(piece))
-    assert later == {**first, "reason": reason}
-    assert rest == others
+@pytest.mark.parametrize("reason", ["cap", "ttl", "mixed", "crash", "source_trim"])
+def test_a_loss_has_the_reason_that_a_read_gives(reason: str) -> None:
+    first = texts_in(frames_of(_piece(_lost(reason))))[0]
+    assert (first["reason"], first["gap_from"], first["gap_to"], first["to_seq"]) == (reason, 1, 2, 2)

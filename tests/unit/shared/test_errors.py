@@ -33,6 +33,7 @@ def test_the_statuses_are_those_of_the_contract() -> None:
             "not_a_queue",
             "idempotency_mismatch",
             "head_mismatch",
+            "position_past_head",
             "producer_gap",
         },
         410: {"gone"},

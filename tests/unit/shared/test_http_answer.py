@@ -36,8 +36,8 @@ def test_a_closing_answer_is_whole() -> None:
             "message": "shard 1 is gone",
             "detail": {"shard": 1, "retry_after_ms": 1000},
         },
-        "performance": {},
     }
+    assert body.endswith(b"}\n")
 
 
 def test_without_detail_there_is_none() -> None:
