@@ -82,4 +82,4 @@ def test_a_publish_on_a_web_socket_is_bound_too(server: HttpServer) -> None:
     with WsClient(server.ports["fast"], f"authorization: Bearer {OWNER}") as socket:
         config = {"type": "queue", "dead_letter": "private"}
         told = socket.ask("publish", topic="orders.ws", records=[{"data": 1}], config=config)
-        assert (told["type"], told["code"]) == ("error", "forbidden")
+        assert (told["op"], told["code"]) == ("error", "forbidden")

@@ -39,7 +39,7 @@ def test_a_publish_is_an_append(socket: WsClient, api: Api, topic: str) -> None:
     assert {record["$node"] for record in told["records"]} == {"n"}
     assert ack.pop("performance")
     assert ack == {
-        "type": "ack",
+        "op": "ack",
         "request_id": "r-1",
         "topic": topic,
         "first_seq": 1,
@@ -59,7 +59,7 @@ def test_seqs_are_left_out_when_nobody_wants_them(socket: WsClient, topic: str) 
 
 def test_data_comes_back_byte_for_byte(socket: WsClient, api: Api, topic: str) -> None:
     data = b'{"b": 1e400, "a":12345678901234567890.10,  "a":"\xc3\xa9"}'
-    socket.say_raw(b'{"records":[{"data":%b}],"topic":"%b","type":"publish"}' % (data, topic.encode()))
+    socket.say_raw(b'{"records":[{"data":%b}],"topic":"%b","op":"publish"}' % (data, topic.encode()))
     socket.expect("ack")
     assert data in api.call("POST", "/diff", {}).body
     socket.say("subscribe", topic=topic)
@@ -78,14 +78,14 @@ def test_an_idempotency_key_counts_once(socket: WsClient, api: Api, topic: str) 
 def test_a_publish_may_have_jobs_wait(socket: WsClient, topic: str, api: Api) -> None:
     api.put(type="queue")
     told = socket.ask("publish", topic=topic, records=_records(1), delay_ms=60_000)
-    assert told["type"] == "ack"
+    assert told["op"] == "ack"
     assert api.state()["queue"]["delayed"] == 1
     assert socket.ask("publish", topic=topic, records=_records(1), delay_ms=-1)["code"] == "invalid_request"
 
 
 def test_a_publish_may_say_what_becomes_of_a_new_topic(socket: WsClient, topic: str, api: Api) -> None:
     told = socket.ask("publish", topic=topic, records=_records(1), create=False, request_id=7)
-    assert (told["type"], told["code"], told["request_id"]) == ("error", "topic_not_found", 7)
+    assert (told["op"], told["code"], told["request_id"]) == ("error", "topic_not_found", 7)
     config = {"durability": "fsync", "cap_records": 5}
     assert socket.ask("publish", topic=topic, records=_records(1), config=config)["durability"] == "fsync"
     assert api.state()["config"]["cap_records"] == 5
@@ -115,7 +115,7 @@ def test_what_comes_behind_a_publish_sees_what_it_did(socket: WsClient, topic: s
     assert socket.expect("subscribed")["topics"][topic]["from_seq"] == 1
     socket.expect("caught_up")
     later = [socket.read() for _ in range(3)]
-    assert {one["type"] for one in later} == {"record", "ack", "caught_up"}
+    assert {one["op"] for one in later} == {"record", "ack", "caught_up"}
 
 
 # -- subscribe ---------------------------------------------------------------------------------------------
@@ -126,13 +126,13 @@ def test_a_subscription_tells_what_is_there_and_what_comes(socket: WsClient, api
     epoch = api.state()["epoch"]
     socket.say("subscribe", topic=topic, request_id="s")
     place = {"from_seq": 0, "head_seq": 2, "earliest_seq": 1, "epoch": epoch}
-    assert socket.read() == {"type": "subscribed", "request_id": "s", "topics": {topic: place}}
+    assert socket.read() == {"op": "subscribed", "request_id": "s", "topics": {topic: place}}
     told = socket.expect("record", topic=topic, epoch=epoch, from_seq=0, to_seq=2, head_seq=2)
     assert told["records"] == [
         {"$seq": 1, "$ts": told["records"][0]["$ts"], "data": 1},
         {"$seq": 2, "$ts": told["records"][1]["$ts"], "data": 2},
     ]
-    assert socket.read() == {"type": "caught_up", "topic": topic, "epoch": epoch, "head_seq": 2}
+    assert socket.read() == {"op": "caught_up", "topic": topic, "epoch": epoch, "head_seq": 2}
     api.append("later")
     assert _data(socket.expect("record", from_seq=2, to_seq=3)) == ["later"]
     socket.expect("caught_up", head_seq=3)
@@ -170,7 +170,7 @@ def test_several_topics_each_have_their_place(
     )
     first = socket.expect("record", topic=names[0])
     assert _data(first) == [2]
-    kinds = [(one["type"], one["topic"]) for one in (socket.read() for _ in range(3))]
+    kinds = [(one["op"], one["topic"]) for one in (socket.read() for _ in range(3))]
     assert sorted(kinds) == [("caught_up", name) for name in names]
     assert set(socket.ask("subscribe", topics=names[:2], tail=True)["topics"]) == set(names[:2])
 
@@ -215,7 +215,7 @@ def test_the_last_subscribe_to_a_topic_counts(socket: WsClient, api: Api, topic:
     api.append(3)
     assert _data(socket.expect("record")) == [3]
     socket.expect("caught_up")
-    assert socket.ask("ping")["type"] == "pong"
+    assert socket.ask("ping")["op"] == "pong"
 
 
 def test_unsubscribing_ends_it(socket: WsClient, api: Api, topic: str) -> None:
@@ -223,10 +223,10 @@ def test_unsubscribing_ends_it(socket: WsClient, api: Api, topic: str) -> None:
     socket.ask("subscribe", topic=topic, tail=True)
     socket.expect("caught_up")
     told = socket.ask("unsubscribe", topics=[topic, "never-followed"], request_id=1)
-    assert told == {"type": "unsubscribed", "request_id": 1, "topics": [topic]}
+    assert told == {"op": "unsubscribed", "request_id": 1, "topics": [topic]}
     api.append(2)
-    assert socket.ask("unsubscribe", topic=topic) == {"type": "unsubscribed", "topics": []}
-    assert socket.ask("ping", request_id="still here") == {"type": "pong", "request_id": "still here"}
+    assert socket.ask("unsubscribe", topic=topic) == {"op": "unsubscribed", "topics": []}
+    assert socket.ask("ping", request_id="still here") == {"op": "pong", "request_id": "still here"}
 
 
 def test_what_was_lost_is_told_with_where_it_goes_on(socket: WsClient, api: Api, topic: str) -> None:
@@ -235,7 +235,7 @@ def test_what_was_lost_is_told_with_where_it_goes_on(socket: WsClient, api: Api,
     socket.ask("subscribe", topic=topic, from_seq=1)
     told = socket.read()
     assert told == {
-        "type": "tombstone",
+        "op": "tombstone",
         "topic": topic,
         "reason": "from_seq_too_old",
         "gap_from": 2,
@@ -256,7 +256,7 @@ def test_a_topic_that_is_deleted_is_said_and_others_go_on(socket: WsClient, api:
     for _ in range(2):
         socket.expect("caught_up")
     api.call("DELETE")
-    assert socket.read() == {"type": "topic_deleted", "topic": topic, "head_seq": 1, "reason": "deleted"}
+    assert socket.read() == {"op": "topic_deleted", "topic": topic, "head_seq": 1, "reason": "deleted"}
     other.append(2)
     socket.expect("record", topic=other.topic)
     socket.expect("caught_up")
@@ -273,43 +273,43 @@ REFUSED: list[tuple[bytes, str, str]] = [
     (b"", "invalid_request", "empty"),
     (b"{", "invalid_request", "JSON"),
     (b"[]", "invalid_request", "object"),
-    (b"{}", "invalid_request", "type"),
-    (b'{"type":"bark"}', "invalid_request", "subscribe"),
-    (b'{"type":7}', "invalid_request", "type"),
-    (b'{"type":"ping","request_id":{}}', "invalid_request", "request_id"),
-    (b'{"type":"ping","request_id":"%b"}' % (b"x" * 300), "invalid_request", "request_id"),
-    (b'{"type":"ping","x":' + b"[" * 5000 + b"]" * 5000 + b"}", "invalid_request", "deep"),
-    (b'{"type":"subscribe"}', "invalid_request", "topics"),
-    (b'{"type":"subscribe","topics":[]}', "invalid_request", "topics"),
-    (b'{"type":"subscribe","topics":7}', "invalid_request", "topics"),
-    (b'{"type":"subscribe","topic":"a","topics":["a"]}', "invalid_request", "topics"),
-    (b'{"type":"subscribe","topic":"a","topics":{"a":{}}}', "invalid_request", "topics"),
-    (b'{"type":"subscribe","topic":"a b"}', "invalid_request", "topic"),
-    (b'{"type":"subscribe","topic":""}', "invalid_request", "topic"),
-    (b'{"type":"subscribe","topic":"\\ud800"}', "invalid_request", ""),
-    (b'{"type":"publish","topic":"\\ud800","records":[{"data":1}]}', "invalid_request", ""),
-    (b'{"type":"subscribe","topic":"nobody-made-this"}', "topic_not_found", "nobody-made-this"),
-    (b'{"type":"subscribe","topic":"a","from_seq":-1}', "invalid_request", "from_seq"),
-    (b'{"type":"subscribe","topic":"a","from_seq":1.5}', "invalid_request", "from_seq"),
-    (b'{"type":"subscribe","topic":"a","from_seq":1,"tail":true}', "invalid_request", "tail"),
-    (b'{"type":"subscribe","topics":{"a":{"from_seq":"1"}}}', "invalid_request", "from_seq"),
-    (b'{"type":"subscribe","topic":"a","epoch":-1}', "invalid_request", "epoch"),
-    (b'{"type":"subscribe","topic":"a","limit":-1}', "invalid_request", "limit"),
-    (b'{"type":"subscribe","topic":"a","max_batch_bytes":-1}', "invalid_request", "max_batch_bytes"),
-    (b'{"type":"subscribe","topic":"a","node":"\\u0000"}', "invalid_request", "node"),
-    (b'{"type":"subscribe","topic":"a","node":"%b"}' % (b"x" * 200), "invalid_request", "node"),
-    (b'{"type":"subscribe","topic":"a","consistency":"total"}', "invalid_request", "eventual"),
-    (b'{"type":"unsubscribe"}', "invalid_request", "topics"),
-    (b'{"type":"publish","records":[{"data":1}]}', "invalid_request", "topic"),
-    (b'{"type":"publish","topic":"a"}', "invalid_request", "records"),
-    (b'{"type":"publish","topic":"a","records":[{}]}', "invalid_request", "data"),
-    (b'{"type":"publish","topic":"a b","records":[{"data":1}]}', "invalid_request", "topic"),
+    (b"{}", "invalid_request", "op"),
+    (b'{"op":"bark"}', "invalid_request", "subscribe"),
+    (b'{"op":7}', "invalid_request", "op"),
+    (b'{"op":"ping","request_id":{}}', "invalid_request", "request_id"),
+    (b'{"op":"ping","request_id":"%b"}' % (b"x" * 300), "invalid_request", "request_id"),
+    (b'{"op":"ping","x":' + b"[" * 5000 + b"]" * 5000 + b"}", "invalid_request", "deep"),
+    (b'{"op":"subscribe"}', "invalid_request", "topics"),
+    (b'{"op":"subscribe","topics":[]}', "invalid_request", "topics"),
+    (b'{"op":"subscribe","topics":7}', "invalid_request", "topics"),
+    (b'{"op":"subscribe","topic":"a","topics":["a"]}', "invalid_request", "topics"),
+    (b'{"op":"subscribe","topic":"a","topics":{"a":{}}}', "invalid_request", "topics"),
+    (b'{"op":"subscribe","topic":"a b"}', "invalid_request", "topic"),
+    (b'{"op":"subscribe","topic":""}', "invalid_request", "topic"),
+    (b'{"op":"subscribe","topic":"\\ud800"}', "invalid_request", ""),
+    (b'{"op":"publish","topic":"\\ud800","records":[{"data":1}]}', "invalid_request", ""),
+    (b'{"op":"subscribe","topic":"nobody-made-this"}', "topic_not_found", "nobody-made-this"),
+    (b'{"op":"subscribe","topic":"a","from_seq":-1}', "invalid_request", "from_seq"),
+    (b'{"op":"subscribe","topic":"a","from_seq":1.5}', "invalid_request", "from_seq"),
+    (b'{"op":"subscribe","topic":"a","from_seq":1,"tail":true}', "invalid_request", "tail"),
+    (b'{"op":"subscribe","topics":{"a":{"from_seq":"1"}}}', "invalid_request", "from_seq"),
+    (b'{"op":"subscribe","topic":"a","epoch":-1}', "invalid_request", "epoch"),
+    (b'{"op":"subscribe","topic":"a","limit":-1}', "invalid_request", "limit"),
+    (b'{"op":"subscribe","topic":"a","max_batch_bytes":-1}', "invalid_request", "max_batch_bytes"),
+    (b'{"op":"subscribe","topic":"a","node":"\\u0000"}', "invalid_request", "node"),
+    (b'{"op":"subscribe","topic":"a","node":"%b"}' % (b"x" * 200), "invalid_request", "node"),
+    (b'{"op":"subscribe","topic":"a","consistency":"total"}', "invalid_request", "eventual"),
+    (b'{"op":"unsubscribe"}', "invalid_request", "topics"),
+    (b'{"op":"publish","records":[{"data":1}]}', "invalid_request", "topic"),
+    (b'{"op":"publish","topic":"a"}', "invalid_request", "records"),
+    (b'{"op":"publish","topic":"a","records":[{}]}', "invalid_request", "data"),
+    (b'{"op":"publish","topic":"a b","records":[{"data":1}]}', "invalid_request", "topic"),
     (
-        b'{"type":"publish","topic":"a","records":[{"data":1}],"return_seqs":1}',
+        b'{"op":"publish","topic":"a","records":[{"data":1}],"return_seqs":1}',
         "invalid_request",
         "return_seqs",
     ),
-    (b'{"type":"publish","topic":"a","records":[{"data":NaN}]}', "invalid_request", "JSON"),
+    (b'{"op":"publish","topic":"a","records":[{"data":NaN}]}', "invalid_request", "JSON"),
 ]
 
 
@@ -321,7 +321,7 @@ def test_what_is_wrong_is_said_and_the_connection_lives_on(
     told = socket.expect("error", code=code)
     assert word in told["message"]
     assert "request_id" not in told
-    assert socket.ask("ping", request_id=None) == {"type": "pong"}
+    assert socket.ask("ping", request_id=None) == {"op": "pong"}
 
 
 @pytest.mark.parametrize("request_id", ["text", 'a "quoted" one', 7, -1, 0, 2.5, "", "é"])
@@ -342,11 +342,11 @@ def test_topics_beyond_the_bound_are_refused(tmp_path: Any) -> None:
             socket.ask("publish", topic=name, records=_records(1))
         told = socket.ask("subscribe", topics=list("abcd"), request_id=1)
         assert (told["code"], told["detail"]["max"]) == ("invalid_request", 3)
-        assert socket.ask("subscribe", topics=list("ab"), tail=True)["type"] == "subscribed"
+        assert socket.ask("subscribe", topics=list("ab"), tail=True)["op"] == "subscribed"
         for _ in range(2):
             socket.expect("caught_up")
-        assert socket.ask("subscribe", topics=["c", "d"], tail=True)["type"] == "error"
-        assert socket.ask("subscribe", topics=["b", "c"], tail=True)["type"] == "subscribed"
+        assert socket.ask("subscribe", topics=["c", "d"], tail=True)["op"] == "error"
+        assert socket.ask("subscribe", topics=["b", "c"], tail=True)["op"] == "subscribed"
 
 
 # -- keys --------------------------------------------------------------------------------------------------
@@ -358,8 +358,8 @@ KEYS = f"{READER}:r:orders.,{WRITER}:w:orders.,{ADMIN}"
 def test_each_operation_asks_the_key(tmp_path: Any) -> None:
     def allowed(socket: WsClient, kind: str, **asked: Any) -> bool:
         told = socket.ask(kind, **asked)
-        assert told["type"] != "error" or told["code"] == "forbidden"
-        return bool(told["type"] != "error")
+        assert told["op"] != "error" or told["code"] == "forbidden"
+        return bool(told["op"] != "error")
 
     with HttpServer(tmp_path, keys=KEYS) as server:
         port = server.ports["fast"]
@@ -391,7 +391,7 @@ def test_a_key_that_is_taken_back_ends_its_sockets(tmp_path: Any) -> None:
         ):
             socket.ask("publish", topic="a", records=_records(1))
             server.lose_patience(0)
-            assert other.ask("ping") == {"type": "pong"}
+            assert other.ask("ping") == {"op": "pong"}
             server.change_keys(f"{READER}:r")
             server.lose_patience(0)
             for one in (socket, other):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.http1
 MESSAGE_BYTES_MAX = 64 << 10
 FIN = 0x80
 LAST_TEXT = FIN | TEXT
-PING_MESSAGE = b'{"type":"ping"}'
+PING_MESSAGE = b'{"op":"ping"}'
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def socket(server: HttpServer, lane: str) -> Iterator[WsClient]:
 
 
 def _fits(size: int) -> bytes:
-    return b'{"type":"ping","request_id":1,"x":"%b"}' % (b"x" * (size - 38))
+    return b'{"op":"ping","request_id":1,"x":"%b"}' % (b"x" * (size - 36))
 
 
 # What is sent, and the code that the close has.
@@ -85,11 +85,11 @@ VIOLATIONS: dict[str, tuple[bytes, int]] = {
 @pytest.mark.parametrize("what", VIOLATIONS)
 def test_what_is_no_websocket_is_closed_with_its_code(socket: WsClient, what: str, pieces: int) -> None:
     sent, code = VIOLATIONS[what]
-    message = masked(LAST_TEXT, b'{"type":"ping","request_id":1}')
+    message = masked(LAST_TEXT, b'{"op":"ping","request_id":1}')
     size = len(sent) // pieces + 1
     socket.send(message)
     socket.send_in_pieces(sent[at : at + size] for at in range(0, len(sent), size))
-    assert socket.read() == {"type": "pong", "request_id": 1}
+    assert socket.read() == {"op": "pong", "request_id": 1}
     socket.expect_close(code)
 
 
@@ -101,7 +101,7 @@ def test_it_is_closed_too_when_it_comes_with_the_request(server: HttpServer, lan
 
 
 def test_what_is_legal_is_heard_however_it_is_cut(socket: WsClient) -> None:
-    text = '{"type":"ping","request_id":"ä€😀"}'.encode()
+    text = '{"op":"ping","request_id":"ä€😀"}'.encode()
     middle = text.index("€".encode()) + 1
     frames = [
         masked(LAST_TEXT, text),
@@ -112,22 +112,22 @@ def test_what_is_legal_is_heard_however_it_is_cut(socket: WsClient) -> None:
     ]
     socket.send_in_pieces(bytes([byte]) for byte in b"".join(frames))
     for _ in range(4):
-        assert socket.read() == {"type": "pong", "request_id": "ä€😀"}
+        assert socket.read() == {"op": "pong", "request_id": "ä€😀"}
     assert socket.pongs == [b"p" * 125]
     for size in (125, 126, 127, 65535, MESSAGE_BYTES_MAX):
         socket.send(masked(LAST_TEXT, _fits(size)))
-        assert socket.read() == {"type": "pong", "request_id": 1}
+        assert socket.read() == {"op": "pong", "request_id": 1}
 
 
 def test_what_stands_behind_a_close_is_not_heard(socket: WsClient) -> None:
-    publish = b'{"type":"publish","topic":"behind-a-close","records":[{"data":1}]}'
+    publish = b'{"op":"publish","topic":"behind-a-close","records":[{"data":1}]}'
     socket.send(masked(FIN | CLOSE, (1000).to_bytes(2, "big")) + masked(LAST_TEXT, publish))
     assert socket.read() == Closed(1000, "")
     socket.read_end()
 
 
 def test_nothing_of_a_socket_that_broke_is_done_behind_the_break(server: HttpServer, lane: str) -> None:
-    publish = b'{"type":"publish","topic":"behind-a-break","records":[{"data":1}]}'
+    publish = b'{"op":"publish","topic":"behind-a-break","records":[{"data":1}]}'
     with WsClient(server.ports[lane]) as socket:
         socket.send(masked(LAST_TEXT | 0x40, b"{}") + masked(LAST_TEXT, publish))
         socket.expect_close(1002)
@@ -153,7 +153,7 @@ def test_a_client_that_never_reads_is_told_at_last_and_nothing_is_held_for_it(
         server.lose_patience(CLOGGED_SECONDS_MAX + 1)
         told = socket.read()
         seqs: list[int] = []
-        while told["type"] != "error":
+        while told["op"] != "error":
             seqs += [record["$seq"] for record in told.get("records", ())]
             told = socket.read()
         assert seqs == list(range(1, len(seqs) + 1))
@@ -181,7 +181,7 @@ def test_a_client_that_reads_again_gets_what_came_meanwhile_in_larger_pieces(
         pieces: list[list[int]] = []
         while not pieces or pieces[-1][-1] <= count:
             told = socket.read()
-            if told["type"] == "record":
+            if told["op"] == "record":
                 pieces.append([record["$seq"] for record in told["records"]])
         assert [seq for piece in pieces for seq in piece] == list(range(1, count + 2))
         assert max(map(len, pieces)) > 4
@@ -191,7 +191,7 @@ def test_publishes_of_a_client_that_does_not_read_wait_in_its_socket(server: Htt
     with WsClient(server.ports[lane], buffer_bytes=4096) as socket:
         socket.socket.settimeout(2)
         seqs = b",".join([b"%d" % number for number in range(500)])
-        publish = b'{"type":"publish","topic":"asked-%b","records":[' % lane.encode()
+        publish = b'{"op":"publish","topic":"asked-%b","records":[' % lane.encode()
         publish += b",".join([b'{"data":%b}' % one for one in seqs.split(b",")]) + b"]}"
         sent = masked(LAST_TEXT, publish)
         _send_until_nobody_reads(socket, sent)
@@ -217,7 +217,7 @@ def test_a_silent_client_is_pinged_and_one_that_is_gone_is_closed(server: HttpSe
         assert alive.read_frame() == (PING, b"")
         assert gone.read_frame() == (PING, b"")
         alive.send_frame(PONG)
-        assert alive.ask("ping") == {"type": "pong"}
+        assert alive.ask("ping") == {"op": "pong"}
         server.lose_patience(PING_SECONDS + PONG_SECONDS + 2)
         gone.expect_close(1008)
         assert alive.read_frame() == (PING, b"")
@@ -225,7 +225,7 @@ def test_a_silent_client_is_pinged_and_one_that_is_gone_is_closed(server: HttpSe
 
 def test_a_message_that_does_not_come_through_is_closed(server: HttpServer, lane: str) -> None:
     with WsClient(server.ports[lane]) as socket:
-        assert socket.ask("ping") == {"type": "pong"}
+        assert socket.ask("ping") == {"op": "pong"}
         socket.send(masked(LAST_TEXT, _fits(1000))[:500])
         assert _settled(server)
         server.lose_patience(9)

@@ -52,10 +52,10 @@ class Heard:
 
     def hear(self) -> Any:
         told = self._socket.read()
-        if told["type"] == "record":
+        if told["op"] == "record":
             found = self.data.setdefault(told["topic"], [])
             found += [record["data"] for record in told["records"]]
-        elif told["type"] == "caught_up":
+        elif told["op"] == "caught_up":
             self.heads[told["topic"]] = told["head_seq"]
         else:
             self.others.append(told)
@@ -72,7 +72,7 @@ def test_topics_of_all_shards_on_any_connection(server: WholeServer, begins_at: 
     with WsClient(server.port, before=opener) as socket:
         for number, name in enumerate(names):
             ack = socket.ask("publish", topic=name, records=[{"data": "first"}], request_id=number)
-            assert (ack["type"], ack["topic"], ack["request_id"]) == ("ack", name, number)
+            assert (ack["op"], ack["topic"], ack["request_id"]) == ("ack", name, number)
         told = socket.ask("subscribe", topics={name: {"tail": True} for name in names}, request_id="s")
         assert set(told["topics"]) == set(names)
         heard = Heard(socket)
@@ -85,7 +85,7 @@ def test_topics_of_all_shards_on_any_connection(server: WholeServer, begins_at: 
         with RawClient(server.port) as client:
             for name in names:
                 assert client.ask("DELETE", f"/v0/topics/{name}").json["deleted"]
-        while {one["topic"] for one in heard.others if one["type"] == "topic_deleted"} != set(names):
+        while {one["topic"] for one in heard.others if one["op"] == "topic_deleted"} != set(names):
             heard.hear()
 
 
@@ -94,9 +94,9 @@ def test_refusals_are_the_same_wherever_the_topic_is(server: WholeServer) -> Non
         with WsClient(server.port) as socket:
             absent = socket.ask("subscribe", topic=name, request_id=1)
             assert absent.pop("message") == f'topic "{name}" does not exist'
-            assert absent == {"type": "error", "request_id": 1, "code": "topic_not_found"}
+            assert absent == {"op": "error", "request_id": 1, "code": "topic_not_found"}
             told = socket.ask("publish", topic=name, records=[{"data": 1}], create=False)
-            assert (told["type"], told["code"]) == ("error", "topic_not_found")
+            assert (told["op"], told["code"]) == ("error", "topic_not_found")
             told = socket.ask("publish", topic=name, records=[{}])
             assert (told["code"], told["detail"]["field"]) == ("invalid_request", "records[0]")
             sent = {"topic": name, "records": [{"data": 1}], "idempotency_key": "k"}
@@ -110,7 +110,7 @@ def test_many_sockets_on_all_workers_hear_the_same(server: WholeServer) -> None:
     sockets = [WsClient(server.port) for _ in range(20)]
     try:
         for socket in sockets:
-            assert socket.ask("subscribe", topics=names)["type"] == "subscribed"
+            assert socket.ask("subscribe", topics=names)["op"] == "subscribed"
         for number in range(1, 30):
             for name in names:
                 _append(server, name, number)
@@ -138,14 +138,14 @@ def test_a_shard_that_dies_is_said_and_followed_on_when_it_is_back(server: Whole
             worker = server.a_worker(dies)
             worker.signal(signal.SIGKILL)
             told = heard.hear()
-            assert (told["type"], told["code"], told["topics"]) == ("error", "not_ready", [names[dies]])
+            assert (told["op"], told["code"], told["topics"]) == ("error", "not_ready", [names[dies]])
             # The others go on meanwhile.
             socket.say("publish", topic=names[lives], records=[{"data": "meanwhile"}])
             heard.wait_for(names[lives], ["meanwhile"])
             server.wait_for_shard(dies)
             _append(server, names[dies], "it is back")
             heard.wait_for(names[dies], ["it is back"])
-            assert [one["type"] for one in heard.others].count("error") == 1
+            assert [one["op"] for one in heard.others].count("error") == 1
 
 
 def test_a_server_that_stops_says_where_everybody_is(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_server_that_stops_says_where_everybody_is(tmp_path: Path) -> None:
         server.served.process.send_signal(signal.SIGTERM)
         for socket in sockets:
             told = socket.read()
-            while told["type"] == "error" and "cursors" not in told:
+            while told["op"] == "error" and "cursors" not in told:
                 # The other shard went first.
                 told = socket.read()
             assert told["code"] == "shutting_down"

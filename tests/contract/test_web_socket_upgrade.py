@@ -67,26 +67,26 @@ def test_a_page_of_another_origin_needs_a_key(server: HttpServer, lane: str, tmp
         client.send(upgrade_request("/v0/ws", "origin: https://elsewhere.example"))
         assert client.read_answer().status == 403
     with WsClient(server.ports[lane], "origin: HTTP://localhost") as socket:
-        assert socket.ask("ping") == {"type": "pong"}
+        assert socket.ask("ping") == {"op": "pong"}
     with HttpServer(tmp_path, keys=KEY) as keyed:
         fields = ("origin: https://elsewhere.example", f"authorization: Bearer {KEY}")
         with WsClient(keyed.ports[lane], *fields) as socket:
-            assert socket.ask("ping") == {"type": "pong"}
+            assert socket.ask("ping") == {"op": "pong"}
 
 
 def test_requests_before_it_are_answered_and_messages_behind_it_are_heard(
     server: HttpServer, lane: str, api: Api
 ) -> None:
     before = request_bytes("POST", api.path, b'{"records":[{"data":1}]}')
-    behind = masked(0x81, b'{"type":"ping","request_id":1}') + masked(0x81, b'{"type":"ping"')[:-4]
+    behind = masked(0x81, b'{"op":"ping","request_id":1}') + masked(0x81, b'{"op":"ping"')[:-4]
     with WsClient(server.ports[lane], before=before, behind=behind) as socket:
-        assert socket.read() == {"type": "pong", "request_id": 1}
+        assert socket.read() == {"op": "pong", "request_id": 1}
 
 
 def test_a_compressed_socket_is_not_offered(server: HttpServer, lane: str) -> None:
     fields = ("sec-websocket-extensions: permessage-deflate", "sec-websocket-protocol: chat")
     with WsClient(server.ports[lane], *fields) as socket:
-        assert socket.ask("ping") == {"type": "pong"}
+        assert socket.ask("ping") == {"op": "pong"}
 
 
 def test_a_close_is_answered_with_its_code(socket: WsClient) -> None:
@@ -113,7 +113,7 @@ def test_a_server_that_stops_says_how_to_come_back(tmp_path: Any, lane: str) -> 
         socket.expect("ack")
         server.drain()
         told = socket.read()
-        while told["type"] != "error":
+        while told["op"] != "error":
             told = socket.read()
         assert told["code"] == "shutting_down"
         cursor = told["cursors"]["a"]
@@ -143,7 +143,7 @@ class Doorkeeper:
 def test_what_comes_while_it_is_not_answered_yet_waits(tmp_path: Any, lane: str, pieces: int) -> None:
     with HttpServer(tmp_path) as server, Knocking(server.ports[lane]) as socket:
         doorkeeper = Doorkeeper(server)
-        pings = (masked(0x81, b'{"type":"ping","request_id":%d}' % number) for number in range(50))
+        pings = (masked(0x81, b'{"op":"ping","request_id":%d}' % number) for number in range(50))
         sent = upgrade_request() + b"".join(pings)
         size = len(sent) // pieces + 1
         socket.send_in_pieces(sent[at : at + size] for at in range(0, len(sent), size))
@@ -153,7 +153,7 @@ def test_what_comes_while_it_is_not_answered_yet_waits(tmp_path: Any, lane: str,
         assert [socket.read()["request_id"] for _ in range(50)] == list(range(50))
 
 
-@pytest.mark.parametrize("behind", [b"", masked(0x81, b'{"type":"ping"}')])
+@pytest.mark.parametrize("behind", [b"", masked(0x81, b'{"op":"ping"}')])
 def test_who_leaves_before_it_is_answered_leaves_nothing_behind(
     tmp_path: Any, lane: str, behind: bytes
 ) -> None:
@@ -184,7 +184,7 @@ class Knocking(WsClient):
 def test_the_key_may_stand_in_the_query(tmp_path: Any, lane: str) -> None:
     with HttpServer(tmp_path, keys=KEY) as server:
         with WsClient(server.ports[lane], target=f"/v0/ws?token={KEY}") as socket:
-            assert socket.ask("ping") == {"type": "pong"}
+            assert socket.ask("ping") == {"op": "pong"}
         for target in ("/v0/ws", "/v0/ws?token=", "/v0/ws?token=a-stranger-to-us"):
             with RawClient(server.ports[lane]) as client:
                 client.send(upgrade_request(target))
@@ -215,5 +215,5 @@ def test_sockets_count_among_the_streams(tmp_path: Any, lane: str) -> None:
         assert refused(other) == "max_sse_connections"
         first.send_frame(8)
         assert isinstance(first.read(), Closed)
-        assert enter(KEY).ask("ping") == {"type": "pong"}
+        assert enter(KEY).ask("ping") == {"op": "pong"}
         assert refused(other) == "max_sse_connections"

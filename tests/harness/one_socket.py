@@ -61,9 +61,9 @@ class OneSocket:
         self.wire = RecordedWire()
         self.session = WsSession(self.wire, worker.dispatch, self.feeds, key)
 
-    def say(self, type: str, **fields: Any) -> None:  # noqa: A002
+    def say(self, op: str, **fields: Any) -> None:
         assert not self.session.is_busy
-        self.session.receive(json.dumps({"type": type, **fields}).encode())
+        self.session.receive(json.dumps({"op": op, **fields}).encode())
 
     def publish(self, topic: str, data: object = 1, **fields: Any) -> None:
         self.say("publish", topic=topic, records=[{"data": data}], **fields)

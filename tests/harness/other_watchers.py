@@ -212,7 +212,7 @@ class SocketWatcher(OtherWatcher):
         if isinstance(message, Closed):
             self.close()
             return False
-        kind = message["type"]
+        kind = message["op"]
         if kind == "subscribed":
             self._places |= self._entering
             self._followed |= self._entering.keys()

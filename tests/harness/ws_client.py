@@ -97,8 +97,8 @@ class WsClient(RawClient):
 
     # -- sending -------------------------------------------------------------------------------------------
 
-    def say(self, type: str, **fields: Any) -> None:  # noqa: A002
-        self.say_raw(json.dumps({"type": type, **fields}).encode())
+    def say(self, op: str, **fields: Any) -> None:
+        self.say_raw(json.dumps({"op": op, **fields}).encode())
 
     def say_raw(self, text: bytes) -> None:
         self.send(masked(0x80 | TEXT, text))
@@ -143,14 +143,14 @@ class WsClient(RawClient):
         """The next message, of this type and with these fields."""
         message = self.read()
         assert not isinstance(message, Closed), message
-        assert message["type"] == kind, message
+        assert message["op"] == kind, message
         for name, value in fields.items():
             assert message.get(name) == value, message
         return message
 
-    def ask(self, type: str, **fields: Any) -> Any:  # type: ignore[override]  # noqa: A002
+    def ask(self, op: str, **fields: Any) -> Any:  # type: ignore[override]
         """The answer to a message, when nothing else comes in between."""
-        self.say(type, **fields)
+        self.say(op, **fields)
         return self.read()
 
     def expect_close(self, code: int) -> str:

@@ -1,4 +1,4 @@
-"""What a client asks in the messages of a WebSocket: objects of JSON that say in `type` what they are.
+"""Decode the messages of a WebSocket client: JSON objects whose `op` names the operation.
 
 Every message may have a `request_id`, a text or a number, that the answer repeats as it was written. So it is
 read apart and first, and what is refused for any other field still has it. Unknown fields are ignored, as in
@@ -36,13 +36,13 @@ SUBSCRIBE: Final = "subscribe"
 UNSUBSCRIBE: Final = "unsubscribe"
 PUBLISH: Final = "publish"
 PING: Final = "ping"
-TYPES: Final = (SUBSCRIBE, UNSUBSCRIBE, PUBLISH, PING)
+OPS: Final = (SUBSCRIBE, UNSUBSCRIBE, PUBLISH, PING)
 
 _NOTHING: Final = msgspec.Raw(b"")
 
 
 class Envelope(NamedTuple):
-    type: str
+    op: str
     request_id: bytes
     """As it was written; empty when there was none."""
 
@@ -71,7 +71,7 @@ class Subscribe(NamedTuple):
 
 
 class _Envelope(msgspec.Struct, gc=False):
-    type: msgspec.Raw = _NOTHING
+    op: msgspec.Raw = _NOTHING
     request_id: msgspec.Raw = _NOTHING
 
 
@@ -111,20 +111,20 @@ def read_envelope(message: bytes) -> Envelope | Refusal:
         is_given = _decode_id(request_id) is not None
     except msgspec.DecodeError:
         return _wrong("request_id", "must be a text or a number")
-    return Envelope(_type_of(found.type), request_id if is_given else b"")
+    return Envelope(_op_of(found.op), request_id if is_given else b"")
 
 
-def _type_of(raw: msgspec.Raw) -> str:
-    """Empty when it is none that anything is done about."""
+def _op_of(raw: msgspec.Raw) -> str:
+    """Return the operation, or an empty string if it is not a known one."""
     try:
         text = _decode_text(raw) if len(raw) <= REQUEST_ID_BYTES_MAX else ""
     except msgspec.DecodeError:
         return ""
-    return text if text in TYPES else ""
+    return text if text in OPS else ""
 
 
-def unknown_type() -> Refusal:
-    return _wrong("type", f"must be one of {', '.join(TYPES)}")
+def unknown_op() -> Refusal:
+    return _wrong("op", f"must be one of {', '.join(OPS)}")
 
 
 def read_publish(message: bytes) -> Publish | Refusal:

@@ -36,7 +36,7 @@ from topicsd.http.ws_messages import (
     read_subscribe,
     read_unsubscribe,
     too_many_topics,
-    unknown_type,
+    unknown_op,
 )
 from topicsd.live import ws_frames
 from topicsd.live.event_stream import CLOGGED_SECONDS_MAX, KEY_TAKEN_BACK, TOO_SLOW
@@ -124,9 +124,9 @@ class WsSession:
         envelope = read_envelope(message)
         if isinstance(envelope, Refusal):
             self._refuse(b"", envelope)
-        elif envelope.type == PUBLISH:
+        elif envelope.op == PUBLISH:
             self._publish(envelope.request_id, message)
-        elif envelope.type == PING:
+        elif envelope.op == PING:
             self._wire.write(ws_frames.message(b"pong", request_id=envelope.request_id))
         elif self._publishing:
             self._waiting = (envelope, message)
@@ -134,12 +134,12 @@ class WsSession:
             self._start(envelope, message)
 
     def _start(self, envelope: Envelope, message: bytes) -> None:
-        if envelope.type == SUBSCRIBE:
+        if envelope.op == SUBSCRIBE:
             self._subscribe(envelope.request_id, message)
-        elif envelope.type == UNSUBSCRIBE:
+        elif envelope.op == UNSUBSCRIBE:
             self._unsubscribe(envelope.request_id, message)
         else:
-            self._refuse(envelope.request_id, unknown_type())
+            self._refuse(envelope.request_id, unknown_op())
 
     def _refuse(self, request_id: bytes, refusal: Refusal) -> None:
         self._wire.write(ws_frames.refused(refusal, request_id))

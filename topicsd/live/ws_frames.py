@@ -9,7 +9,7 @@ A frame of the server is whole and never masked::
            L    payload; of a close two bytes of code, big-endian, and a text
 
     >>> message(b"pong", request_id=b'"a"')
-    b'\x81 {"type":"pong","request_id":"a"}'
+    b'\x81\x1e{"op":"pong","request_id":"a"}'
     >>> frame(TEXT, bytes(200))[:4].hex(), frame(TEXT, bytes(70_000))[:10].hex()
     ('817e00c8', '817f0000000000011170')
 
@@ -65,7 +65,7 @@ def close_frame(code: int, reason: str) -> bytes:
 
 def message(kind: bytes, body: bytes = b"{}", request_id: bytes = b"") -> bytes:
     """`body` is an object of JSON; kind and id of the request are put in front of what is in it."""
-    head = b'{"type":"%b"' % kind
+    head = b'{"op":"%b"' % kind
     if request_id:
         head += b',"request_id":%b' % request_id
     return frame(TEXT, head + (b"," if len(body) > 2 else b"") + body[1:])
@@ -115,7 +115,7 @@ def _frames(piece: Piece, tombstone: Tombstone | None) -> bytes:
         frames.append(encoded(b"tombstone", told_of(tombstone, piece) | place))
     if piece.count:
         told = (
-            b'{"type":"record","topic":"%b","epoch":%d,"from_seq":%d,"to_seq":%d,"head_seq":%d,'
+            b'{"op":"record","topic":"%b","epoch":%d,"from_seq":%d,"to_seq":%d,"head_seq":%d,'
             b'"records":[%b]}'
         )
         numbers = (piece.epoch, piece.records_from, piece.to_seq, piece.head_seq)

@@ -99,7 +99,7 @@ class Life:
 
     def _look(self) -> None:
         for told in self._socket.settle():
-            getattr(self, "_" + told["type"])(told)
+            getattr(self, "_" + told["op"])(told)
 
     def _subscribed(self, told: Any) -> None:
         for name, place in told["topics"].items():

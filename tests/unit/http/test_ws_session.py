@@ -17,7 +17,7 @@ STATE = {"head_seq": 5, "earliest_seq": 1, "epoch": 3}
 
 
 def _kinds(told: list[Any]) -> list[str]:
-    return [one["type"] for one in told]
+    return [one["op"] for one in told]
 
 
 def test_as_many_publishes_are_on_their_way_as_appends_of_a_connection() -> None:
@@ -27,7 +27,7 @@ def test_as_many_publishes_are_on_their_way_as_appends_of_a_connection() -> None
     assert socket.session.is_busy
     assert socket.asked_count == AHEAD_MAX
     socket.answer(3, {"topic": AWAY})
-    assert socket.settle() == [{"type": "ack", "request_id": 3, "topic": AWAY}]
+    assert socket.settle() == [{"op": "ack", "request_id": 3, "topic": AWAY}]
     assert (socket.session.is_busy, socket.wire.went_on) == (False, 1)
 
 
@@ -47,7 +47,7 @@ def test_a_ping_waits_for_nothing() -> None:
     socket = OneSocket()
     socket.publish(AWAY)
     socket.say("ping", request_id=1)
-    assert socket.take() == [{"type": "pong", "request_id": 1}]
+    assert socket.take() == [{"op": "pong", "request_id": 1}]
 
 
 def test_what_is_behind_a_subscribe_waits_until_all_topics_are_looked_up() -> None:
@@ -73,7 +73,7 @@ def test_a_subscribe_is_for_all_of_its_topics_or_none() -> None:
     socket.say("subscribe", topics=[HOME, AWAY], request_id="s")
     error = {"code": "not_ready", "message": "shard 1 is starting"}
     socket.answer(0, {"error": error, "performance": {}}, 503)
-    assert socket.settle() == [{"type": "error", "request_id": "s", **error}]
+    assert socket.settle() == [{"op": "error", "request_id": "s", **error}]
     socket.publish(HOME)
     assert _kinds(socket.settle()) == ["ack"]
 
@@ -111,7 +111,7 @@ def test_a_drain_lets_what_is_under_way_be_answered_and_says_where_it_stood() ->
     assert socket.settle() == []
     socket.answer(0, {"topic": AWAY})
     ack, error = socket.settle()
-    assert ack["type"] == "ack"
+    assert ack["op"] == "ack"
     epoch = socket.worker.one.state(HOME).epoch
     assert error["code"] == "shutting_down"
     assert error["cursors"] == {HOME: {"from_seq": 1, "epoch": epoch}}
@@ -130,7 +130,7 @@ def test_what_nobody_foresaw_ends_the_socket_behind_its_answer() -> None:
     socket.publish(AWAY, request_id=1)
     error = {"code": "internal", "message": "an error that was not foreseen, 1234 in the log"}
     socket.answer(0, {"error": error}, 500, CLOSE)
-    assert socket.settle() == [{"type": "error", "request_id": 1, **error}]
+    assert socket.settle() == [{"op": "error", "request_id": 1, **error}]
     assert [code for code, _ in socket.wire.closed] == [ws_frames.INTERNAL_ERROR]
 
 
@@ -165,7 +165,7 @@ def test_a_clogged_socket_is_told_nothing_of_what_it_follows() -> None:
     socket.session.ready()
     record, caught_up = socket.settle()
     assert [one["$seq"] for one in record["records"]] == [2, 3, 4]
-    assert caught_up["type"] == "caught_up"
+    assert caught_up["op"] == "caught_up"
 
 
 def test_a_topic_that_was_left_while_it_was_held_is_not_told() -> None:

@@ -23,7 +23,7 @@ def _lost(reason: str) -> Tombstone:
 
 
 def _kinds(frames: bytes) -> list[Any]:
-    return [one["type"] for one in texts_in(frames)]
+    return [one["op"] for one in texts_in(frames)]
 
 
 def test_the_bytes_of_a_piece_are_made_once() -> None:
@@ -40,7 +40,7 @@ def test_a_piece_that_is_not_at_the_head_does_not_say_so() -> None:
 def test_an_empty_piece_says_nothing() -> None:
     assert frames_of(_piece(count=0)) == b""
     assert texts_in(caught_up(_piece(count=0))) == [
-        {"type": "caught_up", "topic": "t", "epoch": 9, "head_seq": 4}
+        {"op": "caught_up", "topic": "t", "epoch": 9, "head_seq": 4}
     ]
 
 
