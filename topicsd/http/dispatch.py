@@ -20,7 +20,7 @@ from shared.http_head import Fields
 from shared.link import Asked, LinkPool
 from shared.names import topic_id
 from shared.placement import shard_of
-from shared.routes import ROUTER, TOPIC, WATCH_ID, Match, Route
+from shared.routes import ROUTER, TOPIC, WATCH_ID, Match, Route, refuse_parameters
 from topicsd.engine.queue_claim import drain_claims
 from topicsd.http.call import Call
 from topicsd.http.dead_letters import DeadLetters
@@ -122,15 +122,20 @@ class Dispatch:
         if match.item:
             call.item = match.item
         key: Key | None = None
+        refusal: Refusal | None
         try:
             if self.keys.are_asked_for:
                 found = self._check_key(match, call.fields, call.query)
-                refusal: Refusal | None
                 if isinstance(found, Refusal):
                     refusal = found
                 else:
                     key = found
                     refusal = None if key is None else self._bind(key, call, is_counted=not route.is_stream)
+                if refusal is not None:
+                    call.refuse(refusal)
+                    return
+            if call.query:
+                refusal = refuse_parameters(route, call.query)
                 if refusal is not None:
                     call.refuse(refusal)
                     return

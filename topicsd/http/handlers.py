@@ -28,11 +28,20 @@ from topicsd.engine.requests import (
 from topicsd.engine.seek import seek
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
-from topicsd.http.bodies import decode_append, decode_delete, decode_patch, delete_request, refuse_media_type
+from topicsd.http.bodies import (
+    APPEND_BODY,
+    PUBLISH_BODY,
+    decode_append,
+    decode_delete,
+    decode_patch,
+    delete_request,
+    refuse_media_type,
+)
 from topicsd.http.bound_names import refuse_dead_letter
 from topicsd.http.call import Call, reply_of
 from topicsd.http.caps import Caps
 from topicsd.http.cursor_handlers import CursorHandlers
+from topicsd.http.json_body import JsonBody
 from topicsd.http.query import query_boolean, query_seek
 from topicsd.http.queue_handlers import QueueHandlers
 from topicsd.http.render import encode, render_appended, render_config, render_queue
@@ -74,6 +83,7 @@ class Handlers:
         queues = QueueHandlers(shard.state, settings, self.performance)
         self._table = {
             "append": self._append,
+            "publish": lambda call: self._append(call, PUBLISH_BODY),
             "dead_letter": self._moved_here,
             "bring_back": self._bring_back,
             "put_topic": self._put_topic,
@@ -114,7 +124,7 @@ class Handlers:
         others.total += elapsed_us
         return {"server_total_ms": round(elapsed_us / 1000, 3)}
 
-    def _append(self, call: Call) -> None:
+    def _append(self, call: Call, kind: JsonBody[AppendRequest] = APPEND_BODY) -> None:
         with_seqs = True
         if call.query:
             asked = query_boolean(call.query, "return_seqs", True)
@@ -122,7 +132,7 @@ class Handlers:
                 call.refuse(asked)
                 return
             with_seqs = asked
-        request = decode_append(call.body, self.settings)
+        request = decode_append(call.body, self.settings, kind)
         if isinstance(request, Refusal):
             call.refuse(request)
             return

@@ -20,7 +20,7 @@ BATCH_BYTES_OF_ZERO: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
 
 
-class Place(msgspec.Struct, gc=False):
+class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """Where to begin: behind a seq of an epoch, at a time, with its newest, or with what comes next."""
 
     from_seq: int | None = None
@@ -50,7 +50,7 @@ class Place(msgspec.Struct, gc=False):
         return "".join(f"&{name}={value}" for name, value in sought if value is not None)
 
 
-class StreamOptions(msgspec.Struct, gc=False, kw_only=True):
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     """For all its topics."""
 
     node: str | list[str] | None = None

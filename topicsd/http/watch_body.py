@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from shared.auth import Key
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, Refusal
@@ -16,14 +14,13 @@ from shared.json_bounds import may_hold_nul
 from shared.names import refuse_topic_name
 from shared.watch_request import WatchRequest
 from topicsd.http.bodies import (
-    decode_control_body,
     refuse_node,
     refuse_nul_in,
     refuse_number,
     refuse_seek,
 )
 from topicsd.http.bound_names import other_name
-from topicsd.http.large_bodies import control_look
+from topicsd.http.json_body import JsonBody
 from topicsd.http.stream_options import Place, StreamOptions
 
 HEARTBEAT_MS_MIN: Final = 1000
@@ -37,15 +34,14 @@ class WatchBody(StreamOptions, gc=False, kw_only=True):
     heartbeat_ms: int = 15_000
 
 
-_decode = msgspec.json.Decoder(WatchBody).decode
-_look = control_look(WatchBody)
+_WATCH: Final = JsonBody(WatchBody, '{"topics":{"orders":{"tail":true}}}')
 
 
 def decode_watch(
     body: bytes, key: Key | None, is_lenient: bool, settings: Settings
 ) -> WatchRequest | Refusal:
     """`is_lenient` leaves out what the key is not for, instead of refusing it all."""
-    asked = decode_control_body(_decode, body, _look)
+    asked = _WATCH.decode(body)
     if isinstance(asked, Refusal):
         return asked
     nodes = asked.nodes

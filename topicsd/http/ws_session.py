@@ -32,6 +32,7 @@ from topicsd.http.ws_messages import (
     Envelope,
     Subscribe,
     read_envelope,
+    read_ping,
     read_publish,
     read_subscribe,
     read_unsubscribe,
@@ -126,6 +127,8 @@ class WsSession:
             self._refuse(b"", envelope)
         elif envelope.op == PUBLISH:
             self._publish(envelope.request_id, message)
+        elif envelope.op == PING and (refusal := read_ping(message)) is not None:
+            self._refuse(envelope.request_id, refusal)
         elif envelope.op == PING:
             self._wire.write(ws_frames.message(b"pong", request_id=envelope.request_id))
         elif self._publishing:
@@ -162,7 +165,7 @@ class WsSession:
     # -- publishing ----------------------------------------------------------------------------------------
 
     def _publish(self, request_id: bytes, message: bytes) -> None:
-        asked = read_publish(message)
+        asked = read_publish(message, self._dispatch.handlers.settings)
         if isinstance(asked, Refusal):
             self._refuse(request_id, asked)
             return
@@ -173,7 +176,7 @@ class WsSession:
         query = "" if asked.return_seqs else "return_seqs=false"
         call = self._call(asked.topic, query, message, request_id, self._published)
         self._publishing.add(call)
-        self._dispatch.start_with_key(self._key, "append", call)
+        self._dispatch.start_with_key(self._key, "publish", call)
 
     def _call(self, name: str, query: str, body: bytes, request_id: bytes, answered: Answered) -> WsCall:
         started = self._dispatch.handlers.monotonic()

@@ -115,8 +115,7 @@ def _frames(piece: Piece, tombstone: Tombstone | None) -> bytes:
         frames.append(encoded(b"tombstone", told_of(tombstone, piece) | place))
     if piece.count:
         told = (
-            b'{"op":"record","topic":"%b","epoch":%d,"from_seq":%d,"to_seq":%d,"head_seq":%d,'
-            b'"records":[%b]}'
+            b'{"op":"record","topic":"%b","epoch":%d,"from_seq":%d,"to_seq":%d,"head_seq":%d,"records":[%b]}'
         )
         numbers = (piece.epoch, piece.records_from, piece.to_seq, piece.head_seq)
         frames.append(frame(TEXT, told % (piece.topic.encode(), *numbers, piece.records)))
