@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from shared.auth import Key, Keys
 from shared.connection_mailbox import Postman
-from shared.errors import NOT_IMPLEMENTED, Refusal
+from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
 from shared.forwarded import decode_forwarded, encode_answer
 from shared.handoff import DATA_BYTES_MAX
 from shared.http_answer import CLOSE
@@ -43,11 +44,23 @@ LINK_GRACE_SECONDS = 0.3
 # They were asked for where the request came in.
 NO_SCOPES: frozenset[str] = frozenset()
 
+WITHOUT_BODY: Final = frozenset({"GET", "DELETE"})
+
 OpenSocket = Callable[[Call, Key | None], None]
 
 
 def _no_sockets(call: Call, key: Key | None) -> None:
     call.refuse(Refusal(NOT_IMPLEMENTED, "there are no WebSockets here"))
+
+
+def _refuse_body(route: Route, body: bytes) -> Refusal | None:
+    """Refuse a body that would be ignored, as a filter of what is to be deleted."""
+    if not route.is_data or body.strip() in (b"", b"{}"):
+        return None
+    message = f"the body must be empty: {route.method} {route.pattern} takes none"
+    if route.operation == "delete_topic":
+        message += "; POST /v0/topics/:topic/delete deletes records"
+    return Refusal(INVALID_REQUEST, message)
 
 
 class Dispatch:
@@ -136,6 +149,11 @@ class Dispatch:
                     return
             if call.query:
                 refusal = refuse_parameters(route, call.query)
+                if refusal is not None:
+                    call.refuse(refusal)
+                    return
+            if call.body and route.method in WITHOUT_BODY:
+                refusal = _refuse_body(route, call.body)
                 if refusal is not None:
                     call.refuse(refusal)
                     return

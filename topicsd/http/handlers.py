@@ -48,7 +48,7 @@ from topicsd.http.render import encode, render_appended, render_config, render_q
 from topicsd.http.request_counts import RequestCounts
 from topicsd.wal.sync_thread import Loop
 
-# A body that comes with one of these is read and means nothing.
+# These take no body.
 WITHOUT_BODY = frozenset(
     {"topic_state", "delete_topic", "list_cursors", "cursor_state", "delete_cursor", "explain"}
 )

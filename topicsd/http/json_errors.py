@@ -108,6 +108,9 @@ def _malformed(text: str, body: bytes) -> str:
 def _unknown(field: str, name: str, found: Any, kind: Any, hints: Mapping[str, str]) -> Refusal:
     names = _field_names(found)
     field = shown(field)
+    if not names:
+        # The key holds what looks like a path.
+        return _wrong(field, "unknown field")
     root_names = _field_names(inspect.type_info(kind))
     if name in hints and names == root_names:
         return _wrong(field, f"unknown field; {hints[name]}")

@@ -42,7 +42,7 @@ class _Room:
 
 
 class _RawRecord(msgspec.Struct, gc=False):
-    data: msgspec.Raw = _NOTHING
+    data: msgspec.Raw
     tag: msgspec.Raw = _NOTHING
     node: msgspec.Raw = _NOTHING
     meta: msgspec.Raw = _NOTHING

@@ -143,7 +143,7 @@ def read_publish(message: bytes, settings: Settings) -> Publish | Refusal:
 
 
 def read_ping(message: bytes) -> Refusal | None:
-    found = _PING.decode(message)
+    found = _PING.decode_any(message)
     return found if isinstance(found, Refusal) else None
 
 
