@@ -142,6 +142,9 @@ class Settled(msgspec.Struct, frozen=True):
     topic: str
     done: list[int]
     skipped: list[int]
+    """Seqs that the node did not hold."""
+    reasons: dict[int, str]
+    """Why, by seq."""
     counts: Counts
     deadline: int = 0
 

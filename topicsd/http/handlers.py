@@ -40,6 +40,7 @@ from topicsd.http.bodies import (
 from topicsd.http.bound_names import refuse_dead_letter
 from topicsd.http.call import Call, reply_of
 from topicsd.http.caps import Caps
+from topicsd.http.clamped import clamped_config, member, with_member
 from topicsd.http.cursor_handlers import CursorHandlers
 from topicsd.http.json_body import JsonBody
 from topicsd.http.query import query_boolean, query_seek
@@ -155,7 +156,14 @@ class Handlers:
                 appends.total += elapsed_us
                 if answer.last_seq != answer.first_seq:
                     self.counts.records_beyond_first += answer.last_seq - answer.first_seq
-                call.send(render_appended(answer, with_seqs, elapsed_us), 201 if answer.created else 200)
+                body = render_appended(answer, with_seqs, elapsed_us)
+                if answer.created:
+                    if request.config is not None:
+                        config = self._topics[call.name].config
+                        body = with_member(body, clamped_config(request.config, config, "config."))
+                    call.send(body, 201)
+                else:
+                    call.send(body)
             except Exception as error:
                 call.fail("append", error)
 
@@ -227,6 +235,7 @@ class Handlers:
                 "topic": answer.topic,
                 "created": answer.created,
                 "config": render_config(answer.config),
+                **member(clamped_config(patch, answer.config)),
                 "performance": self.performance(call),
             }
             call.send(encode(body), 201 if answer.created else 200)

@@ -14,6 +14,7 @@ from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from topicsd.engine.requests import DeleteRequest
 from topicsd.http.bodies import delete_request, refuse_nul_in, refuse_number
+from topicsd.http.clamped import clamped_to
 from topicsd.http.json_body import JsonBody
 from topicsd.http.queue_bodies import SEQS_MAX
 
@@ -49,6 +50,7 @@ class Wanted(msgspec.Struct, frozen=True):
     rate: int
     """At most so many a second; 0 is as fast as it goes."""
     is_dry: bool
+    clamped: dict[str, int]
 
     def fits(self, tag: str) -> bool:
         if self.tag is None:
@@ -89,4 +91,5 @@ def decode_redrive(body: bytes) -> Wanted | Refusal:
         min(asked.max, MAX_MAX),
         asked.rate or 0,
         asked.dry_run,
+        clamped_to(max=(asked.max, min(asked.max, MAX_MAX))),
     )

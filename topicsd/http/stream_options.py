@@ -68,6 +68,14 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_onl
     def bytes_max(self) -> int:
         return min(self.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX)
 
+    def clamped(self, limit_max: int) -> dict[str, int]:
+        """What is used in place of numbers over their bounds."""
+        bounds = {
+            "limit": (self.limit, limit_max),
+            "max_batch_bytes": (self.max_batch_bytes, BATCH_BYTES_MAX),
+        }
+        return {name: bound for name, (given, bound) in bounds.items() if given > bound}
+
     @property
     def nodes(self) -> list[str]:
         return [self.node] if isinstance(self.node, str) else sorted(set(self.node or ()))

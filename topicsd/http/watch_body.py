@@ -73,6 +73,7 @@ def decode_watch(
         with_data=asked.include_data,
         is_strong=asked.consistency == "strong",
         is_lenient=is_lenient,
+        clamped=asked.clamped(settings.max_limit),
     )
 
 

@@ -66,6 +66,7 @@ class Subscribe(NamedTuple):
     with_meta: bool
     with_data: bool
     is_strong: bool
+    clamped: dict[str, int]
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -177,6 +178,7 @@ def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
         asked.include_meta,
         asked.include_data,
         asked.consistency == "strong",
+        asked.clamped(settings.max_limit),
     )
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from shared.auth import ADMIN, READ, WRITE, Key
 from shared.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
+from topicsd.http.clamped import member
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.fast_lane import AHEAD_MAX
 from topicsd.http.stream_options import Place
@@ -254,7 +255,8 @@ class WsSession:
             feed = self._pace.feed(self._feeds.feed(Wanted.of(name, entering.asked)))
             subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
             begun.append(subscription)
-        self._wire.write(ws_frames.encoded(b"subscribed", {"topics": told}, entering.request_id))
+        body = {"topics": told, **member(entering.asked.clamped)}
+        self._wire.write(ws_frames.encoded(b"subscribed", body, entering.request_id))
         self._pace.go_on_with(begun)
 
     def _unsubscribe(self, request_id: bytes, message: bytes) -> None:
