@@ -232,7 +232,7 @@ class Control:
             answer["next_cursor"] = page.next_cursor
         if page.missing_shards:
             answer["missing_shards"] = page.missing_shards
-        return answer
+        return {**answer, **clamped_page_size(query, asked)}
 
     async def _list_serving(self, shard: int, prefix: str, after: str, limit: int) -> TopicList:
         """Without waiting for a shard of which it is known that it does not answer."""
@@ -266,6 +266,12 @@ def parse_list_query(query: str, is_name: Callable[[str], bool] = is_topic_name)
     if after is None:
         return bad_cursor()
     return ListQuery(sent.get("prefix", ""), after, min(max(page_size, 1), PAGE_SIZE_MAX), is_partial)
+
+
+def clamped_page_size(query: str, asked: ListQuery) -> dict[str, object]:
+    """The member of a list that names the page size used, if another one was asked for."""
+    sent = dict(parse_qsl(query)).get("page_size")
+    return {} if sent is None or int(sent) == asked.page_size else {"clamped": {"page_size": asked.page_size}}
 
 
 def parse_metrics_query(query: str, what: str) -> ListQuery | Refusal:

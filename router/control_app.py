@@ -21,7 +21,7 @@ from shared.auth import Keys
 from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
 from shared.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http_head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, RequestLine, parse_line
-from shared.routes import Match, resolve
+from shared.routes import Match, refuse_parameters, resolve
 from shared.unforeseen import unforeseen
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ class ControlApp:
         route = match.route
         if route.is_data:
             return refused(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not answered here"))
+        refusal = refuse_parameters(route, line.query)
+        if refusal is not None:
+            return refused(refusal)
         return await self._control.answer(
             route.operation, match.name, line.query, request.headers.get("accept", ""), prefixes
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from router.control import Answer, parse_list_query, parse_query, refused
+from router.control import Answer, clamped_page_size, parse_list_query, parse_query, refused
 from router.forward_control import ForwardControl
 from router.topic_list import ListQuery, Page, list_page
 from shared.clock import Clock
@@ -72,7 +72,7 @@ class ForwardAnswers:
             answer["next_cursor"] = page.next_cursor
         if page.missing_shards:
             answer["missing_shards"] = page.missing_shards
-        return answer
+        return {**answer, **clamped_page_size(query, asked)}
 
     async def page(
         self, asked: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = ""

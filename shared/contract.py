@@ -71,7 +71,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.durability == "fsync"
 
 
-class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
+class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client wants to be different. `durability` wins over `durable`, its shorthand."""
 
     type: TopicType | UnsetType = UNSET

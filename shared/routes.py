@@ -12,15 +12,18 @@ Must not know: what a handler does, sockets.
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_plus, unquote_to_bytes
 
 import msgspec
 
 from shared.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
+from shared.unknown_name import unknown_name
 
 TOPIC: Final = ":topic"
 WATCH_ID: Final = ":wid"
 ROUTER: Final = ":router"
+
+SHOWN_CHARACTERS_MAX: Final = 64
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -37,6 +40,8 @@ class Route(msgspec.Struct, frozen=True):
     """Asks for another protocol, of whose operations each asks for its own scopes."""
     takes_token: bool = False
     """The key may stand in the query, where a browser cannot set a header field."""
+    parameters: frozenset[str] = frozenset()
+    """The names that its query may have."""
     variable: str = ""
     """The segment of the pattern that begins with a colon, if there is one."""
     is_plain: bool = True
@@ -102,10 +107,27 @@ _WRITTEN: Final[tuple[Route, ...]] = (
 )
 
 
+_PARAMETERS: Final = {
+    "list_topics": "prefix page_size cursor partial",
+    "topic_state": "touch from_ts last",
+    "append": "return_seqs",
+    "delete_topic": "if_empty",
+    "explain": "seq",
+    "work": "node max lease_ms",
+    "list_routers": "prefix page_size cursor partial source dest",
+    "create_watch": "lenient",
+    "ready": "allow_degraded",
+    "metrics": "topics routers prefix",
+}
+
+
 def _completed(route: Route) -> Route:
     variable = next((part for part in route.pattern.split("/") if part.startswith(":")), "")
     is_plain = route.is_data and not route.is_stream and variable == TOPIC
-    return msgspec.structs.replace(route, variable=variable, is_plain=is_plain)
+    parameters = {*_PARAMETERS.get(route.operation, "").split(), *["token"][: route.takes_token]}
+    return msgspec.structs.replace(
+        route, variable=variable, is_plain=is_plain, parameters=frozenset(parameters)
+    )
 
 
 ROUTES: Final = tuple(map(_completed, _WRITTEN))
@@ -155,6 +177,24 @@ def resolve(method: str, path: str) -> Match | Refusal:
             METHOD_NOT_ALLOWED, f"{method} is not allowed here, only {allowed}", {"allow": allowed}
         )
     return Match(route, name, item)
+
+
+def refuse_parameters(route: Route, query: str) -> Refusal | None:
+    """Refuse a query with a parameter that the route does not have.
+
+    >>> match = resolve("GET", "/v0/topics")
+    >>> print(refuse_parameters(match.route, "prefix=a&pagesize=5").message)
+    pagesize: unknown parameter, did you mean page_size?
+    """
+    for part in query.split("&"):
+        name = part.partition("=")[0]
+        if name and name not in route.parameters:
+            name = unquote_plus(name)
+            if name not in route.parameters:
+                field = name if len(name) <= SHOWN_CHARACTERS_MAX else f"{name[:SHOWN_CHARACTERS_MAX]}..."
+                told = unknown_name("parameter", name, route.parameters)
+                return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
+    return None
 
 
 def _decode(segment: str) -> str | Refusal:

@@ -30,6 +30,8 @@ class WatchRequest(msgspec.Struct, array_like=True, frozen=True):
     is_strong: bool
     is_lenient: bool
     """Topics that do not exist are left out."""
+    clamped: dict[str, int] = {}
+    """Numbers over their bounds, with what is used in their place; the answer carries them."""
 
 
 encode_watch_request = msgspec.msgpack.Encoder().encode

@@ -158,9 +158,39 @@ def test_a_meta_of_null_is_none(api: Api) -> None:
     assert list(api.diff(include_tags=True)["records"][0]) == ["$seq", "$ts", "data"]
 
 
-def test_unknown_fields_are_ignored_wherever_they_stand(api: Api) -> None:
-    body = {"records": [{"data": 1, "new": [1]}], "newer": {"a": 1}, "disable_backpressure": True}
-    assert api.call("POST", "", body).status == 201
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            {"records": [{"data": 1}, {"data": 1, "tags": "x"}]},
+            "records[1].tags: unknown field, did you mean tag?",
+        ),
+        (
+            {"records": [{"data": 1}], "idempotencykey": "k"},
+            "idempotencykey: unknown field, did you mean idempotency_key?",
+        ),
+        ({"records": [{"data": 1}], "config": {"ttl": 1}}, "config.ttl: unknown field, did you mean ttl_ms?"),
+        (
+            {"records": [{"data": 1}], "producer": {"id": "p", "seq": 1, "x": 1}},
+            "producer.x: unknown field; allowed: id, seq",
+        ),
+        (
+            {"records": [{"data": 1, "delay_ms": 1}]},
+            "records[0].delay_ms: unknown field here; it belongs at the top level of the body",
+        ),
+        ({"records": [{"data": 1}], "ttl_ms": 1}, "ttl_ms: unknown field; it belongs in config"),
+        ({"data": 1}, 'data: unknown field; it belongs in a record, as in {"records":[{"data":1}]}'),
+    ],
+)
+def test_an_unknown_field_is_refused_and_nothing_is_written(
+    api: Api, body: dict[str, object], message: str
+) -> None:
+    for padding in ("", "x" * 1000):
+        sent = {"node": padding[:100], **body}
+        answer = api.refused(400, "invalid_request", "POST", "", sent)
+        assert answer.message == message
+        assert answer.json["error"]["detail"] == {"field": message.partition(":")[0]}
+    api.refused(404, "topic_not_found", "GET")
 
 
 def test_a_full_topic_that_discards_nothing_refuses_with_what_it_holds(api: Api) -> None:

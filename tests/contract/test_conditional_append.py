@@ -54,5 +54,5 @@ def test_what_is_wrong_is_refused_by_its_name(api: Api, field: str, value: objec
 def test_a_producer_goes_without_an_idempotency_key(api: Api) -> None:
     body = {"records": [{"data": 1}], "producer": {"id": "p", "seq": 1}, "idempotency_key": "k"}
     api.refused(400, "invalid_request", "POST", "", body)
-    body = {"records": [{"data": 1}], "producer": {"id": "p", "seq": 1, "more": {"deep": [1]}}}
+    body = {"records": [{"data": 1}], "producer": {"id": "p", "seq": 1}}
     assert api.call("POST", "", body).status == 201

@@ -81,7 +81,9 @@ def test_a_type_never_changes(api: Api) -> None:
 
 @pytest.mark.parametrize("verb", ["claim", "ack", "nack", "extend"])
 def test_what_has_no_jobs_says_so(api: Api, verb: str) -> None:
-    body = {"node": "w"} if verb == "claim" else {"node": "w", "seqs": [1], "lease_ms": 500}
+    body: dict[str, Any] = {"node": "w"} if verb == "claim" else {"node": "w", "seqs": [1]}
+    if verb == "extend":
+        body["lease_ms"] = 500
     api.refused(404, "topic_not_found", "POST", f"/{verb}", body)
     api.append(1)
     api.refused(409, "not_a_queue", "POST", f"/{verb}", body)

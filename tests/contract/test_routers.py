@@ -167,7 +167,7 @@ def test_a_route_is_deleted_once(routes: Routes) -> None:
         ({"source": "a", "dest": "b", "guarantee": "twice"}, "guarantee"),
         ({"source": "a", "dest": "b", "from": "tail"}, "from"),
         ([], "the body"),
-        (b"", "the body"),
+        (b"", "source: is required"),
         (b"{", "the body"),
     ],
 )
@@ -185,8 +185,10 @@ def test_what_is_wrong_is_400_and_named_and_makes_nothing(routes: Routes, body: 
     assert routes.listed() == []
 
 
-def test_what_is_unknown_is_ignored_and_another_kind_of_body_refused(routes: Routes) -> None:
-    assert routes.made("r", "a", "b", later=[1])["created"]
+def test_an_unknown_field_and_another_kind_of_body_are_refused(routes: Routes) -> None:
+    answer = routes.put("r", "a", "b", fliter=["tag", "Eq", "x"])
+    assert (answer.status, answer.message) == (400, "fliter: unknown field, did you mean filter?")
+    assert routes.listed() == []
     if isinstance(routes._client, RawClient):
         answer = routes._client.ask("PUT", routes.path("s"), b"{}", content_type="text/plain")
         assert (answer.status, answer.code) == (415, "unsupported_media_type")

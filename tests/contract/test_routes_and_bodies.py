@@ -111,10 +111,10 @@ def test_a_boolean_in_a_query_that_is_none_is_400(
     api.refused(404, "topic_not_found", "GET")
 
 
-@pytest.mark.parametrize("query", ["?", "?x=y", "?return_seqs=true&return_seqs=false", "?return%5fseqs=0"])
+@pytest.mark.parametrize("query", ["?", "?return_seqs=true&return_seqs=false", "?return%5fseqs=0"])
 def test_a_query_is_decoded_and_its_last_word_counts(api: Api, query: str) -> None:
     answer = api.call("POST", query, RECORDS)
-    assert ("seqs" in answer.json) == (query in ("?", "?x=y"))
+    assert ("seqs" in answer.json) == (query == "?")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_body_of_json_may_say_more_about_itself(api: Api, content_type: str) -
     ("method", "rest", "body", "field"),
     [
         ("POST", "", b'{"records":[{"data":1},{"data":1,"tag":5}]}', "records[1].tag"),
-        ("POST", "", b'{"records":[{"tag":"x"}]}', "records[0]"),
+        ("POST", "", b'{"records":[{"tag":"x"}]}', "records[0].data"),
         ("POST", "", b'{"records":{}}', "records"),
         ("POST", "/diff", b'{"from_seq":"1"}', "from_seq"),
         ("POST", "/delete", b'{"before_seq":1.5}', "before_seq"),
@@ -154,11 +154,11 @@ def test_a_field_of_another_type_is_named(api: Api, method: str, rest: str, body
 
 def test_a_word_that_is_none_of_a_field_is_refused_with_those_that_are(api: Api) -> None:
     answer = api.refused(400, "invalid_request", "PUT", "", {"durability": "none"})
-    assert answer.message.endswith("must be one of ephemeral, memory, disk, fsync")
+    assert answer.message == ('durability: must be one of "disk", "ephemeral", "fsync", "memory", got "none"')
     config = {"discard": "new"}
     answer = api.refused(400, "invalid_request", "POST", "", {"records": [{"data": 1}], "config": config})
     assert answer.message.startswith("config.discard: ")
-    assert answer.message.endswith("must be one of old, reject")
+    assert answer.message.endswith('must be one of "old", "reject", got "new"')
 
 
 def test_a_body_that_is_empty_is_told(api: Api) -> None:

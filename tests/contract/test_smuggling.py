@@ -41,7 +41,7 @@ def test_a_request_within_a_body_is_no_request(api: Api) -> None:
         )
         assert api.client.read_answer().status == 400
         assert api.client.read_answer().status == 200
-        assert api.client.read_answer().status == 200
+        assert api.client.read_answer().status == 400
     assert api.state()["head_seq"] == 3
 
 

@@ -98,7 +98,7 @@ def test_refusals_are_the_same_wherever_the_topic_is(server: WholeServer) -> Non
             told = socket.ask("publish", topic=name, records=[{"data": 1}], create=False)
             assert (told["op"], told["code"]) == ("error", "topic_not_found")
             told = socket.ask("publish", topic=name, records=[{}])
-            assert (told["code"], told["detail"]["field"]) == ("invalid_request", "records[0]")
+            assert (told["code"], told["detail"]["field"]) == ("invalid_request", "records[0].data")
             sent = {"topic": name, "records": [{"data": 1}], "idempotency_key": "k"}
             assert [socket.ask("publish", **sent)["deduped"] for _ in range(2)] == [False, True]
 

@@ -19,7 +19,7 @@ from topicsd.leases.lease_queue import LeaseQueue
 
 
 def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refusal:
-    """`state`, and what there is to say of that."""
+    """Return `state`, and what is known about it."""
     found = queue_of(shard, name)
     if isinstance(found, Refusal):
         return found
@@ -28,10 +28,11 @@ def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refus
     log_expired(shard, topic, now_ms)
     queue.collect(now_ms)
     queue.see(seq, now_ms)
-    return {"topic": name, "seq": seq, **_state(topic, queue, seq), "paused": topic.config.paused}
+    return {"topic": name, "seq": seq, **state_of(topic, queue, seq), "paused": topic.config.paused}
 
 
-def _state(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
+def state_of(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
+    """Describe the job, which may be gone or not written yet."""
     if seq > topic.head:
         return {"state": "not_written", "head_seq": topic.head}
     if seq < 1 or topic.next_live(seq) != seq:
@@ -52,6 +53,14 @@ def _state(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
     if blocked_by:
         return {"state": "blocked", "blocked_by": blocked_by, **told}
     return {"state": "paused" if topic.config.paused else "ready", **told}
+
+
+def skip_reason(topic: Topic, queue: LeaseQueue, seq: int, node: str) -> str:
+    """Why a node that names the job does not hold it under the lease that it gave."""
+    state = str(state_of(topic, queue, seq)["state"])
+    if state != "in_flight":
+        return state
+    return "other_lease" if queue.jobs[seq].node == node else "other_node"
 
 
 def _ending(topic: Topic, queue: LeaseQueue, seq: int) -> str:

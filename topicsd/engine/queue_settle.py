@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from shared.contract import CLAMPED_FIELDS
 from shared.errors import CORRUPT_SEGMENT, Refusal
 from topicsd.engine.delete import apply_delete
 from topicsd.engine.queue_claim import log_lease, logs_leases, queue_of
+from topicsd.engine.queue_explain import skip_reason
 from topicsd.engine.requests import Reply, Settled, SettleRequest
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
@@ -27,6 +29,14 @@ from topicsd.segment.entry import SegmentDamage
 from topicsd.wal.control_frame import Delete
 
 NACK_DELAY_MS_MAX = 86_400_000
+
+
+class Skipped(NamedTuple):
+    """What the node named and does not hold."""
+
+    seqs: list[int]
+    reasons: dict[int, str]
+
 
 Settle = Callable[[ShardState, str, SettleRequest, Reply], None]
 
@@ -83,7 +93,7 @@ def _begin(
     again: Settle,
     is_logged: bool = False,
     is_kept: bool = False,
-) -> tuple[Topic, LeaseQueue, list[int], list[int]] | None:
+) -> tuple[Topic, LeaseQueue, list[int], Skipped] | None:
     """The queue, with those that the node holds and the others; None when there is an answer already."""
     topic = shard.topics.get(name)
     if topic is not None and topic.leaving is not None:
@@ -103,24 +113,26 @@ def _begin(
     queue.collect(now)
     leases = request.leases
     done: dict[int, None] = {}
-    skipped: list[int] = []
+    skipped = Skipped([], {})
     for index, seq in enumerate(request.seqs):
         lease = None if leases is None else leases[index]
         if seq not in done and queue.is_held(seq, request.node, lease, is_kept):
             done[seq] = None
-        else:
-            skipped.append(seq)
+            continue
+        skipped.seqs.append(seq)
+        is_repeated = seq in done
+        skipped.reasons[seq] = "repeated" if is_repeated else skip_reason(topic, queue, seq, request.node)
     return topic, queue, list(done), skipped
 
 
 def _told(
-    shard: ShardState, topic: Topic, done: list[int], skipped: list[int], deadline: int, reply: Reply
+    shard: ShardState, topic: Topic, done: list[int], skipped: Skipped, deadline: int, reply: Reply
 ) -> None:
     assert topic.queue is not None
     if done and not deadline and topic.waiters is not None:
         # A stream may have room for another job, or there may be one for it; not when leases are extended.
         shard.watch.wake(topic)
-    tell(reply, Settled(topic.name, done, skipped, topic.queue.counts(), deadline))
+    tell(reply, Settled(topic.name, done, skipped.seqs, skipped.reasons, topic.queue.counts(), deadline))
 
 
 def end_jobs(

@@ -21,14 +21,14 @@ from topicsd.wal.frame import Record
 NO_META = msgspec.Raw(b"")
 
 
-class NewRecord(msgspec.Struct, gc=False):
+class NewRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     data: msgspec.Raw
     tag: str | None = None
     node: str | None = None
     meta: msgspec.Raw = NO_META
 
 
-class CopiedRecord(NewRecord, gc=False):
+class CopiedRecord(NewRecord, forbid_unknown_fields=False, gc=False):
     """One as a page has it, on its way into another topic."""
 
     seq: int = msgspec.field(name="$seq", default=0)
@@ -36,14 +36,14 @@ class CopiedRecord(NewRecord, gc=False):
     node: str | None = msgspec.field(name="$node", default=None)
 
 
-class Producer(msgspec.Struct, gc=False):
+class Producer(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """Who writes, and the number that this write has there."""
 
     id: str
     seq: int
 
 
-class AppendRequest(msgspec.Struct, gc=False):
+class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """`node` is for the records that name none; `create` is the topic's own `auto_create` unless given.
 
     With `disable_backpressure` it is refused at the bounds, but not before. `expected_head` is the highest
@@ -142,6 +142,9 @@ class Settled(msgspec.Struct, frozen=True):
     topic: str
     done: list[int]
     skipped: list[int]
+    """Seqs that the node did not hold."""
+    reasons: dict[int, str]
+    """Why, by seq."""
     counts: Counts
     deadline: int = 0
 

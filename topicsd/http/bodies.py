@@ -1,60 +1,37 @@
-"""Bodies of requests: what they are decoded to, and the refusals when they are none.
-
-Must not know: what is done with them.
-"""
+"""Decode the bodies of requests, and refuse those that do not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Final, Literal, TypeVar, get_args
+from collections.abc import Sequence
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from shared.config import Settings
-from shared.contract import NUMBER_MAX, Discard, Durability, OrderBy, TopicConfigPatch, TopicType
+from shared.contract import NUMBER_MAX, TopicConfigPatch
 from shared.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
 from shared.http_head import Fields
-from shared.json_bounds import (
-    BACKSLASH,
-    CONTROL_DEPTH_MAX,
-    DATA_DEPTH_MAX,
-    are_too_deep,
-    is_too_deep,
-    is_utf8,
-    may_hold_nul,
-)
+from shared.json_bounds import BACKSLASH, DATA_DEPTH_MAX, is_too_deep, is_utf8, may_hold_nul
 from topicsd.engine.copy_stamp import STAMP_KEY
 from topicsd.engine.encode_records import refuse_lengths
-from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord, Producer
-from topicsd.http.large_bodies import control_look, look_at_append, needs_look
+from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord
+from topicsd.http.json_body import JsonBody, not_utf8
+from topicsd.http.large_bodies import look_at_append, needs_look
 from topicsd.http.position import one_position
 from topicsd.http.tag_match import parse_match
 
-T = TypeVar("T")
 Consistency = Literal["eventual", "strong"]
 Guarantee = Literal["at_least_once", "exactly_once"]
 Beginning = Literal["head", "earliest"]
 
 META_KEYS_MAX = 64
-TOLD_MAX = 240
-# `data` and `meta` stand in a record, in the list of records, in the body.
-RECORD_DEPTH = 3
-APPEND_DEPTH_MAX = DATA_DEPTH_MAX + RECORD_DEPTH
-DATA_TOO_DEEP: Final = f"{DATA_DEPTH_MAX} levels in data or meta"
-CHOICES: Final = {
-    "type": get_args(TopicType),
-    "discard": get_args(Discard),
-    "durability": get_args(Durability),
-    "order_by": get_args(OrderBy),
-    "consistency": get_args(Consistency),
-    "guarantee": get_args(Guarantee),
-    "from": get_args(Beginning),
-}
+# Nothing in a shorter body can be too deep or too much.
+SHORT_BYTES_MAX = 128
+DATA_TOO_DEEP: Final = f"the body is nested deeper than {DATA_DEPTH_MAX} levels in data or meta"
 
 
-class DiffBody(msgspec.Struct, gc=False):
+class DiffBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     from_seq: int | UnsetType = UNSET
     after_seq: int | UnsetType = UNSET
     limit: int = 0
@@ -68,50 +45,44 @@ class DiffBody(msgspec.Struct, gc=False):
     last: int | None = None
 
 
-class _KnownRecord(NewRecord, forbid_unknown_fields=True, gc=False):
-    pass
+class PublishBody(AppendRequest, kw_only=True, gc=False):
+    """An append as a message of a WebSocket."""
+
+    topic: str
+    return_seqs: bool = True
+    op: msgspec.Raw = NO_META
+    request_id: msgspec.Raw = NO_META
 
 
-class _KnownProducer(Producer, forbid_unknown_fields=True, gc=False):
-    pass
-
-
-class _KnownPatch(TopicConfigPatch, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
-class _KnownAppend(AppendRequest, forbid_unknown_fields=True, gc=False):
-    """An append in which nothing but data and meta can be nested."""
-
-    records: list[_KnownRecord]  # type: ignore[assignment]
-    config: _KnownPatch | None = None
-    disable_backpressure: bool = False
-    """The API names it, so it is no reason to look closer."""
-    producer: _KnownProducer | None = None
-
-
-class DeleteBody(msgspec.Struct, gc=False):
+class DeleteBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     before_seq: int | None = None
     match: str | list[str] | None = None
     seqs: list[int] | None = None
 
 
-class CursorBody(msgspec.Struct, gc=False):
+class CursorBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     from_seq: int | UnsetType = UNSET
     after_seq: int | UnsetType = UNSET
     epoch: int | None = None
 
 
-_append = msgspec.json.Decoder(AppendRequest)
-_known_append: msgspec.json.Decoder[AppendRequest] = msgspec.json.Decoder(_KnownAppend)
-_diff = msgspec.json.Decoder(DiffBody)
-_delete = msgspec.json.Decoder(DeleteBody)
-_patch = msgspec.json.Decoder(TopicConfigPatch)
-_cursor = msgspec.json.Decoder(CursorBody)
-_look_at_diff = control_look(DiffBody)
-_look_at_delete = control_look(DeleteBody)
-_look_at_patch = control_look(TopicConfigPatch)
-_look_at_cursor = control_look(CursorBody)
+_IN_A_RECORD: Final = 'it belongs in a record, as in {"records":[{"data":1}]}'
+_BELONGS: Final = {
+    **dict.fromkeys(TopicConfigPatch.__struct_fields__, "it belongs in config"),
+    **dict.fromkeys(("data", "tag", "meta"), _IN_A_RECORD),
+}
+APPEND_BODY: Final = JsonBody(AppendRequest, '{"records":[{"data":1}]}', _BELONGS)
+PUBLISH_BODY: Final[JsonBody[AppendRequest]] = JsonBody(
+    PublishBody, '{"op":"publish","topic":"orders","records":[{"data":1}]}', _BELONGS
+)
+_DIFF: Final = JsonBody(DiffBody, '{"from_seq":0}')
+_DELETE: Final = JsonBody(DeleteBody, '{"before_seq":100}')
+_PATCH: Final = JsonBody(
+    TopicConfigPatch,
+    '{"ttl_ms":60000}',
+    {"records": "records are appended with POST /v0/topics/:topic"},
+)
+_CURSOR: Final = JsonBody(CursorBody, '{"from_seq":100}')
 _meta = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -125,22 +96,19 @@ def refuse_media_type(fields: Fields, body: bytes) -> Refusal | None:
     return None
 
 
-def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
-    # A short one is worth no look: nothing in it can be deep, whatever its fields are, or too much.
-    is_short = len(body) <= 2 * CONTROL_DEPTH_MAX
-    if not is_short and needs_look(body, limits.max_batch_records):
-        refusal = look_at_append(body, limits)
+def decode_append(
+    body: bytes, limits: Settings, kind: JsonBody[AppendRequest] = APPEND_BODY
+) -> AppendRequest | Refusal:
+    if not (body.isascii() or is_utf8(body)):
+        return not_utf8()
+    if len(body) > SHORT_BYTES_MAX and needs_look(body, limits.max_batch_records):
+        refusal = look_at_append(body, kind, limits)
         if refusal is not None:
             return refusal
-    if not (body.isascii() or is_utf8(body)):
-        return _not_utf8()
     try:
-        request = (_append if is_short else _known_append).decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        decoded = _decode_unknown(body)
-        if isinstance(decoded, Refusal):
-            return decoded
-        request = decoded
+        request = kind.decode_fitting(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return kind.explain(body, error)
     if len(body) > 2 * DATA_DEPTH_MAX:
         refusal = _refuse_deep(request.records)
         if refusal is not None:
@@ -165,31 +133,18 @@ def decode_append(body: bytes, limits: Settings) -> AppendRequest | Refusal:
 
 
 def _refuse_deep(records: list[NewRecord]) -> Refusal | None:
-    """Where every field is known, nothing can be deep but data, when it is long, and meta, at which all look.
+    """Nothing can be deep but data, when it is long, and meta, which has a check of its own.
 
-    What a key that stands twice had at first was thrown away unread, however deep it was.
+    The first value of a repeated key is dropped unread, however deep it is.
     """
     for record in records:
         if len(record.data) > 2 * DATA_DEPTH_MAX and is_too_deep(record.data, DATA_DEPTH_MAX):
-            return _too_deep(DATA_TOO_DEEP)
+            return Refusal(INVALID_REQUEST, DATA_TOO_DEEP)
     return None
 
 
-def _decode_unknown(body: bytes) -> AppendRequest | Refusal:
-    """One that may have fields which mean nothing, or is wrong."""
-    is_deep = is_too_deep(body, CONTROL_DEPTH_MAX)
-    if is_deep and is_too_deep(body, APPEND_DEPTH_MAX):
-        return _too_deep(DATA_TOO_DEEP)
-    request = decode_body(_append.decode, body)
-    if isinstance(request, Refusal) or not is_deep:
-        return request
-    if are_too_deep(_control_parts(body, request), CONTROL_DEPTH_MAX):
-        return _too_deep(f"{CONTROL_DEPTH_MAX} levels beside data and meta")
-    return request
-
-
 def decode_diff(body: bytes) -> DiffBody | Refusal:
-    request = decode_control_body(_diff.decode, body, _look_at_diff)
+    request = _DIFF.decode(body)
     if isinstance(request, Refusal):
         return request
     seq = request.from_seq
@@ -214,7 +169,7 @@ def decode_diff(body: bytes) -> DiffBody | Refusal:
 
 
 def decode_delete(body: bytes) -> DeleteBody | Refusal:
-    request = decode_control_body(_delete.decode, body, _look_at_delete)
+    request = _DELETE.decode(body)
     if isinstance(request, Refusal):
         return request
     refusal = refuse_number("before_seq", request.before_seq)
@@ -238,7 +193,7 @@ def delete_request(
 
 
 def decode_cursor(body: bytes) -> CursorBody | Refusal:
-    request = decode_control_body(_cursor.decode, body, _look_at_cursor)
+    request = _CURSOR.decode(body)
     if isinstance(request, Refusal):
         return request
     seq = one_position("", request.from_seq, request.after_seq)
@@ -251,90 +206,7 @@ def decode_cursor(body: bytes) -> CursorBody | Refusal:
 
 
 def decode_patch(body: bytes) -> TopicConfigPatch | Refusal:
-    return decode_control_body(_patch.decode, body, _look_at_patch)
-
-
-def decode_control_body(
-    decode: Callable[[bytes], T], body: bytes, look: Callable[[bytes], Refusal | None]
-) -> T | Refusal:
-    """A body without data: none is an empty object."""
-    if len(body) > 2 * CONTROL_DEPTH_MAX:
-        # Only a longer one can be deep, or large.
-        if is_too_deep(body, CONTROL_DEPTH_MAX):
-            return _too_deep(f"{CONTROL_DEPTH_MAX} levels")
-        refusal = look(body)
-        if refusal is not None:
-            return refusal
-    return decode_body(decode, body or b"{}")
-
-
-def _too_deep(told: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"the body is nested deeper than {told}")
-
-
-def _not_utf8() -> Refusal:
-    return Refusal(INVALID_REQUEST, "the body is not UTF-8")
-
-
-def _control_parts(body: bytes, request: AppendRequest) -> Iterator[memoryview]:
-    """The body without what is deep in data and meta, in pieces; for a body that is deep somewhere.
-
-    A value is found by its bytes, in the order of the records. Where the same bytes stand in front of it,
-    they are cut out in its place, and what is as deep is still there and refused.
-    """
-    whole, at = memoryview(body), 0
-    depth_max = CONTROL_DEPTH_MAX - RECORD_DEPTH
-    for record in request.records:
-        if len(record.data) <= 2 * depth_max and len(record.meta) <= 2 * depth_max:
-            continue
-        values = [memoryview(value) for value in (record.data, record.meta)]
-        deep = [value for value in values if are_too_deep([value], depth_max)]
-        # Which of the two stands first nobody has said; they may be the same.
-        deep.sort(key=partial(_place, body, at))
-        for value in deep:
-            start = body.find(value, at)
-            if start >= 0:
-                yield whole[at:start]
-                at = start + len(value)
-    yield whole[at:]
-
-
-def _place(body: bytes, at: int, value: memoryview) -> int:
-    return body.find(value, at)
-
-
-def decode_body(decode: Callable[[bytes], T], body: bytes) -> T | Refusal:
-    if not body:
-        return Refusal(INVALID_REQUEST, "the body is empty, a JSON object is needed")
-    if not (body.isascii() or is_utf8(body)):
-        return _not_utf8()
-    try:
-        return decode(body)
-    except RecursionError:
-        return Refusal(INVALID_REQUEST, "the body is nested too deep")
-    except msgspec.ValidationError as error:
-        return _wrong(error)
-    except msgspec.DecodeError as error:
-        return Refusal(INVALID_REQUEST, f"the body is not JSON: {_told(error)}")
-
-
-def _wrong(error: msgspec.ValidationError) -> Refusal:
-    """The decoder says at its end where that is, as "- at `$.records[0].tag`"; nothing is all of the body."""
-    text = _told(error)
-    told, _, place = text.rpartition(" - at `$.")
-    if not told:
-        return Refusal(INVALID_REQUEST, f"the body: {text}")
-    field = place.removesuffix("`")
-    choices = CHOICES.get(field.rpartition(".")[2])
-    if choices is not None:
-        told += f", must be one of {', '.join(choices)}"
-    return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
-
-
-def _told(error: msgspec.DecodeError) -> str:
-    """What the decoder says, but for the middle of a text that it repeats. Where it stands is at the end."""
-    text = str(error)
-    return text if len(text) <= TOLD_MAX else f"{text[: TOLD_MAX // 2]}...{text[-TOLD_MAX // 2 :]}"
+    return _PATCH.decode(body)
 
 
 def refuse_node(node: str, bytes_max: int) -> Refusal | None:
@@ -382,7 +254,7 @@ def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
         if record.meta is NO_META:
             continue
         if is_too_deep(record.meta, DATA_DEPTH_MAX):
-            return _too_deep(DATA_TOO_DEEP)
+            return Refusal(INVALID_REQUEST, DATA_TOO_DEEP)
         if len(record.meta) > bytes_max:
             continue  # That is for the engine to refuse; it is not built to count its keys.
         field = f"records[{index}].meta"

@@ -24,6 +24,7 @@ from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.http.bodies import DiffBody, decode_diff
 from topicsd.http.call import Call
+from topicsd.http.clamped import clamped_to, with_member
 from topicsd.http.render import render_piece, render_read
 from topicsd.http.request_counts import RequestCounts
 from topicsd.live.feeds import Feeds
@@ -110,14 +111,22 @@ class Diff:
             return
         self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
         if body.wait_ms and not answer.count and answer.tombstone is None:
-            WaitingDiff(self, call, request, answer).wait(min(body.wait_ms, WAIT_MS_MAX))
+            waiting = WaitingDiff(self, call, body, request, answer)
+            waiting.wait(min(body.wait_ms, WAIT_MS_MAX))
         else:
             parts = render_read(answer, self._elapsed_us(call, answer, self._counts.reads))
-            call.send_parts(parts, sum(map(len, parts)))
+            self._send(call, body, request.limit, parts)
 
-    def send_piece(self, call: Call, piece: Piece) -> None:
+    def send_piece(self, call: Call, body: DiffBody, limit: int, piece: Piece) -> None:
         """What a reader waited for."""
         parts = render_piece(piece, self._elapsed_us(call, piece, self._counts.waited_reads))
+        self._send(call, body, limit, parts)
+
+    def _send(self, call: Call, body: DiffBody, limit: int, parts: list[bytes | memoryview]) -> None:
+        if body.limit > limit or body.wait_ms > WAIT_MS_MAX:
+            wait_ms = min(body.wait_ms, WAIT_MS_MAX)
+            clamped = clamped_to(limit=(body.limit or limit, limit), wait_ms=(body.wait_ms, wait_ms))
+            parts[-1] = with_member(bytes(parts[-1]), clamped)
         call.send_parts(parts, sum(map(len, parts)))
 
     def _elapsed_us(self, call: Call, found: ReadAnswer | Piece, counted: Histogram) -> int:
@@ -134,9 +143,12 @@ class WaitingDiff:
 
     is_clogged = False
 
-    def __init__(self, diff: Diff, call: Call, request: ReadRequest, answer: ReadAnswer) -> None:
+    def __init__(
+        self, diff: Diff, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer
+    ) -> None:
         self._diff = diff
         self._call = call
+        self._body = body
         wanted = Wanted(
             call.name,
             request.nodes,
@@ -147,6 +159,7 @@ class WaitingDiff:
             with_data=True,
             is_strong=False,
         )
+        self._limit = request.limit
         self._piece = piece_of(answer, wanted, request.from_seq)
         """What was found last."""
         self._subscription = Subscription(diff.feeds.feed(wanted), self._piece.to_seq, answer.epoch, self)
@@ -175,7 +188,7 @@ class WaitingDiff:
         """Answer with what there is."""
         self._leave()
         try:
-            self._diff.send_piece(self._call, self._piece)
+            self._diff.send_piece(self._call, self._body, self._limit, self._piece)
         except Exception as error:
             self._call.fail("diff", error)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from shared.auth import ADMIN, Key, Keys
 from shared.connection_mailbox import Postman
-from shared.errors import NOT_IMPLEMENTED, Refusal
+from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
 from shared.forwarded import decode_forwarded, encode_answer
 from shared.handoff import DATA_BYTES_MAX
 from shared.http_answer import CLOSE
@@ -20,7 +21,7 @@ from shared.http_head import Fields
 from shared.link import Asked, LinkPool
 from shared.names import topic_id
 from shared.placement import shard_of
-from shared.routes import ROUTER, TOPIC, WATCH_ID, Match, Route
+from shared.routes import ROUTER, TOPIC, WATCH_ID, Match, Route, refuse_parameters
 from topicsd.engine.queue_claim import drain_claims
 from topicsd.http.call import Call
 from topicsd.http.dead_letters import DeadLetters
@@ -43,11 +44,23 @@ LINK_GRACE_SECONDS = 0.3
 # They were asked for where the request came in.
 NO_SCOPES: frozenset[str] = frozenset()
 
+WITHOUT_BODY: Final = frozenset({"GET", "DELETE"})
+
 OpenSocket = Callable[[Call, Key | None], None]
 
 
 def _no_sockets(call: Call, key: Key | None) -> None:
     call.refuse(Refusal(NOT_IMPLEMENTED, "there are no WebSockets here"))
+
+
+def _refuse_body(route: Route, body: bytes) -> Refusal | None:
+    """Refuse a body that would be ignored, as a filter of what is to be deleted."""
+    if not route.is_data or body.strip() in (b"", b"{}"):
+        return None
+    message = f"the body must be empty: {route.method} {route.pattern} takes none"
+    if route.operation == "delete_topic":
+        message += "; POST /v0/topics/:topic/delete deletes records"
+    return Refusal(INVALID_REQUEST, message)
 
 
 class Dispatch:
@@ -122,15 +135,25 @@ class Dispatch:
         if match.item:
             call.item = match.item
         key: Key | None = None
+        refusal: Refusal | None
         try:
             if self.keys.are_asked_for:
                 found = self._check_key(match, call.fields, call.query)
-                refusal: Refusal | None
                 if isinstance(found, Refusal):
                     refusal = found
                 else:
                     key = found
                     refusal = None if key is None else self._bind(key, call, is_counted=not route.is_stream)
+                if refusal is not None:
+                    call.refuse(refusal)
+                    return
+            if call.query:
+                refusal = refuse_parameters(route, call.query)
+                if refusal is not None:
+                    call.refuse(refusal)
+                    return
+            if call.body and route.method in WITHOUT_BODY:
+                refusal = _refuse_body(route, call.body)
                 if refusal is not None:
                     call.refuse(refusal)
                     return

@@ -5,19 +5,21 @@ Must not know: which rules and topics there are.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from shared.auth import Key
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.forward_rule import ForwardRule
 from shared.names import refuse_forward_name, refuse_topic_name
-from topicsd.http.bodies import Beginning, Guarantee, decode_control_body, refuse_nul_in
+from topicsd.http.bodies import Beginning, Guarantee, refuse_nul_in
 from topicsd.http.bound_names import other_name
-from topicsd.http.large_bodies import control_look
+from topicsd.http.json_body import JsonBody
 from topicsd.http.tag_match import parse_match
 
 
-class ForwardBody(msgspec.Struct, gc=False):
+class ForwardBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     source: str
     dest: str
     preserve_node: bool = True
@@ -29,13 +31,12 @@ class ForwardBody(msgspec.Struct, gc=False):
     begin: Beginning = msgspec.field(name="from", default="head")
 
 
-_decode = msgspec.json.Decoder(ForwardBody).decode
-_look = control_look(ForwardBody)
+_FORWARD: Final = JsonBody(ForwardBody, '{"source":"orders","dest":"billing"}')
 
 
 def decode_forward(name: str, body: bytes, key: Key | None, tag_bytes_max: int) -> ForwardRule | Refusal:
     """The rule that a body asks for, between topics that the key is for."""
-    asked = decode_control_body(_decode, body, _look)
+    asked = _FORWARD.decode(body)
     if isinstance(asked, Refusal):
         return asked
     tags = _tags(asked.filter, tag_bytes_max)

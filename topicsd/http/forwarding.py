@@ -39,6 +39,7 @@ RETRY_AFTER_MS: Final = 1000
 WRITES: Final = frozenset(
     {
         "append",
+        "publish",
         "put_topic",
         "delete_topic",
         "delete_records",
@@ -53,6 +54,7 @@ WRITES: Final = frozenset(
         "delete_router",
     }
 )
+APPENDS: Final = frozenset({"append", "publish"})
 STREAMS: Final = frozenset({"watch", "work"})
 WAITS: Final = frozenset({"diff", "redrive", "claim"}) | STREAMS
 
@@ -155,7 +157,7 @@ class Foreign(msgspec.Struct, eq=False):
 
     def _is_keyed(self) -> bool:
         asked = self.asked
-        if asked.operation != "append":
+        if asked.operation not in APPENDS:
             return False
         if asked.idempotency_key:
             return True
@@ -204,7 +206,7 @@ def in_doubt(operation: str, owner: int | None, is_keyed: bool) -> Refusal:
     message = f"{_named(owner)} went away before it answered: this may have been done, or not"
     if is_keyed:
         message += "; send it again with the same idempotency key"
-    elif operation == "append":
+    elif operation in APPENDS:
         message += "; with an idempotency key it could be sent again without harm"
     return Refusal(IN_DOUBT, message, _shard(owner), RETRY_AFTER_MS)
 

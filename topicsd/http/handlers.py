@@ -28,18 +28,28 @@ from topicsd.engine.requests import (
 from topicsd.engine.seek import seek
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
-from topicsd.http.bodies import decode_append, decode_delete, decode_patch, delete_request, refuse_media_type
+from topicsd.http.bodies import (
+    APPEND_BODY,
+    PUBLISH_BODY,
+    decode_append,
+    decode_delete,
+    decode_patch,
+    delete_request,
+    refuse_media_type,
+)
 from topicsd.http.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.http.call import Call, reply_of
 from topicsd.http.caps import Caps
+from topicsd.http.clamped import clamped_config, member, with_member
 from topicsd.http.cursor_handlers import CursorHandlers
+from topicsd.http.json_body import JsonBody
 from topicsd.http.query import query_boolean, query_seek
 from topicsd.http.queue_handlers import QueueHandlers
 from topicsd.http.render import encode, render_appended, render_config, render_queue
 from topicsd.http.request_counts import RequestCounts
 from topicsd.wal.sync_thread import Loop
 
-# A body that comes with one of these is read and means nothing.
+# These take no body.
 WITHOUT_BODY = frozenset(
     {"topic_state", "delete_topic", "list_cursors", "cursor_state", "delete_cursor", "explain"}
 )
@@ -74,6 +84,7 @@ class Handlers:
         queues = QueueHandlers(shard.state, settings, self.performance)
         self._table = {
             "append": self._append,
+            "publish": lambda call: self._append(call, PUBLISH_BODY),
             "dead_letter": self._moved_here,
             "bring_back": self._bring_back,
             "put_topic": self._put_topic,
@@ -114,7 +125,7 @@ class Handlers:
         others.total += elapsed_us
         return {"server_total_ms": round(elapsed_us / 1000, 3)}
 
-    def _append(self, call: Call) -> None:
+    def _append(self, call: Call, kind: JsonBody[AppendRequest] = APPEND_BODY) -> None:
         with_seqs = True
         if call.query:
             asked = query_boolean(call.query, "return_seqs", True)
@@ -122,7 +133,7 @@ class Handlers:
                 call.refuse(asked)
                 return
             with_seqs = asked
-        request = decode_append(call.body, self.settings)
+        request = decode_append(call.body, self.settings, kind)
         if isinstance(request, Refusal):
             call.refuse(request)
             return
@@ -147,7 +158,14 @@ class Handlers:
                 appends.total += elapsed_us
                 if answer.last_seq != answer.first_seq:
                     self.counts.records_beyond_first += answer.last_seq - answer.first_seq
-                call.send(render_appended(answer, with_seqs, elapsed_us), 201 if answer.created else 200)
+                body = render_appended(answer, with_seqs, elapsed_us)
+                if answer.created:
+                    if request.config is not None:
+                        config = self._topics[call.name].config
+                        body = with_member(body, clamped_config(request.config, config, "config."))
+                    call.send(body, 201)
+                else:
+                    call.send(body)
             except Exception as error:
                 call.fail("append", error)
 
@@ -219,6 +237,7 @@ class Handlers:
                 "topic": answer.topic,
                 "created": answer.created,
                 "config": render_config(answer.config),
+                **member(clamped_config(patch, answer.config)),
                 "performance": self.performance(call),
             }
             call.send(encode(body), 201 if answer.created else 200)

@@ -1,16 +1,13 @@
-"""A look at a large body before anything is built of it, so that what is built is never much more than it.
+"""Look at a large append before anything is built of it, so that what is built is never much more than it.
 
-A text of which one character is an emoji takes four times its bytes, a list of short texts twenty times; and
-of ten million records none is wanted. So the fields that we know are first taken as they stand, which copies
-nothing, and only counted and measured. Of a body that is not large not more can be made than it is worth.
-
-Must not know: what the fields are for.
+A text with one emoji in it takes four times its bytes, a list of short texts twenty times, and ten million
+records would be refused anyway. So the known fields are first taken as raw bytes, which copies nothing, and
+only counted and measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -18,17 +15,21 @@ from shared.config import Settings
 from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
 from topicsd.engine.keyed_write import KEY_CHARACTERS_MAX
 from topicsd.engine.producer_write import PRODUCER_CHARACTERS_MAX
+from topicsd.engine.requests import AppendRequest
+from topicsd.http.json_body import JsonBody
 
-CONTROL_BODY_BYTES: Final = 256 << 10
 APPEND_BODY_BYTES: Final = 4 << 20
-# A known field of a control body; the longest that means anything is a list of nodes.
-FIELD_BYTES_MAX: Final = CONTROL_BODY_BYTES
 # No record is shorter: {"data":1} and a comma.
 _RECORD_BYTES_MIN: Final = 11
 # A character of a text may be written as \u0061, and there are its quotation marks.
 _ESCAPED: Final = 6
 # An id of the greatest length in its longest spelling, a number, and room for white space.
 PRODUCER_BYTES_MAX: Final = 2 * _ESCAPED * PRODUCER_CHARACTERS_MAX + 1024
+# The longest name of a topic in its longest spelling, and all numbers there are.
+CONFIG_BYTES_MAX: Final = 64 << 10
+# Keys and white space, of a record and beside the records.
+RECORD_REST_BYTES: Final = 1 << 10
+REST_BYTES: Final = 1 << 20
 _NOTHING: Final = msgspec.Raw(b"")
 
 
@@ -44,6 +45,7 @@ class _RawRecord(msgspec.Struct, gc=False):
     data: msgspec.Raw
     tag: msgspec.Raw = _NOTHING
     node: msgspec.Raw = _NOTHING
+    meta: msgspec.Raw = _NOTHING
 
     def __post_init__(self) -> None:
         _Room.left -= 1
@@ -56,6 +58,7 @@ class _RawAppend(msgspec.Struct, gc=False):
     node: msgspec.Raw = _NOTHING
     idempotency_key: msgspec.Raw = _NOTHING
     producer: msgspec.Raw = _NOTHING
+    config: msgspec.Raw = _NOTHING
 
 
 _raw_append = msgspec.json.Decoder(_RawAppend)
@@ -68,16 +71,29 @@ def needs_look(body: bytes, records_max: int) -> bool:
     )
 
 
-def look_at_append(body: bytes, limits: Settings) -> Refusal | None:
-    """What is too long or too much; what is wrong otherwise is for the decoder to say."""
+def look_at_append(body: bytes, kind: JsonBody[AppendRequest], limits: Settings) -> Refusal | None:
+    """Refuse what is malformed, unknown, too long or too much; wrong types are for the decoder to refuse."""
     records_max = _Room.left = limits.max_batch_records
     try:
         request = _raw_append.decode(body)
     except _TooManyRecords:
-        message = f"records: has more than {records_max}, which is what is allowed in one write"
+        message = f"records: must be at most {records_max} in one write"
         return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": records_max})
-    except (msgspec.DecodeError, RecursionError):
-        return None
+    except (msgspec.DecodeError, RecursionError) as error:
+        return kind.explain(body, error)
+    return _refuse_long(request, limits) or kind.refuse_rest(
+        body, _known_bytes(request), REST_BYTES + RECORD_REST_BYTES * len(request.records)
+    )
+
+
+def _known_bytes(request: _RawAppend) -> int:
+    known = len(request.node) + len(request.idempotency_key) + len(request.producer) + len(request.config)
+    for record in request.records:
+        known += len(record.data) + len(record.meta) + len(record.tag) + len(record.node)
+    return known
+
+
+def _refuse_long(request: _RawAppend, limits: Settings) -> Refusal | None:
     tag_max, node_max = limits.max_tag_bytes, limits.max_node_bytes
     if len(request.node) > _ESCAPED * node_max + 2:
         return _too_long("node", node_max, "bytes")
@@ -86,6 +102,8 @@ def look_at_append(body: bytes, limits: Settings) -> Refusal | None:
         return _too_long("idempotency_key", KEY_CHARACTERS_MAX, "characters")
     if len(request.producer) > PRODUCER_BYTES_MAX:
         return _too_long("producer", PRODUCER_BYTES_MAX, "bytes")
+    if len(request.config) > CONFIG_BYTES_MAX:
+        return _too_long("config", CONFIG_BYTES_MAX, "bytes")
     for index, record in enumerate(request.records):
         if len(record.tag) > _ESCAPED * tag_max + 2:
             return _too_long(f"records[{index}].tag", tag_max, "bytes")
@@ -95,27 +113,5 @@ def look_at_append(body: bytes, limits: Settings) -> Refusal | None:
 
 
 def _too_long(field: str, bound: int, unit: str) -> Refusal:
-    message = f"{field}: has more than {bound} {unit}, which is what is allowed"
+    message = f"{field}: must be at most {bound} {unit}"
     return Refusal(INVALID_REQUEST, message, {"field": field, "max": bound})
-
-
-def control_look(kind: type[msgspec.Struct]) -> Callable[[bytes], Refusal | None]:
-    """The look at a body of which that is made."""
-    fields: list[Any] = [(one.encode_name, msgspec.Raw, _NOTHING) for one in msgspec.structs.fields(kind)]
-    decoder = msgspec.json.Decoder(msgspec.defstruct(f"Raw{kind.__name__}", fields))
-
-    def look(body: bytes) -> Refusal | None:
-        if len(body) <= CONTROL_BODY_BYTES:
-            return None
-        try:
-            raw = decoder.decode(body)
-        except (msgspec.DecodeError, RecursionError):
-            return None
-        for field, _, _ in fields:
-            size = len(getattr(raw, field))
-            if size > FIELD_BYTES_MAX:
-                message = f"{field}: has {size} bytes, at most {FIELD_BYTES_MAX} are allowed"
-                return Refusal(INVALID_REQUEST, message, {"field": field, "max": FIELD_BYTES_MAX})
-        return None
-
-    return look

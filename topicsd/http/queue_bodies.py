@@ -15,21 +15,21 @@ from shared.contract import NUMBER_MAX
 from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from topicsd.engine.requests import ClaimRequest, SettleRequest
-from topicsd.http.bodies import decode_control_body, refuse_node, refuse_nul_in, refuse_number
-from topicsd.http.large_bodies import control_look
+from topicsd.http.bodies import refuse_node, refuse_nul_in, refuse_number
+from topicsd.http.json_body import JsonBody
 
 SEQS_MAX: Final = 1000
 REASON_BYTES_MAX: Final = 1024
 _LEASE_ID: Final = re.compile(r"lease_([0-9a-f]{1,16})")
 
 
-class ClaimBody(msgspec.Struct, gc=False):
+class ClaimBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     node: str
     max: int = 1
     lease_ms: int | None = None
 
 
-class AckBody(msgspec.Struct, gc=False):
+class AckBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     node: str
     seqs: list[int]
     lease_ids: list[str] | None = None
@@ -44,18 +44,18 @@ class ExtendBody(AckBody, kw_only=True, gc=False):
     lease_ms: int
 
 
-_decode_claim = msgspec.json.Decoder(ClaimBody).decode
-_decode_ack = msgspec.json.Decoder(AckBody).decode
-_decode_nack = msgspec.json.Decoder(NackBody).decode
-_decode_extend = msgspec.json.Decoder(ExtendBody).decode
-_look_at_claim = control_look(ClaimBody)
-_look_at_ack = control_look(AckBody)
-_look_at_nack = control_look(NackBody)
-_look_at_extend = control_look(ExtendBody)
+_CLAIM: Final = JsonBody(
+    ClaimBody,
+    '{"node":"worker-1"}',
+    {"wait_ms": "a claim answers at once; GET /v0/topics/:topic/work streams jobs as they become ready"},
+)
+_ACK: Final = JsonBody(AckBody, '{"node":"worker-1","seqs":[1]}')
+_NACK: Final = JsonBody(NackBody, '{"node":"worker-1","seqs":[1]}')
+_EXTEND: Final = JsonBody(ExtendBody, '{"node":"worker-1","seqs":[1],"lease_ms":30000}')
 
 
 def decode_claim(body: bytes, limits: Settings) -> ClaimRequest | Refusal:
-    asked = decode_control_body(_decode_claim, body, _look_at_claim)
+    asked = _CLAIM.decode(body)
     if isinstance(asked, Refusal):
         return asked
     return claim_request(asked.node, asked.max, asked.lease_ms, limits)
@@ -69,12 +69,12 @@ def claim_request(node: str, count: int, lease_ms: int | None, limits: Settings)
 
 
 def decode_ack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
-    asked = decode_control_body(_decode_ack, body, _look_at_ack)
+    asked = _ACK.decode(body)
     return asked if isinstance(asked, Refusal) else _request(asked, limits)
 
 
 def decode_nack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
-    asked = decode_control_body(_decode_nack, body, _look_at_nack)
+    asked = _NACK.decode(body)
     if isinstance(asked, Refusal):
         return asked
     refusal = _refuse_ms("delay_ms", asked.delay_ms)
@@ -88,7 +88,7 @@ def decode_nack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
 
 
 def decode_extend(body: bytes, limits: Settings) -> SettleRequest | Refusal:
-    asked = decode_control_body(_decode_extend, body, _look_at_extend)
+    asked = _EXTEND.decode(body)
     if isinstance(asked, Refusal):
         return asked
     return _refuse_ms("lease_ms", asked.lease_ms) or _request(asked, limits, asked.lease_ms)

@@ -12,10 +12,11 @@ from shared.config import Settings
 from shared.errors import INVALID_REQUEST, Refusal
 from topicsd.engine.queue_claim import claim
 from topicsd.engine.queue_explain import explain
-from topicsd.engine.queue_settle import Settle, ack, extend, nack
+from topicsd.engine.queue_settle import NACK_DELAY_MS_MAX, Settle, ack, extend, nack
 from topicsd.engine.requests import ClaimAnswer, Settled, SettleRequest
 from topicsd.engine.shard_state import ShardState
 from topicsd.http.call import Call, reply_of
+from topicsd.http.clamped import clamped_lease, clamped_to, member
 from topicsd.http.query import query_number
 from topicsd.http.queue_bodies import decode_ack, decode_claim, decode_extend, decode_nack
 from topicsd.http.render import encode
@@ -49,10 +50,14 @@ class QueueHandlers:
             call.refuse(request)
             return
 
+        count = min(request.count, self._settings.max_claim)
+        clamped = member({**clamped_to(max=(request.count, count)), **clamped_lease(request.lease_ms)})
+
         def told(answer: ClaimAnswer) -> None:
             end = {
                 "count": len(answer.jobs),
                 "ready": answer.ready,
+                **clamped,
                 "performance": self._performance(call),
             }
             parts = [
@@ -86,10 +91,16 @@ class QueueHandlers:
                 f"{operation}ed": len(answer.done),
                 "skipped": answer.skipped,
             }
+            if answer.reasons:
+                body["skipped_reasons"] = answer.reasons
             if operation == "extend":
                 body["deadlines"] = dict.fromkeys(answer.done, answer.deadline)
             else:
                 body["ready"], body["in_flight"] = answer.counts.ready, answer.counts.in_flight
+            if operation == "nack":
+                body |= member(clamped_to(delay_ms=(request.ms, min(request.ms, NACK_DELAY_MS_MAX))))
+            elif operation == "extend":
+                body |= member(clamped_lease(request.ms))
             body["performance"] = self._performance(call)
             call.send(encode(body))
 

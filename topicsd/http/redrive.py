@@ -40,6 +40,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.http.bound_names import is_within
 from topicsd.http.call import Call, reply_of
+from topicsd.http.clamped import member
 from topicsd.http.moving import MOVED_AT_ONCE, Ask, Letter, Moving, Told, at_once
 from topicsd.http.redrive_body import Wanted, decode_redrive
 from topicsd.http.render import encode
@@ -278,6 +279,7 @@ class _Redrive:
             "stopped_by": stopped_by,
             "next_from_seq": self._cursor,
             "done": is_done,
+            **member(self._wanted.clamped),
             "performance": self._redrives.performance(self._call),
         }
         self._call.send(encode(body))

@@ -14,8 +14,9 @@ from shared.contract import NUMBER_MAX
 from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from topicsd.engine.requests import DeleteRequest
-from topicsd.http.bodies import decode_control_body, delete_request, refuse_nul_in, refuse_number
-from topicsd.http.large_bodies import control_look
+from topicsd.http.bodies import delete_request, refuse_nul_in, refuse_number
+from topicsd.http.clamped import clamped_to
+from topicsd.http.json_body import JsonBody
 from topicsd.http.position import one_position
 from topicsd.http.queue_bodies import SEQS_MAX
 
@@ -23,7 +24,7 @@ MAX: Final = 1000
 MAX_MAX: Final = 10_000
 
 
-class RedriveBody(msgspec.Struct, gc=False):
+class RedriveBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """All that is said of a record must hold; nothing said is every record."""
 
     seqs: list[int] | None = None
@@ -52,6 +53,7 @@ class Wanted(msgspec.Struct, frozen=True):
     rate: int
     """At most so many a second; 0 is as fast as it goes."""
     is_dry: bool
+    clamped: dict[str, int]
 
     def fits(self, tag: str) -> bool:
         if self.tag is None:
@@ -59,12 +61,11 @@ class Wanted(msgspec.Struct, frozen=True):
         return tag.startswith(self.tag) if self.is_prefix else tag == self.tag
 
 
-_decode = msgspec.json.Decoder(RedriveBody).decode
-_look = control_look(RedriveBody)
+_REDRIVE: Final = JsonBody(RedriveBody, '{"max":100}')
 
 
 def decode_redrive(body: bytes) -> Wanted | Refusal:
-    asked = decode_control_body(_decode, body, _look)
+    asked = _REDRIVE.decode(body)
     if isinstance(asked, Refusal):
         return asked
     after_seq = one_position("", asked.from_seq, asked.after_seq)
@@ -97,4 +98,5 @@ def decode_redrive(body: bytes) -> Wanted | Refusal:
         min(asked.max, MAX_MAX),
         asked.rate or 0,
         asked.dry_run,
+        clamped_to(max=(asked.max, min(asked.max, MAX_MAX))),
     )

@@ -22,7 +22,7 @@ BATCH_BYTES_OF_ZERO: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
 
 
-class Place(msgspec.Struct, gc=False):
+class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """Where to begin: behind a seq of an epoch, at a time, with its newest, or with what comes next."""
 
     from_seq: int | None = None
@@ -67,7 +67,7 @@ class Place(msgspec.Struct, gc=False):
         return "".join(f"&{name}={value}" for name, value in sought if value is not None)
 
 
-class StreamOptions(msgspec.Struct, gc=False, kw_only=True):
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     """For all its topics."""
 
     node: str | list[str] | None = None
@@ -84,6 +84,14 @@ class StreamOptions(msgspec.Struct, gc=False, kw_only=True):
     @property
     def bytes_max(self) -> int:
         return min(self.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX)
+
+    def clamped(self, limit_max: int) -> dict[str, int]:
+        """What is used in place of numbers over their bounds."""
+        bounds = {
+            "limit": (self.limit, limit_max),
+            "max_batch_bytes": (self.max_batch_bytes, BATCH_BYTES_MAX),
+        }
+        return {name: bound for name, (given, bound) in bounds.items() if given > bound}
 
     @property
     def nodes(self) -> list[str]:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from shared.auth import Key
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from shared.names import refuse_topic_name
 from shared.watch_request import WatchRequest
-from topicsd.http.bodies import decode_control_body, refuse_node, refuse_nul_in, refuse_number
+from topicsd.http.bodies import refuse_node, refuse_nul_in, refuse_number
 from topicsd.http.bound_names import other_name
-from topicsd.http.large_bodies import control_look
+from topicsd.http.json_body import JsonBody
 from topicsd.http.stream_options import Place, StreamOptions
 
 HEARTBEAT_MS_MIN: Final = 1000
@@ -31,15 +29,14 @@ class WatchBody(StreamOptions, gc=False, kw_only=True):
     heartbeat_ms: int = 15_000
 
 
-_decode = msgspec.json.Decoder(WatchBody).decode
-_look = control_look(WatchBody)
+_WATCH: Final = JsonBody(WatchBody, '{"topics":{"orders":{"tail":true}}}')
 
 
 def decode_watch(
     body: bytes, key: Key | None, is_lenient: bool, settings: Settings
 ) -> WatchRequest | Refusal:
     """`is_lenient` leaves out what the key is not for, instead of refusing it all."""
-    asked = decode_control_body(_decode, body, _look)
+    asked = _WATCH.decode(body)
     if isinstance(asked, Refusal):
         return asked
     nodes = asked.nodes
@@ -71,6 +68,7 @@ def decode_watch(
         with_data=asked.include_data,
         is_strong=asked.consistency == "strong",
         is_lenient=is_lenient,
+        clamped=asked.clamped(settings.max_limit),
     )
 
 

@@ -22,6 +22,7 @@ from shared.watch_id import WatchIds
 from shared.watch_request import WatchRequest, decode_watch_request, encode_watch_request
 from topicsd.http.bodies import refuse_media_type
 from topicsd.http.call import Call
+from topicsd.http.clamped import member
 from topicsd.http.peers import Peers
 from topicsd.http.query import query_boolean
 from topicsd.http.render import encode, render_refusal
@@ -94,7 +95,7 @@ class WatchCreate:
         def told(made: Made | Refusal) -> None:
             self._under_way -= 1
             try:
-                status, body, fields = self._rendered(made, call.started)
+                status, body, fields = self._rendered(made, request, call.started)
                 call.send_parts([body], len(body), status, fields)
             except Exception as error:
                 call.fail("create_watch", error)
@@ -104,17 +105,20 @@ class WatchCreate:
     def make(self, payload: bytes, asked: Asked) -> None:
         """What the front process has counted, and this is to be the home of."""
         started = self._monotonic()
+        request = decode_watch_request(payload)
 
         def told(made: Made | Refusal) -> None:
-            status, body, fields = self._rendered(made, started)
+            status, body, fields = self._rendered(made, request, started)
             if self._peers is not None:
                 # Behind `watch_sessions`, which is up to date: what was not made is given back.
                 self._peers.slot.watch_session_grants_total += 1
             asked(encode_answer(status, fields, [body]))
 
-        self._making.make(decode_watch_request(payload), told)
+        self._making.make(request, told)
 
-    def _rendered(self, made: Made | Refusal, started: float) -> tuple[int, bytes, bytes]:
+    def _rendered(
+        self, made: Made | Refusal, request: WatchRequest, started: float
+    ) -> tuple[int, bytes, bytes]:
         """Status, body and further fields."""
         if isinstance(made, Refusal):
             return render_refusal(made)
@@ -134,6 +138,7 @@ class WatchCreate:
                 }
                 for name, from_seq, stand in columns
             },
+            **member(request.clamped),
             "performance": {"server_total_ms": round((self._monotonic() - started) * 1000, 3)},
         }
         return 200, encode(told), b""

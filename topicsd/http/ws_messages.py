@@ -1,7 +1,7 @@
 """Decode the messages of a WebSocket client: JSON objects whose `op` names the operation.
 
 Every message may have a `request_id`, a text or a number, that the answer repeats as it was written. So it is
-read apart and first, and what is refused for any other field still has it. Unknown fields are ignored, as in
+read apart and first, and what is refused for any other field still has it. Unknown fields are refused, as in
 bodies.
 
 Must not know: what is done about it, frames.
@@ -9,7 +9,7 @@ Must not know: what is done about it, frames.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,16 +17,14 @@ from shared.config import Settings
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from topicsd.http.bodies import (
-    decode_body,
-    decode_control_body,
+    PUBLISH_BODY,
+    decode_append,
     refuse_node,
     refuse_nul_in,
     refuse_number,
 )
-from topicsd.http.large_bodies import control_look
+from topicsd.http.json_body import JsonBody
 from topicsd.http.stream_options import Place, StreamOptions
-
-T = TypeVar("T")
 
 REQUEST_ID_BYTES_MAX: Final = 256
 
@@ -46,7 +44,7 @@ class Envelope(NamedTuple):
 
 
 class Publish(msgspec.Struct, gc=False):
-    """The rest of it is the body of an append."""
+    """What is needed of a publish where it came in; the owner of the topic decodes all of it."""
 
     topic: str
     return_seqs: bool = True
@@ -61,6 +59,7 @@ class Subscribe(NamedTuple):
     with_meta: bool
     with_data: bool
     is_strong: bool
+    clamped: dict[str, int]
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -69,6 +68,8 @@ class _Envelope(msgspec.Struct, gc=False):
 
 
 class _Subscribe(StreamOptions, gc=False, kw_only=True):
+    op: msgspec.Raw = _NOTHING
+    request_id: msgspec.Raw = _NOTHING
     topic: str | None = None
     topics: str | list[str] | dict[str, Place] | None = None
     from_seq: int | None = None
@@ -79,32 +80,38 @@ class _Subscribe(StreamOptions, gc=False, kw_only=True):
     last: int | None = None
 
 
-class _Unsubscribe(msgspec.Struct):
+class _Unsubscribe(msgspec.Struct, forbid_unknown_fields=True):
+    op: msgspec.Raw = _NOTHING
+    request_id: msgspec.Raw = _NOTHING
     topic: str | None = None
     topics: str | list[str] | None = None
 
 
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+class _Ping(msgspec.Struct, forbid_unknown_fields=True):
+    op: msgspec.Raw = _NOTHING
+    request_id: msgspec.Raw = _NOTHING
+
+
+_ENVELOPE: Final = JsonBody(_Envelope, '{"op":"ping"}')
+_SUBSCRIBE: Final = JsonBody(_Subscribe, '{"op":"subscribe","topic":"orders","tail":true}')
+_UNSUBSCRIBE: Final = JsonBody(_Unsubscribe, '{"op":"unsubscribe","topic":"orders"}')
+_PING: Final = JsonBody(_Ping, '{"op":"ping"}')
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_id = msgspec.json.Decoder(str | int | float | None).decode
 _decode_publish = msgspec.json.Decoder(Publish).decode
-_decode_subscribe = msgspec.json.Decoder(_Subscribe).decode
-_decode_unsubscribe = msgspec.json.Decoder(_Unsubscribe).decode
-_look_at_subscribe = control_look(_Subscribe)
-_look_at_unsubscribe = control_look(_Unsubscribe)
 
 
 def read_envelope(message: bytes) -> Envelope | Refusal:
-    found = decode_body(_decode_envelope, message)
+    found = _ENVELOPE.decode_any(message)
     if isinstance(found, Refusal):
         return found
     request_id = bytes(found.request_id) or b"null"
     if len(request_id) > REQUEST_ID_BYTES_MAX:
-        return _wrong("request_id", f"has more than {REQUEST_ID_BYTES_MAX} bytes")
+        return _wrong("request_id", f"must be at most {REQUEST_ID_BYTES_MAX} bytes, got {len(request_id)}")
     try:
         is_given = _decode_id(request_id) is not None
     except msgspec.DecodeError:
-        return _wrong("request_id", "must be a text or a number")
+        return _wrong("request_id", "must be a string or a number")
     return Envelope(_op_of(found.op), request_id if is_given else b"")
 
 
@@ -121,12 +128,22 @@ def unknown_op() -> Refusal:
     return _wrong("op", f"must be one of {', '.join(OPS)}")
 
 
-def read_publish(message: bytes) -> Publish | Refusal:
-    return decode_body(_decode_publish, message)
+def read_publish(message: bytes, settings: Settings) -> Publish | Refusal:
+    try:
+        return _decode_publish(message)
+    except (msgspec.DecodeError, RecursionError) as error:
+        # The strict decoder says what is wrong: a misspelled `topic` is not just missing.
+        refusal = decode_append(message, settings, PUBLISH_BODY)
+        return refusal if isinstance(refusal, Refusal) else PUBLISH_BODY.explain(message, error)
+
+
+def read_ping(message: bytes) -> Refusal | None:
+    found = _PING.decode_any(message)
+    return found if isinstance(found, Refusal) else None
 
 
 def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
-    asked = decode_control_body(_decode_subscribe, message, _look_at_subscribe)
+    asked = _SUBSCRIBE.decode(message)
     if isinstance(asked, Refusal):
         return asked
     whole = Place(asked.from_seq, asked.after_seq, asked.tail, asked.epoch, asked.from_ts, asked.last)
@@ -157,11 +174,12 @@ def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
         asked.include_meta,
         asked.include_data,
         asked.consistency == "strong",
+        asked.clamped(settings.max_limit),
     )
 
 
 def read_unsubscribe(message: bytes) -> list[str] | Refusal:
-    asked = decode_control_body(_decode_unsubscribe, message, _look_at_unsubscribe)
+    asked = _UNSUBSCRIBE.decode(message)
     return asked if isinstance(asked, Refusal) else _names(asked.topic, asked.topics)
 
 

@@ -21,6 +21,7 @@ import msgspec
 from shared.auth import READ, WRITE, Key
 from shared.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
 from topicsd.engine.position import followed_epoch, position_past_head
+from topicsd.http.clamped import member
 from topicsd.http.dispatch import Dispatch
 from topicsd.http.fast_lane import AHEAD_MAX
 from topicsd.http.stream_options import Place
@@ -33,6 +34,7 @@ from topicsd.http.ws_messages import (
     Envelope,
     Subscribe,
     read_envelope,
+    read_ping,
     read_publish,
     read_subscribe,
     read_unsubscribe,
@@ -135,6 +137,8 @@ class WsSession:
             self._refuse(b"", envelope)
         elif envelope.op == PUBLISH:
             self._publish(envelope.request_id, message)
+        elif envelope.op == PING and (refusal := read_ping(message)) is not None:
+            self._refuse(envelope.request_id, refusal)
         elif envelope.op == PING:
             self._wire.write(ws_frames.message(b"pong", request_id=envelope.request_id))
         elif self._publishing:
@@ -171,7 +175,7 @@ class WsSession:
     # -- publishing ----------------------------------------------------------------------------------------
 
     def _publish(self, request_id: bytes, message: bytes) -> None:
-        asked = read_publish(message)
+        asked = read_publish(message, self._dispatch.handlers.settings)
         if isinstance(asked, Refusal):
             self._refuse(request_id, asked)
             return
@@ -182,7 +186,7 @@ class WsSession:
         query = "" if asked.return_seqs else "return_seqs=false"
         call = self._call(asked.topic, query, message, request_id, self._published)
         self._publishing.add(call)
-        self._dispatch.start_with_key(self._key, "append", call)
+        self._dispatch.start_with_key(self._key, "publish", call)
 
     def _call(self, name: str, query: str, body: bytes, request_id: bytes, answered: Answered) -> WsCall:
         started = self._dispatch.handlers.monotonic()
@@ -262,7 +266,8 @@ class WsSession:
             feed = self._pace.feed(self._feeds.feed(Wanted.of(name, entering.asked)))
             subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
             begun.append(subscription)
-        self._wire.write(ws_frames.encoded(b"subscribed", {"topics": told}, entering.request_id))
+        body = {"topics": told, **member(entering.asked.clamped)}
+        self._wire.write(ws_frames.encoded(b"subscribed", body, entering.request_id))
         self._pace.go_on_with(begun)
 
     def _unsubscribe(self, request_id: bytes, message: bytes) -> None:

@@ -1,0 +1,110 @@
+"""Unknown fields and parameters are refused by their names, wherever they are sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from shared.routes import ROUTES, Route
+from tests.contract.api import Api
+from tests.harness.http_server import HttpServer
+from tests.harness.ws_client import WsClient
+
+BODIES: dict[str, dict[str, Any]] = {
+    "put_topic": {"ttl_ms": 1000},
+    "append": {"records": [{"data": 1}]},
+    "diff": {"from_seq": 0},
+    "delete_records": {"before_seq": 1},
+    "put_cursor": {"from_seq": 0},
+    "claim": {"node": "w"},
+    "ack": {"node": "w", "seqs": [1]},
+    "nack": {"node": "w", "seqs": [1]},
+    "extend": {"node": "w", "seqs": [1], "lease_ms": 1000},
+    "redrive": {"max": 1},
+    "put_router": {"source": "a", "dest": "b"},
+    "create_watch": {"topics": {"a": {}}},
+}
+
+
+def _path(route: Route, topic: str) -> str:
+    return "/".join(f"x{quote(topic)}" if part.startswith(":") else part for part in route.pattern.split("/"))
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
+def test_every_route_refuses_an_unknown_parameter(api: Api, route: Route) -> None:
+    body = json.dumps(BODIES[route.operation]).encode() if route.operation in BODIES else None
+    known = next(iter(sorted(route.parameters)), "")
+    answer = api.client.ask(route.method, f"{_path(route, api.topic)}?{known}=1&{known}z=1", body)
+    assert (answer.status, answer.code) == (400, "invalid_request"), answer
+    assert answer.json["error"]["detail"] == {"field": f"{known}z"}
+    told = f"did you mean {known}?" if known else "none is allowed"
+    assert answer.message == f"{known}z: unknown parameter{',' if known else ';'} {told}"
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
+def test_every_body_refuses_an_unknown_field(api: Api, route: Route) -> None:
+    if route.method in ("GET", "DELETE"):
+        return
+    body = BODIES[route.operation]
+    known = next(iter(body))
+    answer = api.client.ask(
+        route.method, _path(route, api.topic), json.dumps({**body, f"{known}z": 1}).encode()
+    )
+    assert (answer.status, answer.code) == (400, "invalid_request"), answer
+    assert answer.message == f"{known}z: unknown field, did you mean {known}?"
+    api.refused(404, "topic_not_found", "GET")
+
+
+def test_names_in_a_query_are_decoded_before_they_are_compared(api: Api) -> None:
+    api.append(1)
+    assert api.call("GET", "?%74ouch=false").status == 200
+    assert api.call("GET", "?%74ouchy=false").message == "touchy: unknown parameter, did you mean touch?"
+    assert api.call("GET", "?" + "x" * 5000).message.startswith(
+        f"{'x' * 64}...: unknown parameter; allowed: "
+    )
+
+
+def test_a_delete_with_a_body_deletes_nothing(api: Api) -> None:
+    api.append(1)
+    answer = api.refused(400, "invalid_request", "DELETE", "", {"match": ["tag", "Eq", "a"]})
+    assert answer.message == (
+        "the body must be empty: DELETE /v0/topics/:topic takes none; "
+        "POST /v0/topics/:topic/delete deletes records"
+    )
+    assert api.state()["count"] == 1
+    assert api.call("DELETE", "", {}).json["deleted"]
+
+
+@pytest.mark.parametrize(
+    ("op", "message", "told"),
+    [
+        ("subscribe", {"topic": "t", "from": 3}, "from: unknown field, did you mean from_"),
+        (
+            "subscribe",
+            {"topic": "t", "include_tagz": True},
+            "include_tagz: unknown field, did you mean include_tags?",
+        ),
+        ("subscribe", {"topics": {"t": {"tial": True}}}, "topics.t.tial: unknown field, did you mean tail?"),
+        (
+            "unsubscribe",
+            {"topic": "t", "all": True},
+            "all: unknown field; allowed: op, request_id, topic, topics",
+        ),
+        ("publish", {"topik": "t", "records": []}, "topik: unknown field, did you mean topic?"),
+        ("publish", {"topic": "t", "record": []}, "record: unknown field, did you mean records?"),
+        (
+            "publish",
+            {"topic": "t", "records": [{"dta": 1}]},
+            "records[0].dta: unknown field, did you mean data?",
+        ),
+        ("ping", {"data": 1}, "data: unknown field; allowed: op, request_id"),
+    ],
+)
+def test_messages_of_a_web_socket_are_as_strict(server: HttpServer, op: str, message: Any, told: str) -> None:
+    with WsClient(server.ports["fast"]) as socket:
+        answer = socket.ask(op, **message, request_id=7)
+    assert (answer["op"], answer["code"], answer["request_id"]) == ("error", "invalid_request", 7)
+    assert answer["message"].startswith(told)
