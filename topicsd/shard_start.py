@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from shared.board import Slot, WorkerState
 from shared.clock import Clock
+from topicsd.disk.access import os_error_sentence
 from topicsd.disk.dir_lock import DirectoryInUse
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import shard_paths
@@ -82,6 +83,8 @@ class ShardStart:
                 self._go_on()
         except (RecoveryRefused, UnreadableLog) as error:
             raise StartRefused(str(error)) from error
+        except PermissionError as error:
+            raise StartRefused(os_error_sentence(error)) from error
 
     def progress(self, done: int, total: int) -> None:
         """Called while the log is read (N1)."""

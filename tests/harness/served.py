@@ -51,8 +51,13 @@ def served(
     *flags: str,
     environ: dict[str, str] | None = None,
     passed: tuple[socket.socket, ...] = (),
+    cwd: Path | None = None,
+    before: tuple[str, ...] = (),
 ) -> Iterator[Served]:
-    """The server over `folder`/data, with two shards unless told; all that it needs is in `folder`."""
+    """The server over `folder`/data, with two shards unless told; all that it needs is in `folder`.
+
+    `before` is a command that runs the rest of its line, such as `setpriv`.
+    """
     port_file, log = folder / "port", folder / "log"
     port_file.unlink(missing_ok=True)
     clean = {name: text for name, text in os.environ.items() if not name.startswith(("TOPICS_", "LISTEN_"))}
@@ -60,10 +65,11 @@ def served(
     given = ["--port=0", f"--port-file={port_file}", f"--data-dir={folder / 'data'}", "--shards=2", *flags]
     with log.open("ab") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-c", PASS_SOCKETS, str(len(fds)), *map(str, fds), *given],
+            [*before, sys.executable, "-c", PASS_SOCKETS, str(len(fds)), *map(str, fds), *given],
             env={**clean, "PYTHONPATH": str(PROJECT), **(environ or {})},
             pass_fds=fds,
             stderr=stderr,
+            cwd=cwd,
         )
     try:
         _wait_until(lambda: port_file.exists() and port_file.read_text().strip() != "", process, log)
