@@ -316,7 +316,8 @@ class _Supervisor:
         """Ready once it is, a status all along, and the watchdog fed only while all workers beat."""
         is_ready = False
         while True:
-            state = self._control.ready()
+            # A shard that does not start is no reason for systemd to end those that serve.
+            state = self._control.ready(allow_degraded=True)
             lines = [systemd.status(self._status(state))]
             if not isinstance(state, Refusal):
                 is_ready = True

@@ -97,7 +97,7 @@ class Worker:
             slot.state = WorkerState.GONE
             return 0
         except StartRefused as error:
-            logger.error("shard %d does not start: %s", spec.shard, error)
+            logger.error("shard %d: does not start: %s; %s", spec.shard, error, error.advice)
             slot.reason = str(error)
             slot.state = WorkerState.REFUSED
             return EXIT_REFUSED
