@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from router.acceptor import SPEC_VARIABLE
 from router.process_pool import PoolTimes, ProcessPool, Told
 from router.shard_doors import silence_ms
+from router.worker_process import module_command
 from shared.board import Board, Slot, WorkerState
 from shared.clock import Clock
 from shared.handoff import Handed, channel_pair, receive_connections
 
-ACCEPTOR_COMMAND: Final = (sys.executable, "-m", "router.acceptor")
+ACCEPTOR_COMMAND: Final = module_command("router.acceptor")
 # What an acceptor does at its end takes as long as last words do.
 DRAIN_SECONDS: Final = 2.0
 

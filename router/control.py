@@ -3,8 +3,8 @@
 Plain functions of the operation and its query, so that an answer is the same for a request on a connection of
 the front process and for one that a worker forwards.
 
-C1  The server is ready when every shard has been ready once or refuses to be, and at least one serves. From
-    then on it stays ready, at worst degraded, until it shuts down.
+C1  The server is ready while every shard serves. With `allow_degraded=true` it is so too, as degraded, once
+    every shard has been ready or does not start, and at least one has served, until it shuts down.
 C2  Every JSON answer but an error carries `performance`.
 
 Must not know: sockets, aiohttp, who may ask.
@@ -29,11 +29,12 @@ from router.topic_list import (
     list_page,
     name_of_cursor,
 )
-from shared.board import Board, WorkerState
+from shared.board import Board, Slot, WorkerState
 from shared.clock import Clock
 from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, NOT_READY, SHUTTING_DOWN, STATUS, Refusal
 from shared.http_answer import refusal_body, refusal_fields
 from shared.names import is_topic_name
+from shared.shard_refusal import state_text
 
 JSON_TYPE: Final = "application/json"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -102,7 +103,7 @@ class Control:
         if operation == "health":
             result = {"status": "ok", "version": self._version, "uptime_ms": self._uptime_ms()}
         elif operation == "ready":
-            result = self.ready()
+            result = self._asked_ready(query)
         elif operation == "metrics":
             result = await self._metrics(query, accept, prefixes)
         elif operation == "list_topics":
@@ -117,7 +118,14 @@ class Control:
             result["performance"] = self._elapsed(started)
         return 200, result, b""
 
-    def ready(self) -> dict[str, object] | Refusal:
+    def _asked_ready(self, query: str) -> dict[str, object] | Refusal:
+        sent = parse_query(query)
+        if isinstance(sent, Refusal):
+            return sent
+        allow_degraded = _boolean(sent, "allow_degraded")
+        return allow_degraded if isinstance(allow_degraded, Refusal) else self.ready(allow_degraded)
+
+    def ready(self, allow_degraded: bool = False) -> dict[str, object] | Refusal:
         """The state of the whole, for a probe."""
         board = self._workers.board
         shards = [self._shard_state(shard) for shard in range(len(board))]
@@ -129,9 +137,11 @@ class Control:
             for shard in range(len(board))
         ]
         self._was_ready = self._was_ready or (all(settled) and any(serving))
-        if not self._was_ready:
+        if not (all(serving) or (allow_degraded and self._was_ready)):
             detail: dict[str, object] = {"replay_progress": self.replay_progress(), "shards": shards}
-            return Refusal(NOT_READY, _not_ready(shards), detail, retry_after_ms=1000)
+            # A shard that does not start is not started again.
+            can_become_ready = not any(self._does_not_start(shard) for shard in range(len(board)))
+            return Refusal(NOT_READY, _not_ready(board, serving), detail, 1000 if can_become_ready else None)
         answer: dict[str, object] = {
             "status": "ready",
             "wal_replay_complete": all(slot.state is WorkerState.READY for slot in board),
@@ -139,7 +149,7 @@ class Control:
             "shards": shards,
         }
         if not all(serving):
-            answer.update(status="degraded", reason=_not_ready(shards))
+            answer.update(status="degraded", reason=_not_ready(board, serving))
         return answer
 
     def replay_progress(self) -> float:
@@ -156,9 +166,12 @@ class Control:
             "topics": slot.topics,
             "replay_progress": progress(slot),
         }
-        if slot.reason:
-            state["reason"] = slot.reason
+        if not state["serving"] and (reason := _public_reason(slot)):
+            state["reason"] = reason
         return state
+
+    def _does_not_start(self, shard: int) -> bool:
+        return self._workers.board.slot(shard).state is WorkerState.REFUSED
 
     async def _metrics(
         self, query: str, accept: str, prefixes: Sequence[str]
@@ -222,7 +235,10 @@ class Control:
         asked = parse_list_query(query)
         if isinstance(asked, Refusal):
             return asked
-        page = await list_page(self._list_serving, len(self._workers.board), asked, prefixes)
+        count = len(self._workers.board)
+        page = await list_page(
+            self._list_serving, count, asked, prefixes, does_not_start=self._does_not_start
+        )
         if isinstance(page, Refusal):
             return page
         # What metrics tell of cursors and jobs is no part of the list.
@@ -259,9 +275,9 @@ def parse_list_query(query: str, is_name: Callable[[str], bool] = is_topic_name)
     page_size = _whole_number(sent, "page_size", PAGE_SIZE)
     if isinstance(page_size, Refusal):
         return page_size
-    is_partial = _BOOLEANS.get(sent.get("partial", "false"))
-    if is_partial is None:
-        return Refusal(INVALID_REQUEST, "partial: must be true, false, 1 or 0", {"field": "partial"})
+    is_partial = _boolean(sent, "partial")
+    if isinstance(is_partial, Refusal):
+        return is_partial
     after = name_of_cursor(cursor, is_name) if (cursor := sent.get("cursor")) else ""
     if after is None:
         return bad_cursor()
@@ -304,6 +320,13 @@ def _whole_number(sent: Mapping[str, str], name: str, default: int) -> int | Ref
     return int(text)
 
 
+def _boolean(sent: Mapping[str, str], name: str) -> bool | Refusal:
+    value = _BOOLEANS.get(sent.get(name, "false"))
+    if value is None:
+        return Refusal(INVALID_REQUEST, f"{name}: must be true, false, 1 or 0", {"field": name})
+    return value
+
+
 def wants_json(accept: str) -> bool:
     """
     >>> wants_json("application/json; q=0.9, text/html"), wants_json("*/*"), wants_json("")
@@ -312,10 +335,21 @@ def wants_json(accept: str) -> bool:
     return any(one.partition(";")[0].strip().lower() == JSON_TYPE for one in accept.split(","))
 
 
-def _not_ready(shards: list[dict[str, object]]) -> str:
-    told = [
-        f"shard {one['shard']} is {one['state']}" + (f" ({one['reason']})" if "reason" in one else "")
-        for one in shards
-        if not one["serving"]
-    ]
-    return "; ".join(told)
+def _not_ready(board: Board, serving: Sequence[bool]) -> str:
+    texts = []
+    for shard, is_serving in enumerate(serving):
+        if not is_serving:
+            slot = board.slot(shard)
+            reason = _public_reason(slot)
+            texts.append(f"shard {shard} {state_text(slot.state)}" + (f" ({reason})" if reason else ""))
+    return "; ".join(texts)
+
+
+def _public_reason(slot: Slot) -> str:
+    """How the last process of the shard ended, or what the next waits for.
+
+    The rest of a reason is the log's: it may name paths.
+    """
+    if slot.state in (WorkerState.REFUSED, WorkerState.FAILED):
+        return ""
+    return slot.reason.partition(": ")[0]

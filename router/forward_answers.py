@@ -82,7 +82,8 @@ class ForwardAnswers:
             told = await self._control.list_shard(shard, wanted)
             return None if told is None else [entry_of(one) for one in told]
 
-        return await list_page(list_shard, self._control.shard_count, asked, prefixes, ROUTER)
+        count = self._control.shard_count
+        return await list_page(list_shard, count, asked, prefixes, ROUTER, self._control.does_not_start)
 
 
 def entry_of(told: ToldForward) -> dict[str, object]:

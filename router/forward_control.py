@@ -87,6 +87,9 @@ class ForwardControl:
     def shard_count(self) -> int:
         return len(self._shards)
 
+    def does_not_start(self, shard: int) -> bool:
+        return self._board.slot(shard).state is WorkerState.REFUSED
+
     async def _ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
         """Without waiting for a shard of which it is known that it does not answer."""
         if self._shards.refusal(shard) is not None:

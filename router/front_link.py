@@ -45,19 +45,19 @@ _encode_json = msgspec.json.Encoder().encode
 class FrontLink:
     def __init__(
         self,
-        instance: str,
+        namespace: str,
         board: Board,
         topics: ReservedCount,
         streams: StreamCount,
         watches: WatchHome,
     ) -> None:
-        self._instance = instance
+        self._namespace = namespace
         self._board = board
         self._topics = topics
         self._streams = streams
         self._watches = watches
         self._look_timer: asyncio.TimerHandle | None = None
-        self._links = LinkPool(instance)
+        self._links = LinkPool(namespace)
         self._control: Control | None = None
         self._forwards: ForwardAnswers | None = None
         self._server: LinkServer | None = None
@@ -66,7 +66,7 @@ class FrontLink:
     async def start(self, control: Control, forwards: ForwardAnswers) -> None:
         self._control = control
         self._forwards = forwards
-        self._server = await serve_links(self._instance, FRONT, self._serve)
+        self._server = await serve_links(self._namespace, FRONT, self._serve)
         self._look()
 
     def close(self) -> None:

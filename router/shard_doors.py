@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Final
 
 from shared.board import Board, Slot, WorkerState
 from shared.clock import Clock
-from shared.errors import NOT_READY, SHUTTING_DOWN, STORAGE_FAILED, Refusal
+from shared.errors import SHUTTING_DOWN, Refusal
 from shared.handoff import send_connection
-
-RETRY_AFTER_MS: Final = 1000
+from shared.shard_refusal import RETRY_AFTER_MS, shard_refusal
 
 
 class ShardDoors:
@@ -43,14 +41,9 @@ class ShardDoors:
         state = slot.state
         if state is WorkerState.READY and silence_ms(slot, self._clock) <= self._fresh_ms:
             return None
-        detail: dict[str, object] = {"shard": shard}
-        if state is WorkerState.REFUSED or state is WorkerState.FAILED:
-            message = f"shard {shard} cannot serve what is on its disk: {slot.reason or state.name.lower()}"
-            return Refusal(STORAGE_FAILED, message, detail, RETRY_AFTER_MS)
-        if self.is_draining:
+        if self.is_draining and state not in (WorkerState.REFUSED, WorkerState.FAILED):
             return Refusal(SHUTTING_DOWN, "the server is shutting down", None, RETRY_AFTER_MS)
-        told = "does not answer" if state is WorkerState.READY else f"is {state.name.lower()}"
-        return Refusal(NOT_READY, f"shard {shard} {told}", detail, RETRY_AFTER_MS)
+        return shard_refusal(shard, state)
 
     def any_ready(self) -> int | None:
         """A shard that takes connections, each in its turn; None when there is none."""

@@ -24,7 +24,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -56,11 +55,13 @@ from router.process_pool import PoolTimes, ProcessPool
 from router.reserved_count import TOPICS, WATCH_SESSIONS, ReservedCount
 from router.watch_home import WatchHome
 from router.worker_pool import WorkerPool
+from router.worker_process import module_command
 from shared.auth import Keys, parse_keys
 from shared.board import Board
 from shared.clock import SystemClock
 from shared.config import Settings
 from shared.errors import Refusal
+from shared.link import FRONT, address_of
 from shared.log_setup import fields
 from shared.program_version import program_version
 from shared.stream_count import StreamCount
@@ -68,7 +69,7 @@ from shared.watch_id import WatchIds
 
 logger = logging.getLogger(__name__)
 
-WORKER_COMMAND: Final = (sys.executable, "-m", "topicsd.worker")
+WORKER_COMMAND: Final = module_command("topicsd.worker")
 EXIT_STOPPED: Final = 0
 EXIT_CANNOT_RUN: Final = 1
 TELL_SECONDS: Final = 0.5
@@ -81,6 +82,7 @@ def run(
     settings: Settings,
     shard_count: int,
     instance: str,
+    namespace: str,
     listen_sockets: Sequence[socket.socket] = (),
     notify: Callable[[str], None] = lambda lines: None,
     worker_command: Sequence[str] = WORKER_COMMAND,
@@ -100,7 +102,7 @@ def run(
     times = times or PoolTimes(drain_seconds=settings.drain_seconds)
     listeners = Listeners(sockets, are_passed=bool(listen_sockets))
     supervisor = _Supervisor(
-        settings, shard_count, instance, listeners, notify, worker_command, times, load_settings
+        settings, shard_count, instance, namespace, listeners, notify, worker_command, times, load_settings
     )
     return uvloop.run(supervisor.run())
 
@@ -111,6 +113,7 @@ class _Supervisor:
         settings: Settings,
         shard_count: int,
         instance: str,
+        namespace: str,
         listeners: Listeners,
         notify: Callable[[str], None],
         worker_command: Sequence[str],
@@ -121,6 +124,7 @@ class _Supervisor:
         self._load_settings = load_settings
         self._shard_count = shard_count
         self._instance = instance
+        self._namespace = namespace
         self._listeners = listeners
         self._notify = notify
         self._worker_command = worker_command
@@ -134,10 +138,20 @@ class _Supervisor:
             self._loop.add_signal_handler(number, self._asked_to_end)
         self._is_on_terminal = os.isatty(STDERR_FD)
         self._loop.add_signal_handler(signal.SIGHUP, self._hung_up)
-        self._board = Board.create(self._shard_count)
+        try:
+            self._board = Board.create(self._shard_count)
+        except OSError as error:
+            logger.error("%s", error.strerror)
+            return EXIT_CANNOT_RUN
         self._build()
         await self._app.start()
-        await self._link.start(self._control, self._forwards)
+        try:
+            await self._link.start(self._control, self._forwards)
+        except OSError as error:
+            logger.error(
+                "links: cannot listen on %s: %s", address_of(self._namespace, FRONT)[1:], error.strerror
+            )
+            return EXIT_CANNOT_RUN
         self._pool.start()
         if self._acceptors is None:
             self._accept_loop.open(self._listeners.sockets)
@@ -176,6 +190,7 @@ class _Supervisor:
         self._worker_spec: dict[str, object] = {
             "data_dir": os.path.abspath(settings.data_dir),
             "instance": self._instance,
+            "namespace": self._namespace,
             "settings": msgspec.to_builtins(settings),
         }
         self._pool = WorkerPool(
@@ -191,7 +206,7 @@ class _Supervisor:
         sessions = ReservedCount(self._board, settings.max_watch_sessions, WATCH_SESSIONS)
         streams = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
         self._link = FrontLink(
-            self._instance, self._board, topics, streams, WatchHome(self._pool.doors, sessions)
+            self._namespace, self._board, topics, streams, WatchHome(self._pool.doors, sessions)
         )
         forwards = ForwardControl(self._pool.doors, self._board, self._link.ask, settings.max_routers)
         self._forwards = ForwardAnswers(forwards, clock)
@@ -301,7 +316,8 @@ class _Supervisor:
         """Ready once it is, a status all along, and the watchdog fed only while all workers beat."""
         is_ready = False
         while True:
-            state = self._control.ready()
+            # A shard that does not start is no reason for systemd to end those that serve.
+            state = self._control.ready(allow_degraded=True)
             lines = [systemd.status(self._status(state))]
             if not isinstance(state, Refusal):
                 is_ready = True

@@ -52,8 +52,12 @@ async def list_page(
     query: ListQuery,
     prefixes: Sequence[str] = (),
     name_field: str = TOPIC,
+    does_not_start: Callable[[int], bool] = lambda shard: False,
 ) -> Page | Refusal:
-    """`prefixes` are those of the key that asks; none are all names."""
+    """`prefixes` are those of the key that asks; none are all names.
+
+    `does_not_start` is asked of a shard that is missing: no retry is suggested when waiting cannot help.
+    """
     found: list[dict[str, Any]] = []
     missing: set[int] = set()
     for prefix in narrowed(query.prefix, prefixes):
@@ -71,7 +75,7 @@ async def list_page(
         merged.sort(key=lambda entry: str(entry[name_field]))
         found += merged[:wanted]
     if missing and not query.is_partial:
-        return _missing(sorted(missing))
+        return _missing(sorted(missing), can_return=not any(map(does_not_start, missing)))
     entries = found[: query.page_size]
     is_last = len(found) <= query.page_size
     return Page(entries, None if is_last else cursor_after(str(entries[-1][name_field])), sorted(missing))
@@ -114,7 +118,8 @@ def _meet(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _missing(shards: list[int]) -> Refusal:
-    told = ", ".join(map(str, shards))
-    message = f"the list lacks what shard {told} has; with partial=true it is answered as it is"
-    return Refusal(NOT_READY, message, {"missing_shards": shards}, retry_after_ms=1000)
+def _missing(shards: list[int], can_return: bool) -> Refusal:
+    names = ", ".join(map(str, shards))
+    which = f"shard {names} is" if len(shards) == 1 else f"shards {names} are"
+    message = f"{which} unavailable; add ?partial=true for an incomplete list"
+    return Refusal(NOT_READY, message, {"missing_shards": shards}, 1000 if can_return else None)

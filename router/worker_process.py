@@ -14,6 +14,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -27,6 +28,26 @@ NOT_FOR_WORKERS: Final = (
     "WATCHDOG_PID",
     "WATCHDOG_USEC",
 )
+
+
+PACKAGE_ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def module_command(module: str) -> tuple[str, ...]:
+    """Return the command that runs a module in a process that never imports from its current directory."""
+    return (sys.executable, "-P", "-m", module)
+
+
+def import_environment(environ: Mapping[str, str], path: Sequence[str]) -> dict[str, str]:
+    """Return the environment in which a child finds the packages that this process runs.
+
+    Installed packages need nothing. `python -m topicsd` in a source tree finds them by its current directory,
+    the first entry of `path`, which the child does not search; it gets the absolute path of the tree.
+    """
+    if list(path[:1]) != [PACKAGE_ROOT] or PACKAGE_ROOT in path[1:]:
+        return dict(environ)
+    given = environ.get("PYTHONPATH", "")
+    return {**environ, "PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{given}" if given else PACKAGE_ROOT}
 
 
 class WorkerProcess:
@@ -48,7 +69,8 @@ class WorkerProcess:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         told = {**spec, "front_pid": os.getpid()}
-        passed = {name: text for name, text in environment.items() if name not in NOT_FOR_WORKERS}
+        found = import_environment(environment, sys.path)
+        passed = {name: text for name, text in found.items() if name not in NOT_FOR_WORKERS}
         self._process = subprocess.Popen(
             command,
             env={**passed, variable: msgspec.json.encode(told).decode()},

@@ -6,8 +6,9 @@ B2  Each number is a machine word of its own, aligned and stored in one piece: a
     the new one. Two numbers are two readings, so no reader may conclude from one to the other.
 B3  The reason has its length written last, and 0 before it is changed; what a reader finds in the middle of a
     change is short or mixed, and never fails to decode.
-B4  The name in /dev/shm is gone before anybody can die: the memory lives as long as a process maps it or has
-    its descriptor, which only goes to children to whom it is passed.
+B4  The memory has no name (memfd): it exists while a process maps it or holds its descriptor, which goes only
+    to children to which it is passed. It needs no /dev/shm, and is allocated in full before it is mapped, so
+    that a lack of memory is an error here and no bus error later.
 
 A slot, 12288 bytes, numbers in the order of the machine (both sides run on it)::
 
@@ -27,12 +28,12 @@ What it must not know: what a number means for a decision.
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final
-
-import posix_ipc
 
 from shared.auth import KEY_PLACES
 from shared.histogram import WORDS as HISTOGRAM_WORDS
@@ -45,6 +46,10 @@ _SLOT_WORDS: Final = SLOT_BYTES // _WORD_BYTES
 _HISTOGRAMS_AT_WORD: Final = 64
 _REASON_LENGTH_WORD: Final = 384
 _REASON_AT: Final = (_REASON_LENGTH_WORD + 1) * _WORD_BYTES
+
+
+# Linux 6.3 and newer refuse memory that could be executed where `vm.memfd_noexec` is 2.
+_MFD_NOEXEC_SEAL: Final = 0x0008
 
 
 class WorkerState(IntEnum):
@@ -243,9 +248,19 @@ class Board:
 
     @classmethod
     def create(cls, slot_count: int) -> Board:
-        memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, size=slot_count * SLOT_BYTES, mode=0o600)
-        memory.unlink()
-        return cls(memory.fd, slot_count)
+        """Make a board of zeroes; OSError says that it is about shared memory."""
+        size = slot_count * SLOT_BYTES
+        try:
+            fd = _anonymous_file()
+            try:
+                os.posix_fallocate(fd, 0, size)
+                return cls(fd, slot_count)
+            except BaseException:
+                os.close(fd)
+                raise
+        except OSError as error:
+            sentence = f"shared memory: cannot allocate {size} bytes (memfd): {error.strerror}"
+            raise OSError(error.errno or errno.ENOMEM, sentence) from None
 
     @classmethod
     def attach(cls, fd: int, slot_count: int) -> Board:
@@ -265,3 +280,12 @@ class Board:
         for slot in self._slots:
             slot.release()
         self._memory.close()
+
+
+def _anonymous_file() -> int:
+    try:
+        return os.memfd_create("topicsd-board", os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a kernel that does not know the flag
+            raise
+    return os.memfd_create("topicsd-board", os.MFD_CLOEXEC)

@@ -36,12 +36,12 @@ _RECEIVE_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 class Mailbox:
     """OSError when another process has the name: the worker of this shard still lives."""
 
-    def __init__(self, instance: str, shard: int) -> None:
+    def __init__(self, namespace: str, shard: int) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            self._socket.bind(_mailbox_of(instance, shard))
+            self._socket.bind(_mailbox_of(namespace, shard))
         except OSError:
             self._socket.close()
             raise
@@ -73,8 +73,8 @@ class Mailbox:
 class Postman:
     """Puts connections into the mailboxes of other workers."""
 
-    def __init__(self, instance: str) -> None:
-        self._instance = instance
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
 
@@ -83,7 +83,7 @@ class Postman:
         assert len(data) <= DATA_BYTES_MAX
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(fd))]
         try:
-            self._socket.sendmsg([data], rights, _SEND_FLAGS, _mailbox_of(self._instance, shard))
+            self._socket.sendmsg([data], rights, _SEND_FLAGS, _mailbox_of(self._namespace, shard))
         except OSError:
             return False
         return True
@@ -92,8 +92,8 @@ class Postman:
         self._socket.close()
 
 
-def _mailbox_of(instance: str, shard: int) -> str:
-    return address_of(instance, f"{shard}/mailbox")
+def _mailbox_of(namespace: str, shard: int) -> str:
+    return address_of(namespace, f"{shard}/mailbox")
 
 
 def _sent_along(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | None, int]:

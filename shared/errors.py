@@ -93,6 +93,14 @@ STATUS: Final[dict[str, int]] = {
 }
 
 
+def reason_without_path(error: Exception) -> str:
+    """
+    >>> reason_without_path(OSError(5, "Input/output error", "/srv/topics/LOCK"))
+    'Input/output error'
+    """
+    return error.strerror or "unknown error" if isinstance(error, OSError) else str(error)
+
+
 class Refusal(msgspec.Struct, frozen=True, gc=False):
     """Why a request was not served. `detail` is for programs too; its keys belong to the code."""
 

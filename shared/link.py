@@ -10,7 +10,9 @@ A frame is::
 
 Frames of one loop turn leave in one write, and a large one is not cut: what a small one waits for behind it
 is mostly the work on it at the other end, for which it would wait all the same. Addresses are abstract (no
-file is left behind by a SIGKILL) and named after the instance; only processes of the same user are let in.
+file is left behind by a SIGKILL) and start with the namespace of the server, which is made of the device and
+inode of the lock that it holds: a copy of its data directory has another. Only processes of the same user are
+let in.
 
 L1  What was asked is answered once, perhaps behind pieces of an answer that comes bit by bit. When the peer
     dies the answer is None: whether it was done is unknown.
@@ -159,9 +161,9 @@ Serve = Callable[[int, bytes, Asked], None]
 """Called with kind and payload of what is asked, and with what takes the answer."""
 
 
-def address_of(instance: str, name: str) -> str:
+def address_of(namespace: str, name: str) -> str:
     """Of the front process (`FRONT`), or of a worker by the number of its shard."""
-    return f"\0topicsd/{instance}/{name}"
+    return f"\0topicsd/{namespace}/{name}"
 
 
 class _Large(NamedTuple):
@@ -384,8 +386,8 @@ class Link(asyncio.Protocol):
 class LinkPool:
     """The links of one process to its peers, opened when they are needed and again when they were lost."""
 
-    def __init__(self, instance: str) -> None:
-        self._instance = instance
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
         self._links: dict[str, Link] = {}
         self._opening: dict[str, list[tuple[LinkKind, bytes, Question]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -416,7 +418,7 @@ class LinkPool:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             peer.setblocking(False)
-            peer.connect(address_of(self._instance, name))
+            peer.connect(address_of(self._namespace, name))
             _, link = await loop.create_unix_connection(lambda: Link(_serve_nobody, asks=True), sock=peer)
         except OSError:
             peer.close()
@@ -451,11 +453,11 @@ class LinkServer:
             link.close()
 
 
-async def serve_links(instance: str, name: str, serve: Serve) -> LinkServer:
-    """Take links from the other processes of this instance."""
+async def serve_links(namespace: str, name: str, serve: Serve) -> LinkServer:
+    """Take links from the other processes of this server."""
     server = LinkServer(serve)
     server.listener = await asyncio.get_running_loop().create_unix_server(
-        server.make_link, address_of(instance, name)
+        server.make_link, address_of(namespace, name)
     )
     return server
 

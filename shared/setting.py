@@ -144,6 +144,8 @@ def refuse_value(field: Declared, value: Value) -> str | None:
         return None
     measured = len(value) if isinstance(value, str) else value
     minimum, maximum = field.setting.minimum, field.setting.maximum
+    if value == "" and minimum:
+        return "must not be empty"
     if (minimum is not None and measured < minimum) or (maximum is not None and measured > maximum):
         return f"{'its length ' if field.kind is str else ''}must be {render_bounds(field)}"
     return None

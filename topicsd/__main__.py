@@ -6,9 +6,17 @@ It is thin so that an interrupt is told in one way from the first moment on, als
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 
 INTERRUPTED = 130
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    # `python -m` puts the current directory in front: only a source tree that is run in place stays there.
+    _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    with contextlib.suppress(OSError):
+        if sys.path[:1] == [os.getcwd()] != [_ROOT]:
+            del sys.path[0]
 
 
 def main(arguments: list[str] | None = None) -> int:

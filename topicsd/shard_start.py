@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from shared.board import Slot, WorkerState
 from shared.clock import Clock
+from topicsd.disk.access import os_error_sentence
 from topicsd.disk.dir_lock import DirectoryInUse
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import shard_paths
@@ -36,7 +37,18 @@ class StartEnded(Exception):
 
 
 class StartRefused(Exception):
-    """The shard does not start from what is on the disk, and no other start will. Says why."""
+    """The shard does not start from what is on the disk, and no other start will. Says why.
+
+    `advice` is what the operator can do about it, for the log."""
+
+    def __init__(self, error: Exception, data_dir: str) -> None:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, PermissionError):
+            cause = cause.__cause__
+        denied = isinstance(cause, PermissionError)
+        super().__init__(os_error_sentence(error) if isinstance(error, OSError) else str(error))
+        self.advice = "correct owner and mode" if denied else f"run `topicsd doctor {data_dir}`"
+        self.advice += ", then restart the server"
 
 
 class ShardStart:
@@ -80,8 +92,8 @@ class ShardStart:
                     self._say_waiting(fs.lock_owner(paths.lock))
                 await asyncio.sleep(LOCK_RETRY_SECONDS)
                 self._go_on()
-        except (RecoveryRefused, UnreadableLog) as error:
-            raise StartRefused(str(error)) from error
+        except (RecoveryRefused, UnreadableLog, PermissionError) as error:
+            raise StartRefused(error, spec.data_dir) from error
 
     def progress(self, done: int, total: int) -> None:
         """Called while the log is read (N1)."""

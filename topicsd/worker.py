@@ -97,27 +97,27 @@ class Worker:
             slot.state = WorkerState.GONE
             return 0
         except StartRefused as error:
-            logger.error("shard %d does not start: %s", spec.shard, error)
+            logger.error("shard %d: does not start: %s; %s", spec.shard, error, error.advice)
             slot.reason = str(error)
             slot.state = WorkerState.REFUSED
             return EXIT_REFUSED
         self._shard = shard
         self._signs.begin(shard)
-        links = LinkPool(spec.instance)
+        links = LinkPool(spec.namespace)
         self._peers = Peers(self._board, self._clock, spec.shard)
         caps = Caps(shard.state, spec.shard, self._peers, links)
         self._handlers = Handlers(shard, spec.settings, self._loop, caps)
         keys = parse_keys(spec.settings.api_keys)
         self._dispatch = Dispatch(
-            self._handlers, keys, links, spec.shard, spec.shards, self._peers, Postman(spec.instance)
+            self._handlers, keys, links, spec.shard, spec.shards, self._peers, Postman(spec.namespace)
         )
         self._dispatch.open_socket = self._open_socket
         self._heads = KnownHeads(self._dispatch)
-        server = await serve_links(spec.instance, str(spec.shard), self._answer_link)
+        server = await serve_links(spec.namespace, str(spec.shard), self._answer_link)
         # What recovery left is here to stay: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
-        mailbox = Mailbox(spec.instance, spec.shard)
+        mailbox = Mailbox(spec.namespace, spec.shard)
         self._adoption = Adoption(self._channel, self._make_lane, self._ending.set, mailbox=mailbox)
         self._adoption.start()
         for number in _STOP_SIGNALS:

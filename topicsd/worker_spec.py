@@ -17,6 +17,8 @@ class Spec(msgspec.Struct, frozen=True):
     shards: int
     data_dir: str
     instance: str
+    namespace: str
+    """The start of every machine-wide name that the processes of this server use."""
     channel_fd: int
     board_fd: int
     settings: Settings

@@ -13,7 +13,8 @@ from shared.config import Settings
 from tests.harness.command_run import run_command, run_here
 from tests.harness.served import served
 from topicsd.commands.command import CommandError
-from topicsd.commands.serve import is_loopback, open_own_layout, own_directory, refuse_open_door
+from topicsd.commands.own_directory import open_own_layout, own_directory
+from topicsd.commands.serve import is_loopback, refuse_open_door
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import lock_path
@@ -88,7 +89,7 @@ def test_a_directory_keeps_its_number_of_shards_and_says_so(
     assert open_own_layout(fs, Settings(data_dir=data_dir, shards=0)).shards == 3
     assert caplog.text == ""
     assert open_own_layout(fs, Settings(data_dir=data_dir, shards=5)).shards == 3
-    assert "TOPICS_SHARDS is not followed" in caplog.text
+    assert "TOPICS_SHARDS=5 ignored: this directory has 3 shards" in caplog.text
 
 
 def test_a_damaged_layout_is_refused(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ class Front:
         self.slot = self.board.slot(0)
         self.sender, receiver = channel_pair()
         fds = (receiver.fileno(), self.board.fd)
-        spec = Spec(0, 1, str(data_dir), layout.instance, *fds, Settings(drain_seconds=1))
+        spec = Spec(
+            0, 1, str(data_dir), layout.instance, f"test-{os.getpid()}", *fds, Settings(drain_seconds=1)
+        )
         with (data_dir.parent / "log").open("ab") as stderr:
             self.worker = subprocess.Popen(
                 [sys.executable, "-m", "topicsd.worker"],

@@ -229,6 +229,7 @@ class FrontProcess:
             "shards": shard_count,
             "times": times._asdict(),
             "instance": os.urandom(16).hex(),
+            "namespace": os.urandom(8).hex(),
             "settings": {"port": 0, "port_file": str(self._port_file), "data_dir": str(folder), **settings},
         }
         self.log = folder / "front.log"
@@ -324,6 +325,7 @@ def main(told: dict[str, Any]) -> int:
         Settings(**told["settings"]),
         told["shards"],
         told["instance"],
+        told["namespace"],
         worker_command=FAKE_WORKER,
         times=PoolTimes(**told["times"]),
     )

@@ -213,7 +213,9 @@ def name_on(shard: int, shard_count: int, prefix: str) -> str:
 
 @contextmanager
 def nothing_left_behind(folder: Path) -> Iterator[None]:
-    """Behind it there is no shared memory and no socket that was not there before, in files or without."""
+    """Behind it there is no shared memory and no socket that was not there before, in files or without.
+
+    The namespace of a server is the device and inode of its LOCK."""
     before = _left_behind(folder)
     yield
     deadline = time.monotonic() + 5
@@ -226,11 +228,11 @@ def nothing_left_behind(folder: Path) -> Iterator[None]:
 def _left_behind(folder: Path) -> set[str]:
     found = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
     found |= {str(path) for path in folder.rglob("*") if path.is_socket() or path.is_fifo()}
-    layout = folder / "data" / "LAYOUT.json"
-    if layout.exists():
-        instance = json.loads(layout.read_text())["instance"]
+    lock = folder / "data" / "LOCK"
+    if lock.exists():
+        stat = lock.stat()
         table = Path("/proc/net/unix").read_text(errors="replace")
-        found |= set(re.findall(rf"@topicsd/{instance}\S*", table))
+        found |= set(re.findall(rf"@topicsd/{stat.st_dev:x}-{stat.st_ino:x}/\S*", table))
     return found
 
 

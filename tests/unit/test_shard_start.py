@@ -45,7 +45,7 @@ class Start:
         self.slot = slot
         self.beats = 0
         self.paths = shard_paths(str(folder), 0)
-        spec = Spec(0, 1, str(folder), INSTANCE.hex(), -1, -1, Settings(wal_file_bytes=64 << 10))
+        spec = Spec(0, 1, str(folder), INSTANCE.hex(), "test", -1, -1, Settings(wal_file_bytes=64 << 10))
         self.one = ShardStart(spec, SystemClock(), slot, self._beat, lambda: self.beats >= beats_before_end)
 
     def _beat(self) -> None:

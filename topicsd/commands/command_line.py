@@ -14,15 +14,20 @@ import io
 import logging
 import os
 import sys
+import traceback
 
 from shared.nearest_name import nearest_name
 from shared.program_version import program_version
 from topicsd.commands import doctor_dir, inspect_dir, serve, show_config, verify_dir
 from topicsd.commands.command import FINE, NOT_DONE, CommandError
+from topicsd.disk.access import os_error_sentence
 from topicsd.disk.layout import LAYOUT_FORMAT
 from topicsd.wal import file_header
 
 COMMANDS = (serve.COMMAND, show_config.COMMAND, inspect_dir.COMMAND, verify_dir.COMMAND, doctor_dir.COMMAND)
+
+# The names by which a function writes to the output.
+_PRINTING = frozenset(("print", "stdout"))
 
 DESCRIPTION = (
     "An append-only event log and job queue: its server, and what looks after the directory with its data."
@@ -55,9 +60,11 @@ def run(arguments: list[str] | None) -> int:
         discard_output()
         return FINE
     except OSError as error:
-        if error.filename is None:
+        if is_of_output(error):
             discard_output()
-        return complain(os_error_sentence(error), NOT_DONE)
+            return complain(f"the output cannot be written: {os_error_sentence(error)}", NOT_DONE)
+        where = "" if error.filename is not None else f" (in {failed_function(error)})"
+        return complain(f"{os_error_sentence(error)}{where}", NOT_DONE)
     return code
 
 
@@ -100,18 +107,16 @@ def complain(sentence: str, exit_code: int) -> int:
     return exit_code
 
 
-def os_error_sentence(error: OSError) -> str:
-    """An error without a path is of the only thing that is written, the output.
+def is_of_output(error: OSError) -> bool:
+    """Whether a write to stdout failed: the error names no path, and the function that failed prints."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return error.filename is None and bool(_PRINTING & set(frames[-1][0].f_code.co_names))
 
-    >>> os_error_sentence(PermissionError(13, "Permission denied", "topics-data/LAYOUT.json"))
-    'topics-data/LAYOUT.json: Permission denied'
-    """
-    told = error.strerror or str(error)
-    return (
-        f"the output cannot be written: {told}"
-        if error.filename is None
-        else f"{os.fsdecode(error.filename)}: {told}"
-    )
+
+def failed_function(error: OSError) -> str:
+    """Where a call failed that names no path."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.name}, {os.path.basename(frame.filename)}:{frame.lineno}"
 
 
 def discard_output() -> None:

@@ -26,13 +26,12 @@ from shared.config import DECLARED, Settings
 from shared.log_setup import fields, set_up_logging
 from shared.program_version import program_version
 from shared.setting_sources import Resolved
-from topicsd.commands.command import WRONG, Command, CommandError
+from topicsd.commands.command import Command, CommandError
 from topicsd.commands.other_places import refuse_places
+from topicsd.commands.own_directory import open_own_layout, own_directory
 from topicsd.commands.setting_flags import add_setting_flags, resolved_settings
-from topicsd.disk.dir_lock import DirectoryInUse, DirLock
-from topicsd.disk.fs import Fs, RealFs
-from topicsd.disk.layout import Layout, LayoutError, lock_path, make_dirs
-from topicsd.engine.open_shard import open_layout
+from topicsd.disk.fs import RealFs
+from topicsd.disk.layout import Layout
 
 ROLE: Final = "supervisor"
 
@@ -60,13 +59,19 @@ def run(given: argparse.Namespace) -> int:
     refuse_places(fs, resolved)
     lock = own_directory(fs, settings.data_dir)
     try:
-        layout = open_own_layout(fs, settings)
+        layout = open_own_layout(fs, settings, resolved.sources)
         log_start(resolved, layout, listen_sockets)
         from router import supervisor
 
         notify = systemd.open_notify(os.environ)
         return supervisor.run(
-            settings, layout.shards, layout.instance, listen_sockets, notify, load_settings=load_again
+            settings,
+            layout.shards,
+            layout.instance,
+            lock.identity,
+            listen_sockets,
+            notify,
+            load_settings=load_again,
         )
     finally:
         lock.release()
@@ -120,30 +125,6 @@ def is_loopback(host: str) -> bool:
     except (OSError, UnicodeError) as error:
         raise CommandError(f"{host} is no address to listen at: {error}") from None
     return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
-
-
-def own_directory(fs: Fs, data_dir: str) -> DirLock:
-    """The data directory, made when it is not there, and nobody else's from here on."""
-    make_dirs(fs, data_dir)
-    try:
-        return DirLock(fs, lock_path(data_dir))
-    except DirectoryInUse:
-        owner = fs.lock_owner(lock_path(data_dir))
-        told = "another process" if owner is None else f"process {owner}"
-        raise CommandError(f"{data_dir} is in use: a server runs on it, {told}", WRONG) from None
-
-
-def open_own_layout(fs: Fs, settings: Settings) -> Layout:
-    try:
-        layout = open_layout(fs, settings.data_dir, settings.shards)
-    except LayoutError as error:
-        raise CommandError(str(error), WRONG) from None
-    if settings.shards not in (0, layout.shards):
-        logger.warning(
-            "TOPICS_SHARDS is not followed: the directory keeps the number of shards that it was made with",
-            extra=fields(asked=settings.shards, shards=layout.shards, data_dir=settings.data_dir),
-        )
-    return layout
 
 
 def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.socket]) -> None:

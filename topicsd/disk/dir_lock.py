@@ -23,5 +23,11 @@ class DirLock:
         except BlockingIOError:
             raise DirectoryInUse(f"{path} is held by another process") from None
 
+    @property
+    def identity(self) -> str:
+        """Device and inode of the lock file, in hex: no other directory has it while the lock is held."""
+        found = self._fs.fstat(self._fd)
+        return f"{found.device:x}-{found.inode:x}"
+
     def release(self) -> None:
         self._fs.close(self._fd)

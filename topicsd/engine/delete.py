@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from shared.errors import BATCH_TOO_LARGE, CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
+from shared.errors import BATCH_TOO_LARGE, CORRUPT_SEGMENT, INVALID_REQUEST, Refusal, reason_without_path
 from topicsd.engine.find_tagged import Found, LookedUp, Wanted, look_up, search_of
 from topicsd.engine.requests import Deleted, DeleteRequest, Reply
 from topicsd.engine.retention import delete_each, delete_found, delete_front, where_they_are
@@ -71,7 +71,8 @@ def _looked_up(
         }
         tell(reply, Refusal(CORRUPT_SEGMENT, f"what carries the tag cannot be told: {found}", detail))
     elif isinstance(found, OSError):
-        tell(reply, Refusal(CORRUPT_SEGMENT, f"what carries the tag cannot be told: {found}"))
+        reason = reason_without_path(found)
+        tell(reply, Refusal(CORRUPT_SEGMENT, f"what carries the tag cannot be told: {reason}"))
     elif topic.leaving is not None or shard.topics.get(topic.name) is not topic:
         tell(reply, topic_not_found(topic.name))
     elif (refusal := shard.log.admit_control()) is not None:
@@ -158,7 +159,8 @@ class PendingDelete(TopicEntry):
             deleted = apply_delete(topic, self.control, self.found)
         except (SegmentDamage, OSError) as error:
             # The frame is in the log: a start that can read the segment finds what it matches.
-            tell(self.reply, Refusal(CORRUPT_SEGMENT, f"what is to be deleted cannot be told: {error}"))
+            reason = reason_without_path(error)
+            tell(self.reply, Refusal(CORRUPT_SEGMENT, f"what is to be deleted cannot be told: {reason}"))
             return
         if topic.queue is not None and topic.waiters is not None:
             # What stood in front of other jobs of its tag may be gone.

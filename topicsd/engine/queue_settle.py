@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from shared.contract import CLAMPED_FIELDS
-from shared.errors import CORRUPT_SEGMENT, Refusal
+from shared.errors import CORRUPT_SEGMENT, Refusal, reason_without_path
 from topicsd.engine.delete import apply_delete
 from topicsd.engine.queue_claim import log_lease, logs_leases, queue_of
 from topicsd.engine.queue_explain import skip_reason
@@ -169,7 +169,8 @@ class PendingEnd(TopicEntry):
             apply_delete(self.topic, self._control)
         except (SegmentDamage, OSError) as error:
             # The frame is in the log: a start that can read the segment takes them out.
-            tell(self._reply, Refusal(CORRUPT_SEGMENT, f"what is done cannot be taken out: {error}"))
+            reason = reason_without_path(error)
+            tell(self._reply, Refusal(CORRUPT_SEGMENT, f"what is done cannot be taken out: {reason}"))
             return
         self._then()
 

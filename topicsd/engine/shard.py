@@ -20,6 +20,7 @@ from shared.contract import TopicConfigPatch
 from shared.errors import Refusal
 from topicsd.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
 from topicsd.checkpoint.snapshot_format import Snapshot, SnapshotDamage
+from topicsd.disk.access import os_error_sentence
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, make_segment_dirs, parse_wal_name, shard_paths
@@ -122,7 +123,7 @@ class Shard:
             raise RecoveryRefused(f"{paths.wal}/{error.place}: {error}") from error
         except OSError as error:
             self._give_up()
-            raise RecoveryRefused(f"{paths.wal}: {error}") from error
+            raise RecoveryRefused(_failed_call(paths, error)) from error
         except (SnapshotDamage, SegmentDamage, DeadDamage, UnknownVersion) as error:
             self._give_up()
             raise RecoveryRefused(f"{paths.root}: {error}") from error
@@ -300,3 +301,9 @@ def _refuse_loss(fs: Fs, paths: ShardPaths) -> None:
 def _known(snapshot: Snapshot) -> Known:
     head = snapshot.head
     return Known(head.start, head.end_file, head.end_offset)
+
+
+def _failed_call(paths: ShardPaths, error: OSError) -> str:
+    """The path of the call that failed, or the shard's where the error names none."""
+    sentence = os_error_sentence(error)
+    return sentence if error.filename is not None else f"{paths.root}: {sentence}"

@@ -11,14 +11,13 @@ from typing import Final
 
 from shared.board import Board, Slot, WorkerState
 from shared.clock import Clock
-from shared.errors import NOT_READY, STORAGE_FAILED, Refusal
+from shared.errors import Refusal
+from shared.shard_refusal import shard_refusal
 
 # A worker beats twice in this time.
 FRESH_MS: Final = 1000
-RETRY_AFTER_MS: Final = 1000
 
 _ANSWERING: Final = (WorkerState.READY, WorkerState.DRAINING)
-_FAILED: Final = (WorkerState.REFUSED, WorkerState.FAILED)
 
 
 class Peers:
@@ -44,11 +43,7 @@ class Peers:
         silence_ms = int(self._clock.monotonic() * 1000) - slot.beat_ms
         if state in _ANSWERING and silence_ms <= FRESH_MS:
             return None
-        if state in _FAILED:
-            message = f"shard {shard} cannot serve what is on its disk: {slot.reason or state.name.lower()}"
-            return Refusal(STORAGE_FAILED, message, {"shard": shard}, RETRY_AFTER_MS)
-        told = "does not answer" if state in _ANSWERING else f"is {state.name.lower()}"
-        return Refusal(NOT_READY, f"shard {shard} {told}", {"shard": shard}, RETRY_AFTER_MS)
+        return shard_refusal(shard, state)
 
     def is_anyone_draining(self) -> bool:
         """Whether another worker, which ends too, still has connections."""

@@ -76,7 +76,8 @@ class Asked:
 
     def __call__(self, operation: str, query: str = "", accept: str = "") -> tuple[int, Any]:
         status, content, fields = asyncio.run(self.control.answer(operation, "a>b", query, accept))
-        assert (b"retry-after: 1\r\n" in fields) == (status == 503)
+        self.suggests_retry = b"retry-after: 1\r\n" in fields
+        assert self.suggests_retry <= (status == 503)
         if isinstance(content, dict):
             assert ("error" in content) != ("performance" in content)
         return status, content
@@ -112,6 +113,7 @@ def test_it_is_not_ready_until_each_shard_was(ask: Asked) -> None:
         ask.workers.become(*states)
         status, told = ask("ready")
         assert (status, told["error"]["code"]) == (503, "not_ready")
+        assert ask("ready", "allow_degraded=true")[0] == 503
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     assert ask("ready")[0] == 200
 
@@ -142,25 +144,61 @@ def test_ready_tells_what_there_is(ask: Asked) -> None:
     }
 
 
-def test_once_ready_a_shard_that_is_away_is_a_degradation(ask: Asked) -> None:
+def test_a_shard_that_is_away_makes_it_not_ready_and_degraded_for_a_probe_that_allows_it(ask: Asked) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask("ready")
-    for state in (WorkerState.GONE, WorkerState.REPLAYING, WorkerState.FAILED, WorkerState.REFUSED):
+    for state, text in (
+        (WorkerState.GONE, "shard 1 restarts"),
+        (WorkerState.REPLAYING, "shard 1 is replaying its log"),
+        (WorkerState.FAILED, "shard 1 restarts because its disk failed; the server's log says why"),
+        (WorkerState.REFUSED, "shard 1 cannot be served from its disk; the server's log says why"),
+    ):
         ask.workers.become(WorkerState.READY, state)
         status, told = ask("ready")
-        assert (status, told["status"]) == (200, "degraded")
-        assert f"shard 1 is {state.name.lower()}" in told["reason"]
+        assert (status, told["error"]["code"], told["error"]["message"]) == (503, "not_ready", text)
+        # No retry helps against a shard that does not start.
+        assert ask.suggests_retry == (state is not WorkerState.REFUSED)
+        assert [one["serving"] for one in told["error"]["detail"]["shards"]] == [True, False]
+        status, told = ask("ready", "allow_degraded=true")
+        assert (status, told["status"], told["reason"]) == (200, "degraded", text)
     ask.workers.become(WorkerState.GONE, WorkerState.GONE)
-    assert ask("ready")[0] == 200
+    assert ask("ready", "allow_degraded=1")[0] == 200
+    assert ask("ready", "allow_degraded=0")[0] == 503
+
+
+def test_whether_degraded_will_do_is_a_boolean(ask: Asked) -> None:
+    status, told = ask("ready", "allow_degraded=maybe")
+    assert (status, told["error"]["message"]) == (400, "allow_degraded: must be true, false, 1 or 0")
 
 
 def test_a_shard_that_refuses_from_the_start_does_not_hold_up_the_others(ask: Asked) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.REFUSED)
-    ask.workers.board.slot(1).reason = "wal-1 is damaged"
-    status, told = ask("ready")
+    ask.workers.board.slot(1).reason = "/srv/topics/shards/01/wal is damaged"
+    status, told = ask("ready", "allow_degraded=true")
     assert (status, told["status"]) == (200, "degraded")
-    assert told["reason"] == "shard 1 is refused (wal-1 is damaged)"
-    assert told["shards"][1]["reason"] == "wal-1 is damaged"
+    assert "/srv" not in str(told) + str(ask("ready"))
+
+
+def test_no_reason_brings_a_path_to_a_client(ask: Asked) -> None:
+    ask.workers.become(WorkerState.READY, WorkerState.STARTING)
+    ask.workers.board.slot(1).reason = "could not be started: [Errno 13] Permission denied: '/opt/python'"
+    _, told = ask("ready")
+    assert told["error"]["message"] == "shard 1 is starting (could not be started)"
+    assert told["error"]["detail"]["shards"][1]["reason"] == "could not be started"
+    ask.workers.become(WorkerState.READY, WorkerState.FAILED)
+    ask.workers.board.slot(1).reason = "the disk failed: [Errno 5] EIO: '/srv/topics/wal'"
+    assert "/srv" not in str(ask("ready"))
+
+
+def test_a_list_that_a_shard_is_missing_from_suggests_a_retry_only_where_it_can_help(ask: Asked) -> None:
+    for state in (WorkerState.GONE, WorkerState.REFUSED):
+        ask.workers.become(WorkerState.READY, state)
+        status, told = ask("list_topics")
+        assert (status, told["error"]["code"]) == (503, "not_ready")
+        assert told["error"]["message"] == (
+            "shard 1 is unavailable; add ?partial=true for an incomplete list"
+        )
+        assert ask.suggests_retry == (state is WorkerState.GONE)
 
 
 def test_a_server_that_shuts_down_is_not_ready_and_alive(ask: Asked) -> None:

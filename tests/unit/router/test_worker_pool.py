@@ -94,8 +94,9 @@ def test_a_worker_that_refuses_stays_away_with_its_reason() -> None:
         refusal = stage.pool.refusal(0)
         assert refusal is not None
         assert refusal.code == STORAGE_FAILED
-        assert "wal-1 is damaged" in refusal.message
-        assert refusal.retry_after_ms
+        assert refusal.message == "shard 0 cannot be served from its disk; the server's log says why"
+        assert refusal.retry_after_ms is None
+        assert stage.board.slot(0).reason == "wal-1 is damaged"
         assert stage.pool.all_beat()
 
     on_stage(play, shard_count=1, worker={"exit_code": 3, "reason": "wal-1 is damaged"})

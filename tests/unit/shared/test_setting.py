@@ -92,7 +92,7 @@ def test_what_is_no_boolean_is_refused(text: str) -> None:
         (COUNT, "101", "must be from -3 to 100"),
         (SIZE, "0", "must be from 1 to 4 GiB"),
         (SIZE, "5GiB", "must be from 1 to 4 GiB"),
-        (PATH, "", "its length must be at least 1"),
+        (PATH, "", "must not be empty"),
     ],
 )
 def test_a_value_outside_its_bounds_is_refused_with_the_bounds(

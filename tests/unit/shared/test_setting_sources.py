@@ -95,7 +95,7 @@ def test_all_that_is_wrong_is_told_at_once_with_where_it_stands() -> None:
         "topics.toml: host='1': must be a text in quotes",
         "topics.toml: log: must be a text in quotes",
         "topics.toml: server: settings stand at the top level of the file, not in a table",
-        "TOPICS_DATA_DIR='': its length must be at least 1",
+        "TOPICS_DATA_DIR='': must not be empty",
         "TOPICS_MAX_LIMTI: there is no such setting; the nearest name is TOPICS_MAX_LIMIT",
         "TOPICS_SHARDS='many': must be a whole number",
         "TOPICS_WAL_FILE_BYTES='1KiB': must be from 64 KiB to 4 GiB",

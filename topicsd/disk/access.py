@@ -1,0 +1,78 @@
+"""Explain why the kernel denies access to a path: which part of it, its owner and mode, and our user.
+
+It only looks at the disk; `Fs` makes the calls that fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import stat
+from typing import Final
+
+_DENIED: Final = frozenset((errno.EACCES, errno.EPERM))
+
+
+def os_error_sentence(error: OSError) -> str:
+    """Return one sentence about a failed call: the path, the reason, and for a denied access who owns it.
+
+    >>> os_error_sentence(OSError(errno.EIO, "Input/output error", "data/LAYOUT.json"))
+    'data/LAYOUT.json: Input/output error'
+    """
+    reason = error.strerror or str(error)
+    if error.filename is None:
+        return reason
+    path = os.fsdecode(error.filename)
+    denial = denial_of(path) if error.errno in _DENIED else ""
+    return f"{path}: {reason}: {denial}" if denial else f"{path}: {reason}"
+
+
+def why_not_usable(path: str) -> str | None:
+    """Return why this process cannot read and write a file, or list and change a directory; else None."""
+    wanted = os.R_OK | os.W_OK | (os.X_OK if os.path.isdir(path) else 0)
+    if os.access(path, wanted):
+        return None
+    try:
+        is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+    except OSError:
+        is_read_only = 0
+    if is_read_only:
+        return f"{path}: its file system is mounted read-only"
+    return f"{path}: permission denied: {denial_of(path) or 'the kernel does not say why'}"
+
+
+def denial_of(path: str) -> str:
+    """Name the part of a path that denies access, with owner and mode; empty when that cannot be seen."""
+    try:
+        part = _denying_part(os.path.abspath(path))
+        if part is None:
+            return ""
+        found = os.stat(part)
+    except OSError:
+        return ""
+    owner = f"{user_name(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}"
+    whose = "it" if part == os.path.abspath(path) else part
+    return f"{whose} is owned by {owner}, and this process runs as {user_name(os.geteuid())}"
+
+
+def user_name(uid: int) -> str:
+    """
+    >>> user_name(0)
+    'root (uid 0)'
+    """
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _denying_part(path: str) -> str | None:
+    """The first directory that may not be searched, else the path, else the directory it would be made in."""
+    parts = path.split(os.sep)
+    for count in range(1, len(parts)):
+        above = os.sep.join(parts[:count]) or os.sep
+        if not os.access(above, os.X_OK):
+            return above
+    last = path if os.path.lexists(path) else os.path.dirname(path)
+    return None if os.access(last, os.R_OK | os.W_OK) else last
