@@ -130,7 +130,7 @@ class ShardLog:
         return self._names[batch.closing.epoch]
 
     def file_named(self, name: str) -> LogFileFound:
-        return next(file for file in self.files if file.name == name)
+        return next(file for file in self.past + self.files if file.name == name)
 
     def remains_bytes(self, file: LogFileFound, end: int) -> int:
         """How far what is not zero reaches behind the end of the last batch of a file."""
