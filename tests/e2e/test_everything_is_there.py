@@ -14,19 +14,14 @@ import pytest
 from shared.contract import TopicConfig
 from shared.forward_rule import ForwardRule
 from tests.harness.command_run import run_here
-from tests.harness.everything import Everything
-from tests.harness.everything_fill import SHARDS
-from topicsd.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
+from tests.harness.everything import Everything, snapshots_of
 from topicsd.checkpoint.snapshot_format import (
     HEAD_SECTIONS,
     TOPIC_SECTIONS,
     KeyGeneration,
-    Snapshot,
     SnapshotHead,
     TopicEntry,
 )
-from topicsd.disk.fs import RealFs
-from topicsd.disk.layout import shard_paths
 from topicsd.engine.queue_state import QueueSection
 from topicsd.segment.entry import SegmentEntry
 from topicsd.wal import control_frame
@@ -34,15 +29,6 @@ from topicsd.wal.control_frame import Control
 from topicsd.wal.frame import FrameType
 
 CONTROLS = {struct.__name__: struct for struct in get_args(Control)}
-
-
-def snapshots(everything: Everything) -> list[Snapshot]:
-    """The one of each shard from which a start goes on."""
-    fs, found = RealFs(), []
-    for shard in range(SHARDS):
-        paths = shard_paths(str(everything.data), shard)
-        found.append(read_snapshot(fs, paths, snapshot_numbers(fs, paths)[0]))
-    return found
 
 
 def fields_in_use(values: Iterable[Any]) -> set[str]:
@@ -53,7 +39,7 @@ def fields_in_use(values: Iterable[Any]) -> set[str]:
 def controls(everything: Everything) -> dict[str, list[dict[str, Any]]]:
     """What the control frames behind the snapshots say, by type."""
     found: dict[str, list[dict[str, Any]]] = {}
-    starts = {shard: one.head.start.ordinal for shard, one in enumerate(snapshots(everything))}
+    starts = {shard: one.head.start.ordinal for shard, one in enumerate(snapshots_of(everything))}
     for row in run_here("inspect", everything.data, "--frames", "--json").json_lines:
         if row.get("ordinal", 0) >= starts[row["shard"]]:
             found.setdefault(row["type"], []).append(row.get("control", {}))
@@ -76,7 +62,7 @@ def test_every_control_frame_occurs_with_all_its_fields(everything: Everything, 
 
 
 def test_every_section_of_a_snapshot_occurs(everything: Everything) -> None:
-    found = snapshots(everything)
+    found = snapshots_of(everything)
     assert {name for one in found for name, data in one.head.sections.items() if data} == HEAD_SECTIONS
     in_topics = {
         name for one in found for topic in one.topics for name, data in topic.sections.items() if data
@@ -85,7 +71,7 @@ def test_every_section_of_a_snapshot_occurs(everything: Everything) -> None:
 
 
 def test_every_field_of_a_snapshot_is_used(everything: Everything) -> None:
-    found = snapshots(everything)
+    found = snapshots_of(everything)
     topics = [topic for one in found for topic in one.topics]
     segments = [segment for topic in topics for segment in topic.segments]
     keys = [key for one in found for key in one.keys]

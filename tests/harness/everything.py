@@ -31,6 +31,8 @@ from tests.harness.everything_fill import (
 )
 from tests.harness.whole_server import WholeServer
 from topicsd.checkpoint.manifest import read_manifest
+from topicsd.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
+from topicsd.checkpoint.snapshot_format import Snapshot
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import shard_paths
 from topicsd.engine.open_shard import open_shard
@@ -137,6 +139,13 @@ async def capture_and_thin_out(folder: Path, names: Names) -> None:
             if topic in shard.topic_names():
                 await _done(partial(shard.delete_topic, topic))
         shard.close()
+
+
+def snapshots_of(everything: Everything) -> list[Snapshot]:
+    """The one of each shard from which a start goes on."""
+    fs = RealFs()
+    paths = [shard_paths(str(everything.data), shard) for shard in range(SHARDS)]
+    return [read_snapshot(fs, one, snapshot_numbers(fs, one)[0]) for one in paths]
 
 
 async def _done(start: Callable[[Callable[[Any], None]], object]) -> None:
