@@ -22,7 +22,7 @@ from topicsd.commands.loaded_shard import LookingStore, segment_files
 from topicsd.commands.segment_check import SegmentFiles
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths, parse_trash_name
+from topicsd.disk.layout import ShardPaths, names_in, parse_trash_name
 from topicsd.segment.store import SegmentStore
 
 logger = logging.getLogger("topicsd.spark")
@@ -70,11 +70,7 @@ class KeptStore(LookingStore):
 
 def kept_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:
     """Where trash/ has the file that was dropped last under this name."""
-    try:
-        names = fs.list_dir(paths.trash)
-    except FileNotFoundError:
-        return None
-    for found in reversed(names):
+    for found in reversed(names_in(fs, paths.trash)):
         parsed = parse_trash_name(found) if found.endswith(name) else None
         if parsed is not None and parsed[2] == name:
             return os.path.join(paths.trash, found)

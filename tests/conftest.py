@@ -8,6 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import tally
+from tests.harness.everything import Everything, build
+
+
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Everything:
+    """The directory of everything, to look at only; what changes something works on a copy."""
+    return build(tmp_path_factory.mktemp("everything"))
 
 
 @pytest.fixture

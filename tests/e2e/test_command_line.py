@@ -75,15 +75,15 @@ def test_what_is_no_data_directory_is_refused_in_a_sentence(tmp_path: Path, comm
         "gone": "there is no {path}",
         "file": "{path} is a file, not a data directory",
         "empty": f"{{path}} is no data directory: it has no {LAYOUT_NAME}",
-        "data": "{path} is no data directory: it has shards, but no LAYOUT.json. Restore that file; "
-        "without it no server starts here",
+        "data": "{path} has shards, but no LAYOUT.json. "
+        "To write it again from the shards: topicsd doctor {path}",
         "good/shards/00": "{path} is one shard; name the data directory above it, and the shard with --shard",
         "file/below": "{path}: Not a directory",
     }
     for name, sentence in sentences.items():
         path = tmp_path / name
         ran = run_here(command, path)
-        assert (ran.code, ran.out) == (2, "")
+        assert (ran.code, ran.out) == (1 if name == "data" else 2, "")
         assert ran.err == f"topicsd: {sentence.format(path=path)}\n"
 
 
@@ -103,12 +103,12 @@ def test_a_damaged_layout_is_named(tmp_path: Path, command: str) -> None:
         assert (ran.code, ran.out) == (1, "")
         assert ran.err.startswith(f"topicsd: {layout} ")
         assert said in ran.err
-        assert ("restore it from a backup" in ran.err) == ("is damaged" in ran.err)
+        assert (f"topicsd doctor {tmp_path}" in ran.err) == ("is damaged" in ran.err)
     layout.write_text(text)
     os.rename(tmp_path / "shards/00", tmp_path / "shards/07")
     ran = run_here(command, tmp_path)
     assert ran.code == 1
-    assert f"{tmp_path}/shards/00/wal is missing" in ran.err
+    assert f"{tmp_path}/shards/00 is missing, and LAYOUT.json names 1 shard: " in ran.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

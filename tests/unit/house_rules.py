@@ -57,6 +57,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "topicsd/commands": (
         "topicsd.commands",
         "topicsd.engine",
+        "topicsd.leases",
         "topicsd.checkpoint",
         "topicsd.segment",
         "topicsd.wal",

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from topicsd.checkpoint.snapshot_format import Snapshot, SnapshotDamage, decode_snapshot
 from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, create_afresh, exists, write_all
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths, parse_snapshot_name
+from topicsd.disk.layout import ShardPaths, names_in, parse_snapshot_name
 
 KEPT_COUNT = 2
 
@@ -38,11 +38,7 @@ class DamagedSnapshot(NamedTuple):
 
 def snapshot_numbers(fs: Fs, paths: ShardPaths) -> list[int]:
     """Of the files that are there, good or not, newest first; the next snapshot is numbered above them."""
-    try:
-        names = fs.list_dir(paths.meta)
-    except FileNotFoundError:
-        return []
-    found = (parse_snapshot_name(name) for name in names)
+    found = (parse_snapshot_name(name) for name in names_in(fs, paths.meta))
     return sorted((number for number in found if number is not None), reverse=True)
 
 

@@ -48,6 +48,11 @@ from topicsd.wal.log_place import LogPlace
 MAGIC = b"TOPICSNP"
 VERSION = 1
 
+TOPIC_SECTIONS = frozenset(("producers", "cursors", "queue", "forwards"))
+"""The names of what parts of the server keep of a topic."""
+HEAD_SECTIONS = frozenset(("watch_sessions", "leaving"))
+"""The names of what they keep of the shard."""
+
 _OPENING = struct.Struct("<8sIQ")
 _CHECKSUM = struct.Struct("<Q")
 SNAPSHOT_HEADER_BYTES = _OPENING.size + _CHECKSUM.size
@@ -84,7 +89,7 @@ class TopicEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     windows_ms: list[int]
     segments: list[SegmentEntry]
     sections: dict[str, bytes] = {}
-    """What parts of the server that this one does not know keep of the topic, by the name of the part."""
+    """What parts of the server keep of the topic, by the names in TOPIC_SECTIONS."""
 
 
 class KeyGeneration(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -126,6 +131,7 @@ _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
 def encode_topic(entry: TopicEntry) -> bytes:
+    assert TOPIC_SECTIONS.issuperset(entry.sections), entry.sections
     return _encoder.encode(entry)
 
 
@@ -136,6 +142,7 @@ def encode_keys(generation: KeyGeneration) -> bytes:
 def snapshot_pieces(head: SnapshotHead, topics: list[bytes], keys: list[bytes]) -> list[bytes]:
     """The whole file as a list, in order; what `encode_topic` and `encode_keys` gave is in it uncopied."""
     assert len(head.instance) == 16
+    assert HEAD_SECTIONS.issuperset(head.sections), head.sections
     assert head.topic_count == len(topics)
     assert head.start.ordinal <= head.end_ordinal
     body = [

@@ -25,7 +25,7 @@ from contextlib import suppress
 
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths, parse_topic_dir_name, parse_trash_name, trash_name
+from topicsd.disk.layout import ShardPaths, names_in, parse_topic_dir_name, parse_trash_name, trash_name
 
 DELETED_SUFFIX = ".deleted"
 FILES_MAX = 256
@@ -119,7 +119,7 @@ def purge(
     if readers_held:
         return 0
     freed = 0
-    for name in _names(fs, paths):
+    for name in names_in(fs, paths.trash):
         parsed = parse_trash_name(name)
         if parsed is None or not (short_of_space or is_due(parsed[0], now_ms, grace_ms)):
             continue
@@ -148,14 +148,6 @@ def trash_bytes(fs: Fs, paths: ShardPaths) -> int:
     """What a purge of everything would free."""
     return sum(
         fs.stat(os.path.join(paths.trash, name)).size
-        for name in _names(fs, paths)
+        for name in names_in(fs, paths.trash)
         if parse_trash_name(name) is not None
     )
-
-
-def _names(fs: Fs, paths: ShardPaths) -> list[str]:
-    """Sorted, and so by the time of dropping. No trash/ is an empty one."""
-    try:
-        return fs.list_dir(paths.trash)
-    except FileNotFoundError:
-        return []

@@ -28,6 +28,7 @@ from topicsd.commands.segment_check import SegmentCheck, SegmentFacts
 from topicsd.commands.snapshot_check import check_snapshot
 from topicsd.commands.text_table import plural, readable
 from topicsd.disk.layout import (
+    names_in,
     parse_segment_name,
     parse_snapshot_name,
     parse_topic_dir_name,
@@ -85,16 +86,13 @@ class CheckpointCheck:
             except FileNotFoundError:
                 continue  # A server beside us has dropped it.
             except (SnapshotDamage, UnknownVersion) as damage:
-                self._find(
-                    Finding(
-                        what=f"no start can use it: {damage}", level=Level.MENDS, file=snapshot_name(number)
-                    )
-                )
+                what = f"no start can use it: {damage}"
+                self._find(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
             else:
                 self._good[number] = snapshot
                 if number in basis.skipped:
                     what = "no start uses it: what was deleted from one of its segments cannot be told"
-                    self._find(Finding(what=what, level=Level.MENDS, file=snapshot_name(number)))
+                    self._find(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
 
     def _check_older_log(self, newest: Snapshot) -> None:
         """The log from the older snapshot's place to that of the newest, which no start reads."""
@@ -116,7 +114,9 @@ class CheckpointCheck:
             # A repair begins a log that the one before does not lead to.
             self._note(told)
         else:
-            self._find(Finding(what=told, level=Level.MENDS, file=wal_name(place.file), offset=place.offset))
+            self._find(
+                Finding(what=told, level=Level.HARMLESS, file=wal_name(place.file), offset=place.offset)
+            )
 
     def _read_between(self, start: LogPlace, end: LogPlace) -> LogPlace:
         """How far the log can be read."""
@@ -135,7 +135,7 @@ class CheckpointCheck:
                 self.bytes += reader.offset - batch.offset
                 for complaint in check.batch(batch):
                     what, offset = complaint.what, complaint.offset
-                    self._find(Finding(what=what, level=Level.MENDS, file=file.name, offset=offset))
+                    self._find(Finding(what=what, level=Level.HARMLESS, file=file.name, offset=offset))
             place = LogPlace(file.first_ordinal, reader.offset, reader.ordinal, reader.chain)
         return place
 
@@ -187,7 +187,7 @@ class CheckpointCheck:
 
     def _find_in_manifest(self, what: str) -> None:
         after = "Readers from outside have nothing to go by until the next checkpoint"
-        self._find(Finding(what=f"{what}. {after}", level=Level.MENDS, file="MANIFEST.json"))
+        self._find(Finding(what=f"{what}. {after}", level=Level.HARMLESS, file="MANIFEST.json"))
 
     def _note_orphans(self) -> None:
         if self._loaded.log.owner is not None:
@@ -199,7 +199,7 @@ class CheckpointCheck:
             for entry in topic.segments
         }
         incarnations = {(name.topic_id, name.epoch) for name in named}
-        for directory in _names(self._fs.list_dir, self._paths.topics):
+        for directory in names_in(self._fs, self._paths.topics):
             path = os.path.join(self._paths.topics, directory)
             incarnation = parse_topic_dir_name(directory)
             if incarnation is None:
@@ -207,7 +207,7 @@ class CheckpointCheck:
                 what = "is of a deleted topic and goes with a checkpoint" if is_deleted else "is none of ours"
                 self._note(f"topics/{readable(directory)} {what}")
                 continue
-            files = _names(self._fs.list_dir, path)
+            files = names_in(self._fs, path)
             if incarnation not in incarnations:
                 count = plural(len(files), "file")
                 self._note(f"topics/{directory} with {count} is named by no snapshot; no start looks at it")
@@ -217,7 +217,7 @@ class CheckpointCheck:
                 self._note(
                     f"topics/{directory}/{readable(file)} is named by no snapshot; no start looks at it"
                 )
-        for file in _names(self._fs.list_dir, self._paths.meta):
+        for file in names_in(self._fs, self._paths.meta):
             if parse_snapshot_name(file) is None and file not in ("MANIFEST.json", "readers"):
                 self._note(f"meta/{readable(file)} is left over, or none of ours")
 
@@ -230,7 +230,7 @@ def segment_findings(topic: TopicEntry, facts: SegmentFacts) -> Iterator[Finding
         what = f"{damage.what}; {lost}" if first <= last else f"{damage.what}; no record needs it"
         yield Finding(
             what=what,
-            level=Level.LOSS if first <= last else Level.MENDS,
+            level=Level.LOSS if first <= last else Level.HARMLESS,
             file=name.key(DATA),
             offset=damage.offset,
             topic=topic.name,
@@ -238,9 +238,9 @@ def segment_findings(topic: TopicEntry, facts: SegmentFacts) -> Iterator[Finding
         )
     made_again = "a start makes it in memory" if is_active else "it is made again when it is needed"
     for suffix, what, level, after in (
-        (DATA, facts.in_data, Level.MENDS, "nobody reads it"),
-        (INDEX, facts.in_index, Level.MENDS, made_again),
-        (TAGS, facts.in_tags, Level.MENDS, made_again),
+        (DATA, facts.in_data, Level.HARMLESS, "nobody reads it"),
+        (INDEX, facts.in_index, Level.HARMLESS, made_again),
+        (TAGS, facts.in_tags, Level.HARMLESS, made_again),
         (
             DEAD,
             facts.in_dead,
@@ -266,10 +266,3 @@ def _differences(manifest: Manifest, snapshot: Snapshot) -> Iterator[str]:
 def _is_named(file: str, incarnation: tuple[int, int], named: set[SegmentName]) -> bool:
     parsed = parse_segment_name(file)
     return parsed is not None and SegmentName(*incarnation, parsed[0], parsed[1]) in named
-
-
-def _names(list_dir: Callable[[str], list[str]], path: str) -> list[str]:
-    try:
-        return list_dir(path)
-    except FileNotFoundError:
-        return []

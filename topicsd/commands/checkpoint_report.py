@@ -20,7 +20,7 @@ from topicsd.checkpoint.trash import trash_bytes
 from topicsd.commands.data_dir import DataDir
 from topicsd.commands.text_table import readable
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths, parse_trash_name, snapshot_name
+from topicsd.disk.layout import ShardPaths, names_in, parse_trash_name, snapshot_name
 from topicsd.wal.file_header import UnknownVersion
 from topicsd.wal.log_place import LogPlace
 
@@ -80,11 +80,11 @@ def checkpoint_report(data_dir: DataDir, shard: int) -> CheckpointReport:
     try:
         _read_snapshots(report, fs, paths, (data_dir.layout.instance_bytes, shard))
         _read_published(report, fs, paths)
-        report.trash_files = sum(parse_trash_name(name) is not None for name in _names(fs, paths.trash))
+        report.trash_files = sum(parse_trash_name(name) is not None for name in names_in(fs, paths.trash))
         report.trash_bytes = trash_bytes(fs, paths)
         report.readers = [
             ReaderReport(name=readable(name), held_by=fs.lock_owner(os.path.join(paths.readers, name)))
-            for name in _names(fs, paths.readers)
+            for name in names_in(fs, paths.readers)
         ]
     except OSError as error:
         where = readable(str(error.filename or paths.root))
@@ -167,10 +167,3 @@ def document(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [document(one) for one in value]
     return {"bytes": len(value)} if isinstance(value, bytes) else value
-
-
-def _names(fs: Fs, directory: str) -> list[str]:
-    try:
-        return fs.list_dir(directory)
-    except FileNotFoundError:
-        return []

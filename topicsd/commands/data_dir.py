@@ -15,7 +15,17 @@ from shared.placement import shard_of
 from topicsd.commands.command import WRONG, CommandError
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import Fs, RealFs
-from topicsd.disk.layout import LAYOUT_NAME, Layout, LayoutError, ShardPaths, read_layout, shard_paths
+from topicsd.disk.layout import (
+    LAYOUT_NAME,
+    Layout,
+    LayoutDamaged,
+    LayoutError,
+    ShardPaths,
+    doctor_command,
+    read_layout,
+    shard_numbers,
+    shard_paths,
+)
 from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.wal.writer import Identity
 
@@ -50,15 +60,28 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def open_data_dir(given: argparse.Namespace, on_read: Callable[[int], None] | None = None) -> DataDir:
-    """CommandError when there is no data directory, or when it cannot be believed."""
+    """Return the directory that is given; CommandError when it is no data directory, or cannot be used."""
     fs = ReadOnlyFs(RealFs()) if on_read is None else ReadOnlyFs(RealFs(), on_read)
-    path: str = given.directory
     try:
-        layout = read_layout(fs, path)
+        return data_dir_of(given, fs, layout_of(fs, given.directory))
     except LayoutError as error:
         raise CommandError(str(error), WRONG) from None
-    if layout is None:
+
+
+def layout_of(fs: Fs, path: str) -> Layout:
+    """Return the layout of the directory; LayoutError, or CommandError when it is no data directory."""
+    layout = read_layout(fs, path)
+    if layout is not None:
+        return layout
+    if not shard_numbers(fs, path):
         raise CommandError(_why_not(fs, path))
+    raise LayoutDamaged(
+        f"{path} has shards, but no {LAYOUT_NAME}. To write it again from the shards: {doctor_command(path)}"
+    )
+
+
+def data_dir_of(given: argparse.Namespace, fs: Fs, layout: Layout) -> DataDir:
+    path: str = given.directory
     wanted: int | None = given.shard
     if wanted is None:
         return DataDir(fs, path, layout, list(range(layout.shards)), given.cold_dir)
@@ -86,11 +109,6 @@ def _why_not(fs: Fs, path: str) -> str:
         names = fs.list_dir(path)
     except NotADirectoryError:
         return f"{path} is a file, not a data directory"
-    if "shards" in names:
-        return (
-            f"{path} is no data directory: it has shards, but no {LAYOUT_NAME}. Restore that file; "
-            "without it no server starts here"
-        )
     if "wal" in names:
         return f"{path} is one shard; name the data directory above it, and the shard with --shard"
     return f"{path} is no data directory: it has no {LAYOUT_NAME}"

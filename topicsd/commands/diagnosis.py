@@ -28,7 +28,7 @@ from topicsd.commands.loaded_shard import Basis, LoadedShard
 from topicsd.commands.segment_check import SegmentFacts
 from topicsd.commands.shard_check import ShardCheck, ShardVerdict
 from topicsd.commands.shard_log import End
-from topicsd.disk.layout import parse_snapshot_name
+from topicsd.disk.layout import names_in, parse_snapshot_name
 from topicsd.segment.entry import SegmentEntry
 from topicsd.wal.file_header import UnknownVersion
 from topicsd.wal.log_place import LogPlace
@@ -150,7 +150,7 @@ def _looked_at(data_dir: DataDir, shard: int, clock: Clock, snapshot: Snapshot) 
 def _reaches_not_back(data_dir: DataDir, shard: int) -> bool:
     """There was more than the log has."""
     fs, paths = data_dir.fs, data_dir.paths(shard)
-    names = [name for name in fs.list_dir(paths.wal) if name.startswith("wal-")]
+    names = [name for name in names_in(fs, paths.wal) if name.startswith("wal-")]
     if names:
         return min(names) != f"wal-{FIRST_ORDINAL:016d}.log"
     return bool(snapshot_numbers(fs, paths))

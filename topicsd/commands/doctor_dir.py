@@ -9,7 +9,6 @@ Must not know: how a shard is checked, or repaired.
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,10 +17,11 @@ import msgspec
 from shared.clock import Clock, SystemClock
 from topicsd.commands.cold_segments import GIVE_UP_FLAG
 from topicsd.commands.command import FINE, NOT_DONE, WRONG, Command, CommandError
-from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir
+from topicsd.commands.data_dir import DataDir, add_directory, data_dir_of, layout_of
 from topicsd.commands.diagnosis import Diagnosis, diagnose
 from topicsd.commands.finding import MEANS, MEANS_STOPPED, Finding, Level
 from topicsd.commands.json_document import write_json
+from topicsd.commands.layout_repair import LayoutRefused, derive_layout, write_derived
 from topicsd.commands.progress import Progress
 from topicsd.commands.repair import Repair, RepairFailed
 from topicsd.commands.repair_plan import REVIVE_FLAG, Consent, Plan, Step, plan_repair
@@ -29,16 +29,17 @@ from topicsd.commands.text_table import facts, harmless, plural, readable
 from topicsd.commands.verify_dir import finding_text, stored_bytes
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs, RealFs
-from topicsd.disk.layout import lock_path
+from topicsd.disk.layout import LayoutDamaged, LayoutError, doctor_command, lock_path
+from topicsd.disk.read_only_fs import ReadOnlyFs
 
 DESCRIPTION = f"""\
 Check everything in a data directory, as `verify` does, and say how bad it is and whether a server would
 start.
 
---repair shows what a repair would do, and what is lost by it. --repair --apply does it: damaged bytes are
-copied to quarantine/, what is good is kept, and readers are told which seqs are lost. It refuses while a
-server runs. Nothing is deleted, and it may be run again after it was interrupted. Copy the directory first if
-you can.
+--repair also shows what a repair would do, and what is lost by it. --repair --apply does it: damaged bytes
+are copied to quarantine/, what is good is kept, and readers are told which seqs are lost. A lost LAYOUT.json
+is written again from the shards. It refuses while a server runs. Nothing is deleted, and it may be run again
+after it was interrupted. Copy the directory first if you can.
 
 When it is not known any more what was deleted from a segment, a repair leaves the shard alone, unless
 {REVIVE_FLAG} says that deleted records may come back. Cold segments that are not there stay as they are,
@@ -66,9 +67,20 @@ class ShardAnswer(msgspec.Struct, kw_only=True):
     repaired: bool = False
 
 
+class LayoutAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """LAYOUT.json is missing or damaged."""
+
+    problem: str
+    plan: list[Step]
+    risk: str
+    repaired: bool
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     is_fine: bool
+    layout: LayoutAnswer | None
+    """None when LAYOUT.json is good."""
     shards: list[ShardAnswer]
 
 
@@ -94,25 +106,47 @@ def run(given: argparse.Namespace) -> int:
         raise CommandError("--apply goes with --repair; look at what --repair alone says first")
     progress, clock = Progress(), SystemClock()
     consent = Consent(given.revive_deleted, given.give_up_cold)
-    data_dir = open_data_dir(given, progress.read)
+    data_dir, layout = _opened(given, ReadOnlyFs(RealFs(), progress.read))
     progress.begin(sum(stored_bytes(data_dir, shard) for shard in data_dir.shards))
     shards = []
     for shard in data_dir.shards:
         progress.label = f"shard {shard:02d}"
         if given.apply:
-            with _locked(RealFs(), data_dir, shard):
+            with _locked(RealFs(), lock_path(data_dir.path), data_dir.paths(shard).lock):
                 shards.append(_repaired(data_dir, shard, clock, consent))
         else:
             found, plan = _planned(data_dir, shard, clock, consent)
             shards.append(_answer(found, plan))
     progress.clear()
     is_fine = all(one.starts and not one.findings for one in shards)
-    answer = Answer(directory=readable(data_dir.path), is_fine=is_fine, shards=shards)
+    is_fine = is_fine and (layout is None or layout.repaired)
+    answer = Answer(directory=readable(data_dir.path), is_fine=is_fine, layout=layout, shards=shards)
     if given.json:
         write_json(answer)
     else:
         print(*_text(answer, given), sep="\n")
     return FINE if is_fine else WRONG
+
+
+def _opened(given: argparse.Namespace, fs: Fs) -> tuple[DataDir, LayoutAnswer | None]:
+    """Return the directory; where LAYOUT.json is lost, with the layout that --apply writes."""
+    path: str = given.directory
+    try:
+        return data_dir_of(given, fs, layout_of(fs, path)), None
+    except LayoutDamaged as error:
+        problem = str(error).partition(" To write it again")[0]
+    except LayoutError as error:
+        raise CommandError(str(error), WRONG) from None
+    try:
+        derived = derive_layout(fs, path)
+    except LayoutRefused as refused:
+        raise CommandError(f"{problem} It cannot be written again: {refused}", WRONG) from None
+    data_dir = data_dir_of(given, fs, derived.layout)
+    if given.apply:
+        with _locked(RealFs(), lock_path(path)):
+            write_derived(RealFs(), path, derived.layout)
+    plan = [Step("layout", derived.step)]
+    return data_dir, LayoutAnswer(problem=problem, plan=plan, risk=derived.risk, repaired=given.apply)
 
 
 def _planned(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> tuple[Diagnosis, Plan]:
@@ -141,11 +175,11 @@ def _repaired(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> 
 
 
 @contextmanager
-def _locked(fs: Fs, data_dir: DataDir, shard: int) -> Iterator[None]:
-    """Held as a server holds them, so that none can start meanwhile."""
+def _locked(fs: Fs, *locks: str) -> Iterator[None]:
+    """Hold the locks as a server holds them, so that none can start meanwhile."""
     held: list[DirLock] = []
     try:
-        for path in (lock_path(data_dir.path), data_dir.paths(shard).lock):
+        for path in locks:
             try:
                 held.append(DirLock(fs, path))
             except DirectoryInUse:
@@ -175,27 +209,42 @@ def _answer(found: Diagnosis, plan: Plan) -> ShardAnswer:
 
 
 def _text(answer: Answer, given: argparse.Namespace) -> list[str]:
-    lines = []
+    lines = [] if answer.layout is None else _layout_text(answer.layout, given)
     for shard in answer.shards:
         lines += _shard_text(shard, given)
     if answer.is_fine:
         return [*lines, "all is well: nothing to repair" if not given.apply else "all is well"]
-    wrong = sum(len(shard.findings) for shard in answer.shards)
-    lines.append(f"{plural(wrong, 'thing is', 'things are')} WRONG")
-    starts = all(shard.starts for shard in answer.shards)
-    if starts and all(one.level is Level.MENDS for shard in answer.shards for one in shard.findings):
-        lines.append("nothing is lost: what is not repaired here, a server puts right by itself")
-    can = any(shard.plan and not shard.repaired for shard in answer.shards)
+    findings = [one for shard in answer.shards for one in shard.findings]
+    wrong = len(findings) + (answer.layout is not None and not answer.layout.repaired)
+    starts = answer.layout is None and all(shard.starts for shard in answer.shards)
+    if starts and all(one.level is Level.HARMLESS for one in findings):
+        found = plural(wrong, "harmless finding")
+        lines.append(f"{found}: no data is lost; a server starts, and makes again what it needs")
+    else:
+        lines.append(f"{plural(wrong, 'problem')} found")
+    can = answer.layout is not None or any(shard.plan for shard in answer.shards)
     if can and not given.apply:
-        more = "--repair --apply" if given.repair else "--repair"
-        command = f"topicsd doctor {shlex.quote(answer.directory)} {more}"
-        lines.append(f"nothing was written. What a repair would do is above; {command} goes on")
+        command = f"{doctor_command(answer.directory)} --repair"
+        lines.append(
+            f"Nothing was changed. To apply the repair above: {command} --apply"
+            if given.repair
+            else f"To see what a repair would do and lose: {command}"
+        )
     return lines
+
+
+def _layout_text(layout: LayoutAnswer, given: argparse.Namespace) -> list[str]:
+    rows = [("" if layout.repaired else "STOPS", harmless(layout.problem))]
+    if given.repair:
+        done = "done" if layout.repaired else "repair"
+        rows += [(done, harmless(f"{number}. {step.what}")) for number, step in enumerate(layout.plan, 1)]
+        rows.append(("check", layout.risk))
+    return ["data directory", *facts(rows, name_width=NAME_WIDTH), ""]
 
 
 def _shard_text(shard: ShardAnswer, given: argparse.Namespace) -> list[str]:
     origin = "" if shard.snapshot is None else f", from snapshot {shard.snapshot} and the log behind it"
-    start = f"a server starts it{origin}" if shard.starts else f"NO SERVER STARTS IT: {shard.why_not}"
+    start = f"a server starts it{origin}" if shard.starts else f"a server does not start it: {shard.why_not}"
     rows = [("start", harmless(start))]
     if shard.in_use_by is not None:
         rows.append(("in use", f"process {shard.in_use_by} holds it; what is said is of a moment ago"))
@@ -205,16 +254,22 @@ def _shard_text(shard: ShardAnswer, given: argparse.Namespace) -> list[str]:
             rows.append((level.value.upper(), MEANS[level] if shard.starts else MEANS_STOPPED[level]))
             rows += [("", finding_text(one)) for one in found]
     rows += [("note", harmless(note)) for note in shard.notes]
+    if given.repair:
+        rows += _plan_rows(shard)
+    return [f"shard {shard.shard:02d}  {shard.path}", *facts(rows, name_width=NAME_WIDTH), ""]
+
+
+def _plan_rows(shard: ShardAnswer) -> list[tuple[str, str]]:
     done = "done" if shard.repaired else "repair"
-    rows += [(done, harmless(f"{number}. {step.what}")) for number, step in enumerate(shard.plan, 1)]
+    rows = [(done, harmless(f"{number}. {step.what}")) for number, step in enumerate(shard.plan, 1)]
     rows += [("lost", harmless(lost)) for lost in shard.loses]
     rows += [("CANNOT", harmless(refused)) for refused in shard.refused]
-    return [f"shard {shard.shard:02d}  {shard.path}", *facts(rows, name_width=NAME_WIDTH), ""]
+    return rows
 
 
 COMMAND = Command(
     name="doctor",
-    summary="say what is wrong and how bad it is, and repair it when told to",
+    summary="say what is wrong and how bad it is, and repair it with --repair --apply",
     description=DESCRIPTION,
     example="  topicsd doctor ./topics-data\n  topicsd doctor ./topics-data --shard 1 --repair --apply",
     add_arguments=add_arguments,

@@ -1,7 +1,4 @@
-"""One thing that is wrong with a shard, where, and how bad it is.
-
-Must not know: how it was found, or what to do about it.
-"""
+"""A finding about a shard: what is wrong, where, and how bad it is."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ import msgspec
 
 
 class Level(Enum):
-    """How bad it is; the worst last."""
+    """How bad a finding is; the worst last."""
 
-    MENDS = "mends"
-    """Nothing is lost: it is made again from what is there, or only readers from outside use it."""
+    HARMLESS = "harmless"
+    """No data is lost: a server makes it again from other files, or only outside readers use it."""
     LOSS = "loss"
     """Data is damaged or gone; the rest of the shard is served."""
     STOPS = "stops"
@@ -22,14 +19,14 @@ class Level(Enum):
 
 
 MEANS = {
-    Level.MENDS: "nothing is lost by it, and a server starts",
-    Level.LOSS: "data is damaged; a server starts, and serves the rest",
+    Level.HARMLESS: "no data is lost, and a server starts",
+    Level.LOSS: "data is damaged; a server starts and serves the rest",
     Level.STOPS: "a server does not start this shard",
 }
 
 MEANS_STOPPED = {
     **MEANS,
-    Level.MENDS: "by itself nothing is lost by it",
+    Level.HARMLESS: "no data is lost by it",
     Level.LOSS: "data is damaged; the rest can be served once the shard starts",
 }
 """Of a shard that does not start for another reason."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from topicsd.checkpoint.snapshot_format import Snapshot
 from topicsd.commands.frame_text import FrameRow, frame_row, service_row
+from topicsd.commands.job_events import JobEvents
 from topicsd.commands.shard_log import ShardLog
 from topicsd.wal.control_frame import TopicCreate, decode_control
 from topicsd.wal.file_header import FILE_HEADER_BYTES, parse_file_header
@@ -33,8 +35,9 @@ class FrameListing:
         topic_id: int | None,
         show: Callable[[FrameRow], None],
         names: dict[int, str],
+        snapshot: Snapshot | None,
     ) -> None:
-        """`names` are those of the topics that were created in front of the log."""
+        """`names` are those of the topics that the snapshot has, and those that are found are added."""
         self.count = 0
         self._shard = shard
         self._log = log
@@ -42,12 +45,16 @@ class FrameListing:
         self._show = show
         self._names = names
         self._file = ""
+        self._snapshot = snapshot
+        self._events = JobEvents()
 
     def run(self, identity: Identity) -> None:
         """First what is still there of the log in front of the snapshot, then the log as a start reads it."""
         log = self._log
         if log.known is not None:
             self._list_past(log, log.known.start)
+        if self._snapshot is not None:
+            self._events.go_on_from(self._snapshot)
         log.walk(identity, self._batch)
 
     def _list_past(self, log: ShardLog, upto: LogPlace) -> None:
@@ -85,7 +92,11 @@ class FrameListing:
             created = decode_control(frame)
             assert isinstance(created, TopicCreate)
             self._names[frame.topic_id] = created.name
-        self._out(frame_row(self._shard, ordinal, file, offset, frame, self._names.get(frame.topic_id)))
+        self._out(
+            frame_row(
+                self._shard, ordinal, file, offset, frame, self._names.get(frame.topic_id), self._events
+            )
+        )
 
     def _batch_end(self, file: str, offset: int, batch: FoundBatch) -> None:
         if self._topic_id is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from topicsd.commands.job_events import JobEvents
 from topicsd.commands.text_table import NOTHING, harmless, size, utc
 from topicsd.commands.topic_report import DEFAULTS
 from topicsd.wal.control_frame import Control, decode_control
@@ -51,19 +52,24 @@ class FrameRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     meta_bytes: int | None = None
     tag: str | None = None
     node: str | None = None
+    event: str | None = None
+    """What happened to the jobs that the frame names."""
     control: dict[str, Any] | None = None
 
 
-def frame_row(shard: int, ordinal: int, file: str, offset: int, frame: Frame, topic: str | None) -> FrameRow:
-    """FrameDamage when its payload is not what its type says."""
+def frame_row(
+    shard: int, ordinal: int, file: str, offset: int, frame: Frame, topic: str | None, events: JobEvents
+) -> FrameRow:
+    """Return the row of a frame; FrameDamage when its payload is not what its type says."""
     kind = FrameType(frame.type)
-    data_bytes = meta_bytes = control = None
+    data_bytes = meta_bytes = control = event = None
     has_topic = kind is not FrameType.WATCH_SESSION
     if kind is FrameType.APPEND:
         data, meta = split_payload(frame.payload, frame.flags)
         data_bytes, meta_bytes = len(data), None if meta is None else len(meta)
     else:
-        control = control_fields(decode_control(frame))
+        said = decode_control(frame)
+        control, event = control_fields(said), events.event(frame.topic_id, said)
     return FrameRow(
         shard=shard,
         ordinal=ordinal,
@@ -81,6 +87,7 @@ def frame_row(shard: int, ordinal: int, file: str, offset: int, frame: Frame, to
         meta_bytes=meta_bytes,
         tag=frame.tag.decode("utf-8", "backslashreplace") or None,
         node=frame.node.decode("utf-8", "backslashreplace") or None,
+        event=event,
         control=control,
     )
 
@@ -136,7 +143,7 @@ def row_text(row: FrameRow) -> str:
 
 
 def _says(row: FrameRow) -> list[str]:
-    found = []
+    found = [] if row.event is None else [row.event]
     if row.data_bytes is not None:
         found.append(f"data={size(row.data_bytes).replace(' ', '')}")
     if row.meta_bytes is not None:

@@ -17,6 +17,7 @@ import msgspec
 
 from shared.clock import SystemClock
 from shared.names import topic_id
+from shared.placement import shard_of
 from topicsd.checkpoint.snapshot_format import TopicEntry
 from topicsd.commands.checkpoint_report import CheckpointReport, checkpoint_report, document
 from topicsd.commands.checkpoint_text import checkpoint_text, topic_checkpoint_text
@@ -24,18 +25,23 @@ from topicsd.commands.command import FINE, WRONG, Command, CommandError
 from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir, owner_first, stray_shards
 from topicsd.commands.frame_listing import FrameListing
 from topicsd.commands.frame_text import FrameRow, heading, row_text
+from topicsd.commands.index_view import is_index, show_index
 from topicsd.commands.inspect_text import COPY_NOTE, shard_text, topic_text
 from topicsd.commands.json_document import write_json
 from topicsd.commands.loaded_shard import choose_basis, segment_files
 from topicsd.commands.shard_log import ShardLog
 from topicsd.commands.shard_report import ShardReport, notes, problems, shard_report
 from topicsd.commands.text_table import WIDTH, facts, plural, readable
-from topicsd.commands.topic_report import TopicReport
+from topicsd.commands.topic_report import TopicReport, fill_lags
+from topicsd.disk.fs import RealFs
+from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.segment.reader import SegmentReader
 
 DESCRIPTION = f"""\
 Show what a data directory holds: its shards, how their last runs ended, their files, and their topics with
 heads and floors. It changes nothing and takes no lock, so it may run beside a server.
+
+Given the path of an index file of a segment, a .idx in place of DIR, it shows the entries of that file.
 
 {textwrap.fill(COPY_NOTE, WIDTH)}
 """
@@ -91,6 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    if is_index(given.directory):
+        return show_index(ReadOnlyFs(RealFs()), given.directory, given.json)
     data_dir = open_data_dir(given)
     if given.checkpoint and given.topic is not None:
         return show_topic_checkpoint(data_dir, given.topic, given.json)
@@ -105,21 +113,23 @@ def run(given: argparse.Namespace) -> int:
 
 def show_directory(data_dir: DataDir, as_json: bool) -> int:
     clock, layout = SystemClock(), data_dir.layout
+    shards = [shard_report(data_dir, shard, clock) for shard in data_dir.shards]
+    fill_lags([topic for shard in shards for topic in shard.topics])
     report = DirectoryReport(
         directory=readable(data_dir.path),
         format=layout.format,
         instance=layout.instance,
         shard_count=layout.shards,
-        shards=[shard_report(data_dir, shard, clock) for shard in data_dir.shards],
+        shards=shards,
         stray_shards=stray_shards(data_dir),
     )
     if as_json:
         write_json(report)
     else:
-        shards = plural(layout.shards, "shard")
-        print(f"{data_dir.path}: format {layout.format}, {shards}, instance {layout.instance}")
+        count = plural(layout.shards, "shard")
+        print(f"{data_dir.path}: format {layout.format}, {count}, instance {layout.instance}")
         for name in report.stray_shards:
-            print(f"  shards/{name} is beside the {shards} that the layout names; no server looks at it")
+            print(f"  shards/{name} is beside the {count} that the layout names; no server looks at it")
         for shard in report.shards:
             print("", *shard_text(shard), sep="\n")
         print("", *facts([("", COPY_NOTE)], indent=0), sep="\n")
@@ -134,9 +144,19 @@ def show_topic(data_dir: DataDir, name: str, as_json: bool) -> int:
             troubled.append(report)
         for topic in report.topics:
             if topic.topic == name:
+                fill_lags([topic], _sources(data_dir, report, topic))
                 _print_topic(report, topic, as_json)
                 return WRONG if report.problems else FINE
     raise no_such_topic(data_dir, name, troubled)
+
+
+def _sources(data_dir: DataDir, report: ShardReport, topic: TopicReport) -> list[TopicReport]:
+    """The topics of the shards that own the sources of its routes."""
+    owners = {shard_of(topic_id(route.source), data_dir.layout.shards) for route in topic.routes}
+    found = list(report.topics)
+    for shard in owners - {report.shard}:
+        found += shard_report(data_dir, shard, SystemClock()).topics
+    return found
 
 
 def _print_topic(report: ShardReport, topic: TopicReport, as_json: bool) -> None:
@@ -209,7 +229,7 @@ def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
             basis = choose_basis(data_dir.fs, data_dir.paths(shard), data_dir.identity(shard), segments)
         is_known = is_known or topic in basis.names.values()
         with closing(ShardLog(data_dir.fs, data_dir.paths(shard), basis.known)) as log:
-            listing = FrameListing(shard, log, wanted, show, basis.names)
+            listing = FrameListing(shard, log, wanted, show, basis.names, basis.snapshot)
             listing.run(data_dir.identity(shard))
             sys.stdout.flush()
             found += listing.count
@@ -246,7 +266,9 @@ COMMAND = Command(
     name="inspect",
     summary="show what a data directory holds; changes nothing",
     description=DESCRIPTION,
-    example="  topicsd inspect ./topics-data\n  topicsd inspect ./topics-data --frames --topic orders | head",
+    example="  topicsd inspect ./topics-data\n"
+    "  topicsd inspect ./topics-data --frames --topic orders | head\n"
+    "  topicsd inspect ./topics-data/shards/00/topics/*/seg-0000000000000001.idx",
     add_arguments=add_arguments,
     run=run,
 )

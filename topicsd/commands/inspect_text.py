@@ -21,6 +21,14 @@ from topicsd.commands.text_table import (
     utc,
     utc_or_nothing,
 )
+from topicsd.commands.topic_parts import (
+    cursor_sentence,
+    cursor_table,
+    queue_sentence,
+    queue_table,
+    route_sentence,
+    route_table,
+)
 from topicsd.commands.topic_report import LostSeqs, TopicReport
 
 COPY_NOTE = (
@@ -50,6 +58,9 @@ def shard_text(report: ShardReport) -> list[str]:
         lines += ["", *table(("QUARANTINE", ">SIZE"), rows)]
     if report.topics:
         lines += ["", *_topics_table(report.topics)]
+    for lines_of in (_queues, _routes, _cursors):
+        if found := lines_of(report.topics):
+            lines += ["", *found]
     losses = [line for topic in report.topics for line in _loss_lines(topic)]
     if losses:
         lines += ["", *losses]
@@ -146,6 +157,18 @@ def _topics_table(topics: list[TopicReport]) -> list[str]:
     return table(headers, rows)
 
 
+def _queues(topics: list[TopicReport]) -> list[str]:
+    return queue_table((topic.topic, topic.queue) for topic in topics if topic.queue is not None)
+
+
+def _routes(topics: list[TopicReport]) -> list[str]:
+    return route_table(route for topic in topics for route in topic.routes)
+
+
+def _cursors(topics: list[TopicReport]) -> list[str]:
+    return cursor_table((topic.topic, cursor) for topic in topics for cursor in topic.cursors)
+
+
 def _loss_lines(topic: TopicReport) -> list[str]:
     """What readers of the topic are, or would be, told is missing."""
     name = harmless(topic.topic)
@@ -181,6 +204,10 @@ def topic_text(report: ShardReport, topic: TopicReport) -> list[str]:
     if topic.durability != "fsync":
         pairs.append(("ceiling", f"{topic.ceiling}: no seq above it was ever given out"))
     pairs += [("lost", _range(lost)) for lost in topic.lost_ranges]
+    if topic.queue is not None:
+        pairs.append(("queue", queue_sentence(topic.queue)))
+    pairs += [("route", route_sentence(route)) for route in topic.routes]
+    pairs += [("cursor", cursor_sentence(cursor)) for cursor in topic.cursors]
     pairs.append(("last write", utc(topic.last_write_ts) if topic.last_write_ts else "never"))
     changed = ", ".join(f"{name}={_value(value)}" for name, value in topic.config_not_default.items())
     pairs.append(("config", changed or "all defaults"))

@@ -25,7 +25,7 @@ from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, shard_paths
 from topicsd.engine.load_snapshot import KnownDead, choose_known, load_snapshot
 from topicsd.engine.replay import Replay
-from topicsd.engine.shard_state import ShardState
+from topicsd.engine.shard_data import ShardData
 from topicsd.segment.dead_file import DeadDamage
 from topicsd.segment.entry import SegmentDamage
 from topicsd.segment.reader import SegmentReader
@@ -168,8 +168,7 @@ class LoadedShard:
         self.basis = basis = self._given or choose_basis(fs, paths, self.identity, self.segments)
         self.problem = basis.problem
         self.log = ShardLog(fs, paths, basis.known, self.data_dir.is_held)
-        self.state = state = ShardState(self._clock, Settings(), self.log.read_again)
-        state.segments = self.segments
+        self.state = state = ShardData(self._clock, Settings(), self.log.read_again, self.segments)
         self._replay = Replay(state, basis.captured_to)
         if basis.snapshot is None:
             return

@@ -28,7 +28,7 @@ from topicsd.engine.background import Job
 from topicsd.engine.capture import Unpublished, capture
 from topicsd.engine.load_snapshot import load_snapshot
 from topicsd.engine.segment_copy import Files, SegmentBounds, SegmentCopy, write_marks
-from topicsd.engine.shard_state import ShardState
+from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
 from topicsd.engine.watch_session import encode_session, session_section
 from topicsd.segment.data_file import Read
@@ -75,8 +75,8 @@ class LogRepair:
         is_distrusted = current is None or current.state == "sync_failed"
         found = open_wal_files(fs, self._paths, (lambda _: True) if is_distrusted else None)
         log = LogFiles(fs)
-        state = ShardState(self._clock, Settings(), log)
-        state.segments = SegmentReader(self._segments.hot, self._segments.cold)
+        segments = SegmentReader(self._segments.hot, self._segments.cold)
+        state = ShardData(self._clock, Settings(), log, segments)
         start = None if snapshot is None else snapshot.head.start
         begin = 0 if start is None else start.file
         files = [file for file in found if file.first_ordinal >= begin]
@@ -100,7 +100,7 @@ class LogRepair:
         place = self._begin_log(ordinal)
         return Content(topics, keys, sections, place, ordinal, ordinal, FILE_HEADER_BYTES)
 
-    def _captured(self, state: ShardState, log: LogFiles, topic: Topic, ordinal: int) -> TopicEntry:
+    def _captured(self, state: ShardData, log: LogFiles, topic: Topic, ordinal: int) -> TopicEntry:
         settings = state.settings
         bounds = SegmentBounds(
             settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms

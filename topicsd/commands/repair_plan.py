@@ -100,7 +100,7 @@ def plan_repair(data_dir: DataDir, shard: int, clock: Clock, found: Diagnosis, c
     plan.writes_snapshot = has_change or not is_used or (has_newer and has_basis)
     if plan.writes_snapshot:
         plan.add("snapshot", "write a new snapshot that says all of this; the shard starts from it")
-    in_manifest = any(one.file == "MANIFEST.json" and one.level is Level.MENDS for one in found.findings)
+    in_manifest = any(one.file == "MANIFEST.json" and one.level is Level.HARMLESS for one in found.findings)
     plan.writes_manifest = plan.writes_snapshot or (in_manifest and has_basis)
     if plan.writes_manifest:
         plan.add("manifest", "write MANIFEST.json again, for readers from outside")

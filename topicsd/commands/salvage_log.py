@@ -29,7 +29,7 @@ from topicsd.disk.layout import ShardPaths, wal_name
 from topicsd.engine.lost_range import LostRange
 from topicsd.engine.replay import Replay, ReplayError, lose_range
 from topicsd.engine.resume_head import lost_tail
-from topicsd.engine.shard_state import ShardState
+from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
 from topicsd.segment.entry import SegmentDamage
 from topicsd.wal import control_frame
@@ -88,7 +88,7 @@ class Lost(NamedTuple):
 class Salvage:
     """One reading of the files, which begin with the one that `start` is in."""
 
-    def __init__(self, fs: Fs, state: ShardState, captured_to: int, start: LogPlace | None) -> None:
+    def __init__(self, fs: Fs, state: ShardData, captured_to: int, start: LogPlace | None) -> None:
         self._fs = fs
         self._state = state
         # A topic whose creation is missing has no name: its frames are passed over.
@@ -314,7 +314,7 @@ def _record_count(frame: Frame) -> int:
 
 
 class _Replay(Replay):
-    def __init__(self, state: ShardState, captured_to: int, lose: Callable[[Topic, int], None]) -> None:
+    def __init__(self, state: ShardData, captured_to: int, lose: Callable[[Topic, int], None]) -> None:
         super().__init__(state, captured_to)
         self._lose = lose
 

@@ -93,7 +93,7 @@ class ShardCheck:
             self._find(Finding(what=log.problem))
             self._each_by_itself(log.files)
         for sentence in problems_around(log):
-            self._find(Finding(what=sentence, level=Level.MENDS))
+            self._find(Finding(what=sentence, level=Level.HARMLESS))
         verdict.notes += notes(log)
         if log.end is End.TORN:
             self._behind_tear()

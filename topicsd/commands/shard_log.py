@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import FileStat, Fs
-from topicsd.disk.layout import ShardPaths, is_leftover_name, parse_wal_name
+from topicsd.disk.layout import ShardPaths, is_leftover_name, names_in, parse_wal_name
 from topicsd.wal.batch_end import BATCH_END_BYTES
 from topicsd.wal.current_file import Current, read_current
 from topicsd.wal.file_header import FILE_HEADER_BYTES
@@ -130,7 +130,7 @@ class ShardLog:
         return self._names[batch.closing.epoch]
 
     def file_named(self, name: str) -> LogFileFound:
-        return next(file for file in self.files if file.name == name)
+        return next(file for file in self.past + self.files if file.name == name)
 
     def remains_bytes(self, file: LogFileFound, end: int) -> int:
         """How far what is not zero reaches behind the end of the last batch of a file."""
@@ -204,13 +204,13 @@ class ShardLog:
         return False
 
     def leftovers(self) -> list[str]:
-        return [name for name in self.fs.list_dir(self.paths.wal) if is_leftover_name(name)]
+        return [name for name in names_in(self.fs, self.paths.wal) if is_leftover_name(name)]
 
     def unknown_names(self) -> list[str]:
         """What stands beside the log and is nothing of ours."""
         return [
             name
-            for name in self.fs.list_dir(self.paths.wal)
+            for name in names_in(self.fs, self.paths.wal)
             if not (is_leftover_name(name) or parse_wal_name(name) is not None or name == "CURRENT")
         ]
 
@@ -218,7 +218,7 @@ class ShardLog:
         """Names and sizes of what earlier starts cut off."""
         return [
             (name, self.fs.stat(self.paths.quarantined(name)).size)
-            for name in self.fs.list_dir(self.paths.quarantine)
+            for name in names_in(self.fs, self.paths.quarantine)
         ]
 
     def _judge(self, walk: Walk) -> End:

@@ -15,6 +15,14 @@ from typing import Any
 import msgspec
 
 from shared.contract import TopicConfig
+from topicsd.commands.topic_parts import (
+    CursorReport,
+    QueueReport,
+    RouteReport,
+    cursor_reports,
+    queue_report,
+    route_reports,
+)
 from topicsd.engine.durable_seq import durable_seq_at
 from topicsd.engine.resume_head import lost_tail
 from topicsd.engine.retention import expire
@@ -56,6 +64,10 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     config_not_default: dict[str, Any]
     after_restart: AfterRestart
+    queue: QueueReport | None
+    cursors: list[CursorReport]
+    routes: list[RouteReport]
+    """Those into this topic."""
 
 
 def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: int) -> TopicReport:
@@ -80,6 +92,9 @@ def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: 
         config=config,
         config_not_default={name: value for name, value in config.items() if value != DEFAULTS[name]},
         after_restart=_after_restart(topic, heads_exact),
+        queue=queue_report(topic, now_ms),
+        cursors=cursor_reports(topic),
+        routes=route_reports(topic),
     )
 
 
@@ -91,3 +106,12 @@ def _after_restart(topic: Topic, heads_exact: bool) -> AfterRestart:
     if lost is None:
         return AfterRestart(topic.head, None)
     return AfterRestart(lost.last, LostSeqs(*lost))
+
+
+def fill_lags(topics: list[TopicReport], sources: list[TopicReport] | None = None) -> None:
+    """Fill in how far each route into these topics is from the head of its source, one of `sources`."""
+    heads = {topic.topic: topic.head_seq for topic in (topics if sources is None else sources)}
+    for topic in topics:
+        for route in topic.routes:
+            head = heads.get(route.source)
+            route.lag = None if head is None else max(0, head - route.position)

@@ -16,12 +16,12 @@ import msgspec
 from shared.clock import SystemClock
 from topicsd.commands.command import FINE, WRONG, Command
 from topicsd.commands.data_dir import DataDir, add_directory, open_data_dir, stray_shards
-from topicsd.commands.finding import Finding
+from topicsd.commands.finding import Finding, Level
 from topicsd.commands.json_document import write_json
 from topicsd.commands.progress import Progress
 from topicsd.commands.shard_check import ShardVerdict, check_shard
 from topicsd.commands.text_table import facts, harmless, plural, readable, size
-from topicsd.disk.layout import parse_wal_name
+from topicsd.disk.layout import names_in, parse_wal_name
 
 DESCRIPTION = """\
 Read everything in a data directory and check it: snapshots, segments with their indexes, tags and deletes,
@@ -84,9 +84,9 @@ def stored_bytes(data_dir: DataDir, shard: int) -> int:
     fs, paths = data_dir.fs, data_dir.paths(shard)
     found = 0
     try:
-        names = [name for name in fs.list_dir(paths.wal) if parse_wal_name(name) is not None]
+        names = [name for name in names_in(fs, paths.wal) if parse_wal_name(name) is not None]
         found += sum(fs.stat(os.path.join(paths.wal, name)).size for name in names)
-        for topic in fs.list_dir(paths.topics):
+        for topic in names_in(fs, paths.topics):
             folder = os.path.join(paths.topics, topic)
             found += sum(fs.stat(os.path.join(folder, name)).size for name in fs.list_dir(folder))
     except OSError:
@@ -99,14 +99,23 @@ def _text(verdict: Verdict) -> list[str]:
     for shard in verdict.shards:
         lines.append(f"shard {shard.shard:02d}  {_counts(shard)}")
         lines += facts(
-            [("WRONG", finding_text(found)) for found in shard.problems]
+            [(_label(found), finding_text(found)) for found in shard.problems]
             + [("note", harmless(note)) for note in shard.notes],
-            name_width=5,
+            name_width=8,
         )
     lines += facts([("note", harmless(note)) for note in verdict.notes], indent=0)
-    wrong = sum(len(shard.problems) for shard in verdict.shards)
-    said = "all is well" if verdict.is_fine else f"{plural(wrong, 'thing is', 'things are')} WRONG"
+    wrong = [found for shard in verdict.shards for found in shard.problems]
+    if not wrong:
+        said = "all is well"
+    elif all(found.level is Level.HARMLESS for found in wrong):
+        said = f"{plural(len(wrong), 'harmless finding')}, no data is lost"
+    else:
+        said = f"{plural(len(wrong), 'problem')} found"
     return [*lines, f"{said}: read {plural(len(verdict.shards), 'shard')}, {_counts(verdict)}"]
+
+
+def _label(found: Finding) -> str:
+    return "harmless" if found.level is Level.HARMLESS else "WRONG"
 
 
 def _counts(read: ShardVerdict | Verdict) -> str:

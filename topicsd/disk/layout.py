@@ -14,16 +14,16 @@
                         meta/readers/ a lock file for each reader from outside
                         trash/        dropped files, kept for readers for a grace time
 
-LAYOUT.json is written last, when all shard directories are on the disk. So where it is, a directory that
-is missing was lost, and the server refuses to start an empty shard in its place.
-
-Must not know: what is in the files.
+LAYOUT.json is written last, when all shard directories are on the disk. So where it is, a shard that is
+missing was lost, and the server refuses to start an empty one in its place. Directories that may be empty are
+another matter: many tools that copy leave them out (`restore_empty_dirs`).
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from typing import NamedTuple
 
 import msgspec
@@ -43,11 +43,16 @@ _TOPIC_DIR_NAME = re.compile(r"([0-9a-f]{16})-([1-9]\d*)", re.ASCII)
 _SEGMENT_NAME = re.compile(r"seg-(\d{16})(?:-([1-9]\d*))?(\.data|\.idx|\.tags|\.del)", re.ASCII)
 _SNAPSHOT_NAME = re.compile(r"snapshot\.(\d{8})\.bin", re.ASCII)
 _TRASH_NAME = re.compile(r"(\d{16})-(\d+)-(.+)", re.ASCII)
+_SHARD_NAME = re.compile(r"\d{2,4}", re.ASCII)
 _SPARE_NAME = re.compile(r"spare-\d+\.log", re.ASCII)
 
 
 class LayoutError(Exception):
     """The directory is none of ours, or something of it is missing or damaged; says which path."""
+
+
+class LayoutDamaged(LayoutError):
+    """LAYOUT.json is missing or damaged and there are shards, from which it can be written again."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +118,11 @@ class ShardPaths(NamedTuple):
 
     def spare_file(self, number: int) -> str:
         return os.path.join(self.root, "wal", f"spare-{number}.log")
+
+    @property
+    def may_be_empty(self) -> tuple[str, ...]:
+        """The directories that a shard can do without, each before those in it."""
+        return (self.wal, self.quarantine, self.topics, self.meta, self.readers, self.trash)
 
     def quarantined(self, name: str) -> str:
         return os.path.join(self.root, "quarantine", name)
@@ -198,10 +208,8 @@ def create_data_dir(fs: Fs, data_dir: str, shard_count: int, instance: bytes) ->
         make_segment_dirs(fs, paths)
     fs.sync_dir(shards_dir)
     fs.sync_dir(data_dir)
-    layout = _sealed(Layout(format=LAYOUT_FORMAT, shards=shard_count, instance=instance.hex()))
-    replace_file(
-        fs, os.path.join(data_dir, LAYOUT_NAME), msgspec.json.format(msgspec.json.encode(layout)) + b"\n"
-    )
+    layout = make_layout(shard_count, instance)
+    write_layout(fs, data_dir, layout)
     return layout
 
 
@@ -215,16 +223,72 @@ def read_layout(fs: Fs, data_dir: str) -> Layout | None:
     try:
         layout = msgspec.json.decode(text, type=Layout)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LayoutError(_damaged(path, str(error))) from None
+        raise LayoutDamaged(_damaged(data_dir, str(error))) from None
     if layout.format != LAYOUT_FORMAT:
         raise LayoutError(f"{path} has format {layout.format}; this program reads format {LAYOUT_FORMAT}")
     if layout != _sealed(layout):
-        raise LayoutError(_damaged(path, "its checksum does not match"))
+        raise LayoutDamaged(_damaged(data_dir, "its checksum does not match"))
     for shard in range(layout.shards):
-        for found in (shard_paths(data_dir, shard).wal, shard_paths(data_dir, shard).quarantine):
-            if not exists(fs, found):
-                raise LayoutError(f"{found} is missing, though {path} names {layout.shards} shards")
+        _check_shard(fs, data_dir, layout, shard)
     return layout
+
+
+def make_layout(shard_count: int, instance: bytes) -> Layout:
+    return _sealed(Layout(format=LAYOUT_FORMAT, shards=shard_count, instance=instance.hex()))
+
+
+def write_layout(fs: Fs, data_dir: str, layout: Layout) -> None:
+    text = msgspec.json.format(msgspec.json.encode(layout)) + b"\n"
+    replace_file(fs, os.path.join(data_dir, LAYOUT_NAME), text)
+
+
+def shard_numbers(fs: Fs, data_dir: str) -> list[int]:
+    """Return the numbers of the shards for which there is a directory."""
+    return [
+        int(name) for name in names_in(fs, os.path.join(data_dir, "shards")) if _SHARD_NAME.fullmatch(name)
+    ]
+
+
+def restore_empty_dirs(fs: Fs, data_dir: str, layout: Layout) -> list[str]:
+    """Make the directories that a copy left out because they were empty; return their paths."""
+    missing = []
+    for shard in range(layout.shards):
+        paths = shard_paths(data_dir, shard)
+        lacks = [path for path in paths.may_be_empty if not exists(fs, path)]
+        for path in lacks:
+            fs.make_dir(path)
+        if lacks:
+            fs.sync_dir(paths.meta)
+            fs.sync_dir(paths.root)
+        missing += lacks
+    return missing
+
+
+def names_in(fs: Fs, path: str) -> list[str]:
+    """Return the names in a directory that may be missing because it was empty."""
+    try:
+        return fs.list_dir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _check_shard(fs: Fs, data_dir: str, layout: Layout, shard: int) -> None:
+    """Raise LayoutError when a shard, or its log, is not there.
+
+    A shard without any directory was never written: a copy left them out as empty. Where it has another one,
+    wal/ was lost.
+    """
+    paths = shard_paths(data_dir, shard)
+    lost = paths.root
+    if exists(fs, paths.root):
+        if exists(fs, paths.wal) or not any(exists(fs, path) for path in paths.may_be_empty):
+            return
+        lost = paths.wal
+    count = "1 shard" if layout.shards == 1 else f"{layout.shards} shards"
+    raise LayoutError(
+        f"{lost} is missing, and {LAYOUT_NAME} names {count}: the topics of shard {shard:02d} are gone with "
+        "it. Restore it from a backup"
+    )
 
 
 def make_segment_dirs(fs: Fs, paths: ShardPaths) -> None:
@@ -244,11 +308,13 @@ def _sealed(layout: Layout) -> Layout:
     return msgspec.structs.replace(layout, checksum=xxhash.xxh3_64_hexdigest(msgspec.json.encode(unsealed)))
 
 
-def _damaged(path: str, why: str) -> str:
-    return (
-        f"{path} is damaged: {why}. It never changes once the directory is made, so any copy of it is good: "
-        "restore it from a backup"
-    )
+def _damaged(data_dir: str, why: str) -> str:
+    path = os.path.join(data_dir, LAYOUT_NAME)
+    return f"{path} is damaged: {why}. To write it again from the shards: {doctor_command(data_dir)}"
+
+
+def doctor_command(data_dir: str) -> str:
+    return f"topicsd doctor {shlex.quote(data_dir)}"
 
 
 def _refuse_log(fs: Fs, data_dir: str, shards_dir: str) -> None:
@@ -260,7 +326,10 @@ def _refuse_log(fs: Fs, data_dir: str, shards_dir: str) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         if any(parse_wal_name(found) is not None for found in names):
-            raise LayoutError(f"{wal} holds a log, but {data_dir} has no {LAYOUT_NAME}: restore that file")
+            raise LayoutDamaged(
+                f"{wal} holds a log, but {data_dir} has no {LAYOUT_NAME}. "
+                f"To write it again from the shards: {doctor_command(data_dir)}"
+            )
 
 
 def _make_dir(fs: Fs, path: str) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from shared.errors import HEAD_MISMATCH, INVALID_REQUEST, NOT_FOUND, THROTTLED, Refusal
 from shared.names import refuse_topic_name
 from topicsd.engine.requests import Reply
+from topicsd.engine.shard_data import ShardData
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
@@ -91,7 +92,7 @@ def find_cursor(shard: ShardState, topic_name: str, name: str) -> Cursor | Refus
     return found or Refusal(NOT_FOUND, f'topic "{topic_name}" has no cursor {name[:255]!a}')
 
 
-def apply_cursor(shard: ShardState, topic: Topic, cursor: Cursor) -> bool:
+def apply_cursor(shard: ShardData, topic: Topic, cursor: Cursor) -> bool:
     """What its frame says; whether that changed how many there are."""
     before = topic.cursors.get(cursor.name)
     cursors = {**topic.cursors} if not topic.cursors else topic.cursors

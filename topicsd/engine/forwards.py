@@ -24,6 +24,7 @@ import msgspec
 from shared.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.forward_rule import ForwardRule
 from topicsd.engine.requests import Reply
+from topicsd.engine.shard_data import ShardData
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
@@ -190,7 +191,7 @@ def _join(
 # -- what the log and a snapshot say -----------------------------------------------------------------------
 
 
-def apply_forward(shard: ShardState, topic: Topic, control: ForwardCreate) -> bool:
+def apply_forward(shard: ShardData, topic: Topic, control: ForwardCreate) -> bool:
     """What its frame says; whether it is new."""
     rule = control.rule
     known = topic.forwards.get(rule.name)
@@ -203,7 +204,7 @@ def apply_forward(shard: ShardState, topic: Topic, control: ForwardCreate) -> bo
     return False
 
 
-def remove_forward(shard: ShardState, topic: Topic, name: str) -> Forward | None:
+def remove_forward(shard: ShardData, topic: Topic, name: str) -> Forward | None:
     forward = topic.forwards.pop(name, None) if topic.forwards else None
     if forward is not None:
         del shard.forwards[name]
@@ -224,7 +225,7 @@ def move_forward(forward: Forward, seq: int, count: int) -> None:
     forward.forwarded_total += count
 
 
-def _keep(shard: ShardState, forward: Forward) -> None:
+def _keep(shard: ShardData, forward: Forward) -> None:
     topic, name = forward.dest, forward.rule.name
     topic.forwards = {**topic.forwards, name: forward}
     shard.forwards[name] = forward
@@ -239,7 +240,7 @@ def forward_section(topic: Topic) -> dict[str, bytes]:
     return {FORWARDS: _encode(kept)} if kept else {}
 
 
-def load_forwards(shard: ShardState, topic: Topic, sections: dict[str, bytes]) -> None:
+def load_forwards(shard: ShardData, topic: Topic, sections: dict[str, bytes]) -> None:
     for kept in _decode(sections[FORWARDS]) if FORWARDS in sections else ():
         _keep(shard, Forward(topic, kept))
 

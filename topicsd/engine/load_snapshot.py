@@ -30,7 +30,7 @@ from topicsd.engine.queue_state import load_queue
 from topicsd.engine.retention import move_earliest
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
-from topicsd.engine.shard_state import ShardState
+from topicsd.engine.shard_data import ShardData
 from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.engine.watch_session import apply_session, sessions_of
@@ -74,7 +74,7 @@ def choose_known(
 
 
 def load_snapshot(
-    shard: ShardState, snapshot: Snapshot, hot: SegmentStore, dead: KnownDead | None = None
+    shard: ShardData, snapshot: Snapshot, hot: SegmentStore, dead: KnownDead | None = None
 ) -> None:
     """`dead` is what of that was read before."""
     for entry in snapshot.topics:
@@ -97,7 +97,7 @@ def load_snapshot(
         apply_session(shard, session)
 
 
-def say_what_is_out_of_reach(shard: ShardState, cold: SegmentStore | None) -> None:
+def say_what_is_out_of_reach(shard: ShardData, cold: SegmentStore | None) -> None:
     """A cold directory that is not mounted is no reason not to serve the rest, but a person has to know."""
     names = [
         run.name
@@ -114,7 +114,7 @@ def say_what_is_out_of_reach(shard: ShardState, cold: SegmentStore | None) -> No
         )
 
 
-def _topic(shard: ShardState, entry: TopicEntry, hot: SegmentStore, dead: KnownDead) -> Topic:
+def _topic(shard: ShardData, entry: TopicEntry, hot: SegmentStore, dead: KnownDead) -> Topic:
     topic = Topic(entry.name, entry.topic_id, entry.epoch, shard.one_config(entry.config))
     topic.visible = True
     topic.windows_ms = tuple(entry.windows_ms)
@@ -156,7 +156,7 @@ def _live(entry: SegmentEntry, run: Run, earliest_seq: int) -> tuple[int, int]:
     return count, size
 
 
-def _run(shard: ShardState, topic: Topic, entry: SegmentEntry, hot: SegmentStore, dead: KnownDead) -> Run:
+def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore, dead: KnownDead) -> Run:
     name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
     marks = _marks(shard, name, entry, dead)
     if entry.is_sealed:
@@ -178,7 +178,7 @@ def _run(shard: ShardState, topic: Topic, entry: SegmentEntry, hot: SegmentStore
     return run
 
 
-def _marks(shard: ShardState, name: SegmentName, entry: SegmentEntry, dead: KnownDead) -> bytearray | None:
+def _marks(shard: ShardData, name: SegmentName, entry: SegmentEntry, dead: KnownDead) -> bytearray | None:
     """Marks that a checkpoint wrote which did not come to its snapshot stand for deletes that are in the log
     behind this one, so more than the entry counts is right as well."""
     if entry.dead_count == 0:

@@ -9,16 +9,27 @@ Must not know: other shards, HTTP.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 
 from shared.clock import SystemClock
 from shared.config import Settings
 from topicsd.disk.fs import Fs, RealFs
-from topicsd.disk.layout import INSTANCE_BYTES, Layout, LayoutError, create_data_dir, read_layout, shard_paths
+from topicsd.disk.layout import (
+    INSTANCE_BYTES,
+    Layout,
+    LayoutError,
+    create_data_dir,
+    read_layout,
+    restore_empty_dirs,
+    shard_paths,
+)
 from topicsd.engine.shard import Shard
 from topicsd.wal.sync_thread import Loop, start_threads
 from topicsd.wal.writer import Identity
+
+logger = logging.getLogger("topicsd.engine")
 
 ONE_SHARD = Settings(shards=1)
 
@@ -57,6 +68,14 @@ def open_layout(fs: Fs, data_dir: str, shard_count: int) -> Layout:
     """The layout of the directory; a new one gets so many shards, and with 0 one for each core."""
     layout = read_layout(fs, data_dir)
     if layout is not None:
+        made = restore_empty_dirs(fs, data_dir, layout)
+        if made:
+            logger.warning(
+                "data directory: %d empty directories were missing and are made again, as a copy leaves them "
+                "out: %s",
+                len(made),
+                ", ".join(os.path.relpath(path, data_dir) for path in made),
+            )
         return layout
     count = shard_count or len(os.sched_getaffinity(0))
     return create_data_dir(fs, data_dir, count, os.urandom(INSTANCE_BYTES))

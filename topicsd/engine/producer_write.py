@@ -21,6 +21,7 @@ from shared.contract import NUMBER_MAX
 from shared.errors import INVALID_REQUEST, PRODUCER_GAP, THROTTLED, Refusal
 from topicsd.engine.producers import Produced, Producers
 from topicsd.engine.requests import Appended, AppendRequest, Move, Producer, Reply
+from topicsd.engine.shard_data import ShardData
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.wal import control_frame
@@ -167,7 +168,7 @@ def _moved(move: Move) -> tuple[int, ...]:
     return tuple(move.seqs) if len(move.seqs) > 1 else ()
 
 
-def keep_produced(shard: ShardState, topic: Topic, producer: str, write: Produced) -> None:
+def keep_produced(shard: ShardData, topic: Topic, producer: str, write: Produced) -> None:
     if topic.producers is None:
         topic.producers = Producers()
     topic.producers.keep(producer, write, shard.settings.max_producers)

@@ -84,6 +84,12 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     settle_parked(topic)
 
 
+def leases_of(sections: dict[str, bytes]) -> list[tuple[int, int]]:
+    """Return seq and lease number of the jobs that a snapshot says are held."""
+    encoded = sections.get(QUEUE)
+    return [] if encoded is None else [(held.seq, held.lease) for held in _decode(encoded).jobs if held.lease]
+
+
 def jobs_came(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, due: int) -> None:
     """Records are published; with `due` they are ready then."""
     for at in range(count if queue.order is not None else 0):

@@ -19,7 +19,7 @@ from topicsd.engine.producer_write import keep_produced
 from topicsd.engine.producers import Produced
 from topicsd.engine.queue_state import apply_lease, jobs_came
 from topicsd.engine.retention import evict_again
-from topicsd.engine.shard_state import ShardState
+from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
 from topicsd.engine.trim_report import keep_to_caps
 from topicsd.engine.watch_session import apply_session
@@ -52,7 +52,7 @@ class ReplayError(BatchRefused):
 
 
 class Replay:
-    def __init__(self, shard: ShardState, captured_to: int = 0) -> None:
+    def __init__(self, shard: ShardData, captured_to: int = 0) -> None:
         """The snapshot that was loaded, if there was one, was complete when the log came to `captured_to`."""
         self._captured_to = captured_to
         self._shard = shard

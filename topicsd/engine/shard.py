@@ -81,11 +81,9 @@ class Shard:
         self.identity = identity
         self._lock = DirLock(fs, paths.lock)
         self._files = LogFiles(fs)
-        self.state = state = ShardState(clock, settings, self._files)
-        state.runs_in(loop)
-        state.threads = threads
         hot, cold = _stores(fs, paths, identity.shard, settings)
-        state.segments = SegmentReader(hot, cold)
+        segments = SegmentReader(hot, cold)
+        self.state = state = ShardState(clock, settings, self._files, segments, loop, threads)
         self._threads = threads
         bounds = Bounds(
             settings.sync_interval_ms / 1000, settings.max_waiting_bytes, settings.max_waiting_requests

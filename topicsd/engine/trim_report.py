@@ -18,6 +18,7 @@ from typing import Final
 from shared.errors import Refusal
 from topicsd.engine.retention import enforce_caps, expire
 from topicsd.engine.sealed_run import SealedRun
+from topicsd.engine.shard_data import ShardData
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.segment.entry import COLD, SegmentDamage
@@ -69,7 +70,7 @@ def _load(run: SealedRun) -> None:
         run.load_index()
 
 
-def keep_to_caps(shard: ShardState, topic: Topic) -> None:
+def keep_to_caps(shard: ShardData, topic: Topic) -> None:
     """`enforce_caps`, but for a segment that cannot be counted: then the topic stays over its caps."""
     try:
         enforce_caps(topic)
@@ -77,7 +78,7 @@ def keep_to_caps(shard: ShardState, topic: Topic) -> None:
         _say_once(shard, topic, error)
 
 
-def _say_once(shard: ShardState, topic: Topic, error: Exception) -> None:
+def _say_once(shard: ShardData, topic: Topic, error: Exception) -> None:
     if topic.epoch not in shard.overfull:
         shard.overfull.add(topic.epoch)
         logger.error('what is to leave topic "%s" cannot be told, and stays: %s', topic.name, error)

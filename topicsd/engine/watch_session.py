@@ -17,6 +17,7 @@ import msgspec
 from shared.errors import Refusal
 from topicsd.checkpoint.snapshot_format import SnapshotHead
 from topicsd.engine.requests import Reply
+from topicsd.engine.shard_data import ShardData
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic_entry import tell
 from topicsd.wal.control_frame import WatchSession, encode_control
@@ -45,7 +46,7 @@ def drop_session(shard: ShardState, session: bytes) -> None:
     shard.log.join_in_passing(_encoded(shard, WatchSession(session)), PendingEnd(shard, session))
 
 
-def apply_session(shard: ShardState, session: WatchSession) -> None:
+def apply_session(shard: ShardData, session: WatchSession) -> None:
     """What one of its frames says; many sessions are of the same few topics, whose names are shared."""
     if session.names:
         names = list(map(sys.intern, session.names))

@@ -33,6 +33,7 @@ from shared.errors import (
 from topicsd.engine.copied_frames import NO_COPIES
 from topicsd.engine.forward_copy import copy_forward, has_no_room, lose_forward, pass_over
 from topicsd.engine.forwards import Forward, delete_forward
+from topicsd.engine.requests import Tombstone
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.watch import Waiters
 from topicsd.live.copies import Source, stamps_of
@@ -146,13 +147,24 @@ class WorkingForward:
             self._look = HeldLook(self._sources.feed_of(forward.rule.dest), forward, self._looked)
             return
         if tombstone is not None:
-            reason = _CRASH if tombstone.reason == _CRASH else _SOURCE_TRIM
-            self._lost = (tombstone.gap_to - tombstone.gap_from + 1, reason, tombstone.gap_to)
+            self._lost = self._passed_on(tombstone)
         if piece.count:
             self._copies = self._sources.source(piece).copies(forward.rule, self._held or _NONE)
         self._to_seq = piece.to_seq
         self._is_busy = True
         self._step()
+
+    def _passed_on(self, tombstone: Tombstone) -> tuple[int, str, int] | None:
+        """Return what the destination loses because its source did.
+
+        A loss goes one step along a circle: it has no stamp that counts hops, and would go round for ever.
+        """
+        rule = self.forward.rule
+        is_in_circle = rule.may_cycle or rule.is_in_cycle
+        if is_in_circle and tombstone.reason == _SOURCE_TRIM:
+            return None
+        reason = _CRASH if tombstone.reason == _CRASH and not is_in_circle else _SOURCE_TRIM
+        return tombstone.gap_to - tombstone.gap_from + 1, reason, tombstone.gap_to
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         if refusal.code == CORRUPT_SEGMENT and refusal.detail is not None:

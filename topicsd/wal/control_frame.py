@@ -235,3 +235,7 @@ def decode_control(frame: Frame) -> Control:
         raise FrameDamage(
             0, f"the payload of a {FrameType(frame.type).name} frame is damaged: {error}"
         ) from None
+
+
+def frame_type_of(control: type[Control]) -> FrameType:
+    return _TYPES[control]

@@ -23,7 +23,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths, parse_wal_name, wal_name
+from topicsd.disk.layout import ShardPaths, names_in, parse_wal_name, wal_name
 from topicsd.wal.current_file import Current
 from topicsd.wal.file_header import FILE_HEADER_BYTES, FileHeader, UnknownVersion, parse_file_header
 from topicsd.wal.frame import FrameDamage
@@ -141,7 +141,7 @@ def open_wal_files(
     """
     found: list[LogFileFound] = []
     try:
-        for name in fs.list_dir(paths.wal):
+        for name in names_in(fs, paths.wal):
             ordinal = parse_wal_name(name)
             if ordinal is not None:
                 is_distrusted = distrusts is not None and distrusts(ordinal)

@@ -109,7 +109,7 @@ def head_of(number: int = 7, topic_count: int = 2) -> SnapshotHead:
         end_offset=8192,
         created_ms=NOW_MS,
         topic_count=topic_count,
-        sections={"watches": b"w"},
+        sections={"watch_sessions": b"w"},
     )
 
 

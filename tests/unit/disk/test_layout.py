@@ -9,6 +9,7 @@ import xxhash
 
 from tests.harness.faults import PowerCut
 from tests.harness.memory_disk import MemoryDisk
+from topicsd.disk.atomic_replace import exists
 from topicsd.disk.layout import (
     Layout,
     LayoutError,
@@ -20,6 +21,7 @@ from topicsd.disk.layout import (
     parse_topic_dir_name,
     parse_wal_name,
     read_layout,
+    restore_empty_dirs,
     segment_stem,
     shard_paths,
     snapshot_name,
@@ -248,18 +250,42 @@ def test_a_person_may_lay_the_file_out_anew() -> None:
     assert read_layout(disk, "/data") == layout
 
 
-@pytest.mark.parametrize("lost", ["wal", "quarantine"])
-def test_a_shard_directory_that_is_missing_was_lost(lost: str) -> None:
+def test_a_log_that_is_missing_was_lost() -> None:
     disk = made()
-    disk.rename(f"/data/shards/01/{lost}", "/elsewhere")
-    with pytest.raises(LayoutError, match=f"/data/shards/01/{lost} is missing, though .* names 2 shards"):
+    disk.rename("/data/shards/01/wal", "/elsewhere")
+    with pytest.raises(LayoutError, match=r"/data/shards/01/wal is missing, and LAYOUT\.json names 2 shards"):
         read_layout(disk, "/data")
+
+
+@pytest.mark.parametrize("lost", ["quarantine", "topics", "meta/readers", "trash"])
+def test_a_directory_that_may_be_empty_is_made_again(lost: str) -> None:
+    disk = made()
+    before = set(disk.all_files()), disk.list_dir("/data/shards/01")
+    disk.remove_dir(f"/data/shards/01/{lost}")
+    layout = read_layout(disk, "/data")
+    assert layout is not None
+    assert restore_empty_dirs(disk, "/data", layout) == [f"/data/shards/01/{lost}"]
+    assert (set(disk.all_files()), disk.list_dir("/data/shards/01")) == before
+    assert restore_empty_dirs(disk, "/data", layout) == []
+
+
+def test_a_shard_that_was_never_written_may_lack_all_directories() -> None:
+    disk = made()
+    paths = shard_paths("/data", 1)
+    for path in reversed(paths.may_be_empty):
+        disk.remove_dir(path)
+    layout = read_layout(disk, "/data")
+    assert layout is not None
+    assert restore_empty_dirs(disk, "/data", layout) == list(paths.may_be_empty)
+    for seed in range(10):
+        survivor = disk.after_power_cut(Random(seed))
+        assert all(exists(survivor, path) for path in paths.may_be_empty)
 
 
 def test_a_whole_shard_that_is_missing_was_lost() -> None:
     disk = made()
     disk.rename("/data/shards/00", "/elsewhere")
-    with pytest.raises(LayoutError, match="/data/shards/00/wal is missing"):
+    with pytest.raises(LayoutError, match="/data/shards/00 is missing"):
         read_layout(disk, "/data")
 
 
@@ -267,7 +293,7 @@ def test_a_log_without_a_layout_is_not_taken_for_a_new_directory() -> None:
     disk = made()
     disk.write_file(shard_paths("/data", 1).wal_file(1), b"a log")
     disk.unlink(LAYOUT)
-    with pytest.raises(LayoutError, match=r"/data/shards/01/wal holds a log, but /data has no LAYOUT\.json"):
+    with pytest.raises(LayoutError, match=r"no LAYOUT\.json\. To write it .*: topicsd doctor /data"):
         create_data_dir(disk, "/data", 2, INSTANCE)
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from shared.config import Settings
 from shared.contract import TopicConfig
-from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
+from tests.harness.shard_data import empty_data
 from tests.harness.wal_bytes import WalBytes, append_frame
 from topicsd.engine.replay import Replay, ReplayError
-from topicsd.engine.shard_state import ShardState
+from topicsd.engine.shard_data import ShardData
 from topicsd.wal.control_frame import ForwardCursor, HeadWatermark, TopicCreate, encode_control
 from topicsd.wal.file_header import FILE_HEADER_BYTES
 from topicsd.wal.log_files import LogFiles
@@ -34,7 +33,7 @@ def cursor(**changes: Any) -> bytes:
     return encode_control(ForwardCursor(**said), topic_id=8, ts=5000)
 
 
-def replayed(*frames: bytes) -> ShardState:
+def replayed(*frames: bytes) -> ShardData:
     """A topic of three records, and behind it these."""
     wal, disk = WalBytes(), MemoryDisk()
     wal.batch(*CREATES, *RECORDS)
@@ -45,7 +44,7 @@ def replayed(*frames: bytes) -> ShardState:
     files = LogFiles(disk)
     fd = disk.open_read("/d/wal")
     files.add(fd, 1, 0, wal.header.epoch, len(wal.data))
-    state = ShardState(ManualClock(), Settings(), files)
+    state = empty_data(disk, files)
     replay, reader, position = Replay(state), BatchReader(disk, fd, wal.header), 0
     while (batch := reader.next()) is not None:
         replay.batch(batch, position)

@@ -2,16 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from shared.config import Settings
 from shared.contract import TopicConfig
-from tests.harness.manual_clock import ManualClock
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.shard_data import empty_data
 from topicsd.engine.replay import Replay, ReplayError
-from topicsd.engine.shard_state import ShardState
 from topicsd.wal.batch_end import BatchEnd
 from topicsd.wal.control_frame import LostRange, TopicCreate, encode_control
 from topicsd.wal.frame import FrameType, encode_frame
-from topicsd.wal.log_files import LogFiles
 from topicsd.wal.reader import FoundBatch
 
 CREATE = encode_control(TopicCreate("orders", TopicConfig(), 256), topic_id=7, ts=0)
@@ -31,7 +27,7 @@ def replay(frames: list[bytes], frame_count: int | None = None) -> None:
     closing = BatchEnd(b"e" * 16, 1 + count, 118, len(buffer), 0, 0)
     # What stands behind the frames is their BatchEnd; its length is what counts here.
     found = FoundBatch(buffer + bytes(200), 0, len(buffer), 118, 1, count, closing)
-    Replay(ShardState(ManualClock(), Settings(), LogFiles(MemoryDisk()))).batch(found, 0)
+    Replay(empty_data()).batch(found, 0)
 
 
 IMPOSSIBLE = {

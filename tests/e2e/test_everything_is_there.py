@@ -1,0 +1,102 @@
+"""The directory of everything is complete: no frame type, snapshot section or field is missing from it.
+
+A failure here means that a feature was added: `tests/harness/everything_fill.py` has to use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from shared.contract import TopicConfig
+from shared.forward_rule import ForwardRule
+from tests.harness.command_run import run_here
+from tests.harness.everything import Everything, snapshots_of
+from topicsd.checkpoint.snapshot_format import (
+    HEAD_SECTIONS,
+    TOPIC_SECTIONS,
+    KeyGeneration,
+    SnapshotHead,
+    TopicEntry,
+)
+from topicsd.engine.queue_state import QueueSection
+from topicsd.segment.entry import SegmentEntry
+from topicsd.wal import control_frame
+from topicsd.wal.control_frame import Control
+from topicsd.wal.frame import FrameType
+
+CONTROLS = {struct.__name__: struct for struct in get_args(Control)}
+
+
+def fields_in_use(values: Iterable[Any]) -> set[str]:
+    """Those that have a value which is not empty, zero or false in one of the structs."""
+    return {name for value in values for name in value.__struct_fields__ if getattr(value, name)}
+
+
+def controls(everything: Everything) -> dict[str, list[dict[str, Any]]]:
+    """What the control frames behind the snapshots say, by type."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    starts = {shard: one.head.start.ordinal for shard, one in enumerate(snapshots_of(everything))}
+    for row in run_here("inspect", everything.data, "--frames", "--json").json_lines:
+        if row.get("ordinal", 0) >= starts[row["shard"]]:
+            found.setdefault(row["type"], []).append(row.get("control", {}))
+    return found
+
+
+def test_every_frame_type_occurs_in_the_log(everything: Everything) -> None:
+    rows = run_here("inspect", everything.data, "--frames", "--json").json_lines
+    # Nothing writes this one: its number is reserved.
+    types = set(FrameType) - {FrameType.CHECKPOINT_MARK}
+    assert {row["type"] for row in rows} == {one.name.lower() for one in types}
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_every_control_frame_occurs_with_all_its_fields(everything: Everything, name: str) -> None:
+    frame_type = control_frame.frame_type_of(CONTROLS[name])
+    said = controls(everything)[frame_type.name.lower()]
+    used = {field for one in said for field, value in one.items() if value}
+    assert used == set(CONTROLS[name].__struct_fields__)
+
+
+def test_every_section_of_a_snapshot_occurs(everything: Everything) -> None:
+    found = snapshots_of(everything)
+    assert {name for one in found for name, data in one.head.sections.items() if data} == HEAD_SECTIONS
+    in_topics = {
+        name for one in found for topic in one.topics for name, data in topic.sections.items() if data
+    }
+    assert in_topics == TOPIC_SECTIONS
+
+
+def test_every_field_of_a_snapshot_is_used(everything: Everything) -> None:
+    found = snapshots_of(everything)
+    topics = [topic for one in found for topic in one.topics]
+    segments = [segment for topic in topics for segment in topic.segments]
+    keys = [key for one in found for key in one.keys]
+    decode = msgspec.msgpack.Decoder(QueueSection).decode
+    queues = [decode(topic.sections["queue"]) for topic in topics if "queue" in topic.sections]
+    for struct, values in (
+        (SnapshotHead, [one.head for one in found]),
+        (TopicEntry, topics),
+        (SegmentEntry, segments),
+        (KeyGeneration, keys),
+        (QueueSection, queues),
+    ):
+        assert set(struct.__struct_fields__) - fields_in_use(values) == set(), struct
+
+
+def test_every_setting_of_topics_and_routes_is_used(everything: Everything) -> None:
+    states = everything.said.states.values()
+    changed = {
+        name
+        for state in states
+        for name, value in state["config"].items()
+        if value != getattr(TopicConfig(), name, value)
+    }
+    assert set(TopicConfig.__struct_fields__) - changed == set()
+    rules = [one["rule"] for one in controls(everything)["forward_create"]]
+    default = msgspec.structs.asdict(ForwardRule("", "", ""))
+    changed = {name for rule in rules for name, value in rule.items() if value != default[name]}
+    assert set(ForwardRule.__struct_fields__) - changed == set()

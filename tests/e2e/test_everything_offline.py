@@ -1,0 +1,217 @@
+"""Every command over the directory of everything, with its server up and down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.command_run import fingerprint, run_here
+from tests.harness.everything import Everything, ask, server, snapshots_of, wait_until_synced
+from tests.harness.everything_fill import Api, fill
+from topicsd.commands.job_events import JobEvents
+from topicsd.engine.queue_state import leases_of
+from topicsd.leases.job import IN_FLIGHT
+from topicsd.wal.control_frame import Lease
+
+LOOKS = (
+    ("inspect",),
+    ("inspect", "--json"),
+    ("inspect", "--frames"),
+    ("inspect", "--frames", "--json"),
+    ("inspect", "--checkpoint"),
+    ("inspect", "--checkpoint", "--json"),
+    ("verify",),
+    ("verify", "--json"),
+    ("doctor",),
+    ("doctor", "--json"),
+    ("doctor", "--repair"),
+)
+
+
+@pytest.fixture(scope="module")
+def served(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]:
+    """A copy with a server on it, which holds jobs and has written since its start."""
+    copy = everything.copied(tmp_path_factory.mktemp("served"))
+    with server(copy.folder) as running:
+        api = Api(running.port)
+        fill(api, "c")
+        said = ask(api)
+        wait_until_synced(copy.folder, api, said)
+        yield copy._replace(said=said)
+
+
+@pytest.fixture(params=["down", "up"])
+def directory(request: pytest.FixtureRequest, everything: Everything) -> Everything:
+    found: Everything = request.getfixturevalue("served") if request.param == "up" else everything
+    return found
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=" ".join)
+def test_a_command_says_that_all_is_well(
+    directory: Everything, everything: Everything, look: tuple[str, ...]
+) -> None:
+    name, *flags = look
+    ran = run_here(name, directory.data, *flags)
+    assert ran.code == 0, ran.out[-2000:]
+    # What `--frames` notes of the end of a log that is being written.
+    assert directory is not everything or not ran.err, ran.err
+    assert "WRONG" not in ran.out
+
+
+def test_nothing_is_written(everything: Everything) -> None:
+    before = fingerprint(everything.folder)
+    for name, *flags in LOOKS:
+        run_here(name, everything.data, *flags)
+    assert fingerprint(everything.folder) == before
+
+
+def test_a_repair_finds_nothing_to_do(everything: Everything, tmp_path: Path) -> None:
+    copy = everything.copied(tmp_path)
+    ran = run_here("doctor", copy.data, "--repair", "--apply")
+    assert (ran.code, ran.err) == (0, ""), ran.out
+    assert "all is well" in ran.out
+
+
+def test_a_repair_refuses_beside_a_server(served: Everything) -> None:
+    ran = run_here("doctor", served.data, "--repair", "--apply")
+    assert ran.code == 2
+    assert "stop the server first" in ran.err
+
+
+def inspected(directory: Everything) -> dict[str, Any]:
+    shards = run_here("inspect", directory.data, "--json").json["shards"]
+    return {topic["topic"]: topic for shard in shards for topic in shard["topics"]}
+
+
+def test_topics_are_as_the_server_said(directory: Everything) -> None:
+    found, said = inspected(directory), directory.said
+    assert sorted(found) == sorted(said.states)
+    for name, state in said.states.items():
+        if state["config"]["durability"] == "ephemeral":
+            assert found[name]["head_seq"] is None
+            continue
+        for field in ("head_seq", "earliest_seq", "epoch", "count", "bytes"):
+            assert found[name][field] == state[field], (name, field)
+        config = {name: value for name, value in state["config"].items() if name != "durable"}
+        assert found[name]["config"] == config
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",), ("--checkpoint",), ("--frames",)], ids=" ".join)
+def test_each_topic_alone(directory: Everything, flags: tuple[str, ...]) -> None:
+    for name in directory.said.states:
+        ran = run_here("inspect", directory.data, "--topic", name, *flags)
+        is_captured = name[0] == "a"
+        if "--checkpoint" in flags and not is_captured:
+            continue
+        assert ran.code == 0, (name, ran.out[-2000:])
+
+
+def test_queues_are_as_the_server_said(directory: Everything) -> None:
+    found, seen = inspected(directory), set()
+    for name, state in directory.said.states.items():
+        said = state.get("queue")
+        assert (found[name]["queue"] is None) == (said is None), name
+        if said is None:
+            continue
+        queue = found[name]["queue"]
+        counts = {field: said.get(field, 0) for field in queue if field not in ("paused", "leases_durable")}
+        if not state["config"]["leases_durable"]:
+            # No file knows that a job is held, or was given back with a delay.
+            assert (
+                queue["ready"] + queue["delayed"] == counts["ready"] + counts["in_flight"] + counts["delayed"]
+            )
+            assert queue["in_flight"] == 0
+            assert queue["delayed"] <= counts["delayed"]
+            counts = {field: queue[field] for field in ("ready", "in_flight", "delayed")} | {
+                field: counts[field] for field in ("blocked", "parked", "dead_lettered")
+            }
+        assert {field: queue[field] for field in counts} == counts, name
+        assert queue["paused"] == state["config"]["paused"]
+        seen |= {field for field, count in counts.items() if count}
+    assert seen == {"ready", "in_flight", "delayed", "blocked", "parked", "dead_lettered"}
+
+
+def test_cursors_and_routes_are_as_the_server_said(directory: Everything) -> None:
+    found = inspected(directory)
+    for name, said in directory.said.cursors.items():
+        fields = ("cursor", "from_seq", "set_ts", "lag_records")
+        cursors = [{field: one[field] for field in fields} for one in said]
+        assert found[name]["cursors"] == cursors, name
+    routes = {route["name"]: route for topic in found.values() for route in topic["routes"]}
+    assert sorted(routes) == sorted(route["router"] for route in directory.said.routes)
+    for route in directory.said.routes:
+        shown = routes[route["router"]]
+        for field in ("source", "dest", "filter", "guarantee", "forwarded_total"):
+            assert shown[field] == route[field], (shown, route)
+        if "ring" not in route["router"]:
+            assert shown["lag"] == 0
+            assert shown["position"] == found[route["source"]]["head_seq"]
+
+
+def test_text_shows_queues_routes_and_cursors(everything: Everything) -> None:
+    text = run_here("inspect", everything.data).out
+    for heading in ("QUEUE ", "ROUTE ", "CURSOR "):
+        assert f"\n  {heading}" in text
+    names = everything.second
+    held = run_here("inspect", everything.data, "--topic", names.held).out
+    assert "queue       4 ready, 4 in flight, 3 delayed" in held
+    paused = run_here("inspect", everything.data, "--topic", names.paused).out
+    assert "paused: 1 ready, 2 dead lettered" in paused
+    route = " ".join(run_here("inspect", everything.data, "--topic", names.across).out.split())
+    assert f'from "{names.plain}" to "{names.across}", position 74, lag 0, 51 copies' in route
+
+
+def test_frames_say_what_happened_to_jobs(everything: Everything) -> None:
+    names = everything.second
+    rows = run_here("inspect", everything.data, "--frames", "--json", "--topic", names.held).json_lines
+    events = [row["event"] for row in rows if "event" in row]
+    assert events == ["delayed", "claimed", "acked", "released", "released", "extended", "deleted"]
+    rows = run_here("inspect", everything.data, "--frames", "--json", "--topic", names.paused).json_lines
+    assert [row["event"] for row in rows if "event" in row] == ["parked", "dead_lettered"]
+    text = run_here("inspect", everything.data, "--frames", "--topic", names.held).out
+    assert " acked below=0" in text
+
+
+def test_an_extension_of_a_lease_in_the_snapshot_is_no_claim(everything: Everything) -> None:
+    """Its claim is in no log any more."""
+    topics = [topic for one in snapshots_of(everything) for topic in one.topics]
+    (topic,) = [topic for topic in topics if topic.name == everything.first.held]
+    (seq, lease), *_ = leases_of(topic.sections)
+    frame = Lease(IN_FLIGHT, [seq], [1], [lease], 1, "worker")
+    assert JobEvents().event(topic.topic_id, frame) == "claimed"
+    events = JobEvents()
+    for snapshot in snapshots_of(everything):
+        events.go_on_from(snapshot)
+    assert events.event(topic.topic_id, frame) == "extended"
+
+
+def test_every_index_is_shown(everything: Everything) -> None:
+    files = [path for folder in (everything.data, everything.cold) for path in folder.rglob("topics/*/*.idx")]
+    reports = [run_here("inspect", path, "--json").json for path in files]
+    assert {report["sealed"] for report in reports} == {True, False}
+    assert any(report["generation"] and not report["records"][1]["size"] for report in reports)
+    for path, report in zip(files, reports, strict=True):
+        assert report["problem"] == ""
+        assert report["data_end"] <= path.with_suffix(".data").stat().st_size
+        text = run_here("inspect", path)
+        assert text.code == 0
+        assert str(report["records"][-1]["offset"]) in text.out.splitlines()[-1]
+    flags = {flag for report in reports for row in report["records"] for flag in row["flags"]}
+    assert flags == {"tag", "node", "durable", "meta"}
+
+
+def test_a_damaged_index_is_named(everything: Everything, tmp_path: Path) -> None:
+    original = next(everything.data.rglob("topics/*/*.idx"))
+    path = tmp_path / original.name
+    path.write_bytes(original.read_bytes() + b"x")
+    ran = run_here("inspect", path)
+    assert ran.code == 1
+    assert "no whole number of entries; a start makes the index from .data" in ran.out
+    other = tmp_path / "other.idx"
+    other.write_bytes(b"")
+    ran = run_here("inspect", other)
+    assert (ran.code, ran.out) == (2, "")
+    assert "not an index file, whose name is like seg-0000000000000001.idx" in ran.err

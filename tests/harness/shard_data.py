@@ -1,0 +1,17 @@
+"""The data of a shard for tests of loading and replay: its log files on a disk in memory, and no segments."""
+
+from __future__ import annotations
+
+from shared.config import Settings
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import MemoryDisk
+from topicsd.engine.shard_data import ShardData
+from topicsd.segment.reader import SegmentReader
+from topicsd.segment.store import LocalStore
+from topicsd.wal.log_files import LogFiles
+
+
+def empty_data(disk: MemoryDisk | None = None, files: LogFiles | None = None) -> ShardData:
+    disk = disk or MemoryDisk()
+    segments = SegmentReader(LocalStore(disk, "/d"), None)
+    return ShardData(ManualClock(), Settings(), files or LogFiles(disk), segments)

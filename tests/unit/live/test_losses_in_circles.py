@@ -1,0 +1,40 @@
+"""What a topic of a circle of routes loses is reported one topic further, and no further."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.forward_stage import ForwardStage
+from tests.harness.one_shard import OneShard
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_crash_does_not_go_round_a_circle(shards: int) -> None:
+    stage = ForwardStage(shards)
+    for topic in ("a", "b"):
+        stage.owner(topic).put(topic)
+    stage.put_forward("r", "a", "b", may_cycle=True)
+    stage.put_forward("s", "b", "a", may_cycle=True)
+    stage.append("a", 1)
+    for number in range(shards):
+        stage.end(number, OneShard.reboot)
+    stage.pass_time(3000)
+    heads = [stage.owner(topic).state(topic).head_seq for topic in ("a", "b")]
+    stage.pass_time(3000)
+    assert [stage.owner(topic).state(topic).head_seq for topic in ("a", "b")] == heads
+    for topic in ("a", "b"):
+        reasons = [lost.reason for lost in stage.owner(topic).topic(topic).lost.ranges]
+        assert reasons == ["crash", "source_trim"]
+
+
+def test_a_crash_is_passed_on_along_a_line() -> None:
+    stage = ForwardStage(1)
+    for topic in ("a", "b", "c"):
+        stage.owner(topic).put(topic, durability="fsync" if topic != "a" else "disk")
+    stage.put_forward("r", "a", "b")
+    stage.put_forward("s", "b", "c")
+    stage.append("a", 1)
+    stage.pass_time(100)
+    stage.end(0, OneShard.reboot)
+    stage.pass_time(3000)
+    assert [lost.reason for lost in stage.owner("c").topic("c").lost.ranges] == ["crash"]

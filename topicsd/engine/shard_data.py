@@ -1,0 +1,104 @@
+"""The data of one shard in memory: what a snapshot and the log bring back, complete once it is constructed.
+
+Loading and replay work on this class alone. So a command that only looks needs no event loop, no thread and
+no open log, and cannot lack an attribute that only a running shard has: the type check refuses the access.
+`ShardState` is the same data in a shard that runs.
+
+A topic is found by its name and by its id. From the moment its creation joins the log it is here, and
+`visible` from the moment that is published.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from shared.clock import Clock
+from shared.config import Settings
+from shared.contract import TopicConfig
+from topicsd.engine.dedupe import Dedupe
+from topicsd.engine.queue_state import note_former, settle_parked
+from topicsd.engine.topic import Topic, Totals
+from topicsd.segment.entry import SegmentName
+from topicsd.segment.reader import SegmentReader
+from topicsd.wal.control_frame import WatchSession
+from topicsd.wal.log_files import LogFiles
+
+if TYPE_CHECKING:
+    from topicsd.engine.forwards import Forward
+
+
+class ShardData:
+    def __init__(self, clock: Clock, settings: Settings, files: LogFiles, segments: SegmentReader) -> None:
+        self.clock = clock
+        self.settings = settings
+        self.files = files
+        self.segments = segments
+        self.totals = Totals()
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[int, Topic] = {}
+        self._names: list[str] = []
+        self._new_names: list[str] = []
+        self._configs: dict[TopicConfig, TopicConfig] = {}
+        self.dedupe = Dedupe(settings.max_idempotency_keys)
+        self.watch_sessions: dict[bytes, WatchSession] = {}
+        """Those that are kept over restarts, by the random part of their id."""
+        self.forwards: dict[str, Forward] = {}
+        """Those that copy into topics of this shard, by name."""
+        self.referred_bytes = 0
+        """Bytes of records by reference since the last checkpoint, of which the log itself holds none."""
+        self.gone_topics: list[tuple[int, int]] = []
+        """Id and epoch of those that were deleted and have files."""
+        self.damaged_segments: set[SegmentName] = set()
+        """Segments that loading or upkeep found damaged."""
+        self.overfull: set[int] = set()
+        """Epochs of topics whose eviction failed once, which was logged."""
+
+    def one_config(self, config: TopicConfig) -> TopicConfig:
+        """Return the one object that all topics with this configuration share: most of 100,000 are alike."""
+        return self._configs.setdefault(config, config)
+
+    def add_topic(self, topic: Topic) -> None:
+        self.topics[topic.name] = topic
+        self._new_names.append(topic.name)
+        self.topics_by_id[topic.topic_id] = topic
+        self.totals.leases_in_flight += topic.totals.leases_in_flight
+        topic.totals = self.totals
+        if topic.queue is not None:
+            self.totals.queue_count += 1
+        self.totals.by_class[topic.config.durability] += 1
+        self.totals.live_count += topic.live_count
+        self.totals.live_bytes += topic.live_bytes
+
+    def remove_topic(self, topic: Topic) -> None:
+        del self.topics[topic.name]
+        names = self.sorted_names()
+        del names[bisect_left(names, topic.name)]
+        del self.topics_by_id[topic.topic_id]
+        topic.add_live(-topic.live_count, -topic.live_bytes)
+        if topic.queue is not None:
+            self.totals.queue_count -= 1
+            self.totals.leases_in_flight -= topic.queue.counts().in_flight
+        self.totals.by_class[topic.config.durability] -= 1
+        if topic.has_files:
+            self.gone_topics.append((topic.topic_id, topic.epoch))
+        for forward in topic.forwards.values():
+            del self.forwards[forward.rule.name]
+            forward.is_gone = True
+
+    def set_config(self, topic: Topic, config: TopicConfig) -> None:
+        """Apply a new configuration to a topic of this shard."""
+        note_former(topic, config.dead_letter)
+        by_class = self.totals.by_class
+        by_class[topic.config.durability] -= 1
+        topic.set_config(self.one_config(config))
+        by_class[config.durability] += 1
+        settle_parked(topic)
+
+    def sorted_names(self) -> list[str]:
+        """Return the names of all topics in order; new ones are sorted in here, all at once."""
+        if self._new_names:
+            self._names += self._new_names
+            self._names.sort()
+            self._new_names.clear()
+        return self._names
