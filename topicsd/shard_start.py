@@ -1,7 +1,8 @@
 """The start of the worker's shard: wait for its lock, replay its log, and say all the while that it goes on.
 
 N1  A replay holds the loop for as long as the log is long. So whoever reads the log calls back every MiB, and
-    there the worker beats, says how far it is, and looks whether it is to end.
+    there the worker beats, says how far it is, and looks whether it is to end. While it waits for the disk,
+    another thread beats (`disk/watched_fs.py`), here and later.
 N2  A worker of the generation before may still drain and hold the lock. It is waited for without end: a
     start that gave up would have a shard refused for ever that only came a moment too early.
 
@@ -18,8 +19,8 @@ from shared.board import Slot, WorkerState
 from shared.clock import Clock
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.dir_lock import DirectoryInUse
-from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import shard_paths
+from topicsd.disk.watched_fs import WatchedFs
 from topicsd.engine.shard import Shard
 from topicsd.wal.log_walk import UnreadableLog
 from topicsd.wal.recovery import RecoveryRefused
@@ -70,10 +71,10 @@ class ShardStart:
         """Raises `StartEnded` and `StartRefused`."""
         loop = asyncio.get_running_loop()
         spec = self._spec
-        threads = start_threads(loop, spec.shard)
+        threads = start_threads(loop, spec.shard, self._beat)
         identity = Identity(bytes.fromhex(spec.instance), spec.shard)
         paths = shard_paths(spec.data_dir, spec.shard)
-        fs = RealFs()
+        fs = WatchedFs(self._beat)
         try:
             while True:
                 try:

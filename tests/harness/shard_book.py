@@ -41,6 +41,8 @@ class Incarnation:
     coming: list[TopicConfig] = field(default_factory=list)
     # Everything that was ever asked for.
     asked: list[TopicConfig] = field(default_factory=list)
+    # What changes that were sent before its birth may make of it: the writes before them may be refused.
+    either: list[TopicConfig] = field(default_factory=list)
 
     @property
     def is_born(self) -> bool:
@@ -99,6 +101,11 @@ class ShardBook:
 
     def ask_config(self, topic: Incarnation, patch: TopicConfigPatch) -> None:
         """A change is on its way, if it is one that the topic can make."""
+        if not topic.is_born:
+            # Any of the writes before it may turn out to have made the topic.
+            merged = [merge_config(asked, patch, topic.name) for asked in topic.asked]
+            topic.either += [config for config in merged if isinstance(config, TopicConfig)]
+            topic.asked += topic.either
         config = merge_config(topic.next_config, patch, topic.name)
         if isinstance(config, TopicConfig):
             topic.coming.append(config)
@@ -115,7 +122,7 @@ class ShardBook:
         """This is what it is now; changes before this one were taken too, or replaced by it."""
         if config in topic.coming:
             del topic.coming[: topic.coming.index(config) + 1]
-        else:
+        elif config not in topic.either:
             known = (topic.config,) if topic.has_shown_config else topic.asked
             assert config in known, f"{topic.page}: nobody asked for {config}"
         topic.has_shown_config = True

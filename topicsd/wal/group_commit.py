@@ -11,6 +11,7 @@ G4  After a failed sync, or a write that failed for another reason than space, n
 G5  No space is no failure: the batch is undone, newest first, and whoever is in it is refused.
 G6  Under pressure syncs that writers wait for begin a window apart, as long as that has several of them share
     one. It changes when they begin, and nothing else; a sync of the background, or the end, does not wait.
+G7  While the next file is made, the batch waits and grows, and the loop goes on.
 
 What waits is bounded; past the bound `admit` refuses before anything is changed.
 
@@ -27,12 +28,12 @@ from typing import NamedTuple
 
 from shared.clock import Clock
 from shared.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
-from shared.histogram import Histogram
 from topicsd.wal.batch import Batch, Entry
+from topicsd.wal.commit_counters import Counters
 from topicsd.wal.log_place import LogPlace
 from topicsd.wal.next_file import NextFile
 from topicsd.wal.sync_thread import DiskThread, Loop
-from topicsd.wal.writer import NO_SPACE, LogWriter, Sync
+from topicsd.wal.writer import NO_SPACE, LogWriter, NoFile, Sync
 
 logger = logging.getLogger("topicsd.wal")
 
@@ -50,32 +51,6 @@ class Bounds(NamedTuple):
     sync_interval_seconds: float
     unsynced_bytes_max: int
     waiting_entries_max: int
-
-
-class Counters:
-    """What the log has done since it was opened."""
-
-    __slots__ = (
-        "batch_frames",
-        "batches",
-        "bytes_written",
-        "frames",
-        "refused",
-        "refused_under_pressure",
-        "sync_seconds",
-        "sync_us",
-        "syncs",
-    )
-
-    def __init__(self) -> None:
-        self.batches = self.bytes_written = self.frames = self.syncs = 0
-        self.sync_seconds = 0.0
-        self.refused = 0
-        """Requests that `admit` and `admit_control` throttled at a bound."""
-        self.refused_under_pressure = 0
-        """Those that `admit` throttled before there was need to."""
-        self.sync_us = Histogram()
-        self.batch_frames = Histogram()
 
 
 class GroupCommit:
@@ -121,7 +96,9 @@ class GroupCommit:
         self._urgent = False
         self._syncing = False
         self._sync_seconds = 1.0
-        self._next_file = NextFile(clock, thread, writer, self._space_changed, self._fail)
+        self._is_held = False
+        """The batch waits for a file (G7)."""
+        self._next_file = NextFile(clock, thread, writer, self._space_changed, self._file_made, self._fail)
         self._commit_scheduled = False
         self._publishing = False
         self._closed = False
@@ -176,8 +153,10 @@ class GroupCommit:
 
     @property
     def waiting_count(self) -> int:
-        """Entries that wait for a sync."""
-        return len(self._waiting) + len(self._in_flight)
+        """Entries that wait for a sync, or for a file."""
+        batch = self.batch
+        held = len(batch.after_write) + len(batch.after_sync) if self._is_held else 0
+        return len(self._waiting) + len(self._in_flight) + held
 
     @property
     def unsynced_bytes(self) -> int:
@@ -264,7 +243,9 @@ class GroupCommit:
         if self._closed:
             return
         batch = self.batch
-        if not batch.needs_write:
+        if self._is_held:
+            self._measure_room()
+        elif not batch.needs_write:
             # What needs no log, an append to an ephemeral topic, is still answered at the end of the turn.
             self.batch = Batch(batch.next_position, batch.next_ordinal)
             self._publish(batch.after_write)
@@ -285,13 +266,17 @@ class GroupCommit:
             self._keep_ticking()
 
     def _write(self, batch: Batch) -> bool:
-        """Put the batch behind the log and begin the next one; False when it was refused."""
+        """Append the batch to the log and begin the next one; False when it was refused, or has to wait."""
         if self.failed is not None:
             self.batch = Batch(batch.next_position, batch.next_ordinal)
             refuse(batch.entries(), self.failed)
             return False
         try:
             self._writer.write(batch.parts, batch.frame_count)
+        except NoFile:
+            self._is_held = True
+            self._next_file.provide(batch.next_position - batch.first_position)
+            return False
         except OSError as error:
             self._write_failed(batch, error)
             return False
@@ -309,11 +294,24 @@ class GroupCommit:
         if error.errno not in NO_SPACE:
             self._fail(error)
             return
+        self._next_file.ran_out()
+        self._undo(batch)
+
+    def _undo(self, batch: Batch) -> None:
+        """G5."""
         end = self._writer.end
         self.batch = Batch(end.position, end.ordinal)
         batch.undo()
-        self._next_file.ran_out()
+        self._measure_room()
         refuse(batch.entries(), self._next_file.refusal(batch.next_position - batch.first_position))
+
+    def _file_made(self, has_room: bool) -> None:
+        if self._is_held:
+            self._is_held = False
+            if has_room:
+                self.commit()
+            else:
+                self._undo(self.batch)
 
     def _publish(self, entries: list[Entry]) -> None:
         """In their order: what an answer sets off joins the next batch, and must not overtake the rest."""
@@ -416,6 +414,7 @@ class GroupCommit:
         logger.error("the log failed and takes no more writes: %s", error)
         self.failed = Refusal(STORAGE_FAILED, "the disk failed; the shard restarts", retry_after_ms=1000)
         self._gate = self.failed
+        self._is_held = False
         self._measure_room()
         self._writer.note_sync_failure()
         batch = self.batch
@@ -461,11 +460,14 @@ class GroupCommit:
     def settle(self) -> None:
         """Have all that joined on the disk and published, with what that sets off; holds the loop."""
         self.commit()
-        while self.failed is None and (self._syncing or self.synced_position < self._writer.end.position):
-            if not self._syncing:
+        while self.failed is None and self._is_unsettled():
+            if not self._syncing and not self._is_held:
                 self._start_sync()
             self._thread.drain()
             self.commit()
+
+    def _is_unsettled(self) -> bool:
+        return self._is_held or self._syncing or self.synced_position < self._writer.end.position
 
     def shut(self) -> None:
         """Take nothing more, and settle what there is."""

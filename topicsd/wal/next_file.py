@@ -1,10 +1,8 @@
-"""The file behind the running one, made ahead of need, and what goes on while the disk has no room for it.
+"""The next WAL file: make it ahead of need on the disk thread, and handle a disk without room for it.
 
-No space is no failure. Until there is some, records may fill the running file but for its last sixteenth,
-which is kept for what gives space back: deletes, acks. Space is asked for again every few seconds, so that
-writes are taken again by themselves.
-
-Must not know: batches, who writes.
+A full disk is not a failure. Until it has space, records may fill the running file except for its last
+sixteenth, which is reserved for requests that free space: deletes and acks. The making of the file is retried
+every few seconds, so writes resume by themselves.
 """
 
 from __future__ import annotations
@@ -34,12 +32,15 @@ class NextFile:
         thread: DiskThread,
         writer: LogWriter,
         on_change: Callable[[], None],
+        on_made: Callable[[bool], None],
         on_failure: Callable[[OSError], None],
     ) -> None:
         self._clock = clock
         self._thread = thread
         self._writer = writer
         self._on_change = on_change
+        self._on_made = on_made
+        """Called with True after each file that was made, with False when the disk had no room for one."""
         self._on_failure = on_failure
         self._is_making = False
         self._retry_at = 0.0
@@ -55,6 +56,11 @@ class NextFile:
         """Asked after every write: make it when half of the running file is used."""
         if self._writer.wants_spare and not self._is_making and not self.is_missing:
             self._make()
+
+    def provide(self, batch_bytes: int) -> None:
+        """Make a file that has room for this batch; `on_made` is called when one is made."""
+        if not self._is_making:
+            self._make(batch_bytes)
 
     def ran_out(self) -> None:
         """The disk had no room for what was asked of it."""
@@ -81,19 +87,21 @@ class NextFile:
         }
         return Refusal(STORAGE_FULL, "the disk has no room for this write", detail, retry_after_ms=5000)
 
-    def _make(self) -> None:
+    def _make(self, batch_bytes: int = 0) -> None:
         self._is_making = True
-        self._thread.submit(self._writer.make_spare(), self._made)
+        self._thread.submit(self._writer.make_spare(batch_bytes), self._made)
 
     def _made(self, outcome: Spare | OSError) -> None:
         self._is_making = False
         if isinstance(outcome, Spare):
             self._writer.take_spare(outcome)
             if self.is_missing:
-                logger.warning("the disk has room again: writes are taken")
+                logger.warning("disk: has space again: writes are accepted")
             self.limit = NO_LIMIT
             self._on_change()
         elif outcome.errno in NO_SPACE:
             self.ran_out()
         else:
             self._on_failure(outcome)
+            return
+        self._on_made(isinstance(outcome, Spare))

@@ -15,11 +15,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
 logger = logging.getLogger("topicsd.wal")
+
+WAIT_SECONDS: Final = 0.5
 
 
 class Loop(Protocol):
@@ -57,13 +59,15 @@ class Threads(NamedTuple):
     keep: DiskThread
 
 
-def start_threads(loop: Loop, shard: int) -> Threads:
-    return Threads(*(SyncThread(loop, f"{kind}-{shard:02d}") for kind in Threads._fields))
+def start_threads(loop: Loop, shard: int, on_wait: Callable[[], object] = lambda: None) -> Threads:
+    """Start them; `on_wait` is called now and then while the loop waits for one in `drain`."""
+    return Threads(*(SyncThread(loop, f"{kind}-{shard:02d}", on_wait) for kind in Threads._fields))
 
 
 class SyncThread:
-    def __init__(self, loop: Loop, name: str) -> None:
+    def __init__(self, loop: Loop, name: str, on_wait: Callable[[], object] = lambda: None) -> None:
         self._loop = loop
+        self._on_wait = on_wait
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outcomes: deque[Callable[[], None]] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -75,12 +79,15 @@ class SyncThread:
     def drain(self) -> None:
         reached = threading.Event()
         self._jobs.put(reached.set)
-        reached.wait()
+        while not reached.wait(WAIT_SECONDS):
+            self._on_wait()
         self._deliver()
 
     def stop(self) -> None:
         self._jobs.put(None)
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(WAIT_SECONDS)
+            self._on_wait()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -12,10 +12,11 @@ W3  After a write that failed nothing was written: the next batch goes to the sa
 W4  A file that was there when the run began is never appended to.
 W5  CURRENT names the boot, from which the next start may conclude that only the process died, not before what
     the run before may have lost is in the log (`vouch`).
+W6  Except at a start and at a clean end, no call that may wait for a sync runs on the loop: the job of
+    `make_spare` makes files, and syncs the run's first one. `write` raises `NoFile` without a file that has
+    room, and then nothing has changed.
 
 WAL files leave the directory in one way only: the checkpointer drops them.
-
-Must not know: requests, topics, when to sync.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 from shared.clock import Clock
@@ -31,7 +33,7 @@ from topicsd.disk.atomic_replace import create_afresh, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.wal.batch_end import BATCH_END_BYTES, BatchEnd, chain_of, encode_batch_end
-from topicsd.wal.current_file import Current, note_sync_failure, write_current
+from topicsd.wal.current_file import Current, State, note_sync_failure, write_current
 from topicsd.wal.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader, encode_file_header
 from topicsd.wal.log_files import LogFile, LogFiles
 from topicsd.wal.log_place import LogPlace
@@ -39,6 +41,8 @@ from topicsd.wal.log_place import LogPlace
 logger = logging.getLogger("topicsd.wal")
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+_size_bytes = attrgetter("size_bytes")
 
 
 class Identity(NamedTuple):
@@ -57,12 +61,18 @@ class LogEnd(NamedTuple):
     chain: int
 
 
+class NoFile(Exception):
+    """No file has room for the batch; the next one has to be made first."""
+
+
 class Spare(NamedTuple):
-    """A file with its room, made ahead of time under a name that is no WAL file's."""
+    """A preallocated file under a temporary name, or the first file of a run, ready for its first batch."""
 
     fd: int
     path: str
     size_bytes: int
+    epoch: bytes = b""
+    """Of the first file of a run, which has its header and its name already; else empty."""
 
 
 class Sync(NamedTuple):
@@ -101,7 +111,8 @@ class LogWriter:
         self._offset = 0
         self._synced_offset = 0
         self._unsynced_files: list[LogFile] = []
-        self._spare: Spare | None = None
+        self._spares: list[Spare] = []
+        """The smallest first."""
         self._spare_number = 0
         self.rotations = 0
         """How often a file was followed by the next one."""
@@ -136,15 +147,16 @@ class LogWriter:
         if not self._vouches:
             self._vouches = True
             if self._file is not None:
-                write_current(self._fs, self._paths.current, self._current(self._file, "running", 0))
+                file = self._file
+                write_current(self._fs, self._paths.current, self._current_of(file.fd, file.first_ordinal))
 
     def write(self, parts: list[bytes], frame_count: int) -> None:
-        """Put one batch behind the log, in one write. OSError: nothing was written (W3)."""
+        """Append one batch to the log, in one write. OSError: nothing was written (W3)."""
         frames = b"".join(parts)
         file = self._file
         size = len(frames) + BATCH_END_BYTES
         if file is None or self._offset + size > file.size_bytes:
-            file = self._next_file(size)
+            file = self._rotate(size)
         offset, end = self._offset, self._end
         chain = chain_of(frames, end.chain)
         closing = BatchEnd(
@@ -187,23 +199,39 @@ class LogWriter:
         self._synced_offset = sync.offset
         self._unsynced_files.clear()
 
-    def make_spare(self) -> Callable[[], Spare]:
-        """A job that makes the next file ahead of need; what it gives is for `take_spare`."""
-        path, size = self._next_spare_path(), self._file_bytes
-        return lambda: self._make_file(path, size)
+    def make_spare(self, batch_bytes: int = 0) -> Callable[[], Spare]:
+        """Return a job for the disk thread that makes the next file; its result is for `take_spare`.
+
+        It has room for a batch with so many bytes of frames.
+        """
+        path = self._next_spare_path()
+        size = max(self._file_bytes, FILE_HEADER_BYTES + batch_bytes + BATCH_END_BYTES)
+        if self._has_batch:
+            return lambda: self._make_file(path, size)
+        replaces = self._file is not None
+        if replaces:
+            # Made for the first batch, and too small for what joined it since. The new one takes its name.
+            self._files.drop_last()
+            self._file = None
+        return lambda: self._make_first_file(path, size, replaces)
 
     def take_spare(self, spare: Spare) -> None:
-        assert self._spare is None
-        self._spare = spare
+        if not spare.epoch:
+            self._spares.append(spare)
+            self._spares.sort(key=_size_bytes)
+            return
+        end = self._end
+        self._file = self._files.add(spare.fd, end.ordinal, end.position, spare.epoch, spare.size_bytes)
+        self._offset = self._synced_offset = FILE_HEADER_BYTES
 
     @property
     def has_spare(self) -> bool:
-        return self._spare is not None
+        return bool(self._spares)
 
     @property
     def wants_spare(self) -> bool:
         """Half of the running file is used and there is no next one."""
-        return self._spare is None and self.room_bytes * 2 < self._file_bytes
+        return not self._spares and self.room_bytes * 2 < self._file_bytes
 
     def note_sync_failure(self) -> None:
         try:
@@ -220,34 +248,55 @@ class LogWriter:
 
     def end_cleanly(self) -> None:
         """Everything is synced: say so in CURRENT, and leave no file that was only made ahead."""
-        if self._spare is not None:
-            self._drop_spare(self._spare)
-            self._spare = None
+        for spare in self._spares:
+            self._drop_spare(spare)
+        self._spares.clear()
         if self._file is not None:
-            write_current(self._fs, self._paths.current, self._current(self._file, "clean", self._offset))
+            file = self._file
+            current = self._current_of(file.fd, file.first_ordinal, "clean", self._offset)
+            write_current(self._fs, self._paths.current, current)
 
-    def _next_file(self, batch_bytes: int) -> LogFile:
-        """Open the file that takes a batch of this size and all that follow."""
-        size = max(self._file_bytes, FILE_HEADER_BYTES + batch_bytes)
-        spare = self._spare
-        if spare is None or spare.size_bytes < size:
-            spare = self._make_file(self._next_spare_path(), size)
-        else:
-            self._spare = None
-        file, header_bytes = self._name_file(spare)
-        if self._file is None:
-            try:
-                self._start_run(file)
-            except OSError:
-                self._files.drop_last()
-                raise
-        else:
-            self._unsynced_files.append(self._file)
-            self.rotations += 1
-        self._file = file
-        self._offset = header_bytes
-        self._synced_offset = 0 if self._unsynced_files else header_bytes
-        return file
+    @property
+    def _has_batch(self) -> bool:
+        """This run has written a batch."""
+        return self._file is not None and (self.rotations > 0 or self._offset > FILE_HEADER_BYTES)
+
+    def _rotate(self, batch_bytes: int) -> LogFile:
+        """Go on with the smallest spare that takes a batch of this size and all that follow."""
+        file = self._file
+        size = FILE_HEADER_BYTES + batch_bytes
+        spare = next((spare for spare in self._spares if spare.size_bytes >= size), None)
+        if file is None or spare is None:
+            raise NoFile
+        self._spares.remove(spare)
+        end = self._end
+        epoch, header = self._new_header(spare.size_bytes)
+        try:
+            write_all(self._fs, spare.fd, header, 0)
+            self._fs.rename(spare.path, self._paths.wal_file(end.ordinal))
+        except OSError:
+            self._drop_spare(spare)
+            raise
+        self._unsynced_files.append(file)
+        self.rotations += 1
+        self._file = self._files.add(spare.fd, end.ordinal, end.position, epoch, spare.size_bytes)
+        self._offset = len(header)
+        self._synced_offset = 0
+        return self._file
+
+    def _new_header(self, size: int) -> tuple[bytes, bytes]:
+        """A new epoch, and the header of a file of it that begins where the log ends."""
+        epoch = os.urandom(EPOCH_BYTES)
+        header = FileHeader(
+            shard=self._identity.shard,
+            instance=self._identity.instance,
+            epoch=epoch,
+            first_ordinal=self._end.ordinal,
+            chain_seed=self._end.chain,
+            file_bytes=size,
+            ts=self._clock.now_ms(),
+        )
+        return epoch, encode_file_header(header)
 
     def _make_file(self, path: str, size: int) -> Spare:
         fd = create_afresh(self._fs, path)
@@ -259,54 +308,50 @@ class LogWriter:
             raise
         return Spare(fd, path, size)
 
-    def _drop_spare(self, spare: Spare) -> None:
-        self._fs.close(spare.fd)
-        self._fs.unlink(spare.path)
-
-    def _name_file(self, spare: Spare) -> tuple[LogFile, int]:
-        """Give a prepared file its header and its place in the log."""
-        end = self._end
-        epoch = os.urandom(EPOCH_BYTES)
-        header = encode_file_header(
-            FileHeader(
-                shard=self._identity.shard,
-                instance=self._identity.instance,
-                epoch=epoch,
-                first_ordinal=end.ordinal,
-                chain_seed=end.chain,
-                file_bytes=spare.size_bytes,
-                ts=self._clock.now_ms(),
-            )
-        )
+    def _make_first_file(self, path: str, size: int, replaces: bool) -> Spare:
+        """On the disk thread (W1)."""
+        fs = self._fs
+        spare = self._make_file(path, size)
+        name = self._paths.wal_file(self._end.ordinal)
+        epoch, header = self._new_header(size)
         try:
-            write_all(self._fs, spare.fd, header, 0)
-            if self._file is None:
-                self._fs.sync_data(spare.fd)
-            self._fs.rename(spare.path, self._paths.wal_file(end.ordinal))
+            write_all(fs, spare.fd, header, 0)
+            fs.sync_data(spare.fd)
+            if replaces and self._vouches:
+                # CURRENT names the file that is replaced: after a kill it would look as if the log had been
+                # moved. This run has written nothing yet: the log ends as the start left it.
+                ended = self._current_of(spare.fd, self._end.ordinal, "clean", FILE_HEADER_BYTES)
+                write_current(fs, self._paths.current, ended)
+            fs.rename(path, name)
         except OSError:
             self._drop_spare(spare)
             raise
-        return self._files.add(spare.fd, end.ordinal, end.position, epoch, spare.size_bytes), len(header)
+        try:
+            fs.sync_dir(self._paths.wal)
+            write_current(fs, self._paths.current, self._current_of(spare.fd, self._end.ordinal))
+        except OSError:
+            fs.close(spare.fd)
+            raise
+        return Spare(spare.fd, name, size, epoch)
 
-    def _start_run(self, file: LogFile) -> None:
-        """W1. It holds the loop for a few syncs, once in the life of a process."""
-        self._fs.sync_dir(self._paths.wal)
-        write_current(self._fs, self._paths.current, self._current(file, "running", 0))
+    def _drop_spare(self, spare: Spare) -> None:
+        self._fs.close(spare.fd)
+        self._fs.unlink(spare.path)
 
     def _move_current(self, file: LogFile) -> None:
         """On the disk thread. No room for CURRENT is no loss: it goes on naming an older file of this run,
         and the next rotation moves it."""
         try:
-            write_current(self._fs, self._paths.current, self._current(file, "running", 0))
+            write_current(self._fs, self._paths.current, self._current_of(file.fd, file.first_ordinal))
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
 
-    def _current(self, file: LogFile, state: str, end: int) -> Current:
-        placed = self._fs.fstat(file.fd)
+    def _current_of(self, fd: int, first_ordinal: int, state: State = "running", end: int = 0) -> Current:
+        placed = self._fs.fstat(fd)
         return Current(
-            state=state,  # type: ignore[arg-type]
-            file=file.first_ordinal,
+            state=state,
+            file=first_ordinal,
             end=end,
             boot_id=self._fs.boot_id() if self._vouches else "",
             device=placed.device,

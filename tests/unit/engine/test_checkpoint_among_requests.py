@@ -75,26 +75,33 @@ def test_a_log_file_that_is_let_go_of_is_not_synced_again() -> None:
     one = OneShard(wal_file_bytes=1 << 16)
     one.put("t", durability="fsync")
 
-    def rotate() -> None:
-        before = one.shard.log.rotations
-        while one.shard.log.rotations == before:
-            one.send_append("t", "x" * 20_000)
-            one.loop.run_until_idle()
+    def append() -> None:
+        one.send_append("t", "x" * 20_000)
+        one.loop.run_until_idle()
 
-    def sync() -> None:
-        before = one.shard.log.counters.syncs
-        while one.shard.log.counters.syncs == before:
-            one.thread.run_one()
-            one.loop.run_until_idle()
+    def run_job() -> None:
+        assert one.thread.run_one()
+        one.loop.run_until_idle()
 
-    one.send_append("t", 1)
-    one.loop.run_until_idle()
-    rotate()
-    sync()
+    one.append("t", 1)
+    append()
+    append()
+    run_job()  # A sync of the first file; the next jobs: make the second file, sync the first one again.
+    run_job()
+    append()
+    append()
+    assert one.shard.log.rotations == 1
     second = one.shard.log.place
     assert second is not None
-    rotate()
-    sync()  # It covers the first two files; the log went on to a third meanwhile.
+    append()
+    run_job()  # A sync of the first file; the next jobs: make the third file, sync the first two.
+    run_job()
+    append()
+    append()
+    assert one.shard.log.rotations == 2
+    syncs = one.shard.log.counters.syncs
+    run_job()
+    assert one.shard.log.counters.syncs == syncs + 1
     one.shard.state.files.drop_before(second.file)
     one.settle()
     assert one.failures == []

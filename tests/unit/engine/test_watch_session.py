@@ -35,7 +35,7 @@ def test_a_session_is_there_when_it_is_answered_and_after_a_kill_as_it_was(one: 
     told = keep(one, wanted)
     assert not told.came
     assert one.shard.state.watch_sessions == {}
-    one.loop.run_until_idle()
+    one.settle()
     assert told.answer == wanted
     one.kill()
     assert one.shard.state.watch_sessions == {wanted.session: wanted}

@@ -50,7 +50,9 @@ class CommitBench:
         file_bytes: int = 1 << 20,
         space_bytes: int | None = None,
         thread_type: type[StepThread] = StepThread,
+        has_file: bool = True,
     ) -> None:
+        """A log with its first file, or without one."""
         self.disk = MemoryDisk(traced=True, space_bytes=space_bytes)
         self.disk.make_dirs(PATHS.wal)
         self.clock = ManualClock()
@@ -61,6 +63,8 @@ class CommitBench:
         writer = LogWriter(
             self.disk, self.clock, PATHS, IDENTITY, LogFiles(self.disk), LogEnd(0, 1, 0), file_bytes
         )
+        if has_file:
+            writer.take_spare(writer.make_spare()())
         self.log = GroupCommit(self.clock, self.loop, self.thread, writer, bounds, self.failures.append)
 
     def note(self, name: str, answer: Callable[[], None] | None = None) -> Note:

@@ -300,7 +300,7 @@ def test_a_close_answers_everybody_whatever_was_in_flight(thread_type: type[Step
 
 
 def test_a_close_with_nothing_to_do_leaves_no_trace() -> None:
-    bench = CommitBench()
+    bench = CommitBench(has_file=False)
     bench.log.close()
     assert bench.disk.list_dir(PATHS.wal) == []
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from topicsd.wal import sync_thread
 from topicsd.wal.sync_thread import SyncThread
 
 
@@ -126,3 +127,21 @@ def test_stopping_does_what_was_submitted_first() -> None:
         assert not any(one.name == "disk-of-a-test" for one in threading.enumerate())
 
     run(play)
+
+
+def test_waiting_for_the_thread_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_thread, "WAIT_SECONDS", 0.001)
+    has_beaten = threading.Event()
+
+    async def on_loop() -> None:
+        thread = SyncThread(asyncio.get_running_loop(), "disk-of-a-test", has_beaten.set)
+        outcomes: list[object] = []
+        thread.submit(lambda: has_beaten.wait(30), outcomes.append)
+        thread.drain()
+        assert outcomes == [True]
+        has_beaten.clear()
+        thread.submit(lambda: has_beaten.wait(30), outcomes.append)
+        thread.stop()
+        assert has_beaten.is_set()
+
+    asyncio.run(on_loop())

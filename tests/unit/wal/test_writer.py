@@ -89,7 +89,7 @@ def test_a_full_file_is_followed_by_the_next_with_nothing_lost_between() -> None
 def test_a_batch_that_fits_to_the_byte_stays_in_its_file() -> None:
     written = Written()
     room = FILE_BYTES - FILE_HEADER_BYTES - BATCH_END_BYTES
-    written.writer.write([b"\1" * room], 1)
+    written.write_batch([b"\1" * room])
     assert written.writer.room_bytes == 0
     assert [name for name in written.names() if name != "CURRENT"] == [wal_name(1)]
 
@@ -213,6 +213,7 @@ def test_a_run_never_appends_to_a_file_that_was_there_before() -> None:
     content = before.disk.read_file(PATHS.wal_file(1))
     files = LogFiles(before.disk)
     writer = LogWriter(before.disk, ManualClock(), PATHS, IDENTITY, files, before.writer.end, FILE_BYTES)
+    writer.take_spare(writer.make_spare(len(FRAME))())
     writer.write([FRAME], 1)
     assert before.disk.read_file(PATHS.wal_file(1)) == content
     walk, sizes = before.walk()

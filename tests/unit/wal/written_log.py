@@ -14,7 +14,7 @@ from topicsd.wal.file_header import FILE_HEADER_BYTES
 from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import Walk, open_wal_files, walk_log
 from topicsd.wal.reader import FoundBatch
-from topicsd.wal.writer import LogEnd, LogWriter
+from topicsd.wal.writer import LogEnd, LogWriter, NoFile
 
 FILE_BYTES = 2048
 FRAME = append_frame(1, b"x" * 100)
@@ -35,7 +35,15 @@ class Written:
 
     def write(self, count: int = 1, frame: bytes = FRAME) -> None:
         for _ in range(count):
-            self.writer.write([frame], 1)
+            self.write_batch([frame])
+
+    def write_batch(self, parts: list[bytes]) -> None:
+        """Write one batch, after making the file that it needs."""
+        try:
+            self.writer.write(parts, len(parts))
+        except NoFile:
+            self.writer.take_spare(self.writer.make_spare(sum(map(len, parts)))())
+            self.writer.write(parts, len(parts))
 
     def sync(self) -> None:
         sync = self.writer.prepare_sync()
