@@ -64,7 +64,7 @@ def ask(address: str, body: object = None) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_an_installed_wheel_serves(environment: Path, tmp_path: Path) -> None:
-    with served(tmp_path, python=str(environment / "bin" / "python")) as server:
+    with served(tmp_path, python=str(environment / "bin" / "python"), cwd=tmp_path) as server:
         address = f"http://127.0.0.1:{server.port}"
         ask(f"{address}/v0/topics/orders", {"records": [{"data": {"id": 17}}]})
         (record,) = ask(f"{address}/v0/topics/orders/diff", {"from_seq": 0})["records"]  # type: ignore[misc]
