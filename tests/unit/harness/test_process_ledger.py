@@ -52,7 +52,7 @@ class Stage:
 
 def refusal(status: int, code: str, **fields: str) -> Answer:
     told = {"content-type": "application/json", "retry-after": "1", **fields}
-    return Answer(status, "", told, b'{"error":{"code":"%b","message":""}}' % code.encode())
+    return Answer(status, "", told, b'{"error":{"code":"%b","message":""}}\n' % code.encode())
 
 
 @pytest.fixture
