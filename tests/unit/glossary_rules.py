@@ -1,8 +1,8 @@
 """Rules of vocabulary: one word per concept, as `docs/glossary.md` lists them.
 
 Each rule takes the root folder and the renovated folders, and returns complaints that begin with file and
-line. A folder joins `RENOVATED` when its text uses the words of the glossary. The list is complete when it names
-the whole tree.
+line. A folder joins `RENOVATED` when its text uses the words of the glossary. The list is complete when it
+names the whole tree.
 """
 
 from __future__ import annotations
