@@ -25,6 +25,7 @@ PARTICIPLES = frozenset({"told", "asked", "found", "wanted", "held"})
 
 _HEADING = "## Retired words"
 _ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+?) \|([^|]*)\|$", re.MULTILINE)
+_REPLACES = re.compile(r"^(\|[^|\n]+\|[^|\n]+\|)[^|\n]*\|$", re.MULTILINE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -62,11 +63,16 @@ def renovated_files(root: Path, folders: tuple[str, ...]) -> Iterator[Path]:
 
 
 def texts(root: Path, folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each file; the glossary without its list of retired words."""
+    """Yield name and text of each file; the glossary without the retired words that it lists."""
     for path in renovated_files(root, folders):
         if path.suffix in TEXT_SUFFIXES and path.is_file() and "__pycache__" not in path.parts:
             name, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
-            yield name, text.partition(_HEADING)[0] if name == GLOSSARY else text
+            yield name, _without_retired(text) if name == GLOSSARY else text
+
+
+def _without_retired(glossary: str) -> str:
+    """Drop the list of retired words, and the column that says which of them a term replaces."""
+    return _REPLACES.sub(r"\1", glossary.partition(_HEADING)[0])
 
 
 def retired_words_are_not_used(root: Path, folders: tuple[str, ...]) -> list[str]:

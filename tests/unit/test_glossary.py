@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parents[2]
 # A small glossary: a word, a phrase with a frozen name, an identifier.
 TABLE = """# Glossary
 
-| chunk | the result of a read |
+| chunk | the result of a read | `piece` |
 
 ## Retired words
 
@@ -57,6 +57,14 @@ def test_no_word_is_retired_twice() -> None:
     words = [one.word for one in retired_words(PROJECT)]
     assert len(words) > 60
     assert sorted(words) == sorted(set(words))
+
+
+def test_every_word_that_a_term_replaces_is_retired() -> None:
+    terms_part = (PROJECT / GLOSSARY).read_text().partition("## Retired words")[0]
+    columns = re.findall(r"^\|[^|\n]+\|[^|\n]+\|([^|\n]*)\|$", terms_part, re.MULTILINE)
+    replaced = [word for column in columns for word in re.findall(r"`([^`]+)`", column)]
+    assert len(replaced) > 30
+    assert set(replaced) <= {one.word for one in retired_words(PROJECT)}
 
 
 def complaints(root: Path, rule: Rule, name: str, text: str) -> list[str]:
