@@ -28,7 +28,8 @@ TIMEOUT_SECONDS = 120
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "\x1e"
 # Fields that hold a time, or a count that depends on batches.
-_NUMBERS = re.compile(r'"(\$ts|[a-z_]*_ts|[a-z_]*_ms|deadline|until|epoch|bytes|effective_priority)":-?[\d.]+')
+_CHANGING = r"\$ts|[a-z_]*_ts|[a-z_]*_ms|deadline|until|epoch|bytes|effective_priority"
+_NUMBERS = re.compile(rf'"({_CHANGING})":-?[\d.]+')
 _IDS = re.compile(r'"(wid|stream_url|lease_id|next_cursor)":"[^"]*"')
 _PERFORMANCE = re.compile(r',"performance":\{[^{}]*\}')
 _ELLIPSIS = "…"
