@@ -57,7 +57,7 @@ def test_every_error_code_is_listed_with_its_status() -> None:
         names(code)[0]: int(status)
         for status, code, _, _ in rows("index.md", "status", "code", "meaning", "what to do")
     }
-    assert listed == STATUS | {"position_past_head": 409}
+    assert listed == STATUS
 
 
 def test_every_limit_has_the_default_of_its_setting() -> None:
