@@ -52,6 +52,18 @@ def test_every_endpoint_is_listed_with_its_operation_and_scopes() -> None:
     assert listed == {(one.method, one.pattern, one.operation, one.scopes) for one in ROUTES}
 
 
+def test_every_query_parameter_is_described_where_its_endpoint_is() -> None:
+    columns = ("method", "path", "operation", "scopes", "described in")
+    pages = {names(row[2])[0]: re.findall(r"\(([\w-]+\.md)", row[4])[0] for row in rows("index.md", *columns)}
+    missing = [
+        (one.operation, parameter)
+        for one in ROUTES
+        for parameter in one.parameters
+        if not re.search(rf"`{parameter}`|[?&`]{parameter}=", (API / pages[one.operation]).read_text())
+    ]
+    assert missing == []
+
+
 def test_every_error_code_is_listed_with_its_status() -> None:
     listed = {
         names(code)[0]: int(status)
