@@ -11,7 +11,7 @@ TYPED := $(wildcard topicsd shared router spark tests/harness)
 FORMATTED := $(PACKAGES) tests pyspark_topicsd.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test test-deep bench check format clean
+.PHONY: help install install-dev run test test-deep bench docs check format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -53,6 +53,10 @@ test-deep: $(DEVELOPMENT) ## run the tests, the long runs too and at full length
 bench: $(DEVELOPMENT) ## measure the server beside its ceilings, save the result and draw it
 	$(BIN)/python -m loadtest bench --save
 
+docs: $(DEVELOPMENT) ## build the documentation as a site in site/, with search; a broken link is an error
+	@# Not --quiet: warnings would not be counted, and a broken link would pass.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 check: $(DEVELOPMENT) ## format, lint, types and house rules
 	$(BIN)/ruff format --check $(FORMATTED)
 	$(BIN)/ruff check $(FORMATTED)
@@ -64,5 +68,5 @@ format: $(DEVELOPMENT) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format $(FORMATTED)
 
 clean: ## remove .venv, caches and what was built; data is left alone
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build site *.egg-info
 	find $(FORMATTED) -name __pycache__ -type d -prune -exec rm -rf {} +

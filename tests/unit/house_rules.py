@@ -19,7 +19,7 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 
 PACKAGES = ("topicsd", "shared", "router", "loadtest", "spark")
-FOLDERS = (*PACKAGES, "tests", "systemd")
+FOLDERS = (*PACKAGES, "docs", "tests", "systemd")
 ROOT_FOLDERS_WITH_A_DOT = (".ci", ".git", ".venv")
 
 # What the modules at or below a path may import of the project; the longest path that fits decides.
@@ -288,16 +288,17 @@ def texts(root: Path) -> Iterator[Path]:
 
 
 def paths_in_documents_exist(root: Path) -> list[str]:
-    """A path in backticks in a document at the top level that begins with a folder of the project."""
+    """A path in backticks in a document that begins with a folder of the project, or of a file at the top."""
     complaints = []
-    for document in sorted(root.glob("*.md")):
+    for document in [*sorted(root.glob("*.md")), *sorted((root / "docs").rglob("*.md"))]:
         for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
             for quoted in re.findall(r"`([\w.-]+(?:/[\w.-]*)*)`", line):
                 top = quoted.split("/")[0]
                 is_root_file = "/" not in quoted and Path(quoted).suffix in (".lock", ".md", ".toml")
                 is_path = "/" in quoted and top in (*FOLDERS, ".ci")
                 if (is_path or is_root_file) and not (root / quoted).exists():
-                    complaints.append(f"{document.name}:{number}: there is no {quoted}")
+                    place = document.relative_to(root).as_posix()
+                    complaints.append(f"{place}:{number}: there is no {quoted}")
     return complaints
 
 
