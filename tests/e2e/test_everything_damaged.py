@@ -113,7 +113,7 @@ def test_damage_beside_a_server_is_found(copy: Everything) -> None:
         for path, offset in paths:
             flip(path, offset)
         for command in ("verify", "doctor"):
-            ran = run_here(command, copy.data)
+            ran = run_here(command, copy.data, f"--cold-dir={copy.cold}")
             assert (ran.code, ran.err) == (1, "")
             for path, _ in paths:
                 assert path.name in ran.out
