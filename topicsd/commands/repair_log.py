@@ -85,7 +85,7 @@ class LogRepair:
         with closing(log):
             if snapshot is not None:
                 load_snapshot(state, snapshot, self._segments.hot)
-            salvage = Salvage(fs, state, 0 if snapshot is None else snapshot.head.end_ordinal, start)
+            salvage = Salvage(fs, state, snapshot)
             salvage.run(files, current, file_bytes_max(found))
             salvage.finish(heads_are_known(fs, self._paths, files, current))
             fds = {file.name: file.fd for file in files}

@@ -177,8 +177,7 @@ def _plan_segment(plan: Plan, one: SegmentMend, mend: TopicMend) -> None:
 
 def _plan_log(plan: Plan, data_dir: DataDir, shard: int, clock: Clock, basis: Candidate) -> None:
     with closing(LoadedShard(data_dir, shard, clock, Basis(basis.snapshot, [], ""))) as loaded:
-        start = None if basis.snapshot is None else basis.snapshot.head.start
-        salvage = Salvage(data_dir.fs, loaded.state, loaded.basis.captured_to, start)
+        salvage = Salvage(data_dir.fs, loaded.state, basis.snapshot)
         log = loaded.log
         salvage.run(log.files, log.current, file_bytes_max(log.past + log.files))
         salvage.finish(heads_are_known(data_dir.fs, log.paths, log.files, log.current))
@@ -186,11 +185,12 @@ def _plan_log(plan: Plan, data_dir: DataDir, shard: int, clock: Clock, basis: Ca
         plan.add("quarantine", _gap_words(gap))
     plan.add("salvage", "move every record of the log that is good into segments")
     plan.add("log", "begin a new log behind the old one, whose files stay until a checkpoint drops them")
-    records = sum(gap.records_max for gap in salvage.gaps)
-    plan.loses.append(
-        f"what stood in {plural(len(salvage.gaps), 'damaged range')} of the log, at most "
-        f"{plural(records, 'frame')}: records, and with them settings, deletes and keys, if there were any"
-    )
+    frames = sum(gap.frames_max for gap in salvage.gaps)
+    if frames:
+        plan.loses.append(
+            f"{plural(len(salvage.gaps), 'damaged range')} of the log, at most {plural(frames, 'frame')}: "
+            "records, settings, deletes and keys, if there were any"
+        )
     for lost in salvage.lost[:_SHOWN_MAX]:
         plan.loses.append(_lost_words(lost))
     if len(salvage.lost) > _SHOWN_MAX:
@@ -208,6 +208,13 @@ def _gap_words(gap: Gap) -> str:
 
 
 def _lost_words(lost: Lost) -> str:
+    if lost.is_bound:
+        count = plural(lost.last - lost.first + 1, "record")
+        return (
+            f'topic "{lost.topic}": at most {count} after seq {lost.first - 1}. How many there were is not '
+            f"known, and no seq is used twice: its seqs continue at {lost.last + 1}, and readers are told of "
+            "the range"
+        )
     if lost.first == lost.last:
         return f'seq {lost.first} of topic "{lost.topic}": readers are told that it is lost'
     return f'seqs {lost.first} to {lost.last} of topic "{lost.topic}": readers are told that they are lost'

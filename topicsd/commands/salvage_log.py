@@ -6,10 +6,11 @@ V1  A batch is taken whole or not at all, and only when its chain fits. Behind d
     the next BatchEnd that stands where it says; the batch that this one closes is lost with the damage.
 V2  Nothing of a file is taken that the next file begins in front of: an earlier start has cut it off.
 V3  Between two good places the ordinals say how many frames are missing, and no topic can miss more records
-    than that, or than they can name as copies. Where a topic goes on behind the gap, its seqs say exactly
-    which are lost. Where it does not, as many seqs as there may have been are given up: a seq is never used
-    twice. Copies go by what their originals are now, in a gap or not: where one of them is no whole record
-    any more, all copies that the same frame names are lost.
+    than that, or than they can name as copies. A file that is missing at the end held no more than its size,
+    or than CURRENT says. Where a topic goes on behind the gap, its seqs say exactly which are lost. Where it
+    does not, as many seqs as there may have been are given up: a seq is never used twice. Copies go by what
+    their originals are now, in a gap or not: where one of them is no whole record any more, all copies that
+    the same frame names are lost.
 V4  At the end of a log of which nobody knows that nothing is missing, a head goes on at its ceiling, as at
     any start.
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from topicsd.checkpoint.snapshot_format import Snapshot
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, wal_name
 from topicsd.engine.lost_range import LostRange
@@ -62,6 +64,8 @@ CEILING_MARGIN = 1_000_000
 MAKING_FRAMES = 2
 """What tells of a new route before it can copy: the frame that makes it, and the end of its batch."""
 _FRAME_BYTES_MIN = LEN_BYTES + FRAME_LEN_MIN
+# Of a copy that a frame names: a place and a size, of a byte or more each.
+_COPY_BYTES_MIN = 2
 # The largest that can be configured, for a log of which no file is left.
 WAL_FILE_BYTES_MAX = 4 << 30
 NO_LIMIT = 1 << 62
@@ -75,7 +79,7 @@ class Gap(NamedTuple):
     file: str
     offset: int
     end: int
-    records_max: int
+    frames_max: int
     what: str
 
 
@@ -83,17 +87,22 @@ class Lost(NamedTuple):
     topic: str
     first: int
     last: int
+    is_bound: bool = False
+    """How many records there were is not known: at most so many."""
 
 
 class Salvage:
     """One reading of the files, which begin with the one that `start` is in."""
 
-    def __init__(self, fs: Fs, state: ShardData, captured_to: int, start: LogPlace | None) -> None:
+    def __init__(self, fs: Fs, state: ShardData, snapshot: Snapshot | None) -> None:
+        """`snapshot` is the one from which `state` was loaded."""
+        head = None if snapshot is None else snapshot.head
+        start = None if head is None else head.start
         self._fs = fs
         self._state = state
         # A topic whose creation is missing has no name: its frames are passed over.
         self._replay = _Replay(state, NO_LIMIT, self._lose)
-        self._captured_to = captured_to
+        self._captured_to = 0 if head is None else head.end_ordinal
         self._start = start
         self._missing: dict[int, int] = {}
         """By topic, how many records it may have had in the gaps since it was last seen."""
@@ -130,15 +139,22 @@ class Salvage:
     def _add_missing_end(
         self, files: list[LogFileFound], current: Current | None, file_bytes_max: int
     ) -> None:
-        """The last file is not there: as much may be missing as a file holds."""
+        """The last file is not there: as much may be missing as it held, or at most as a file can hold."""
         named = 0 if current is None else current.file
         if not files and self._start is not None:
             named = max(named, self._start.file)
-        if named > (files[-1].first_ordinal if files else 0):
-            count = max(named, self.ordinal) - self.ordinal + file_bytes_max // _FRAME_BYTES_MIN
-            self._add_gap(wal_name(named), 0, 0, "the file is missing", count)
-            self.ordinal += count
-            self.chain = NO_CHAIN
+        if named <= (files[-1].first_ordinal if files else 0):
+            return
+        is_start = self._start is not None and self._start.file == named
+        begin = self._start.offset if self._start is not None and is_start else FILE_HEADER_BYTES
+        is_known = current is not None and current.state == "clean" and current.file == named
+        end = current.end if current is not None and is_known else file_bytes_max
+        frames = max(0, end - begin) // _FRAME_BYTES_MIN
+        before = max(named, self.ordinal) - self.ordinal
+        size = None if before else end - begin
+        self._add_gap(wal_name(named), 0, 0, "the file is missing", before + frames, size)
+        self.ordinal += before + frames
+        self.chain = NO_CHAIN
 
     def finish(self, heads_exact: bool) -> None:
         """Settle all heads, as a start does."""
@@ -148,9 +164,9 @@ class Salvage:
                 topic.ceiling += CEILING_MARGIN if count else 0
                 continue
             if count:
-                self._lose(topic, topic.head + count)
+                self._lose(topic, topic.head + count, is_bound=True)
             if (lost := lost_tail(topic, heads_exact and not self.ends_in_gap)) is not None:
-                self._lose(topic, lost.last)
+                self._lose(topic, lost.last, is_bound=True)
             topic.ceiling = max(topic.ceiling, topic.head)
 
     def _skip_to(self, file: LogFileFound) -> None:
@@ -224,20 +240,28 @@ class Salvage:
         """All the rest of a file is a gap; `limit` is with which ordinal the next one begins."""
         if limit == NO_LIMIT:
             self._add_gap(file, offset, end, what, (end - offset) // _FRAME_BYTES_MIN + 1)
-            self.ordinal += self.gaps[-1].records_max
+            self.ordinal += self.gaps[-1].frames_max
         else:
             self._add_gap(file, offset, end, what, max(0, limit - self.ordinal))
             self.ordinal = limit
         self.chain = NO_CHAIN
 
-    def _add_gap(self, file: str, offset: int, end: int, what: str, count: int) -> None:
-        """At most `count` records are missing."""
-        self.ends_in_gap = True
+    def _add_gap(
+        self, file: str, offset: int, end: int, what: str, count: int, size: int | None = None
+    ) -> None:
+        """Note that at most `count` frames are missing, which had `size` bytes."""
         self.gaps.append(Gap(file, offset, end, count, what))
+        if not count:
+            return
+        self.ends_in_gap = True
         # A route may have been made in the gap too, in a batch in front of that with its first copies.
+        copied = count * COPIES_MAX
         made_there = max(count, (count - MAKING_FRAMES) * COPIES_MAX)
+        if size is not None:
+            named_max = max(count, size // _COPY_BYTES_MIN)
+            copied, made_there = min(copied, named_max), min(made_there, named_max)
         for topic_id, topic in self._state.topics_by_id.items():
-            records = count * COPIES_MAX if topic.forwards else made_there
+            records = copied if topic.forwards else made_there
             self._missing[topic_id] = self._missing.get(topic_id, 0) + records
 
     def _take(self, batch: FoundBatch, file: str, position: int) -> None:
@@ -299,9 +323,9 @@ class Salvage:
             case control_frame.EvictWatermark():
                 self._lose(topic, max(control.evicted_to.values(), default=0))
 
-    def _lose(self, topic: Topic, last: int) -> None:
+    def _lose(self, topic: Topic, last: int, is_bound: bool = False) -> None:
         if last > topic.head:
-            self.lost.append(Lost(topic.name, topic.head + 1, last))
+            self.lost.append(Lost(topic.name, topic.head + 1, last, is_bound))
             lose_range(topic, LostRange(topic.head + 1, last, REASON))
 
 

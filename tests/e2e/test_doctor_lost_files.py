@@ -1,0 +1,54 @@
+"""`topicsd doctor` where a file of the log is gone: how much may be lost, and where seqs continue."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.command_run import run_here
+from tests.harness.real_shard import RealShard
+
+RECORDS = 28
+AT_MOST = re.compile(
+    r'topic "orders": at most ([\d,]+) records after seq 28\. How many there were is not known, '
+    r"and no seq is used twice: its seqs continue at (\d+), and readers are told of the range"
+)
+
+
+def without_its_last_file(path: Path, *, is_clean: bool) -> RealShard:
+    """Everything is in segments, and the last file of the log holds no record."""
+    shard = RealShard(path)
+    shard.append("orders", *range(RECORDS))
+    shard.shard.close()
+    shard.reopen()
+    shard.append("other", 1)
+    if is_clean:
+        shard.shard.close()
+    else:
+        shard.stop_dead()
+    os.unlink(shard.wal_files()[-1])
+    return shard
+
+
+def planned(path: Path) -> Any:
+    (found,) = run_here("doctor", path, "--repair", "--json").json["shards"]
+    return found
+
+
+@pytest.mark.parametrize(("is_clean", "most"), [(True, 1000), (False, 1 << 15)])
+def test_what_may_be_lost_is_bounded_by_what_the_file_held(tmp_path: Path, is_clean: bool, most: int) -> None:
+    shard = without_its_last_file(tmp_path, is_clean=is_clean)
+    found = planned(tmp_path)
+    assert not found["starts"]
+    (said,) = [one for one in found["loses"] if one.startswith('topic "orders"')]
+    match = AT_MOST.fullmatch(said)
+    assert match is not None, said
+    count, goes_on = int(match[1].replace(",", "")), int(match[2])
+    assert goes_on == RECORDS + count + 1 <= RECORDS + most + 1
+    assert run_here("doctor", tmp_path, "--repair", "--apply").code == 0
+    shard.reopen()
+    assert shard.append("orders", "next").last_seq >= goes_on
