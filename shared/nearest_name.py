@@ -19,6 +19,8 @@ NEAR: Final = 0.75
 # A word that more names have than this tells none of them.
 SHARED_MAX: Final = 4
 WORD_LETTERS_MIN: Final = 3
+# The comparison is quadratic in the length.
+LETTERS_MAX: Final = 128
 
 _UNITS: Final = frozenset(("ms", "seconds", "bytes"))
 
@@ -32,6 +34,8 @@ def nearest_name(wrong: str, names: Iterable[str], prefix: str = "") -> str | No
     >>> nearest_name("TOPICS_RETRIES", names, "TOPICS_") is None
     True
     """
+    if len(wrong) > LETTERS_MAX:
+        return None
     asked = _plain(wrong, prefix)
     likeness = {name: SequenceMatcher(None, _plain(name, prefix), asked).ratio() for name in names}
     nearest = max(likeness, key=likeness.__getitem__, default=None)

@@ -90,11 +90,11 @@ def unknown_sentence(parser: argparse.ArgumentParser, unknown: list[str]) -> str
     """What was not understood. With an option that is none, its value is left out: it may be a secret."""
     wrong = [one.partition("=")[0] for one in unknown if one.startswith("-")]
     if not wrong:
-        return f"unrecognized arguments: {' '.join(unknown)}"
+        return f"unexpected argument: {' '.join(unknown)}"
     known = [name for action in parser._actions for name in action.option_strings]
     nearest = nearest_name(wrong[0], known, "--")
-    told = f"; the nearest option to {wrong[0]} is {nearest}" if nearest else ""
-    return f"unrecognized arguments: {' '.join(wrong)}{told}"
+    guess = f", did you mean {nearest}?" if nearest else ""
+    return f"unknown option {' '.join(wrong)}{guess}"
 
 
 def version_line() -> str:
