@@ -41,6 +41,14 @@ DRAIN_MAX: Final = 300
 DAY_MS: Final = 86_400_000
 
 
+def without_brackets(host: str) -> str:
+    """
+    >>> without_brackets("[::1]"), without_brackets("::1")
+    ('::1', '::1')
+    """
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a running server was told, checked."""
 
@@ -51,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             unit="address",
             minimum=1,
             maximum=253,
+            normalise=without_brackets,
         ),
     ] = "127.0.0.1"
 

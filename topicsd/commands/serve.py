@@ -19,6 +19,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -31,6 +32,7 @@ from topicsd.commands.command import Command, CommandError
 from topicsd.commands.other_places import refuse_places
 from topicsd.commands.own_directory import open_own_layout, own_directory
 from topicsd.commands.setting_flags import add_setting_flags, config_path, resolved_settings
+from topicsd.disk.access import denial_of
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import INSTANCE_BYTES, LAYOUT_FORMAT, Layout
 from topicsd.engine.open_shard import new_shard_count
@@ -59,6 +61,7 @@ def run(given: argparse.Namespace) -> int:
     refuse_open_door(settings, listen_sockets)
     fs = RealFs()
     refuse_places(fs, resolved)
+    refuse_interpreter(sys.executable)
     if settings.memory:
         layout = new_layout(settings)
         return _serve(resolved, layout, secrets.token_hex(INSTANCE_BYTES), listen_sockets, load_again)
@@ -121,6 +124,16 @@ def loader(given: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[]
     return load
 
 
+def refuse_interpreter(path: str) -> None:
+    """CommandError when no worker could be started: this process may have started as another user."""
+    if not os.access(path, os.X_OK):
+        why = denial_of(os.path.realpath(path)) if os.path.lexists(path) else "it is missing"
+        raise CommandError(
+            f"cannot start workers: {path or 'the Python interpreter'} cannot be executed: {why}; "
+            "install Python and topicsd where this user may execute them"
+        )
+
+
 def refuse_open_door(settings: Settings, listen_sockets: list[socket.socket]) -> None:
     """CommandError when other machines could do everything without a key and nobody asked for that."""
     if settings.api_keys or settings.allow_insecure_no_auth:
@@ -148,21 +161,23 @@ def is_loopback(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise CommandError(f"{host} is no address to listen at: {error}") from None
+        raise CommandError(f"cannot resolve host {host}: {error}") from None
     return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
 
 
 def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.socket]) -> None:
     settings = resolved.settings
     keys = parse_keys(settings.api_keys)
-    told = [f"{one.getsockname()[0]}:{one.getsockname()[1]}" for one in listen_sockets]
+    from router.listening import address_text, addresses_of
+
+    address = addresses_of(listen_sockets) or address_text(settings.host, settings.port)
     logger.info(
         "topicsd %s starts",
         program_version(),
         extra=fields(
             data_dir="(in memory)" if settings.memory else os.path.abspath(settings.data_dir),
             shards=layout.shards,
-            address=",".join(told) or f"{settings.host}:{settings.port}",
+            address=address,
             passed_sockets=len(listen_sockets),
             keys=len(keys),
         ),
