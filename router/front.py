@@ -16,6 +16,7 @@ Must not know: what a worker does with a connection, how a control request is an
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import socket
 from collections import deque
@@ -30,6 +31,8 @@ from shared.handoff import DATA_BYTES_MAX, Handed
 from shared.http2_preface import TURNED_AWAY, is_http2
 from shared.http_answer import closing_refusal
 
+logger = logging.getLogger(__name__)
+
 HEAD_SECONDS: Final = 10.0
 CONNECTIONS_MAX: Final = 10_000
 QUEUED_BYTES_MAX: Final = 64 << 20
@@ -37,6 +40,10 @@ DESCRIPTORS_KEPT_MAX: Final = 64
 READ_BYTES: Final = 32 << 10
 RETRY_SECONDS: Final = 0.005
 SWEEP_SECONDS: Final = 0.25
+TLS_LOG_SECONDS: Final = 60.0
+# The head of a record with a handshake, of any version of TLS, and the fatal alert `protocol_version`.
+TLS_HELLO: Final = b"\x16\x03"
+TLS_ALERT: Final = b"\x15\x03\x01\x00\x02\x02\x46"
 
 _TIMEOUT: Final = closing_refusal(Refusal(REQUEST_TIMEOUT, "the request line did not come in time"))
 _BUSY: Final = closing_refusal(
@@ -99,6 +106,7 @@ class Front:
         self._queued_bytes = 0
         self._retry: asyncio.TimerHandle | None = None
         self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._tls_quiet_until = 0.0
         self.handed_over_count = 0
         self.refused_count = 0
 
@@ -170,6 +178,10 @@ class Front:
             waiting.connection.close()
             return True
         waiting.data += data
+        if waiting.data.startswith(TLS_HELLO):
+            self._forget(waiting)
+            self._refuse_tls(waiting)
+            return True
         placement = self._placer.place(waiting.data)
         if placement is None:
             return False
@@ -262,6 +274,16 @@ class Front:
 
     def _turn_away(self, waiting: _Waiting, answer: bytes) -> None:
         self._refuse(waiting.connection, waiting.data, answer)
+
+    def _refuse_tls(self, waiting: _Waiting) -> None:
+        now = self._clock.monotonic()
+        if now >= self._tls_quiet_until:
+            self._tls_quiet_until = now + TLS_LOG_SECONDS
+            logger.warning(
+                "connection: refused: the client speaks TLS and this port is plain HTTP; use http://, or put "
+                "a proxy that ends TLS in front"
+            )
+        self._turn_away(waiting, TLS_ALERT)
 
     def _refuse(self, connection: socket.socket, data: bytes, answer: bytes, lingers: bool = True) -> None:
         """`data` is what was read of it: who speaks HTTP/2 is not answered in HTTP/1.1."""

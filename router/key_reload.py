@@ -51,11 +51,13 @@ class KeyReload:
     def reload(self) -> None:
         resolved = self._load()
         if isinstance(resolved, str):
-            logger.error("the keys stay as they are: %s", resolved)
+            logger.error("keys: not reloaded: %s", resolved)
             return
         settings = resolved.settings
         if self._api_keys and not settings.api_keys:
-            logger.error("the keys stay as they are: without any everybody could do everything")
+            logger.error(
+                "keys: not reloaded: the new settings have none, and removing all keys takes a restart"
+            )
             return
         for sentence in resolved.advice:
             logger.warning("%s", sentence)
@@ -63,11 +65,11 @@ class KeyReload:
         changed = [field.variable for field, value in declared_values(settings) if value != old[field]]
         others = [variable for variable in changed if variable != "TOPICS_API_KEYS"]
         if others:
-            logger.warning("changed, and takes a restart: %s", ", ".join(others))
+            logger.warning("settings: changed, restart to apply: %s", ", ".join(others))
         keys = parse_keys(settings.api_keys)
         self._api_keys = settings.api_keys
         self._on_keys(settings, keys)
-        logger.info("the keys were read again", extra=fields(keys=len(keys)))
+        logger.info("keys: reloaded", extra=fields(keys=len(keys)))
         self.close()
         loop = asyncio.get_running_loop()
         for shard in range(self._shard_count):

@@ -100,15 +100,14 @@ def port_of(listeners: Sequence[socket.socket]) -> int:
 
 def addresses_of(listeners: Sequence[socket.socket]) -> str:
     """Where they listen, each place once, for a person."""
-    return ",".join(dict.fromkeys(_place(one.getsockname()) for one in listeners))
+    return ",".join(dict.fromkeys(address_text(*one.getsockname()[:2]) for one in listeners))
 
 
-def _place(address: tuple[str, int]) -> str:
+def address_text(host: str, port: int) -> str:
     """
-    >>> _place(("127.0.0.1", 4000)), _place(("::1", 4000, 0, 0))
+    >>> address_text("127.0.0.1", 4000), address_text("::1", 4000)
     ('127.0.0.1:4000', '[::1]:4000')
     """
-    host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -116,7 +115,7 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[str, int]]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise ListenRefused(f"{host} is no address to listen at: {error}") from None
+        raise ListenRefused(f"cannot resolve host {host}: {error}") from None
     # A name that has addresses of both kinds is listened at where most clients try first.
     family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     return family, (str(address[0]), int(address[1]))
@@ -136,6 +135,7 @@ def _bound(family: int, address: tuple[str, int], is_shared: bool) -> socket.soc
 
 
 def _sentence(address: tuple[str, int], error: OSError) -> str:
+    place = address_text(*address[:2])
     if error.errno == errno.EADDRINUSE:
-        return f"address in use: another program listens at {address[0]}:{address[1]}"
-    return f"cannot listen at {address[0]}:{address[1]}: {error.strerror}"
+        return f"address in use: another program listens at {place}; choose another port with --port"
+    return f"cannot listen at {place}: {error.strerror}"

@@ -5,7 +5,8 @@ P1  A process that ends without having been asked to is started again, after a w
 P2  A process that ends with `EXIT_REFUSED` found what it will not serve; it is not started again, and its
     reason stays on the board, of which this process is the writer while there is no other.
 P3  What a process that does not beat has not received after `fresh_seconds` is taken back. After
-    `hung_seconds` it is killed. One that is not ready yet has `start_seconds`.
+    `hung_seconds` it is killed. One that is not ready yet has `start_seconds`. While it waits for its disk in
+    a call of the kernel that is no silence: the disk is slow, and a new process would wait for it too.
 P4  Silence is only counted while this process itself was awake: after a pause of the whole machine nobody is
     killed for the time in which nobody ran.
 P5  The end: the word to drain, behind all connections that were handed over; SIGTERM at the deadline or when
@@ -27,7 +28,6 @@ from typing import ClassVar, Final, NamedTuple
 
 from router.backoff import Backoff
 from router.child_channel import ChildChannel
-from router.shard_doors import silence_ms
 from router.worker_process import WorkerProcess, describe_end
 from shared.board import Board, Slot, WorkerState
 from shared.clock import Clock
@@ -73,6 +73,9 @@ class _Member:
         self.was_ready = False
         self.is_told_to_drain = False
         self.last_end = ""
+        self.waited_for_disk = 0.0
+        """When it was last seen to wait for its disk."""
+        self.is_disk_logged = False
 
 
 class ProcessPool:
@@ -166,7 +169,10 @@ class ProcessPool:
     def _is_well(self, member: _Member) -> bool:
         if member.process is None:
             return self.is_draining or member.slot.state is WorkerState.REFUSED
-        return silence_ms(member.slot, self._clock) <= self._times.hung_seconds * 1000
+        return self._silent_for(member, self._clock.monotonic()) <= self._times.hung_seconds
+
+    def _silent_for(self, member: _Member, now: float) -> float:
+        return now - max(member.slot.beat_ms / 1000, self._watched_since, member.waited_for_disk)
 
     # -- the lives of a process ----------------------------------------------------------------------------
 
@@ -189,7 +195,7 @@ class ProcessPool:
                 lambda process: self._ended(member, process),
             )
         except OSError as error:
-            self._start_later(member, f"could not be started: {error}")
+            self._start_later(member, f"could not be started: {error}", can_repeat=True)
             return
         member.process = process
         logger.info("%s started", self.kind, extra=self._fields(member, worker_pid=process.pid))
@@ -219,7 +225,9 @@ class ProcessPool:
         self._take_back(member)
         self._changed.set()
 
-    def _start_later(self, member: _Member, told: str) -> None:
+    def _start_later(self, member: _Member, told: str, can_repeat: bool = False) -> None:
+        """`can_repeat`: a repetition of the same failure is not worth another line of the log."""
+        before = member.last_end
         healthy_for = 0.0 if member.ready_since is None else self._clock.monotonic() - member.ready_since
         wait = member.backoff.ended(healthy_for)
         member.restart_count += 1
@@ -227,7 +235,8 @@ class ProcessPool:
         member.slot.reason = told
         # As it can be read there, which may be less.
         member.last_end = member.slot.reason
-        logger.warning("%s %s", self.kind, told, extra=self._fields(member, again_in_seconds=wait))
+        level = logging.DEBUG if can_repeat and member.last_end == before else logging.WARNING
+        logger.log(level, "%s %s", self.kind, told, extra=self._fields(member, again_in_seconds=wait))
         member.restart = self._loop.call_later(wait, self._spawn, member)
 
     # -- watching ------------------------------------------------------------------------------------------
@@ -256,14 +265,30 @@ class ProcessPool:
         if self.is_draining and not member.is_told_to_drain:
             member.is_told_to_drain = member.channel.send_drain()
         silent_for = now - max(slot.beat_ms / 1000, self._watched_since)
+        if silent_for > self._times.fresh_seconds:
+            self._look_for_disk_wait(member, process, now, silent_for)
         is_up = state not in (WorkerState.STARTING, WorkerState.REPLAYING)
         # The word to drain stays where one that is still on its way up may see it.
         if silent_for > self._times.fresh_seconds or not (is_up or self.is_draining):
             self._take_back(member)
-        if silent_for > (self._times.hung_seconds if is_up else self._times.start_seconds):
+        hung_for = self._silent_for(member, now)
+        if hung_for > (self._times.hung_seconds if is_up else self._times.start_seconds):
             told = self._fields(member, silent_seconds=silent_for)
             logger.error("%s hangs and is killed", self.kind, extra=told)
             process.signal(signal.SIGKILL)
+
+    def _look_for_disk_wait(
+        self, member: _Member, process: WorkerProcess, now: float, silent_for: float
+    ) -> None:
+        if not process.is_in_disk_wait():
+            return
+        if now - member.waited_for_disk > self._times.hung_seconds:
+            member.is_disk_logged = False
+        member.waited_for_disk = now
+        if silent_for > self._times.hung_seconds and not member.is_disk_logged:
+            member.is_disk_logged = True
+            told = self._fields(member, silent_seconds=silent_for)
+            logger.warning("%s: does not answer: it waits for its disk", self.kind, extra=told)
 
     def _take_back(self, member: _Member) -> None:
         taken = member.channel.take_back()

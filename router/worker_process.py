@@ -95,6 +95,16 @@ class WorkerProcess:
         """Negative when a signal ended it; None while it lives."""
         return self._process.returncode
 
+    def is_in_disk_wait(self) -> bool:
+        """Whether its main thread sleeps in a call of the kernel that no signal ends, as on a slow disk."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                stat = file.read()
+        except OSError:
+            return False
+        # The name of the program may contain anything; the state follows its closing parenthesis.
+        return stat.rpartition(b")")[2].split()[0] == b"D"
+
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

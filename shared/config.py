@@ -13,12 +13,13 @@ from (`shared/setting_sources.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
 
 from shared.auth import advise_on_api_keys, seal_api_keys
+from shared.contract import DURABILITIES
 from shared.log_levels import check_levels
 from shared.setting import (
     GIB,
@@ -28,7 +29,6 @@ from shared.setting import (
     Setting,
     declared,
     render_bounds,
-    render_value,
     show_value,
 )
 
@@ -41,6 +41,14 @@ DRAIN_MAX: Final = 300
 DAY_MS: Final = 86_400_000
 
 
+def without_brackets(host: str) -> str:
+    """
+    >>> without_brackets("[::1]"), without_brackets("::1")
+    ('::1', '::1')
+    """
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a running server was told, checked."""
 
@@ -51,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             unit="address",
             minimum=1,
             maximum=253,
+            normalise=without_brackets,
         ),
     ] = "127.0.0.1"
 
@@ -69,8 +78,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Setting(
             help="Who may do what: `key`, `key:scopes`, `key:scopes:prefixes` or `key::prefixes`, separated "
-            "by commas; empty is no authentication. As a flag it shows in the list of processes.",
+            "by commas, or in a file a list; empty is no authentication. As a flag it shows in the list of "
+            "processes.",
             unit="keys",
+            is_list=True,
             is_secret=True,
             normalise=seal_api_keys,
             advise=advise_on_api_keys,
@@ -104,6 +115,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             help="How long a stop waits for what is in flight.", unit="seconds", minimum=1, maximum=DRAIN_MAX
         ),
     ] = 10
+
+    memory: Annotated[
+        bool,
+        Setting(
+            help="Keep everything in memory and write nothing: all topics are `ephemeral`, there is no data "
+            "directory, and what a process holds ends with it."
+        ),
+    ] = False
+
+    default_durability: Annotated[
+        str,
+        Setting(
+            help="The durability class of topics that are created without one.",
+            unit="class",
+            choices=DURABILITIES,
+        ),
+    ] = "disk"
 
     shards: Annotated[
         int,
@@ -345,6 +373,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             unit="ms",
             minimum=1000,
             maximum=365 * DAY_MS,
+            zero="off",
         ),
     ] = 3_600_000
 
@@ -406,56 +435,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return f"Settings({told})"
 
 
-class Relation(msgspec.Struct, frozen=True):
-    """Two settings of which the first may not be larger than the second."""
-
-    smaller: str
-    larger: str
-    reason: str
-
-
-RELATIONS: Final = (
-    Relation("max_meta_bytes", "max_record_bytes", "the meta is a part of the record"),
-    Relation("max_record_bytes", "max_waiting_bytes", "the largest record has to be let in by an idle shard"),
-)
-
 DECLARED: Final[tuple[Declared, ...]] = declared(Settings)
 
 
 def declared_values(settings: Settings) -> Iterator[tuple[Declared, str | int | bool]]:
     for field in DECLARED:
         yield field, getattr(settings, field.name)
-
-
-class SettingProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with what the server was told."""
-
-    source: str
-    """What a person would look for: a variable, a flag, or a file and the key in it."""
-    value: str | None
-    sentence: str
-
-    def __str__(self) -> str:
-        told = self.source if self.value is None else f"{self.source}={self.value!r}"
-        return f"{told}: {self.sentence}"
-
-
-def broken_relations(settings: Settings, sources: Mapping[str, str]) -> list[SettingProblem]:
-    """What does not go together, though each value is within its own bounds.
-
-    `sources` says where the values of which settings came from; the others are told by their variables.
-    """
-    problems = []
-    by_name = {field.name: field for field in DECLARED}
-    for relation in RELATIONS:
-        smaller, larger = by_name[relation.smaller], by_name[relation.larger]
-        value, bound = getattr(settings, smaller.name), getattr(settings, larger.name)
-        if value > bound:
-            told = f"{sources.get(larger.name, larger.variable)}={render_value(larger, bound)}"
-            sentence = f"must be at most {told}: {relation.reason}"
-            source = sources.get(smaller.name, smaller.variable)
-            problems.append(SettingProblem(source, render_value(smaller, value), sentence))
-    return problems
 
 
 def settings_table() -> str:
@@ -477,7 +462,6 @@ def _table_bounds(field: Declared) -> str:
 
 
 def _check_declarations() -> None:
-    assert broken_relations(Settings(), {}) == []
     largest = {field.name: field.setting.maximum or 0 for field in DECLARED}
     assert largest["max_tag_bytes"] <= LENGTH16_MAX
     assert largest["max_node_bytes"] <= LENGTH16_MAX

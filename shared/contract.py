@@ -97,30 +97,44 @@ class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 def merge_config(
-    existing: TopicConfig | None, patch: TopicConfigPatch, topic_name: str
+    existing: TopicConfig | None,
+    patch: TopicConfigPatch,
+    topic_name: str,
+    default_durability: Durability = "disk",
 ) -> TopicConfig | Refusal:
     """The configuration of a topic after a patch; `existing` is None for a topic that is being created."""
-    changes = _changes(patch)
+    undurable = default_durability if existing is None and default_durability != "fsync" else "disk"
+    changes = _changes(patch, undurable)
     refusal = _refuse_counts(changes) or _refuse_dead_letter(changes, topic_name)
     if refusal is not None:
         return refusal
     for name, (low, high) in CLAMPED_FIELDS.items():
         if changes.get(name) is not None:
             changes[name] = min(max(changes[name], low), high)
-    merged = msgspec.structs.replace(existing or TopicConfig(), **changes)
+    merged = msgspec.structs.replace(existing or TopicConfig(durability=default_durability), **changes)
     if existing is not None:
         return _refuse_transition(existing, merged) or merged
     return merged
 
 
-def _changes(patch: TopicConfigPatch) -> dict[str, Any]:
+def _changes(patch: TopicConfigPatch, undurable: Durability) -> dict[str, Any]:
     """The fields of `TopicConfig` that the patch sets, with `durable` translated into its class."""
     given = {name: getattr(patch, name) for name in patch.__struct_fields__}
     changes = {name: value for name, value in given.items() if value is not UNSET}
     durable = changes.pop("durable", None)
     if durable is not None:
-        changes.setdefault("durability", "fsync" if durable else "disk")
+        changes.setdefault("durability", "fsync" if durable else undurable)
     return changes
+
+
+def refuse_durable(patch: TopicConfigPatch) -> Refusal | None:
+    """Refuse what a server without a disk cannot have: any class but ephemeral."""
+    field = "durability" if patch.durability not in (UNSET, "ephemeral") else "durable"
+    if field == "durable" and patch.durable is not True:
+        return None
+    allowed = '"ephemeral"' if field == "durability" else "false"
+    message = f"{field}: must be {allowed}: this server keeps everything in memory (--memory)"
+    return Refusal(INVALID_REQUEST, message, {"field": field})
 
 
 def _refuse_counts(changes: dict[str, Any]) -> Refusal | None:

@@ -34,8 +34,8 @@ _SECRETS: Final = (
     re.compile(r"(?i)(\btoken=)[^\s'\"&]+"),
     re.compile(
         r"(?i)(\b(?:topics_)?api[-_]keys['\"]?\s*[=:]\s*['\"]?)"
-        # What is said about the setting itself.
-        r"(?!entry \d+: |the key of entry )[^\s'\"]+"
+        # Sentences about the setting itself stay; a list of keys goes as a whole.
+        r"(?!entry \d+: |the key of entry |must (?:be|not) |unknown setting)(?:\[[^\]]*\]?|[^\s'\"]+)"
     ),
 )
 _modules_set: list[str] = []
@@ -167,13 +167,11 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    logging.getLogger("topicsd").critical(
-        "the process ends: nobody caught this", exc_info=(kind, error, trace)
-    )
+    logging.getLogger("topicsd").critical("unhandled exception, exiting", exc_info=(kind, error, trace))
 
 
 def _log_uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
         name = "one" if args.thread is None else args.thread.name
         told = (args.exc_type, args.exc_value, args.exc_traceback)
-        logging.getLogger("topicsd").critical("the thread %s ends: nobody caught this", name, exc_info=told)
+        logging.getLogger("topicsd").critical("unhandled exception, thread %s ends", name, exc_info=told)

@@ -4,7 +4,8 @@ A field of a settings struct is declared as `Annotated[type, Setting(...)] = def
 struct once, and from then on a name, a text and a table row are derived, never written twice. The types are
 three, `str`, `int` and `bool`, because most sources are text and a person has to guess none of it.
 
-The same `parse_value` serves every source of text that may name a setting, `accept_value` those that have
+A duration and a size may be texts with units, and so may a number of them (`shared/quantity.py`). The same
+`parse_value` serves every source of text that may name a setting, `accept_value` those that have
 types, and what `render_value` writes either reads back. `show_value` is for eyes and logs: a secret is never
 in it.
 
@@ -19,35 +20,50 @@ from typing import Final, get_args
 
 import msgspec
 
-PREFIX: Final = "TOPICS_"
+from shared.nearest_name import nearest_name
+from shared.quantity import (
+    GIB,
+    KIB,
+    MIB,
+    parse_bytes,
+    parse_duration_ms,
+    render_bytes,
+    render_duration_ms,
+)
 
-KIB: Final = 1 << 10
-MIB: Final = 1 << 20
-GIB: Final = 1 << 30
+__all__ = ["GIB", "KIB", "MIB"]
+
+PREFIX: Final = "TOPICS_"
 
 Value = str | int | bool
 
 SECRET_SHOWN: Final = "(set)"
 
 _SIZE_UNITS: Final = ("bytes", "bytes/s")
-_SUFFIXES: Final = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+# The unit of a plain number as `parse_duration_ms` takes it, and its milliseconds.
+_DURATION_UNITS: Final = {"ms": ("ms", 1), "seconds": ("s", 1000)}
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 # Twenty digits are more than any bound needs, and keep a text of a megabyte from being computed.
 _whole_number = re.compile(r"-?[0-9]{1,20}")
-_size = re.compile(r"([0-9]{1,20}) ?(|KiB|MiB|GiB)")
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to say about a field besides its type and default. Bounds are inclusive.
 
-    For text the bounds are of its length. Units of bytes also allow the suffixes KiB, MiB and GiB.
+    For text the bounds are of its length.
     """
 
     help: str
     unit: str = ""
     minimum: int | None = None
     maximum: int | None = None
+    zero: str = ""
+    """What 0 means where it lies outside the bounds and is allowed all the same, such as `off`."""
+    choices: tuple[str, ...] = ()
+    """All texts that are allowed, where there are few."""
+    is_list: bool = False
+    """Text of parts with commas between them; a source with types may give them as a list."""
     is_secret: bool = False
     """Never shown, neither in a table nor in what is said about a wrong value."""
     normalise: Callable[[str], str] | None = None
@@ -72,6 +88,10 @@ class Declared(msgspec.Struct, frozen=True):
     @property
     def is_size(self) -> bool:
         return self.setting.unit in _SIZE_UNITS
+
+    @property
+    def is_duration(self) -> bool:
+        return self.setting.unit in _DURATION_UNITS
 
     @property
     def flag(self) -> str:
@@ -110,14 +130,14 @@ def parse_value(field: Declared, text: str) -> Value:
             raise ValueError("must be true, false, 1 or 0")
         value = _BOOLEANS[text]
     elif field.kind is int:
-        value = _parse_size(text) if field.is_size else _parse_whole_number(text)
+        value = _parse_number(field, text)
     else:
         value = text
     return _within_bounds(field, value)
 
 
 def accept_value(field: Declared, given: object) -> Value:
-    """As `parse_value`, for a value that has a type already; only a size may also be a text.
+    """As `parse_value`, for a value that has a type already; a size and a duration may also be texts.
 
     >>> accept_value(Declared("port", int, 0, Setting(help="", unit="number")), "4000")
     Traceback (most recent call last):
@@ -128,14 +148,31 @@ def accept_value(field: Declared, given: object) -> Value:
             raise ValueError("must be true or false, without quotes")
         return given
     if field.kind is int:
-        if field.is_size and isinstance(given, str):
+        if (field.is_size or field.is_duration) and isinstance(given, str):
             return parse_value(field, given)
         if isinstance(given, bool) or not isinstance(given, int):
             raise ValueError("must be a whole number, without quotes")
         return _within_bounds(field, given)
-    if not isinstance(given, str):
+    return _within_bounds(field, text_of(field, given))
+
+
+def text_of(field: Declared, given: object) -> str:
+    """The text of a value of a text setting: a list of texts is joined with commas where it may be one.
+
+    >>> keys = Declared("keys", str, "", Setting(help="", is_list=True))
+    >>> text_of(keys, ["a", "b"])
+    'a,b'
+    """
+    if isinstance(given, str):
+        return given
+    if not field.setting.is_list:
         raise ValueError("must be a text in quotes")
-    return _within_bounds(field, given)
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise ValueError("must be a text in quotes, or a list of them")
+    for number, one in enumerate(given, 1):
+        if "," in one:
+            raise ValueError(f"entry {number}: must not contain a comma")
+    return ",".join(given)
 
 
 def refuse_value(field: Declared, value: Value) -> str | None:
@@ -146,6 +183,12 @@ def refuse_value(field: Declared, value: Value) -> str | None:
     minimum, maximum = field.setting.minimum, field.setting.maximum
     if value == "" and minimum:
         return "must not be empty"
+    if field.setting.choices and value not in field.setting.choices:
+        nearest = nearest_name(str(value), field.setting.choices)
+        guess = f", did you mean {nearest}?" if nearest else ""
+        return f"must be one of {', '.join(field.setting.choices)}{guess}"
+    if field.setting.zero and value == 0:
+        return None
     if (minimum is not None and measured < minimum) or (maximum is not None and measured > maximum):
         return f"{'its length ' if field.kind is str else ''}must be {render_bounds(field)}"
     return None
@@ -155,9 +198,7 @@ def render_value(field: Declared, value: Value) -> str:
     """The text of a value, as a person would write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int) and field.is_size:
-        return render_size(value)
-    return str(value)
+    return _render_number(field, value) if isinstance(value, int) else value
 
 
 def show_value(field: Declared, value: Value) -> str:
@@ -170,27 +211,16 @@ def show_value(field: Declared, value: Value) -> str:
 def render_bounds(field: Declared) -> str:
     """The bounds in words; empty when there are none."""
     minimum, maximum = field.setting.minimum, field.setting.maximum
-    low = None if minimum is None else _render_bound(field, minimum)
-    high = None if maximum is None else _render_bound(field, maximum)
+    low = None if minimum is None else _render_number(field, minimum)
+    high = None if maximum is None else _render_number(field, maximum)
     if low is not None and high is not None:
-        return f"from {low} to {high}"
+        zero = f"0 ({field.setting.zero}) or " if field.setting.zero else ""
+        return f"{zero}from {low} to {high}"
     if low is not None:
         return f"at least {low}"
     if high is not None:
         return f"at most {high}"
     return ""
-
-
-def render_size(size: int) -> str:
-    """
-    >>> render_size(64 * MIB), render_size(1000), render_size(1)
-    ('64 MiB', '1000', '1')
-    """
-    for suffix in ("GiB", "MiB", "KiB"):
-        factor = _SUFFIXES[suffix]
-        if size and size % factor == 0:
-            return f"{size // factor} {suffix}"
-    return str(size)
 
 
 def _within_bounds(field: Declared, value: Value) -> Value:
@@ -208,12 +238,21 @@ def _parse_whole_number(text: str) -> int:
     return int(text)
 
 
-def _parse_size(text: str) -> int:
-    parts = _size.fullmatch(text)
-    if parts is None:
-        raise ValueError("must be a whole number of bytes, or of KiB, MiB or GiB with that behind it")
-    return int(parts[1]) * _SUFFIXES[parts[2]]
+def _parse_number(field: Declared, text: str) -> int:
+    if field.is_size:
+        return parse_bytes(text)
+    if not field.is_duration:
+        return _parse_whole_number(text)
+    unit, unit_ms = _DURATION_UNITS[field.setting.unit]
+    duration_ms = parse_duration_ms(text, unit)
+    if duration_ms % unit_ms:
+        raise ValueError(f"must be a whole number of {field.setting.unit}")
+    return duration_ms // unit_ms
 
 
-def _render_bound(field: Declared, bound: int) -> str:
-    return render_size(bound) if field.is_size else str(bound)
+def _render_number(field: Declared, number: int) -> str:
+    if field.is_size:
+        return render_bytes(number)
+    if field.is_duration:
+        return render_duration_ms(number * _DURATION_UNITS[field.setting.unit][1])
+    return str(number)

@@ -19,7 +19,9 @@ from shared.board import Slot, WorkerState
 from shared.clock import Clock
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.dir_lock import DirectoryInUse
-from topicsd.disk.layout import shard_paths
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import create_data_dir, shard_paths
+from topicsd.disk.memory_fs import MemoryFs
 from topicsd.disk.watched_fs import WatchedFs
 from topicsd.engine.shard import Shard
 from topicsd.wal.log_walk import UnreadableLog
@@ -74,7 +76,7 @@ class ShardStart:
         threads = start_threads(loop, spec.shard, self._beat)
         identity = Identity(bytes.fromhex(spec.instance), spec.shard)
         paths = shard_paths(spec.data_dir, spec.shard)
-        fs = WatchedFs(self._beat)
+        fs = memory_disk(spec) if spec.settings.memory else WatchedFs(self._beat)
         try:
             while True:
                 try:
@@ -116,3 +118,10 @@ class ShardStart:
     def _go_on(self) -> None:
         if self._is_told_to_end():
             raise StartEnded
+
+
+def memory_disk(spec: Spec) -> Fs:
+    """A disk in the memory of this process, with the directories of an empty shard."""
+    fs = MemoryFs()
+    create_data_dir(fs, spec.data_dir, spec.shards, bytes.fromhex(spec.instance))
+    return fs

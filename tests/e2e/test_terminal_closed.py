@@ -35,7 +35,7 @@ def test_the_server_ends_with_its_terminal(tmp_path: Path) -> None:
             time.sleep(0.02)
         process.send_signal(signal.SIGHUP)
         said = b""
-        while b"the keys were read again" not in said:
+        while b"keys: not reloaded" not in said:
             said += os.read(terminal, 1 << 16)
         os.close(terminal)
         process.send_signal(signal.SIGHUP)

@@ -5,6 +5,7 @@ the request. How it behaves is told by TOPICS_TEST_WORKER, a JSON object:
 
 * `exit_code`: end with it at once, with `reason` on the board;
 * `ready_after`: seconds in which it replays;
+* `disk_wait`: once ready, wait in the kernel until somebody writes to this FIFO, and be in no turn meanwhile;
 * `deaf`: never take a connection; `ignores_drain`: never end by itself; `drain_seconds`: before it ends.
 """
 
@@ -79,6 +80,8 @@ class _FakeWorker:
             self._loop.add_reader(self._channel.fileno(), self._take)
         slot.topics = 10 + self._shard
         slot.state = WorkerState.READY
+        if "disk_wait" in wanted:
+            _wait_in_kernel(wanted["disk_wait"])
         await self._ending.wait()
         slot.state = WorkerState.DRAINING
         await asyncio.sleep(wanted.get("drain_seconds", 0.05))
@@ -113,6 +116,13 @@ class _FakeWorker:
         self._slot.beat_ms = int(time.monotonic() * 1000)
         self._slot.connections = len(self._lanes)
         self._loop.call_later(BEAT_SECONDS, self._beat)
+
+
+def _wait_in_kernel(fifo: str) -> None:
+    """As on a slow disk: whoever spawns sleeps uninterruptibly until the child runs, which opens the FIFO
+    first."""
+    opens_fifo = [(os.POSIX_SPAWN_OPEN, 0, fifo, os.O_RDONLY, 0)]
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=opens_fifo), 0)
 
 
 async def _main() -> int:

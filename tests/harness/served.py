@@ -54,6 +54,7 @@ def served(
     python: str | None = None,
     cwd: Path | None = None,
     before: tuple[str, ...] = (),
+    answers_at: str = "127.0.0.1",
 ) -> Iterator[Served]:
     """The server over `folder`/data, with two shards unless told; all that it needs is in `folder`.
 
@@ -77,7 +78,7 @@ def served(
     try:
         _wait_until(lambda: port_file.exists() and port_file.read_text().strip() != "", process, log)
         port = int(port_file.read_text())
-        _wait_until(lambda: _is_ready(port), process, log)
+        _wait_until(lambda: _is_ready(answers_at, port), process, log)
         yield Served(process, port, log)
     finally:
         if process.poll() is None:
@@ -89,8 +90,8 @@ def served(
                 process.wait()
 
 
-def _is_ready(port: int) -> bool:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)) as connection:
+def _is_ready(host: str, port: int) -> bool:
+    with closing(http.client.HTTPConnection(host, port, timeout=START_SECONDS)) as connection:
         # Also where the test has a shard that does not start.
         connection.request("GET", "/v0/ready?allow_degraded=true")
         return connection.getresponse().status == 200

@@ -15,9 +15,12 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 from shared.nearest_name import nearest_name
 from shared.program_version import program_version
+from shared.unknown_name import unknown_name
 from topicsd.commands import doctor_dir, inspect_dir, serve, show_config, verify_dir
 from topicsd.commands.command import FINE, NOT_DONE, CommandError
 from topicsd.disk.access import os_error_sentence
@@ -44,7 +47,11 @@ def run(arguments: list[str] | None) -> int:
     if not (log := logging.getLogger("topicsd")).handlers:
         log.addHandler(logging.NullHandler())
     parser = make_parser()
-    given, unknown = parser.parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    refuse_command(
+        parser, [*(command.name for command in COMMANDS), "help", "version"], next(iter(words), None)
+    )
+    given, unknown = parser.parse_known_args(words)
     if unknown:
         given.parser.error(unknown_sentence(given.parser, unknown))
     if given.run is None:
@@ -83,18 +90,43 @@ def make_parser() -> argparse.ArgumentParser:
         )
         row.set_defaults(run=command.run, parser=row)
         command.add_arguments(row)
+    version = rows.add_parser("version", help="show the version, as --version does")
+    version.set_defaults(run=show_version, parser=version)
+    help_row = rows.add_parser("help", help="show this help, or that of a command")
+    help_row.add_argument("command", nargs="?", metavar="COMMAND")
+    help_row.set_defaults(run=partial(show_help, parser, rows.choices), parser=help_row)
     return parser
+
+
+def show_version(given: argparse.Namespace) -> int:
+    print(version_line())
+    return FINE
+
+
+def show_help(
+    parser: argparse.ArgumentParser, rows: Mapping[str, argparse.ArgumentParser], given: argparse.Namespace
+) -> int:
+    refuse_command(parser, rows, given.command)
+    (parser if given.command is None else rows[given.command]).print_help()
+    return FINE
+
+
+def refuse_command(parser: argparse.ArgumentParser, names: Iterable[str], given: str | None) -> None:
+    """End with the usage and the nearest name when there is no such command."""
+    if given is None or given.startswith("-") or given in names:
+        return
+    parser.error(f"{given}: {unknown_name('command', given, names)}")
 
 
 def unknown_sentence(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
     """What was not understood. With an option that is none, its value is left out: it may be a secret."""
     wrong = [one.partition("=")[0] for one in unknown if one.startswith("-")]
     if not wrong:
-        return f"unrecognized arguments: {' '.join(unknown)}"
+        return f"unexpected argument: {' '.join(unknown)}"
     known = [name for action in parser._actions for name in action.option_strings]
     nearest = nearest_name(wrong[0], known, "--")
-    told = f"; the nearest option to {wrong[0]} is {nearest}" if nearest else ""
-    return f"unrecognized arguments: {' '.join(wrong)}{told}"
+    guess = f", did you mean {nearest}?" if nearest else ""
+    return f"unknown option {' '.join(wrong)}{guess}"
 
 
 def version_line() -> str:

@@ -102,9 +102,7 @@ class LogRepair:
 
     def _captured(self, state: ShardData, log: LogFiles, topic: Topic, ordinal: int) -> TopicEntry:
         settings = state.settings
-        bounds = SegmentBounds(
-            settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms
-        )
+        bounds = SegmentBounds.of(settings)
         files = Files(self._fs, self._paths, self._identity, log)
         captured = capture(topic, Unpublished({}, {}, ordinal))
         copy = SegmentCopy(files, bounds, captured, self._clock.now_ms())

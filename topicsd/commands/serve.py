@@ -17,7 +17,9 @@ import argparse
 import ipaddress
 import logging
 import os
+import secrets
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -29,9 +31,11 @@ from shared.setting_sources import Resolved
 from topicsd.commands.command import Command, CommandError
 from topicsd.commands.other_places import refuse_places
 from topicsd.commands.own_directory import open_own_layout, own_directory
-from topicsd.commands.setting_flags import add_setting_flags, resolved_settings
+from topicsd.commands.setting_flags import add_setting_flags, config_path, resolved_settings
+from topicsd.disk.access import denial_of
 from topicsd.disk.fs import RealFs
-from topicsd.disk.layout import Layout
+from topicsd.disk.layout import INSTANCE_BYTES, LAYOUT_FORMAT, Layout
+from topicsd.engine.open_shard import new_shard_count
 
 ROLE: Final = "supervisor"
 
@@ -57,24 +61,46 @@ def run(given: argparse.Namespace) -> int:
     refuse_open_door(settings, listen_sockets)
     fs = RealFs()
     refuse_places(fs, resolved)
+    refuse_interpreter(sys.executable)
+    if settings.memory:
+        layout = new_layout(settings)
+        return _serve(resolved, layout, secrets.token_hex(INSTANCE_BYTES), listen_sockets, load_again)
     lock = own_directory(fs, settings.data_dir)
     try:
         layout = open_own_layout(fs, settings, resolved.sources)
-        log_start(resolved, layout, listen_sockets)
-        from router import supervisor
-
-        notify = systemd.open_notify(os.environ)
-        return supervisor.run(
-            settings,
-            layout.shards,
-            layout.instance,
-            lock.identity,
-            listen_sockets,
-            notify,
-            load_settings=load_again,
-        )
+        return _serve(resolved, layout, lock.identity, listen_sockets, load_again)
     finally:
         lock.release()
+
+
+def _serve(
+    resolved: Resolved,
+    layout: Layout,
+    namespace: str,
+    listen_sockets: list[socket.socket],
+    load_again: Callable[[], Resolved | str],
+) -> int:
+    from router import supervisor, systemd
+
+    log_start(resolved, layout, listen_sockets)
+    return supervisor.run(
+        resolved.settings,
+        layout.shards,
+        layout.instance,
+        namespace,
+        listen_sockets,
+        systemd.open_notify(os.environ),
+        load_settings=load_again,
+    )
+
+
+def new_layout(settings: Settings) -> Layout:
+    """The layout of a server that has no data directory."""
+    return Layout(
+        format=LAYOUT_FORMAT,
+        shards=new_shard_count(settings.shards),
+        instance=secrets.token_hex(INSTANCE_BYTES),
+    )
 
 
 def loader(given: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[], Resolved | str]:
@@ -88,12 +114,24 @@ def loader(given: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[]
             kept[field.variable] = field.setting.normalise(kept[field.variable])
 
     def load() -> Resolved | str:
+        if config_path(given, kept) is None:
+            return "there is no configuration file to read again; name one with --config or TOPICS_CONFIG"
         try:
             return resolved_settings(given, kept)
         except (CommandError, OSError) as error:
             return str(error)
 
     return load
+
+
+def refuse_interpreter(path: str) -> None:
+    """CommandError when no worker could be started: this process may have started as another user."""
+    if not os.access(path, os.X_OK):
+        why = denial_of(os.path.realpath(path)) if os.path.lexists(path) else "it is missing"
+        raise CommandError(
+            f"cannot start workers: {path or 'the Python interpreter'} cannot be executed: {why}; "
+            "install Python and topicsd where this user may execute them"
+        )
 
 
 def refuse_open_door(settings: Settings, listen_sockets: list[socket.socket]) -> None:
@@ -123,25 +161,29 @@ def is_loopback(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise CommandError(f"{host} is no address to listen at: {error}") from None
+        raise CommandError(f"cannot resolve host {host}: {error}") from None
     return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
 
 
 def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.socket]) -> None:
     settings = resolved.settings
     keys = parse_keys(settings.api_keys)
-    told = [f"{one.getsockname()[0]}:{one.getsockname()[1]}" for one in listen_sockets]
+    from router.listening import address_text, addresses_of
+
+    address = addresses_of(listen_sockets) or address_text(settings.host, settings.port)
     logger.info(
         "topicsd %s starts",
         program_version(),
         extra=fields(
-            data_dir=os.path.abspath(settings.data_dir),
+            data_dir="(in memory)" if settings.memory else os.path.abspath(settings.data_dir),
             shards=layout.shards,
-            address=",".join(told) or f"{settings.host}:{settings.port}",
+            address=address,
             passed_sockets=len(listen_sockets),
             keys=len(keys),
         ),
     )
+    for variable in resolved.passed_over:
+        logger.debug("%s: passed over, set by Kubernetes for a Service", variable)
     for sentence in resolved.advice:
         logger.warning("%s", sentence)
     if not keys.are_asked_for:

@@ -61,11 +61,10 @@ def resolved_settings(given: argparse.Namespace, environ: Mapping[str, str]) -> 
     flags = {
         field.name: text for field in DECLARED if (text := getattr(given, _PREFIX + field.name)) is not None
     }
-    source, path = CONFIG_FLAG, given.config
-    if path is None:
-        source, path = CONFIG_VARIABLE, environ.get(CONFIG_VARIABLE, "")
+    path = config_path(given, environ)
+    source = CONFIG_FLAG if given.config is not None else CONFIG_VARIABLE
     try:
-        return load_settings(flags, environ, _read(source, path) if path else None)
+        return load_settings(flags, environ, None if path is None else _read(source, path))
     except SettingsError as error:
         if len(error.problems) == 1:
             raise CommandError(str(error)) from None
@@ -73,18 +72,24 @@ def resolved_settings(given: argparse.Namespace, environ: Mapping[str, str]) -> 
         raise CommandError(f"{len(error.problems)} settings are wrong:\n  {told}") from None
 
 
+def config_path(given: argparse.Namespace, environ: Mapping[str, str]) -> str | None:
+    """The file with settings that the flag names, or the variable."""
+    path: str = environ.get(CONFIG_VARIABLE, "") if given.config is None else given.config
+    return path or None
+
+
 def _read(source: str, path: str) -> ConfigFile:
     try:
         with open(path, "rb") as file:
             text = file.read(CONFIG_BYTES_MAX + 1)
     except OSError as error:
-        raise CommandError(f"{source}={path!r}: is no file to read settings from: {error.strerror}") from None
+        raise CommandError(f"{source}={path!r}: cannot be read: {error.strerror}") from None
     if len(text) > CONFIG_BYTES_MAX:
         raise CommandError(f"{path}: is larger than any file with settings")
     try:
         return ConfigFile(path, text.decode())
     except UnicodeDecodeError as error:
-        raise CommandError(f"{path}: is no TOML: {error}") from None
+        raise CommandError(f"{path}: is not valid TOML: {error}") from None
 
 
 def _help(field: Declared) -> str:

@@ -38,15 +38,19 @@ class ShownConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="what to do", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="what to do", metavar="ACTION")
+    parser.set_defaults(show_help=parser.print_help)
     show = actions.add_parser("show", help="each setting with its value and where it comes from")
-    show.set_defaults(parser=show)
+    show.set_defaults(parser=show, show_help=None)
     add_setting_flags(show)
     show.add_argument("--json", action="store_true", help="one JSON document")
     show.usage = f"{show.usage} [--json]"
 
 
 def run(given: argparse.Namespace) -> int:
+    if given.show_help is not None:
+        given.show_help()
+        return FINE
     resolved = resolved_settings(given, os.environ)
     if given.json:
         shown = shown_config(resolved)

@@ -59,9 +59,7 @@ class Checkpointer:
         self._files = files
         self._hot = hot
         self._cold = cold
-        self._bounds = SegmentBounds(
-            settings.segment_max_events, settings.segment_max_bytes, settings.segment_max_age_ms
-        )
+        self._bounds = SegmentBounds.of(settings)
         self.on_end: Callable[[], None] = lambda: None
         self._interval_seconds = settings.checkpoint_interval_ms / 1000
         numbers = snapshot_numbers(files.fs, files.paths)

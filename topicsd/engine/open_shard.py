@@ -77,5 +77,9 @@ def open_layout(fs: Fs, data_dir: str, shard_count: int) -> Layout:
                 ", ".join(os.path.relpath(path, data_dir) for path in made),
             )
         return layout
-    count = shard_count or len(os.sched_getaffinity(0))
-    return create_data_dir(fs, data_dir, count, os.urandom(INSTANCE_BYTES))
+    return create_data_dir(fs, data_dir, new_shard_count(shard_count), os.urandom(INSTANCE_BYTES))
+
+
+def new_shard_count(shard_count: int) -> int:
+    """One for each core when 0 is asked for."""
+    return shard_count or len(os.sched_getaffinity(0))

@@ -19,8 +19,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from shared.config import Settings
 from topicsd.disk.atomic_replace import replace_file
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
@@ -50,12 +51,21 @@ _FLAGS_AT = 5
 _unpack = HEADER.unpack_from
 
 
+NO_AGE_MS: Final = 1 << 62
+
+
 class SegmentBounds(NamedTuple):
     """When a segment is sealed."""
 
     records_max: int
     bytes_max: int
     age_ms_max: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> SegmentBounds:
+        """An age of 0 is none."""
+        age_ms = settings.segment_max_age_ms or NO_AGE_MS
+        return cls(settings.segment_max_events, settings.segment_max_bytes, age_ms)
 
 
 class Files(NamedTuple):

@@ -54,7 +54,7 @@ from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import BatchRefused, Known, UnreadableLog
 from topicsd.wal.recovery import OnProgress, Recovered, Recovery, RecoveryRefused, tell_nobody
 from topicsd.wal.sync_thread import Loop, Threads
-from topicsd.wal.writer import Identity, LogWriter
+from topicsd.wal.writer import Identity, LogEnd, LogWriter
 
 logger = logging.getLogger("topicsd.engine")
 
@@ -95,7 +95,7 @@ class Shard:
             recovery = Recovery(fs, paths, identity, self._files, known, on_progress)
             replay = Replay(state, 0 if snapshot is None else snapshot.head.end_ordinal)
             recovered = recovery.run(replay.batch)
-            end, size = recovered.end, settings.wal_file_bytes
+            end, size = _begin(recovered.end, clock, settings), settings.wal_file_bytes
             writer = LogWriter(
                 fs,
                 clock,
@@ -299,6 +299,12 @@ def _refuse_loss(fs: Fs, paths: ShardPaths) -> None:
 def _known(snapshot: Snapshot) -> Known:
     head = snapshot.head
     return Known(head.start, head.end_file, head.end_offset)
+
+
+def _begin(end: LogEnd, clock: Clock, settings: Settings) -> LogEnd:
+    """Where the log goes on. In memory each start begins a new one: its ordinals, and with them the epochs of
+    its topics, must not be those of the run before."""
+    return end._replace(ordinal=clock.now_ms() * 1000) if settings.memory else end
 
 
 def _failed_call(paths: ShardPaths, error: OSError) -> str:

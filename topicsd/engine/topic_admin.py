@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from shared.contract import TopicConfig, TopicConfigPatch, merge_config
+from shared.contract import TopicConfig, TopicConfigPatch
 from shared.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
 from topicsd.engine.ceilings import first_ceiling, needs_ceiling
 from topicsd.engine.durable_seq import durable_seq
@@ -21,7 +21,7 @@ from topicsd.engine.job_age import oldest_ready_ms
 from topicsd.engine.requests import Reply, TopicDeleted, TopicPut, TopicState
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_create import encode_create, new_topic, register_topic
+from topicsd.engine.topic_create import config_after, encode_create, new_topic, register_topic
 from topicsd.engine.topic_entry import TopicEntry, tell
 from topicsd.engine.trim_report import keep_to_caps, log_expired
 from topicsd.leases.job import Counts
@@ -47,7 +47,7 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
     if topic.leaving is not None:
         shard.defer(topic, partial(put_topic, shard, name, patch, reply), reply)
         return
-    config = merge_config(topic.next_config, patch, name)
+    config = config_after(shard, topic.next_config, patch, name)
     refusal = config if isinstance(config, Refusal) else shard.log.admit_control()
     if isinstance(config, Refusal) or refusal is not None:
         reply(refusal)

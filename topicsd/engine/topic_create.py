@@ -5,7 +5,9 @@ Must not know: who asked, and with what else in one batch.
 
 from __future__ import annotations
 
-from shared.contract import TopicConfigPatch, merge_config
+from typing import cast
+
+from shared.contract import Durability, TopicConfig, TopicConfigPatch, merge_config, refuse_durable
 from shared.errors import THROTTLED, TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.names import refuse_topic_name, topic_id
 from topicsd.engine.ceilings import begin_ceiling, first_ceiling
@@ -31,7 +33,7 @@ def new_topic(
     if bound and len(shard.topics) >= bound:
         detail: dict[str, object] = {"limit": "max_topics", "max": bound}
         return Refusal(THROTTLED, f"there are {bound} topics already", detail, retry_after_ms=1000)
-    config = merge_config(None, patch if patch is not None else TopicConfigPatch(), name)
+    config = config_after(shard, None, patch if patch is not None else TopicConfigPatch(), name)
     if isinstance(config, Refusal):
         return config
     topic = Topic(name, number, 0, shard.one_config(config))
@@ -39,6 +41,15 @@ def new_topic(
     ceiling = first_ceiling(config, 0, first_records)
     topic.ceiling, topic.ceiling_mark = ceiling.value, ceiling.mark
     return topic
+
+
+def config_after(
+    shard: ShardState, existing: TopicConfig | None, patch: TopicConfigPatch, name: str
+) -> TopicConfig | Refusal:
+    """The configuration of a topic after a patch, as the settings of the server allow it."""
+    settings = shard.settings
+    refusal = refuse_durable(patch) if settings.memory else None
+    return refusal or merge_config(existing, patch, name, cast(Durability, settings.default_durability))
 
 
 def register_topic(shard: ShardState, topic: Topic) -> None:

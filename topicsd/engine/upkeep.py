@@ -183,7 +183,7 @@ class Upkeep:
         for run in reversed(topic.runs):
             if isinstance(run, TailRun) and run.source is not None:
                 age_ms = self._shard.clock.now_ms() - run.source.entry.first_ts
-                return age_ms >= self._shard.settings.segment_max_age_ms
+                return 0 < self._shard.settings.segment_max_age_ms <= age_ms
         return False
 
     def _expire(self) -> Job[None]:

@@ -50,6 +50,16 @@ def test_a_segment_is_sealed_when_it_is_old_also_when_nothing_comes() -> None:
     assert bounds(one) == [(1, 2, True)]
 
 
+def test_an_age_of_0_never_seals() -> None:
+    one = shard(segment_max_age_ms=0)
+    one.append("t", 1)
+    one.checkpoint()
+    one.pass_time(400 * 86_400_000)
+    one.append("t", 2)
+    one.checkpoint()
+    assert bounds(one) == [(1, 3, False)]
+
+
 def test_a_segment_is_sealed_in_front_of_seqs_that_were_lost() -> None:
     one = shard()
     one.append("t", 1, 2)

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from shared.config import Settings
 from shared.contract import TopicConfig
 from shared.errors import Refusal
 from tests.harness.one_shard import OneShard
@@ -187,3 +188,20 @@ def test_names_come_sorted_and_only_of_topics_that_are_on_the_disk() -> None:
     assert one.shard.topic_names() == ["a", "b", "c"]
     one.settle()
     assert one.shard.topic_names() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("default", "undurable"), [("memory", "memory"), ("fsync", "disk"), ("disk", "disk")]
+)
+def test_a_topic_without_a_class_gets_that_of_the_settings(default: str, undurable: str) -> None:
+    one = OneShard(default_durability=default)
+    one.append("appended", 1)
+    assert one.state("appended").config.durability == default
+    assert one.put("put").config.durability == default
+    assert one.put("named", durability="ephemeral").config.durability == "ephemeral"
+    assert one.put("durable", durable=True).config.durability == "fsync"
+    assert one.put("undurable", durable=False).config.durability == undurable
+    # It is written down with the topic: another default changes none that exists.
+    one.settings = Settings(wal_file_bytes=one.settings.wal_file_bytes)
+    one.restart()
+    assert one.state("appended").config.durability == default

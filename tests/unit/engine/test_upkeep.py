@@ -125,6 +125,12 @@ def test_an_active_segment_is_sealed_by_its_age_where_nothing_is_written_any_mor
     assert one.shard.checkpoints.count == count
 
 
+def test_an_age_of_0_seals_nothing_where_nothing_is_written() -> None:
+    one = filled(5, segment_max_age_ms=0)
+    a_round(one)
+    assert not sealed(one)
+
+
 def test_a_segment_that_is_gone_when_its_turn_comes_is_no_damage(caplog: pytest.LogCaptureFixture) -> None:
     one = filled(40)
     one.delete("t", tag="tag-0")

@@ -33,7 +33,7 @@ class Stage:
         self.taken.append((settings.api_keys, len(keys)))
 
     def load(self, **settings: object) -> None:
-        self.loaded = Resolved(Settings(**settings), {}, {}, [])  # type: ignore[arg-type]
+        self.loaded = Resolved(Settings(**settings), {}, {}, [], [])  # type: ignore[arg-type]
         self.reload.reload()
 
 
@@ -56,7 +56,7 @@ def test_new_keys_are_put_in_place_and_every_worker_is_told() -> None:
 def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         stage = Stage()
-        stage.loaded = "topicsd.toml: is no TOML"
+        stage.loaded = "topicsd.toml: is not valid TOML"
         stage.reload.reload()
         stage.load(api_keys="")
         await turns()
@@ -64,8 +64,10 @@ def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -
         assert stage.told == []
 
     asyncio.run(run())
-    assert "the keys stay as they are: topicsd.toml: is no TOML" in caplog.text
-    assert "without any everybody could do everything" in caplog.text
+    assert "keys: not reloaded: topicsd.toml: is not valid TOML" in caplog.text
+    assert (
+        "keys: not reloaded: the new settings have none, and removing all keys takes a restart" in caplog.text
+    )
 
 
 def test_a_server_without_keys_may_get_some() -> None:
@@ -113,5 +115,5 @@ def test_other_settings_wait_for_a_restart(caplog: pytest.LogCaptureFixture) -> 
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
-    assert "changed, and takes a restart: TOPICS_PORT, TOPICS_MAX_LIMIT" in caplog.text
+    assert "settings: changed, restart to apply: TOPICS_PORT, TOPICS_MAX_LIMIT" in caplog.text
     assert "API_KEYS" not in caplog.text

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ import uvloop
 
 from router import worker_process
 from router.backoff import Backoff
+from router.shard_doors import silence_ms
 from router.worker_process import WorkerProcess
 from shared.board import Board, WorkerState
+from shared.clock import SystemClock
 from shared.errors import NOT_READY, SHUTTING_DOWN, STORAGE_FAILED
 from shared.handoff import send_connection
 from tests.harness.front_stage import (
@@ -83,6 +86,27 @@ def test_a_worker_that_never_beats_is_killed_and_tried_again() -> None:
         await until(lambda: stage.pool.restart_count(0) == 1)
 
     on_stage(play, shard_count=1, worker={"ready_after": 60}, times=END_SOON._replace(start_seconds=1.0))
+
+
+def test_a_worker_that_waits_for_its_disk_is_not_taken_to_hang(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.board.slot(0).state is WorkerState.READY)
+        pid = stage.pid(0)
+        # Twice as long as one that hangs has.
+        await until(lambda: silence_ms(stage.board.slot(0), SystemClock()) > IMPATIENT.hung_seconds * 2000)
+        assert stage.pool.all_beat()
+        assert stage.pool.restart_count(0) == 0
+        os.close(os.open(fifo, os.O_WRONLY))
+        await stage.ready()
+        assert (stage.pid(0), stage.pool.restart_count(0)) == (pid, 0)
+
+    on_stage(play, shard_count=1, worker={"disk_wait": str(fifo)}, times=IMPATIENT)
+    assert caplog.text.count("worker: does not answer: it waits for its disk") == 1
 
 
 def test_a_worker_that_refuses_stays_away_with_its_reason() -> None:

@@ -3,13 +3,12 @@ import pytest
 
 from shared.config import (
     DECLARED,
-    RELATIONS,
     Settings,
-    broken_relations,
     declared_values,
     settings_table,
 )
 from shared.setting import Declared, accept_value, parse_value, refuse_value, render_value, show_value
+from shared.setting_relations import RELATIONS, broken_relations
 
 
 def test_a_secret_is_in_no_text_of_the_settings() -> None:

@@ -25,14 +25,17 @@ def test_levels_are_read(text: str, levels: Levels) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "'' is no level"),
-        ("loud", "'loud' is no level: debug, info, warning, error"),
-        ("info,", "'' is no level"),
+        ("", "'' is not a level"),
+        ("loud", "'loud' is not a level: debug, info, warning, error"),
+        ("info,", "'' is not a level"),
         ("info,debug", "only one level"),
-        ("topicsd.wal=", "'' is no level"),
-        ("=debug", "'' is no module"),
-        ("topics-d=debug", "'topics-d' is no module"),
-        ("a=debug,a=info", "a is named twice"),
+        ("topicsd.wal=", "'' is not a level"),
+        ("=debug", "'' is not a module name"),
+        ("topics-d=debug", "'topics-d' is not a module name"),
+        ("topicsd=debug,topicsd=info", "topicsd is named twice"),
+        ("info,topicsd.wall=debug", r"^topicsd\.wall: unknown module, did you mean topicsd\.wal\?$"),
+        ("routr=debug", r"^routr: unknown module, did you mean router\?$"),
+        ("zzz=debug", r"^zzz: unknown module, such as topicsd\.wal$"),
     ],
 )
 def test_what_is_no_level_is_told(text: str, told: str) -> None:

@@ -147,3 +147,20 @@ def test_what_nobody_caught_is_one_line_too() -> None:
     assert whole["level"] == "critical"
     assert "unforeseen" in whole["exception"]
     assert "disk-00" in of_thread["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"api_keys = {SECRET}", "api_keys = [redacted]"),
+        (f"TOPICS_API_KEYS={SECRET} x", "TOPICS_API_KEYS=[redacted] x"),
+        (f"'api_keys': '{SECRET}'", "'api_keys': '[redacted]'"),
+        (f"api_keys = ['{SECRET}', '{SECRET}2']", "api_keys = [redacted]"),
+        ("a.toml: api_keys: must be a text in quotes", "a.toml: api_keys: must be a text in quotes"),
+        ("api_keys: must not be empty", "api_keys: must not be empty"),
+        ("api_keys: entry 2: must not contain a comma", "api_keys: entry 2: must not contain a comma"),
+        ("api_keys: must-have-this-key", "api_keys: [redacted]"),
+    ],
+)
+def test_a_redaction_takes_keys_and_leaves_sentences(text: str, shown: str) -> None:
+    assert redact(text) == shown

@@ -73,9 +73,9 @@ def test_what_is_no_plain_number_is_refused(text: str) -> None:
         parse_value(COUNT, text)
 
 
-@pytest.mark.parametrize("text", ["", "-1", "KiB", "1kib", "1K", "1MB", "1.5MiB", "1  MiB", "1MiB\n", "1TiB"])
+@pytest.mark.parametrize("text", ["", "-1", "KiB", "1K", "1  MiB", "1TiB", "1,5 MiB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="a whole number of bytes, or of KiB, MiB or GiB"):
+    with pytest.raises(ValueError, match=r'^must be a number of bytes or a size such as "64 MiB"$'):
         parse_value(SIZE, text)
 
 

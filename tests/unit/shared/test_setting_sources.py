@@ -80,7 +80,6 @@ def test_all_that_is_wrong_is_told_at_once_with_where_it_stands() -> None:
             "TOPICS_SHARDS": "many",
             "TOPICS_WAL_FILE_BYTES": "1KiB",
             "TOPICS_DATA_DIR": "",
-            "TOPICS_MAX_LIMTI": "5",
             "TOPICS_MAX_LIMIT": "5",
         },
         'port = "x"\nprot = 5\nfronts = true\nprobe_auth = 1\nhost = 1\n'
@@ -89,17 +88,16 @@ def test_all_that_is_wrong_is_told_at_once_with_where_it_stands() -> None:
     )
     assert told == [
         "topics.toml: port='x': must be a whole number, without quotes",
-        "topics.toml: prot: there is no such setting; the nearest name is port",
-        "topics.toml: fronts='True': must be a whole number, without quotes",
+        "topics.toml: prot: unknown setting, did you mean port?",
+        "topics.toml: fronts='true': must be a whole number, without quotes",
         "topics.toml: probe_auth='1': must be true or false, without quotes",
         "topics.toml: host='1': must be a text in quotes",
         "topics.toml: log: must be a text in quotes",
-        "topics.toml: server: settings stand at the top level of the file, not in a table",
+        "topics.toml: server: settings belong at the top level of the file, not in a table",
         "TOPICS_DATA_DIR='': must not be empty",
-        "TOPICS_MAX_LIMTI: there is no such setting; the nearest name is TOPICS_MAX_LIMIT",
         "TOPICS_SHARDS='many': must be a whole number",
         "TOPICS_WAL_FILE_BYTES='1KiB': must be from 64 KiB to 4 GiB",
-        "--drain-seconds='0': must be from 1 to 300",
+        "--drain-seconds='0': must be from 1 s to 5 m",
     ]
 
 
@@ -111,17 +109,19 @@ def test_a_wrong_value_is_told_also_when_another_source_overrules_it() -> None:
 
 def test_a_file_that_is_no_toml_is_named() -> None:
     (problem,) = problems_of(toml="port: 4000")
-    assert problem.startswith("topics.toml: is no TOML: ")
+    assert problem.startswith("topics.toml: is not valid TOML: ")
 
 
 def test_a_mistyped_name_of_the_file_is_answered_with_the_right_one() -> None:
-    (problem,) = problems_of({"TOPICS_CONFGI": "a.toml"})
-    assert problem.endswith("the nearest name is TOPICS_CONFIG")
+    (warning,) = load({"TOPICS_CONFGI": "a.toml"}).advice
+    assert warning == "TOPICS_CONFGI: unknown setting, did you mean TOPICS_CONFIG?"
 
 
 def test_a_name_that_is_near_none_is_answered_with_where_all_are() -> None:
-    for problem in problems_of({"TOPICS_RETRIES": "3"}, "replication = 3"):
-        assert problem.endswith("there is no such setting; `topicsd config show` lists them")
+    (problem,) = problems_of(toml="replication = 3")
+    (warning,) = load({"TOPICS_RETRIES": "3"}).advice
+    for told in (problem, warning):
+        assert told.endswith("unknown setting; `topicsd config show` lists them")
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_a_name_that_is_near_none_is_answered_with_where_all_are() -> None:
     ],
 )
 def test_the_nearest_name_is_one_that_may_have_been_meant(wrong: str, right: str | None) -> None:
-    (problem,) = problems_of({wrong: "1"})
-    assert (f"the nearest name is {right}" if right else "`topicsd config show` lists them") in problem
+    (warning,) = load({wrong: "1"}).advice
+    assert (f"did you mean {right}?" if right else "`topicsd config show` lists them") in warning
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,9 @@ SECRET = "hush-hush-hush-hush"
     ("environ", "toml"),
     [
         ({"TOPICS_API_KEYS": f"{SECRET}:{SECRET}"}, None),
-        ({"TOPICS_KEY": SECRET}, None),
         ({}, f'api_keys = "{SECRET}:raed"'),
-        ({}, f'api_keys = ["{SECRET}"]'),
+        ({}, f'api_keys = ["{SECRET}", 1]'),
+        ({}, f'api_keys = ["{SECRET},{SECRET}"]'),
         ({}, f'api_key = "{SECRET}"'),
         ({}, f'api_keys = "{SECRET}'),
     ],
@@ -205,3 +205,90 @@ def test_a_short_key_is_taken_and_advised_against_without_being_shown() -> None:
         "TOPICS_API_KEYS: the key of entry 2 is shorter than 16 characters and might be guessed"
     )
     assert load({"TOPICS_API_KEYS": "tiny"}, api_keys=SECRET).advice == []
+
+
+def test_an_unknown_variable_is_a_warning_without_its_value() -> None:
+    (warning,) = load({"TOPICS_KEY": SECRET}).advice
+    assert warning == "TOPICS_KEY: unknown setting, did you mean TOPICS_API_KEYS?"
+
+
+def test_what_kubernetes_sets_for_a_service_is_passed_over() -> None:
+    environ = {
+        "TOPICS_SERVICE_HOST": "10.0.0.7",
+        "TOPICS_SERVICE_PORT": "4000",
+        "TOPICS_SERVICE_PORT_HTTP": "4000",
+        "TOPICS_PORT": "tcp://10.0.0.7:4000",
+        "TOPICS_PORT_4000_TCP": "tcp://10.0.0.7:4000",
+        "TOPICS_PORT_4000_TCP_PROTO": "tcp",
+        "TOPICS_PORT_4000_TCP_PORT": "4000",
+        "TOPICS_PORT_4000_TCP_ADDR": "10.0.0.7",
+        "TOPICS_DATA_PORT": "udp://10.0.0.8:53",
+    }
+    resolved = load(environ)
+    assert resolved.settings == Settings()
+    assert resolved.advice == []
+    assert resolved.passed_over == sorted(environ)
+
+
+def test_keys_may_be_a_list_in_a_file() -> None:
+    listed = load(toml=f'api_keys = ["{SECRET}:read", "{SECRET}2"]').settings
+    assert listed == load({"TOPICS_API_KEYS": f"{SECRET}:read,{SECRET}2"}).settings
+    assert problems_of(toml='api_keys = ["a", "b,c"]') == [
+        "topics.toml: api_keys: entry 2: must not contain a comma"
+    ]
+    assert problems_of(toml="api_keys = 5") == [
+        "topics.toml: api_keys: must be a text in quotes, or a list of them"
+    ]
+    (advice,) = load(toml=f'api_keys = ["{SECRET}", "short"]').advice
+    assert "the key of entry 2 is shorter" in advice
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("sync_interval_ms", "100", 100),
+        ("sync_interval_ms", "100ms", 100),
+        ("sync_interval_ms", "0.5 s", 500),
+        ("drain_seconds", "30", 30),
+        ("drain_seconds", "2m", 120),
+        ("reader_grace_ms", "1.5h", 5_400_000),
+        ("wal_file_bytes", "64MB", 64_000_000),
+        ("wal_file_bytes", "64mib", 64 * MIB),
+        ("background_bytes_per_second", "10 MiB", 10 * MIB),
+        ("segment_max_age_ms", "0", 0),
+        ("segment_max_age_ms", "7d", 604_800_000),
+        ("default_durability", "fsync", "fsync"),
+    ],
+)
+def test_durations_and_sizes_have_units_in_every_source(name: str, text: str, value: object) -> None:
+    assert getattr(load({f"TOPICS_{name.upper()}": text}).settings, name) == value
+    assert getattr(load(toml=f'{name} = "{text}"').settings, name) == value
+    assert getattr(load_settings({name: text}, {}).settings, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("sync_interval_ms", "fast", 'must be a number of milliseconds or a duration such as "10m"'),
+        ("sync_interval_ms", "-1", 'must be a number of milliseconds or a duration such as "10m"'),
+        ("sync_interval_ms", "2s", "must be from 1 ms to 1 s"),
+        ("drain_seconds", "soon", 'must be a number of seconds or a duration such as "10m"'),
+        ("drain_seconds", "1.5s", "must be a whole number of seconds"),
+        ("wal_file_bytes", "64 apples", 'must be a number of bytes or a size such as "64 MiB"'),
+        ("segment_max_age_ms", "999", "must be 0 (off) or from 1 s to 365 d"),
+        ("default_durability", "disc", "must be one of ephemeral, memory, disk, fsync, did you mean disk?"),
+    ],
+)
+def test_a_wrong_duration_or_size_says_what_is_taken(name: str, text: str, sentence: str) -> None:
+    variable = f"TOPICS_{name.upper()}"
+    assert problems_of({variable: text}) == [f"{variable}={text!r}: {sentence}"]
+
+
+def test_in_memory_everything_is_ephemeral() -> None:
+    assert load({"TOPICS_MEMORY": "1"}).settings.default_durability == "ephemeral"
+    assert problems_of({"TOPICS_MEMORY": "1", "TOPICS_DEFAULT_DURABILITY": "disk"}) == [
+        "TOPICS_DEFAULT_DURABILITY='disk': must be ephemeral: the server keeps everything in memory"
+    ]
+    assert problems_of({"TOPICS_MEMORY": "1", "TOPICS_COLD_DIR": "/c"}) == [
+        "TOPICS_COLD_DIR='/c': must be empty: the server keeps everything in memory"
+    ]
