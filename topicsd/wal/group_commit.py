@@ -269,7 +269,7 @@ class GroupCommit:
             refuse(batch.entries(), self.failed)
             return False
         try:
-            self._writer.write(batch.parts, batch.frame_count)
+            self._writer.write(batch.parts, batch.frame_count, batch.next_position - batch.first_position)
         except NoFile:
             self._is_held = True
             self._next_file.provide(batch.next_position - batch.first_position)
