@@ -16,7 +16,7 @@ from tests.harness.whole_server import WholeServer
 pytestmark = pytest.mark.slow
 
 SIZE = 60 << 20
-# Nothing of it is copied but into the page cache. Where it crosses a link, two processes have it for a moment.
+# Nothing of it is copied but into the page cache. Two processes have what crosses a link.
 FACTOR_MAX = 1.25
 FACTOR_OVER_LINK_MAX = 2.1
 ENVIRON = {"TOPICS_MAX_RECORD_BYTES": str(64 << 20)}

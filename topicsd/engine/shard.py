@@ -80,7 +80,7 @@ class Shard:
         self.identity = identity
         self._lock = DirLock(fs, paths.lock)
         self._files = LogFiles(fs)
-        self.state = state = ShardState(clock, settings, self._files)
+        self.state = state = ShardState(clock, settings, self._files, identity.shard)
         state.runs_in(loop)
         state.threads = threads
         hot, cold = _stores(fs, paths, identity.shard, settings)

@@ -59,8 +59,9 @@ class SeenHead(NamedTuple):
 
 
 class ShardState:
-    def __init__(self, clock: Clock, settings: Settings, files: LogFiles) -> None:
+    def __init__(self, clock: Clock, settings: Settings, files: LogFiles, number: int = 0) -> None:
         self.clock = clock
+        self.number = number
         self.settings = settings
         self.stamped_settings = msgspec.structs.replace(
             settings,
@@ -74,8 +75,8 @@ class ShardState:
         self.segments: SegmentReader
         self.gone_topics: list[tuple[int, int]] = []
         """Id and epoch of those that were deleted and have files."""
-        self.damaged_segments: set[SegmentName] = set()
-        """What upkeep found to be damaged."""
+        self.damaged_segments: set[SegmentName | str] = set()
+        """Segments, and files of the log by their names, that are known to be damaged (`damage.py`)."""
         self.overfull: set[int] = set()
         """Epochs of topics of which it was said that what is to leave them cannot be told."""
         self.watch: Watch
