@@ -256,8 +256,9 @@ class Shard:
     def _in_background(self) -> bool:
         clock = self.state.clock
         self.checkpoints.tick()
-        has_unlogged = log_floors_again(self.state, clock.now_ms())
-        return lower_quiet_ceilings(self.state, clock.monotonic()) or has_unlogged
+        has_more = self.state.totals.free_some()
+        has_more = log_floors_again(self.state, clock.now_ms()) or has_more
+        return lower_quiet_ceilings(self.state, clock.monotonic()) or has_more
 
     def _resume_heads(self, recovered: Recovered) -> None:
         """Go on behind every seq that was ever given out, and say which of them lost their records."""
