@@ -40,7 +40,7 @@ JSON_TYPE: Final = "application/json"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 FORWARD_OPERATIONS: Final = frozenset({"list_routers", "router_state", "delete_router"})
-METRIC_FIELDS: Final = ("cursors", "cursor_count", "oldest_ready_seconds")
+METRIC_FIELDS: Final = ("cursors", "cursor_count", "oldest_ready_seconds", "ready", "in_flight")
 METRICS_NAMES: Final = 100
 """So many topics, and routes, have series of their own unless another number is asked for."""
 

@@ -19,8 +19,8 @@ from shared.histogram import BUCKETS, bounds
 TOPIC_SERIES: Final = (
     ("topics_topic_head_seq", "head_seq", "The highest sequence number."),
     ("topics_topic_earliest_seq", "earliest_seq", "The first live one."),
-    ("topics_topic_records", "count", "Live records."),
-    ("topics_topic_bytes", "bytes", "Bytes of live records."),
+    ("topics_topic_records_live", "count", "Live records."),
+    ("topics_topic_bytes_live", "bytes", "Bytes of live records."),
 )
 CURSOR_SERIES: Final = (
     ("topics_cursor_lag_records", "lag_records", "Live records behind a named cursor."),
@@ -29,8 +29,11 @@ CURSOR_SERIES: Final = (
 )
 FORWARDED: Final = ("topics_router_forwarded_total", "forwarded_total", "Copies that a route has made.")
 # Of a queue: the same.
-_OLDEST_READY: Final = "topics_queue_oldest_ready_seconds"
-_AGE: Final = "oldest_ready_seconds"
+QUEUE_SERIES: Final = (
+    ("topics_queue_oldest_ready_seconds", "oldest_ready_seconds", "The age of the oldest job that is ready."),
+    ("topics_topic_queue_ready", "ready", "Jobs that a claim would get."),
+    ("topics_topic_queue_in_flight", "in_flight", "Jobs that are leased."),
+)
 # A mean of shares and flags would be no share: of those one shard stands for all.
 _LEAST: Final = ("topics_recovery_progress", "topics_shard_ready")
 _MOST: Final = (
@@ -126,7 +129,7 @@ def as_json(measured: Measured) -> dict[str, object]:
                 for label, read in histogram.series
             }
             told[histogram.name] = series.get("", series)
-    fields = ("topic", *_TOPIC_FIELDS, "cursors", _AGE)
+    fields = ("topic", *_TOPIC_FIELDS, "cursors", *_QUEUE_FIELDS)
     topics = [{field: one[field] for field in fields if field in one} for one in measured.topics]
     field = FORWARDED[1]
     routers = [{"router": one["router"], field: one[field]} for one in measured.routers]
@@ -146,6 +149,7 @@ def _told_of(
 
 
 _TOPIC_FIELDS: Final = tuple(field for _, field, _ in TOPIC_SERIES)
+_QUEUE_FIELDS: Final = tuple(field for _, field, _ in QUEUE_SERIES)
 
 
 def _cursor_lines(topics: Sequence[Mapping[str, Any]]) -> Iterable[str]:
@@ -157,11 +161,12 @@ def _cursor_lines(topics: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 
 def _queue_lines(topics: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    queues = [topic for topic in topics if _AGE in topic]
-    if queues:
-        yield from _header(_OLDEST_READY, "gauge", "The age of the oldest job that is ready.")
-    for topic in queues:
-        yield f'{_OLDEST_READY}{{topic="{topic["topic"]}"}} {_number(topic[_AGE])}'
+    for name, field, text in QUEUE_SERIES:
+        queues = [topic for topic in topics if field in topic]
+        if queues:
+            yield from _header(name, "gauge", text)
+        for topic in queues:
+            yield f'{name}{{topic="{topic["topic"]}"}} {_number(topic[field])}'
 
 
 def _histogram(histogram: ShardHistogram, shard: int, slot: Slot) -> Iterable[str]:

@@ -196,8 +196,8 @@ def test_the_age_of_the_oldest_job_is_told_of_queues_of_all_shards(
         done("POST", f"/v0/topics/{names[0]}/claim", {"node": "w"})
         done("PUT", "/v0/topics/log", {})
 
-        def ages() -> dict[str, float]:
-            series = "topics_queue_oldest_ready_seconds{topic="
+        def ages(name: str = "topics_queue_oldest_ready_seconds") -> dict[str, float]:
+            series = f"{name}{{topic="
             lines = client.ask("GET", "/v0/metrics").body.decode().splitlines()
             found = [line.removeprefix(series).split("} ") for line in lines if line.startswith(series)]
             return {name.strip('"'): float(age) for name, age in found}
@@ -205,7 +205,12 @@ def test_the_age_of_the_oldest_job_is_told_of_queues_of_all_shards(
         server.wait_for(lambda: ages()[names[1]] > 0, "a job grows older")
         assert set(ages()) == set(names)
         assert ages()[names[0]] == 0
-        assert not any("oldest_ready_seconds" in one for one in done("GET", "/v0/topics")["topics"])
+        assert ages("topics_topic_queue_ready") == {names[0]: 0, names[1]: 1}
+        assert ages("topics_topic_queue_in_flight") == {names[0]: 1, names[1]: 0}
+        assert ages("topics_topic_records_live") == {names[0]: 2, names[1]: 2, "log": 0}
+        assert ages("topics_topic_bytes_live")[names[0]] > 0
+        told = {"oldest_ready_seconds", "ready", "in_flight"}
+        assert not any(told & one.keys() for one in done("GET", "/v0/topics")["topics"])
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ from topicsd.checkpoint.snapshot_format import (
 )
 from topicsd.engine.background import SYNCED, Job
 from topicsd.engine.capture import Capture, capture, unpublished
+from topicsd.engine.damage import note_segment_damage
 from topicsd.engine.segment_copy import Files, Piece, SegmentBounds, SegmentCopy, write_marks
 from topicsd.engine.segment_install import give_up, install
 from topicsd.engine.shard_state import ShardState
@@ -190,8 +191,8 @@ class CheckpointJob:
 
     def _tell(self, topic: Topic, damages: list[SegmentDamage]) -> None:
         for damage in damages:
-            logger.error('topic "%s" is damaged, and goes on in a new segment: %s', topic.name, damage)
-            self._shard.damaged_segments.add(damage.name)
+            note_segment_damage(self._shard, topic.name, damage)
+            logger.warning('topic "%s": goes on in a new segment', topic.name)
 
     def _log_floor(self, topic: Topic) -> Job[None]:
         """What a cap evicted is found again by replay, from what was alive. A start from the snapshot before

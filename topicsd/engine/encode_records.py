@@ -32,6 +32,8 @@ from topicsd.wal.frame import (
 )
 
 PARTS_A_FRAME = 3
+# Data from here on stays where the request has it: a copy would double what a large write takes.
+UNCOPIED_BYTES = 2048
 
 # A plain number: packing a member of an enum costs as much as the rest of the header.
 _APPEND = int(FrameType.APPEND)
@@ -66,12 +68,13 @@ def encode_records(
     max_bytes = limits.max_record_bytes
     for record in records:
         payload: bytes = record.data  # What is joined with it needs no copy.
-        tag = b""
+        size = len(payload)
+        tag = tail = b""
         if not (record.tag or record.node or default_node or record.meta is not NO_META):
             # Most records are nothing but data.
-            if len(payload) > max_bytes:
-                return _refuse_size(seq - first_seq, len(payload), max_bytes)
-            body = pack_body_head(_APPEND, class_flag, topic_id, seq, ts, 0, 0, len(payload)) + payload
+            if size > max_bytes:
+                return _refuse_size(seq - first_seq, size, max_bytes)
+            body = pack_body_head(_APPEND, class_flag, topic_id, seq, ts, 0, 0, size)
         else:
             if record.tag:
                 tag = record.tag.encode()
@@ -80,21 +83,31 @@ def encode_records(
             node_text = record.node or default_node
             node = node_text.encode() if node_text else b""
             meta = bytes(record.meta)
-            if node or meta or len(tag) > limits.max_tag_bytes or len(payload) > max_bytes:
-                refusal = refuse_lengths(seq - first_seq, len(payload), len(meta), tag, node, limits)
+            if node or meta or len(tag) > limits.max_tag_bytes or size > max_bytes:
+                refusal = refuse_lengths(seq - first_seq, size, len(meta), tag, node, limits)
                 if refusal is not None:
                     return refusal
             flags = class_flag | (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
             if meta:
-                payload = payload_with_meta(payload, meta)
+                tail = payload_with_meta(b"", meta)
                 flags |= FLAG_META
-            head = pack_body_head(_APPEND, flags, topic_id, seq, ts, len(node), len(tag), len(payload))
-            body = head + node + tag + payload
+            whole = size + len(tail)
+            body = pack_body_head(_APPEND, flags, topic_id, seq, ts, len(node), len(tag), whole) + node + tag
         if tags is not None:
             tags.append(tag)
-        # In three parts, so that the checksum is taken over one byte string and the batch is joined once.
-        length = len(body) + CHECKSUM_BYTES
-        parts += (pack_u32(length), body, pack_u64(xxh3(body)))
+        if size < UNCOPIED_BYTES:
+            body += payload
+            if tail:
+                body += tail
+            # In three parts, so that the checksum is taken over one byte string and the batch is joined once.
+            length = len(body) + CHECKSUM_BYTES
+            parts += (pack_u32(length), body, pack_u64(xxh3(body)))
+        else:
+            length = len(body) + size + len(tail) + CHECKSUM_BYTES
+            digest = xxhash.xxh3_64(body)
+            digest.update(payload)
+            digest.update(tail)
+            parts += (pack_u32(length) + body, payload, tail + pack_u64(digest.intdigest()))
         length += LEN_BYTES
         lengths.append(length)
         total += length
@@ -131,14 +144,18 @@ def records_digest(records: list[NewRecord], node: str | None) -> bytes:
     fields: list[bytes | None] = []
     for record in records:
         fields += (
-            bytes(record.data),
-            None if record.meta is NO_META else bytes(record.meta),
+            record.data,
+            None if record.meta is NO_META else record.meta,
             _bytes_of(record.tag),
             _bytes_of(record.node or node),
         )
     # With their lengths in front, so that no byte can move from one field to the next; none is unlike empty.
-    lengths = array("q", [-1 if field is None else len(field) for field in fields])
-    return xxhash.xxh3_128_digest(lengths.tobytes() + b"".join([field for field in fields if field]))
+    sizes = array("q", [-1 if field is None else len(field) for field in fields])
+    digest = xxhash.xxh3_128(sizes.tobytes())
+    for field in fields:
+        if field:
+            digest.update(field)
+    return digest.digest()
 
 
 def _bytes_of(text: str | None) -> bytes | None:

@@ -14,10 +14,10 @@ Must not know: HTTP, threads.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from shared.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
+from topicsd.engine.damage import note_damage
 from topicsd.engine.durable_seq import durable_seq
 from topicsd.engine.fill_page import Fetched, PageSource, Unfetched
 from topicsd.engine.page import PAGE_RECORDS, VARIANTS, Page
@@ -26,11 +26,11 @@ from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
+from topicsd.engine.tail_run import TailRun
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.engine.trim_report import log_expired
-
-logger = logging.getLogger("topicsd.engine")
+from topicsd.segment.entry import SegmentName
 
 # What one read looks at is bounded also when it delivers nothing, as where all records are the reader's own.
 PAGES_MAX = 256
@@ -246,9 +246,7 @@ def _corrupt(shard: ShardState, topic: Topic, seq: int, damaged: dict[int, str])
     last = seq
     while last + 1 in damaged:
         last += 1
-    if isinstance(run, SealedRun) and run.name not in shard.damaged_segments:
-        shard.damaged_segments.add(run.name)
-        logger.error('topic "%s": a reader met damage in %s: %s', topic.name, file, damaged[seq])
+    note_damage(shard, _damaged_place(run, file), topic.name, file, f"seqs {seq} to {last}: {damaged[seq]}")
     message = f'seq {seq} of topic "{topic.name}" is damaged at offset {offset} of {file}: {damaged[seq]}'
     detail: dict[str, object] = {
         "segment": file,
@@ -257,3 +255,10 @@ def _corrupt(shard: ShardState, topic: Topic, seq: int, damaged: dict[int, str])
         "next_from_seq": last,
     }
     return Refusal(CORRUPT_SEGMENT, message, detail)
+
+
+def _damaged_place(run: Run, file: str) -> SegmentName | str:
+    if isinstance(run, SealedRun):
+        return run.name
+    assert isinstance(run, TailRun)
+    return file if run.source is None else run.source.name

@@ -271,4 +271,4 @@ def move_earliest(topic: Topic, seq: int) -> None:
         del topic.runs[:gone]
     first = topic.runs[0]
     if isinstance(first, TailRun):
-        first.forget_before(earliest)
+        topic.totals.gone_tags += first.forget_before(earliest)

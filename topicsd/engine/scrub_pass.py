@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from topicsd.engine.background import Job
+from topicsd.engine.damage import note_segment_damage
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.shard_state import ShardState
 from topicsd.engine.topic import Topic
@@ -70,8 +71,7 @@ class ScrubPass:
             logger.warning("%s could not be looked at: %s", run.name.key(""), error)
             return
         for damage in damages if self._is_there(topic, run) else ():
-            logger.error('topic "%s" is damaged: %s', topic.name, damage)
-            self._shard.damaged_segments.add(run.name)
+            note_segment_damage(self._shard, topic.name, damage)
 
 
 def _read_whole(

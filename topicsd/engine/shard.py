@@ -83,7 +83,7 @@ class Shard:
         self._files = LogFiles(fs)
         hot, cold = _stores(fs, paths, identity.shard, settings)
         segments = SegmentReader(hot, cold)
-        self.state = state = ShardState(clock, settings, self._files, segments, loop, threads)
+        self.state = state = ShardState(clock, settings, self._files, segments, loop, threads, identity.shard)
         self._threads = threads
         bounds = Bounds(
             settings.sync_interval_ms / 1000, settings.max_waiting_bytes, settings.max_waiting_requests
@@ -255,8 +255,9 @@ class Shard:
     def _in_background(self) -> bool:
         clock = self.state.clock
         self.checkpoints.tick()
-        has_unlogged = log_floors_again(self.state, clock.now_ms())
-        return lower_quiet_ceilings(self.state, clock.monotonic()) or has_unlogged
+        has_more = self.state.totals.free_some()
+        has_more = log_floors_again(self.state, clock.now_ms()) or has_more
+        return lower_quiet_ceilings(self.state, clock.monotonic()) or has_more
 
     def _resume_heads(self, recovered: Recovered) -> None:
         """Go on behind every seq that was ever given out, and say which of them lost their records."""

@@ -49,8 +49,8 @@ class ShardData:
         """Bytes of records by reference since the last checkpoint, of which the log itself holds none."""
         self.gone_topics: list[tuple[int, int]] = []
         """Id and epoch of those that were deleted and have files."""
-        self.damaged_segments: set[SegmentName] = set()
-        """Segments that loading or upkeep found damaged."""
+        self.damaged_segments: set[SegmentName | str] = set()
+        """Segments, and files of the log by their names, that are known to be damaged (`damage.py`)."""
         self.overfull: set[int] = set()
         """Epochs of topics whose eviction failed once, which was logged."""
 

@@ -62,8 +62,10 @@ class ShardState(ShardData):
         segments: SegmentReader,
         loop: Loop,
         threads: Threads,
+        number: int = 0,
     ) -> None:
         super().__init__(clock, settings, files, segments)
+        self.number = number
         self.loop = loop
         self.threads = threads
         self.watch = Watch(loop, clock)

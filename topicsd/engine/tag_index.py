@@ -18,7 +18,6 @@ from array import array
 from bisect import bisect_left
 
 STRETCH_RECORDS = 2048
-PRUNED_AT_ONCE = 4
 TAKEN_AT_ONCE = 1000
 _PLACES = tuple(range(STRETCH_RECORDS))
 # A first seq with which no seq is in the stretch.
@@ -176,14 +175,20 @@ class TagIndex:
                 found += stretch.take(key, below)
         return found
 
-    def prune(self, below: int) -> None:
-        """Forget stretches under `below`: a few of them, as to free one costs as much as a hundred writes."""
-        for _ in range(PRUNED_AT_ONCE):
-            number = next(iter(self._stretches), None)
-            if number is None or (number + 1) * STRETCH_RECORDS > below:
-                return
-            if self._stretches.pop(number) is self._stretch:
-                self._first = _NOWHERE
+    def prune(self, below: int) -> list[object]:
+        """Return the stretches under `below`, which are in the index no more.
+
+        To free one costs as much as a hundred writes, so the caller frees a few at a time.
+        """
+        numbers: list[int] = []
+        for number in self._stretches:
+            if (number + 1) * STRETCH_RECORDS > below:
+                break
+            numbers.append(number)
+        pruned: list[object] = [self._stretches.pop(number) for number in numbers]
+        if self._first != _NOWHERE and self._first + STRETCH_RECORDS <= below:
+            self._stretch, self._first = _Stretch(_NOWHERE), _NOWHERE
+        return pruned
 
     def __len__(self) -> int:
         """Tags, those of each stretch by itself."""

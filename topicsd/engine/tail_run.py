@@ -159,18 +159,15 @@ class TailRun(Run):
             return "memory", 0
         return (self.source or log).place_of(self.places[seq - self.first_seq])
 
-    def forget_before(self, seq: int) -> bool:
-        """Let go of the index below `seq` if it is worth the move; whether it was."""
+    def forget_before(self, seq: int) -> list[object]:
+        """Forget the index below `seq` where that is worth the move; return tags that are to be freed."""
         count = seq - self.first_seq
-        if self.source is not None:
-            return (
-                False  # The place in the arrays is the place in the segment, which the next copy goes on in.
-            )
-        if self.is_being_copied or count < TRIM_RECORDS:
-            return False
-        self.tags.prune(seq)
-        if count * 2 < len(self._lengths):
-            return False
+        if count < TRIM_RECORDS:
+            return []
+        pruned = self.tags.prune(seq)
+        # In an active segment the place in the arrays is that in the file, which the next copy continues.
+        if self.source is not None or self.is_being_copied or count * 2 < len(self._lengths):
+            return pruned
         for column in (self.positions, self._lengths, self._stamps, self._originals):
             if column is not None:
                 del column[:count]
@@ -179,7 +176,7 @@ class TailRun(Run):
         if self.frames is not None:
             del self.frames[:count]
         self.first_seq = seq
-        return True
+        return pruned
 
 
 def stretches_of(places: array[int], lengths: array[int]) -> list[tuple[int, int]]:

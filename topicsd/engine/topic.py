@@ -42,12 +42,17 @@ def _next_seq(run: Run) -> int:
     return run.next_seq
 
 
+# Each is the tags of some two thousand records.
+FREED_AT_ONCE = 8
+
+
 class Totals:
     """What is alive in all topics of a shard."""
 
     __slots__ = (
         "by_class",
         "evicted_count",
+        "gone_tags",
         "leases_in_flight",
         "live_bytes",
         "live_count",
@@ -63,6 +68,13 @@ class Totals:
         self.leases_in_flight = 0
         self.evicted_count = 0
         """Records that a cap or their age took out, also in a replay."""
+        self.gone_tags: list[object] = []
+        """Parts of tag indexes that no topic needs, freed a few at a time."""
+
+    def free_some(self) -> bool:
+        """Free some of what is gone; return whether there is more."""
+        del self.gone_tags[-FREED_AT_ONCE:]
+        return bool(self.gone_tags)
 
 
 class Topic:

@@ -112,7 +112,7 @@ def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicStat
         last_read_ts=topic.last_read_ms,
         effective_priority=shard.watch.effective_priority(topic),
         config=topic.config,
-        queue=_queue_counts(topic, now_ms),
+        queue=queue_counts(topic, now_ms),
         oldest_ready_ms=oldest_ready_ms(topic, now_ms),
     )
     if is_use:
@@ -120,7 +120,7 @@ def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicStat
     return state
 
 
-def _queue_counts(topic: Topic, now_ms: int) -> Counts | None:
+def queue_counts(topic: Topic, now_ms: int) -> Counts | None:
     if topic.queue is None:
         return None
     topic.queue.collect(now_ms, SEEN_MAX)

@@ -21,6 +21,7 @@ from shared.contract import Durability, TopicType
 from topicsd.engine.cursor_lag import Lag, measure_lag
 from topicsd.engine.job_age import measure_oldest_ready
 from topicsd.engine.shard_state import ShardState
+from topicsd.engine.topic_admin import queue_counts
 
 
 class ListRequest(msgspec.Struct, array_like=True):
@@ -51,7 +52,9 @@ class ListedTopic(msgspec.Struct):
     cursors: list[ListedCursor] | UnsetType = UNSET
     cursor_count: int | UnsetType = UNSET
     oldest_ready_seconds: float | UnsetType = UNSET
-    """Of a queue."""
+    """Of a queue, as what follows."""
+    ready: int | UnsetType = UNSET
+    in_flight: int | UnsetType = UNSET
 
 
 _decode = msgspec.msgpack.Decoder(ListRequest).decode
@@ -101,7 +104,9 @@ class _Measuring:
         left = CURSORS_MAX
         for listed in self._page:
             topic = shard.topics[listed.topic]
-            if topic.queue is not None:
+            counts = queue_counts(topic, shard.clock.now_ms())
+            if counts is not None:
+                listed.ready, listed.in_flight = counts.ready, counts.in_flight
                 self._missing += 1
                 measure_oldest_ready(shard, topic, partial(self._aged, listed))
             if not topic.cursors:

@@ -9,8 +9,7 @@ F2  Who is behind asks again in its turn among all that is due (`later`), not at
 F3  A reading that failed as nobody foresaw is told after a while: whoever follows asks again then.
 F4  Who copies what is new does so a moment later, with what comes until then: by then the answer to whoever
     appended has come to him, also where he waits for the very processor that the copying would take.
-
-Must not know: who follows, how anything is delivered.
+F5  What only a follower of synced records waits for is synced at once.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ from topicsd.wal.sync_thread import Loop
 
 logger = logging.getLogger("topicsd.live")
 
-# How soon who wants only what is synced looks again while something is not; a background sync comes after 50.
-LOOK_FOR_SYNC_SECONDS: Final = 0.01
-
+# How soon a reader of synced records looks again when there is nothing to sync.
+LOOK_AGAIN_SECONDS: Final = 0.01
 FAILED_SECONDS: Final = 1.0
 GATHER_SECONDS: Final = 0.001
 
@@ -84,8 +82,6 @@ class LocalFeed:
         self._reading: dict[tuple[int, int | None], list[Found]] = {}
         """Who waits for the disk, by the cursor."""
         self._topic: Topic | None = None
-        # Who copies within a shard (F4) waits for no sync.
-        self._moment_seconds = GATHER_SECONDS if wanted.is_aligned else LOOK_FOR_SYNC_SECONDS
         self._of_moment: Awaited = _AtHead(self) if wanted.is_aligned else self
         """Who is called when a moment has passed."""
         self._is_passing = False
@@ -147,9 +143,9 @@ class LocalFeed:
             self.later(waiter)
         elif topic.head > seq:
             if self.wanted.is_strong:
-                # There is something that is not synced yet, and nobody says when it is.
+                # There is something that is not synced yet.
                 self._shard.watch.add(self._of_moment, waiter)
-                self._begin_moment()
+                self._begin_sync()
             else:
                 self.later(waiter)
         else:
@@ -162,7 +158,13 @@ class LocalFeed:
     def _begin_moment(self) -> None:
         if not self._is_passing:
             self._is_passing = True
-            self._loop.call_later(self._moment_seconds, self._passed)
+            self._loop.call_later(GATHER_SECONDS, self._passed)
+
+    def _begin_sync(self) -> None:
+        if not self._is_passing:
+            self._is_passing = True
+            if not self._shard.log.sync_soon(self._passed):
+                self._loop.call_later(LOOK_AGAIN_SECONDS, self._passed)
 
     def _passed(self) -> None:
         self._is_passing = False

@@ -71,3 +71,8 @@ class Batch:
 
     def entries(self) -> list[Entry]:
         return self.after_write + self.after_sync
+
+
+def refuse(entries: list[Entry], refusal: Refusal) -> None:
+    for entry in entries:
+        entry.refuse(refusal)

@@ -11,11 +11,10 @@ G4  After a failed sync, or a write that failed for another reason than space, n
 G5  No space is no failure: the batch is undone, newest first, and whoever is in it is refused.
 G6  Under pressure syncs that writers wait for begin a window apart, as long as that has several of them share
     one. It changes when they begin, and nothing else; a sync of the background, or the end, does not wait.
-G7  While the next file is made, the batch waits and grows, and the loop goes on.
+G7  `sync_soon` syncs at once for readers that follow what is synced, for all of them together.
+G8  While the next file is made, the batch waits and grows, and the loop goes on.
 
 What waits is bounded; past the bound `admit` refuses before anything is changed.
-
-Must not know: topics, records, what an entry does.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from typing import NamedTuple
 
 from shared.clock import Clock
 from shared.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
-from topicsd.wal.batch import Batch, Entry
+from topicsd.wal.asked_sync import AskedSyncs
+from topicsd.wal.batch import Batch, Entry, refuse
 from topicsd.wal.commit_counters import Counters
 from topicsd.wal.log_place import LogPlace
 from topicsd.wal.next_file import NextFile
@@ -79,13 +79,12 @@ class GroupCommit:
         self.failed: Refusal | None = None
         """Why nothing is ever written again (G4)."""
         self._gate: Refusal | None = None
-        """Why nothing of a request may join any more."""
+        """Why no request may join."""
         self.on_tick: Callable[[], bool] = lambda: False
         """Asked at each background sync for frames that are due; True while more may become due."""
         self._data_end = end.position
         self._unsynced_since: float | None = None
-        self._sync_started = 0.0
-        self._sync_window_seconds = 0.0
+        self._sync_started = self._sync_window_seconds = 0.0
         self._window_pays = False
         """Nobody has waited in vain for others to come since pressure was looked at last."""
         self._is_window_open = False
@@ -94,10 +93,11 @@ class GroupCommit:
         self._waiting: list[Entry] = []
         self._in_flight: list[Entry] = []
         self._urgent = False
+        self._asked_syncs = AskedSyncs(clock, loop, self._start_due_sync)
         self._syncing = False
         self._sync_seconds = 1.0
         self._is_held = False
-        """The batch waits for a file (G7)."""
+        """The batch waits for a file (G8)."""
         self._next_file = NextFile(clock, thread, writer, self._space_changed, self._file_made, self._fail)
         self._commit_scheduled = False
         self._publishing = False
@@ -110,10 +110,7 @@ class GroupCommit:
     # -- joining -----------------------------------------------------------------------------------------
 
     def admit(self, size_bytes: int, in_spite_of_pressure: bool = False) -> Refusal | None:
-        """Whether frames of records of this size may join; asked before anything is changed.
-
-        Those that end before `room_until` may, and need not ask.
-        """
+        """Return why frames of records of this size may not join; those before `room_until` need not ask."""
         batch = self.batch
         if self._gate is not None:
             return self._gate
@@ -232,7 +229,7 @@ class GroupCommit:
 
     @property
     def frame_count(self) -> int:
-        """How many frames that say something were written."""
+        """Frames that were written, without BatchEnds."""
         return self.counters.frames - self.counters.batches
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -272,7 +269,7 @@ class GroupCommit:
             refuse(batch.entries(), self.failed)
             return False
         try:
-            self._writer.write(batch.parts, batch.frame_count)
+            self._writer.write(batch.parts, batch.frame_count, batch.next_position - batch.first_position)
         except NoFile:
             self._is_held = True
             self._next_file.provide(batch.next_position - batch.first_position)
@@ -355,7 +352,19 @@ class GroupCommit:
     def _window_over(self) -> None:
         self._is_window_open = False
         self._window_pays = self._window_pays and len(self._waiting) > 1
-        if self._urgent and not self._syncing and not self._closed and self.failed is None:
+        if self._urgent:
+            self._start_due_sync()
+
+    def sync_soon(self, synced: Callable[[], object]) -> bool:
+        """Sync what is written and call `synced` after a sync; False when there is nothing to sync."""
+        if self.failed is not None or self.synced_position >= self._data_end:
+            return False
+        self._asked_syncs.add(synced, self._sync_started, self._sync_window_seconds)
+        return True
+
+    def _start_due_sync(self) -> None:
+        is_due = not self._syncing and self.synced_position < self._data_end
+        if is_due and not self._closed and self.failed is None:
             self._start_sync()
 
     def _start_sync(self) -> None:
@@ -401,6 +410,7 @@ class GroupCommit:
         entries, self._in_flight = self._in_flight, []
         self._measure_room()
         self._publish(entries)
+        self._asked_syncs.synced()
         if self._data_end <= sync.position:
             self._unsynced_since = None
         self.behind = (self._data_end - sync.position) * 2 > self._bounds.unsynced_bytes_max
@@ -470,7 +480,6 @@ class GroupCommit:
         return self._is_held or self._syncing or self.synced_position < self._writer.end.position
 
     def shut(self) -> None:
-        """Take nothing more, and settle what there is."""
         self._gate = self._gate or Refusal(SHUTTING_DOWN, "the server is stopping", retry_after_ms=1000)
         self._measure_room()
         self.settle()
@@ -489,8 +498,3 @@ class GroupCommit:
     def abandon(self) -> None:
         """Nothing is done in the background any more: the files are about to be closed."""
         self._closed = True
-
-
-def refuse(entries: list[Entry], refusal: Refusal) -> None:
-    for entry in entries:
-        entry.refuse(refusal)

@@ -24,9 +24,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
+
+import xxhash
 
 from shared.clock import Clock
 from topicsd.disk.atomic_replace import create_afresh, write_all
@@ -41,6 +43,9 @@ from topicsd.wal.log_place import LogPlace
 logger = logging.getLogger("topicsd.wal")
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+# Batches from here on are written in pieces of at most this size, but for single parts that are larger.
+PIECE_BYTES = 1 << 20
 
 _size_bytes = attrgetter("size_bytes")
 
@@ -150,8 +155,15 @@ class LogWriter:
                 file = self._file
                 write_current(self._fs, self._paths.current, self._current_of(file.fd, file.first_ordinal))
 
-    def write(self, parts: list[bytes], frame_count: int) -> None:
-        """Append one batch to the log, in one write. OSError: nothing was written (W3)."""
+    def write(self, parts: list[bytes], frame_count: int, size_bytes: int = 0) -> None:
+        """Append one batch to the log, in one write. OSError: nothing was written (W3).
+
+        A batch of more than `PIECE_BYTES` is not joined but written in pieces: a copy of it would double what
+        the request takes. Only its end makes it a batch.
+        """
+        if size_bytes > PIECE_BYTES:
+            self._write_large(parts, frame_count, size_bytes)
+            return
         frames = b"".join(parts)
         file = self._file
         size = len(frames) + BATCH_END_BYTES
@@ -163,6 +175,27 @@ class LogWriter:
             file.epoch, end.ordinal + frame_count, offset, len(frames), chain, self._synced_offset
         )
         write_all(self._fs, file.fd, frames + encode_batch_end(closing, self._clock.now_ms()), offset)
+        self._offset = offset + size
+        self._end = LogEnd(end.position + size, closing.ordinal + 1, chain)
+
+    def _write_large(self, parts: list[bytes], frame_count: int, size_bytes: int) -> None:
+        size = size_bytes + BATCH_END_BYTES
+        file = self._file
+        if file is None or self._offset + size > file.size_bytes:
+            file = self._rotate(size)
+        offset, end = self._offset, self._end
+        digest = xxhash.xxh3_64(seed=end.chain)
+        at = offset
+        for piece in _pieces_of(parts):
+            digest.update(piece)
+            write_all(self._fs, file.fd, piece, at)
+            at += len(piece)
+        assert at == offset + size_bytes
+        chain = digest.intdigest()
+        closing = BatchEnd(
+            file.epoch, end.ordinal + frame_count, offset, size_bytes, chain, self._synced_offset
+        )
+        write_all(self._fs, file.fd, encode_batch_end(closing, self._clock.now_ms()), at)
         self._offset = offset + size
         self._end = LogEnd(end.position + size, closing.ordinal + 1, chain)
 
@@ -361,3 +394,17 @@ class LogWriter:
     def _next_spare_path(self) -> str:
         self._spare_number += 1
         return self._paths.spare_file(self._spare_number)
+
+
+def _pieces_of(parts: list[bytes]) -> Iterator[bytes]:
+    """Join small parts, and pass a large one on as it is."""
+    gathered: list[bytes] = []
+    size = 0
+    for part in parts:
+        if gathered and size + len(part) > PIECE_BYTES:
+            yield gathered[0] if len(gathered) == 1 else b"".join(gathered)
+            gathered, size = [], 0
+        gathered.append(part)
+        size += len(part)
+    if gathered:
+        yield gathered[0] if len(gathered) == 1 else b"".join(gathered)

@@ -12,6 +12,7 @@ import pytest
 from shared.errors import Refusal
 from tests.harness.one_shard import PATHS, OneShard, record
 from topicsd.engine.fetch import read_now
+from topicsd.engine.page_cache import PageCache
 from topicsd.engine.requests import ReadRequest
 from topicsd.engine.sealed_run import SealedRun
 from topicsd.engine.tail_run import TailRun
@@ -120,7 +121,7 @@ def test_a_checkpoint_closes_it_and_goes_on(
     before = one.state("t").count
     one.checkpoint()
     assert one.shard.checkpoints.failure is None
-    assert 'topic "t" is damaged' in caplog.text
+    assert 'damaged: topic "t": ' in caplog.text or 'topic "t" is damaged' in caplog.text
     assert len(one.shard.state.damaged_segments) == 1
     run = one.topic("t").runs[0]
     assert isinstance(run, SealedRun)
@@ -186,3 +187,35 @@ def test_the_whole_directory_is_gone() -> None:
     assert good == [11, 12, 13]
     one.kill()
     assert readable(one, "t")[0] == [11, 12, 13]
+
+
+def test_a_reader_that_meets_damage_has_it_logged_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    one = with_active()
+    one.shard.state.pages = PageCache(0)
+    flipped(one)
+    for _ in range(3):
+        assert isinstance(read_now(one.shard.state, "t", ReadRequest(from_seq=3)), Refusal)
+    assert len(one.shard.state.damaged_segments) == 1
+    (logged,) = [line for line in caplog.records if "damaged" in line.getMessage()]
+    run = one.topic("t").runs[0]
+    assert isinstance(run, TailRun)
+    assert run.source is not None
+    file = run.source.name.key(DATA)
+    expected = f'segment: {file}: damaged: topic "t": seqs 4 to 4: '
+    assert logged.getMessage().startswith(expected)
+    assert logged.getMessage().endswith(f"run: topicsd doctor {one.settings.data_dir}")
+
+
+def test_damage_of_the_log_is_logged_once_for_each_file(caplog: pytest.LogCaptureFixture) -> None:
+    one = OneShard()
+    one.shard.state.pages = PageCache(0)
+    one.append("t", *range(5))
+    path = one.wal_files()[0]
+    place = one.topic("t").run.positions[2]
+    name, offset = one.shard.state.files.place_of(place)
+    assert path.endswith(name)
+    one.disk.flip(path, offset + 40)
+    for _ in range(3):
+        assert isinstance(read_now(one.shard.state, "t", ReadRequest(from_seq=2)), Refusal)
+    assert one.shard.state.damaged_segments == {name}
+    assert sum(f"segment: {name}: damaged" in line.getMessage() for line in caplog.records) == 1

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from topicsd.engine.tag_index import PRUNED_AT_ONCE, STRETCH_RECORDS, TAKEN_AT_ONCE, TagIndex
+from topicsd.engine.tag_index import STRETCH_RECORDS, TAKEN_AT_ONCE, TagIndex
 
 
 def index_of(*tags: bytes) -> TagIndex:
@@ -72,13 +72,16 @@ def test_what_is_pruned_is_forgotten_a_whole_stretch_at_a_time() -> None:
     assert index.take(b"", True, below=10**6) == [3 * STRETCH_RECORDS - 1, 3 * STRETCH_RECORDS]
 
 
-def test_the_front_is_forgotten_in_small_steps() -> None:
+def test_what_is_pruned_is_given_to_the_caller_to_free() -> None:
     index = TagIndex()
-    for number in range(3 * PRUNED_AT_ONCE):
+    for number in range(12):
         index.add(b"a", number * STRETCH_RECORDS)
-    for left in (2 * PRUNED_AT_ONCE, PRUNED_AT_ONCE, 0, 0):
-        index.prune(10**6)
-        assert len(index) == left
+    assert len(index.prune(10 * STRETCH_RECORDS)) == 10
+    assert len(index) == 2
+    assert len(index.prune(10**6)) == 2
+    assert index.prune(10**6) == []
+    index.add(b"a", 12 * STRETCH_RECORDS)
+    assert index.take(b"a", False, below=10**6) == [12 * STRETCH_RECORDS]
 
 
 @pytest.mark.parametrize(("tag", "is_prefix"), [(b"a", False), (b"a", True), (b"", True), (b"b-7", False)])

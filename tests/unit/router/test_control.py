@@ -289,7 +289,7 @@ def test_metrics_do_not_wait_for_a_shard_that_is_away(ask: Asked) -> None:
     ask.topics = ["t0"]
     status, text = ask("metrics")
     assert status == 200
-    assert 'topics_topic_bytes{topic="t0"} 9' in text
+    assert 'topics_topic_bytes_live{topic="t0"} 9' in text
     assert ask.lists == [(0, "", "", 101)]
 
 
@@ -343,7 +343,8 @@ def test_metrics_as_text_and_as_json_tell_the_same(ask: Asked) -> None:
     families = parse(ask("metrics")[1])
     told = ask("metrics", accept="application/json")[1]
     of_topics = {name for name in families if name.startswith("topics_topic_") and name not in told}
-    assert of_topics == {f"topics_topic_{name}" for name in ("head_seq", "earliest_seq", "records", "bytes")}
+    fields = ("head_seq", "earliest_seq", "records_live", "bytes_live")
+    assert of_topics == {f"topics_topic_{name}" for name in fields}
     assert set(families) - of_topics == set(told) - {"performance", "shards", "topics", "routers"}
     for name in set(families) - of_topics:
         for (line, labels), value in families[name].series.items():

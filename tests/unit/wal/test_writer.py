@@ -15,7 +15,7 @@ from topicsd.wal.batch_end import BATCH_END_BYTES
 from topicsd.wal.file_header import FILE_HEADER_BYTES, parse_file_header
 from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import Verdict
-from topicsd.wal.writer import LogEnd, LogWriter
+from topicsd.wal.writer import PIECE_BYTES, LogEnd, LogWriter
 
 
 def test_a_start_that_writes_nothing_makes_no_file() -> None:
@@ -258,3 +258,40 @@ def test_any_call_that_fails_is_the_error_of_the_disk_and_nothing_else(call: str
         written.disk.fail(nth=nth)
         with pytest.raises(OSError, match="Input/output"):
             play[call](written)
+
+
+def large_batch() -> list[bytes]:
+    """Small parts and large ones, with all that a join would copy."""
+    return [append_frame(1, b"y" * size) for size in (10, PIECE_BYTES // 2, 20, 2 * PIECE_BYTES, 30)] * 2
+
+
+def test_a_large_batch_is_written_in_pieces_and_read_as_one() -> None:
+    written = Written()
+    parts = large_batch()
+    size = sum(map(len, parts))
+    written.writer.take_spare(written.writer.make_spare(size)())
+    written.disk.trace = []
+    written.writer.write(parts, len(parts), size)
+    assert sum(name == "pwrite" for name, _ in written.disk.trace) > 4
+    walk, sizes = written.walk()
+    assert sizes == [size]
+    assert LogEnd(walk.position, walk.ordinal, walk.chain) == written.writer.end
+    assert written.files.read(0, size) == b"".join(parts)
+    written.write()
+    assert written.walk()[1] == [size, len(FRAME)]
+
+
+def test_a_large_batch_that_fails_in_the_middle_was_not_written() -> None:
+    """W3."""
+    parts = large_batch()
+    size = sum(map(len, parts))
+    for nth in range(1, 7):
+        written = Written()
+        written.writer.take_spare(written.writer.make_spare(size)())
+        end = written.writer.end
+        written.disk.fail("pwrite", nth=nth, error=errno.ENOSPC)
+        with pytest.raises(OSError, match="No space"):
+            written.writer.write(parts, len(parts), size)
+        assert written.writer.end == end
+        written.write()
+        assert written.walk()[1] == [len(FRAME)]

@@ -1,0 +1,94 @@
+"""What a large write costs in memory, over all processes of a server, at most at its peak."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.harness.raw_client import RawClient
+from tests.harness.whole_server import WholeServer
+
+pytestmark = pytest.mark.slow
+
+SIZE = 60 << 20
+# Nothing of it is copied but into the page cache. Two processes have what crosses a link.
+FACTOR_MAX = 1.25
+FACTOR_OVER_LINK_MAX = 2.1
+ENVIRON = {"TOPICS_MAX_RECORD_BYTES": str(64 << 20)}
+
+
+def one_record() -> bytes:
+    return b'{"records":[{"data":[%b1]}]}' % (b"1," * ((SIZE - 100) // 2))
+
+
+def many_records() -> bytes:
+    record = b'{"data":[%b1]},' % (b"1," * (3000 - 10))
+    return b'{"records":[%b]}' % (record * min(10_000, SIZE // len(record)))[:-1]
+
+
+def with_a_key() -> bytes:
+    return one_record()[:-1] + b',"idempotency_key":"k"}'
+
+
+class Memory:
+    def __init__(self, server: WholeServer) -> None:
+        self._pids = [server.front.pid, *(child.pid for child in server.children())]
+        for pid in self._pids:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+        self._before = self._sum("VmRSS")
+
+    def grown(self) -> int:
+        """By how much, with the peak of each process."""
+        return self._sum("VmHWM") - self._before
+
+    def _sum(self, name: str) -> int:
+        return sum(_status_bytes(pid, name) for pid in self._pids)
+
+
+def _status_bytes(pid: int, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeServer]:
+    with WholeServer(tmp_path_factory.mktemp("server"), shards=2, environ=ENVIRON) as server:
+        yield server
+        assert server.stop() == 0
+
+
+@contextmanager
+def connected(server: WholeServer, shard: int) -> Iterator[RawClient]:
+    """A connection that has come to this shard."""
+    with RawClient(server.port) as client:
+        topic = server.topic_of(shard, "first")
+        assert client.ask("POST", f"/v0/topics/{topic}", b'{"records":[{"data":1}]}').status in (200, 201)
+        yield client
+
+
+@pytest.mark.parametrize("is_gzip", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("at", [0, 1], ids=["at its shard", "at another shard"])
+@pytest.mark.parametrize("body_of", [one_record, many_records, with_a_key])
+def test_a_large_write_is_held_once_in_each_process_that_has_it(
+    server: WholeServer, body_of: Callable[[], bytes], at: int, is_gzip: bool
+) -> None:
+    body = body_of()
+    topic = server.topic_of(0, "large")
+    fields: tuple[str, ...] = ()
+    sent = body
+    if is_gzip:
+        fields = ("content-encoding: gzip",)
+        sent = gzip.compress(body, 1)
+    with connected(server, at) as client:
+        memory = Memory(server)
+        answer = client.ask("POST", f"/v0/topics/{topic}", sent, *fields)
+        grown = memory.grown()
+    print(f"{grown / (1 << 20):.0f} MiB for {len(body) / (1 << 20):.0f} MiB")
+    assert answer.status in (200, 201), answer
+    assert grown < (FACTOR_OVER_LINK_MAX if at else FACTOR_MAX) * len(body)

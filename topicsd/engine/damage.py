@@ -1,0 +1,34 @@
+"""Damage that a read, a check or a checkpoint met: log it once for each segment, and count it."""
+
+from __future__ import annotations
+
+import logging
+
+from shared.log_setup import fields
+from topicsd.engine.shard_state import ShardState
+from topicsd.segment.entry import DATA, SegmentDamage, SegmentName
+
+logger = logging.getLogger("topicsd.engine")
+
+
+def note_damage(shard: ShardState, place: SegmentName | str, topic: str, file: str, what: str) -> None:
+    """Log damage of a segment, or of a file of the log, unless it was logged before.
+
+    `place` is what is counted; `file` and `what` are for the operator.
+    """
+    if place in shard.damaged_segments:
+        return
+    shard.damaged_segments.add(place)
+    logger.error(
+        'segment: %s: damaged: topic "%s": %s; run: topicsd doctor %s',
+        file,
+        topic,
+        what,
+        shard.settings.data_dir,
+        extra=fields(shard=shard.number, topic=topic, file=file),
+    )
+
+
+def note_segment_damage(shard: ShardState, topic: str, damage: SegmentDamage) -> None:
+    what = f"seqs {damage.first_seq} to {damage.last_seq}: {damage.what}"
+    note_damage(shard, damage.name, topic, damage.name.key(DATA), what)
