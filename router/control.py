@@ -33,7 +33,9 @@ from shared.board import Board, WorkerState
 from shared.clock import Clock
 from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, NOT_READY, SHUTTING_DOWN, STATUS, Refusal
 from shared.http_answer import refusal_body, refusal_fields
+from shared.message_text import quoted
 from shared.names import is_topic_name
+from shared.routes import ROUTES
 
 JSON_TYPE: Final = "application/json"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -42,6 +44,9 @@ FORWARD_OPERATIONS: Final = frozenset({"list_routers", "router_state", "delete_r
 METRIC_FIELDS: Final = ("cursors", "cursor_count", "oldest_ready_seconds")
 METRICS_NAMES: Final = 100
 """So many topics, and routes, have series of their own unless another number is asked for."""
+
+ENDPOINTS: Final = [f"{one.method} {one.pattern}" for one in ROUTES if one.operation != "about"]
+DOCS: Final = "README.md"
 
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DIGITS_MAX: Final = 20
@@ -101,6 +106,8 @@ class Control:
         result: dict[str, object] | str | Refusal
         if operation == "health":
             result = {"status": "ok", "version": self._version, "uptime_ms": self._uptime_ms()}
+        elif operation == "about":
+            result = {"server": "topicsd", "version": self._version, "docs": DOCS, "endpoints": ENDPOINTS}
         elif operation == "ready":
             result = self.ready()
         elif operation == "metrics":
@@ -110,7 +117,7 @@ class Control:
         elif operation in FORWARD_OPERATIONS:
             result = await self._forwards.answer(operation, name, query, prefixes)
         else:
-            result = Refusal(NOT_IMPLEMENTED, f"{operation} is not built yet")
+            result = Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented")
         if isinstance(result, Refusal):
             return refused(result, self._elapsed(started))
         if isinstance(result, dict):
@@ -262,7 +269,11 @@ def parse_list_query(query: str, is_name: Callable[[str], bool] = is_topic_name)
         return page_size
     is_partial = _BOOLEANS.get(sent.get("partial", "false"))
     if is_partial is None:
-        return Refusal(INVALID_REQUEST, "partial: must be true, false, 1 or 0", {"field": "partial"})
+        return Refusal(
+            INVALID_REQUEST,
+            f"partial: must be true, false, 1 or 0, got {quoted(sent['partial'])}",
+            {"field": "partial"},
+        )
     after = name_of_cursor(cursor, is_name) if (cursor := sent.get("cursor")) else ""
     if after is None:
         return bad_cursor()
@@ -294,14 +305,14 @@ def parse_query(query: str) -> dict[str, str] | Refusal:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
     except UnicodeDecodeError:
-        return Refusal(INVALID_REQUEST, "the query is not UTF-8 when it is decoded")
+        return Refusal(INVALID_REQUEST, "the query is not UTF-8 after decoding")
 
 
 def _whole_number(sent: Mapping[str, str], name: str, default: int) -> int | Refusal:
     text = sent.get(name, str(default))
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
-        return Refusal(INVALID_REQUEST, f"{name}: must be a whole number", {"field": name})
+        return Refusal(INVALID_REQUEST, f"{name}: must be an integer, got {quoted(text)}", {"field": name})
     return int(text)
 
 

@@ -300,11 +300,11 @@ class ControlGate(asyncio.BufferedProtocol):
                 self._wait(LOOK_SECONDS)
         elif self._coming is not None:
             if is_too_slow(self._loop.time() - self._since, self._body_bytes, is_body=True):
-                self._refuse(Refusal(REQUEST_TIMEOUT, "the request did not come through in time"))
+                self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
             else:
                 self._wait(LOOK_SECONDS)
         elif self._held:
-            self._refuse(Refusal(REQUEST_TIMEOUT, "the request did not come through in time"))
+            self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
         elif self._transport.get_write_buffer_size():
             # Idle for long, and the answer before is not even read.
             self._transport.abort()

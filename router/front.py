@@ -38,7 +38,7 @@ READ_BYTES: Final = 32 << 10
 RETRY_SECONDS: Final = 0.005
 SWEEP_SECONDS: Final = 0.25
 
-_TIMEOUT: Final = closing_refusal(Refusal(REQUEST_TIMEOUT, "the request line did not come in time"))
+_TIMEOUT: Final = closing_refusal(Refusal(REQUEST_TIMEOUT, "the request line was not complete in time"))
 _BUSY: Final = closing_refusal(
     Refusal(NOT_READY, "the server has no room for another connection", retry_after_ms=1000)
 )

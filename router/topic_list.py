@@ -107,7 +107,7 @@ def name_of_cursor(cursor: str, is_name: Callable[[str], bool] = is_topic_name) 
 
 
 def bad_cursor() -> Refusal:
-    return Refusal(INVALID_REQUEST, "cursor: is not one that a list has given", {"field": "cursor"})
+    return Refusal(INVALID_REQUEST, "cursor: must be the next_cursor of a list", {"field": "cursor"})
 
 
 def _meet(one: str, other: str) -> bool:
@@ -116,5 +116,5 @@ def _meet(one: str, other: str) -> bool:
 
 def _missing(shards: list[int]) -> Refusal:
     told = ", ".join(map(str, shards))
-    message = f"the list lacks what shard {told} has; with partial=true it is answered as it is"
+    message = f"shard {told} is unavailable; add ?partial=true for an incomplete list"
     return Refusal(NOT_READY, message, {"missing_shards": shards}, retry_after_ms=1000)

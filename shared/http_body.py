@@ -24,6 +24,7 @@ from shared.errors import (
     Refusal,
 )
 from shared.http_head import Fields
+from shared.message_text import size_text
 
 CHUNK_LINE_BYTES_MAX: Final = 256
 TRAILER_BYTES_MAX: Final = 8 << 10
@@ -40,7 +41,7 @@ _NO_TRAILERS = frozenset(b"content-length transfer-encoding host".split())
 
 
 def too_large(bytes_max: int) -> Refusal:
-    message = f"the body has more than {bytes_max} bytes, which is what is allowed"
+    message = f"the body must be at most {size_text(bytes_max)}"
     return Refusal(PAYLOAD_TOO_LARGE, message, {"max": bytes_max})
 
 
@@ -167,13 +168,13 @@ class ChunkedBody:
             return None
         if self._is_behind_chunks:
             return _trailers_too_large()
-        return Refusal(INVALID_REQUEST, f"a line of the chunked body has more than {line_max} bytes")
+        return Refusal(INVALID_REQUEST, f"a line of the chunked body must be at most {line_max} bytes")
 
     def _take_line(self, line: bytes) -> Refusal | None:
         self._line = b""
         self._framing_bytes += len(line)
         if not line.endswith(b"\r\n"):
-            return Refusal(INVALID_REQUEST, "a line of the chunked body does not end with CRLF")
+            return Refusal(INVALID_REQUEST, "a line of the chunked body must end with CRLF")
         line = line[:-2]
         if self._is_behind_data:
             self._is_behind_data = False
@@ -182,7 +183,7 @@ class ChunkedBody:
             return self._take_trailer(line)
         match = _CHUNK_LINE.fullmatch(line)
         if match is None:
-            return Refusal(INVALID_REQUEST, "the size of a chunk is malformed")
+            return Refusal(INVALID_REQUEST, "the size of a chunk must be in hex digits")
         if self._framing_bytes > FRAMING_BYTES_FREE + FRAMING_FACTOR_MAX * self._data_bytes:
             return Refusal(INVALID_REQUEST, "the chunks are too small for what they carry")
         self._left = int(match[1], 16)
@@ -208,9 +209,9 @@ Body = LengthBody | ChunkedBody
 def refuse_coding(fields: Fields, bytes_max: int) -> Refusal | None:
     """Why a body is not even begun to be read."""
     if fields.expect not in ("", "100-continue"):
-        return Refusal(INVALID_REQUEST, "expect: only 100-continue is understood")
+        return Refusal(INVALID_REQUEST, "expect: must be 100-continue")
     if fields.content_encoding not in ("", "identity", "gzip"):
-        return Refusal(UNSUPPORTED_MEDIA_TYPE, "content-encoding: only gzip is understood")
+        return Refusal(UNSUPPORTED_MEDIA_TYPE, "content-encoding: must be gzip")
     return too_large(bytes_max) if (fields.content_length or 0) > bytes_max else None
 
 
@@ -221,9 +222,9 @@ def body_of(fields: Fields, plain: Sink) -> Body:
 
 
 def _no_gzip(why: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"the body is no gzip: {why}")
+    return Refusal(INVALID_REQUEST, f"content-encoding: the body is not gzip: {why}")
 
 
 def _trailers_too_large() -> Refusal:
-    message = f"the trailers of the chunked body have more than {TRAILER_BYTES_MAX} bytes"
+    message = f"the trailers of the chunked body must be at most {size_text(TRAILER_BYTES_MAX)}"
     return Refusal(HEADERS_TOO_LARGE, message)

@@ -169,7 +169,12 @@ class PendingEnd(TopicEntry):
             apply_delete(self.topic, self._control)
         except (SegmentDamage, OSError) as error:
             # The frame is in the log: a start that can read the segment takes them out.
-            tell(self._reply, Refusal(CORRUPT_SEGMENT, f"what is done cannot be taken out: {error}"))
+            tell(
+                self._reply,
+                Refusal(
+                    CORRUPT_SEGMENT, f"the jobs were acked, but their segment cannot be changed: {error}"
+                ),
+            )
             return
         self._then()
 

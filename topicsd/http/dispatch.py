@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from shared.auth import Key, Keys
 from shared.connection_mailbox import Postman
@@ -44,18 +43,16 @@ LINK_GRACE_SECONDS = 0.3
 # They were asked for where the request came in.
 NO_SCOPES: frozenset[str] = frozenset()
 
-WITHOUT_BODY: Final = frozenset({"GET", "DELETE"})
-
 OpenSocket = Callable[[Call, Key | None], None]
 
 
 def _no_sockets(call: Call, key: Key | None) -> None:
-    call.refuse(Refusal(NOT_IMPLEMENTED, "there are no WebSockets here"))
+    call.refuse(Refusal(NOT_IMPLEMENTED, "WebSockets are not supported here"))
 
 
 def _refuse_body(route: Route, body: bytes) -> Refusal | None:
-    """Refuse a body that would be ignored, as a filter of what is to be deleted."""
-    if not route.is_data or body.strip() in (b"", b"{}"):
+    """Refuse a body other than an empty object."""
+    if body.strip() in (b"", b"{}"):
         return None
     message = f"the body must be empty: {route.method} {route.pattern} takes none"
     if route.operation == "delete_topic":
@@ -152,7 +149,7 @@ class Dispatch:
                 if refusal is not None:
                     call.refuse(refusal)
                     return
-            if call.body and route.method in WITHOUT_BODY:
+            if call.body and not route.takes_body:
                 refusal = _refuse_body(route, call.body)
                 if refusal is not None:
                     call.refuse(refusal)

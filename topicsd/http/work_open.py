@@ -12,6 +12,7 @@ from typing import Final
 from shared.auth import READ, WRITE, Key, Keys
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal
+from shared.message_text import quoted
 from shared.names import refuse_topic_name
 from topicsd.engine.queue_claim import queue_of
 from topicsd.engine.requests import ClaimRequest
@@ -107,5 +108,7 @@ def _number(query: str, name: str, default: int | None) -> int | Refusal | None:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        return Refusal(INVALID_REQUEST, f"{name}: must be a whole number, at least 0", {"field": name})
+        return Refusal(
+            INVALID_REQUEST, f"{name}: must be an integer of at least 0, got {quoted(text)}", {"field": name}
+        )
     return int(text)
