@@ -31,6 +31,8 @@ TRAILER_BYTES_MAX: Final = 8 << 10
 # What chunks may cost beside what they carry: a client that sends single bytes does not send many.
 FRAMING_BYTES_FREE: Final = 64 << 10
 FRAMING_FACTOR_MAX: Final = 2
+# Enough of a body that is not taken to tell whether it says anything.
+KEPT_BYTES_MAX: Final = 64
 _INFLATED_AT_ONCE: Final = 256 << 10
 _GZIP_WINDOW: Final = 31
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -69,18 +71,20 @@ class PlainSink:
 
 
 class DroppedSink:
-    """Of a body that means nothing: bounded as any other, and nothing of it is kept."""
+    """Of a body that is not taken: bounded as any other, and only its first bytes are kept."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._left = bytes_max
+        self._start = b""
 
     def write(self, piece: bytes) -> Refusal | None:
         self._left -= len(piece)
+        self._start = (self._start + piece[:KEPT_BYTES_MAX])[:KEPT_BYTES_MAX]
         return too_large(self._bytes_max) if self._left < 0 else None
 
     def finish(self) -> bytes | Refusal:
-        return b""
+        return self._start
 
 
 class GzipSink:

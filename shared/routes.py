@@ -128,8 +128,7 @@ def _completed(route: Route) -> Route:
         variable=variable,
         is_plain=is_plain,
         parameters=frozenset(parameters),
-        # The front process drops the body of whatever it answers.
-        takes_body=route.method in ("POST", "PUT") or not route.is_data,
+        takes_body=route.method in ("POST", "PUT"),
     )
 
 
@@ -229,6 +228,16 @@ def refuse_parameters(route: Route, query: str) -> Refusal | None:
                 told = unknown_name("parameter", name, route.parameters)
                 return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
     return None
+
+
+def refuse_body(route: Route, body: bytes) -> Refusal | None:
+    """Refuse a body that the route does not take, but for an empty object."""
+    if route.takes_body or body.strip() in (b"", b"{}"):
+        return None
+    message = f"the body must be empty: {route.method} {route.pattern} takes none"
+    if route.operation == "delete_topic":
+        message += "; POST /v0/topics/:topic/delete deletes records"
+    return Refusal(INVALID_REQUEST, message)
 
 
 def _decode(segment: str) -> str | Refusal:

@@ -331,6 +331,14 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
     ("GET", f"{MAILS}/work?node=w&max=x", None, 400, 'max: must be an integer of at least 0, got "x"'),
     ("GET", f"{MAILS}/work?nod=w", None, 400, "nod: unknown parameter, did you mean node?"),
     # Routes.
+    ("GET", "/v0/topics", '{"prefix":"a"}', 400, "the body must be empty: GET /v0/topics takes none"),
+    (
+        "DELETE",
+        "/v0/routers/r",
+        '{"a":1}',
+        400,
+        "the body must be empty: DELETE /v0/routers/:router takes none",
+    ),
     (
         "PUT",
         "/v0/routers/r",

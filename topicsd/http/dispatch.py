@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from shared.auth import Key, Keys
 from shared.connection_mailbox import Postman
-from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
+from shared.errors import NOT_IMPLEMENTED, Refusal
 from shared.forwarded import decode_forwarded, encode_answer
 from shared.handoff import DATA_BYTES_MAX
 from shared.http_answer import CLOSE
@@ -20,7 +20,7 @@ from shared.http_head import Fields
 from shared.link import Asked, LinkPool
 from shared.names import topic_id
 from shared.placement import shard_of
-from shared.routes import ROUTER, TOPIC, WATCH_ID, Match, Route, refuse_parameters
+from shared.routes import ROUTER, TOPIC, WATCH_ID, Match, Route, refuse_body, refuse_parameters
 from topicsd.engine.queue_claim import drain_claims
 from topicsd.http.call import Call
 from topicsd.http.dead_letters import DeadLetters
@@ -48,16 +48,6 @@ OpenSocket = Callable[[Call, Key | None], None]
 
 def _no_sockets(call: Call, key: Key | None) -> None:
     call.refuse(Refusal(NOT_IMPLEMENTED, "WebSockets are not supported here"))
-
-
-def _refuse_body(route: Route, body: bytes) -> Refusal | None:
-    """Refuse a body other than an empty object."""
-    if body.strip() in (b"", b"{}"):
-        return None
-    message = f"the body must be empty: {route.method} {route.pattern} takes none"
-    if route.operation == "delete_topic":
-        message += "; POST /v0/topics/:topic/delete deletes records"
-    return Refusal(INVALID_REQUEST, message)
 
 
 class Dispatch:
@@ -150,7 +140,7 @@ class Dispatch:
                     call.refuse(refusal)
                     return
             if call.body and not route.takes_body:
-                refusal = _refuse_body(route, call.body)
+                refusal = refuse_body(route, call.body)
                 if refusal is not None:
                     call.refuse(refusal)
                     return

@@ -18,8 +18,10 @@ from topicsd.engine.queue_claim import queue_of
 from topicsd.engine.requests import ClaimRequest
 from topicsd.engine.shard_state import ShardState
 from topicsd.http.call import Call
+from topicsd.http.clamped import clamped_lease, clamped_to
 from topicsd.http.query import query_text
 from topicsd.http.queue_bodies import claim_request
+from topicsd.http.render import encode
 from topicsd.http.stream_permits import StreamPermits
 from topicsd.http.watch_open import ENDING, accepts_events
 from topicsd.live.open_watch import FIELDS
@@ -85,7 +87,11 @@ class WorkOpen:
                 call.refuse(found)
                 return
             left = partial(self._permits.leave, key_id)
-            self._streams.open(found[0], request, call.open_stream(FIELDS), left, key_id)
+            stream = call.open_stream(FIELDS)
+            clamped = {**_clamped_max(call.query, request.count), **clamped_lease(request.lease_ms)}
+            self._streams.open(found[0], request, stream, left, key_id)
+            if clamped:
+                stream.write(b": clamped %b\n\n" % encode(clamped))
         except Exception as error:
             call.fail("work", error)
 
@@ -101,6 +107,11 @@ class WorkOpen:
         """Streams end with a last word, and none begins."""
         self._drains = True
         self._streams.drain()
+
+
+def _clamped_max(query: str, used: int) -> dict[str, int]:
+    given = _number(query, "max", None)
+    return clamped_to(max=(given, used)) if isinstance(given, int) else {}
 
 
 def _number(query: str, name: str, default: int | None) -> int | Refusal | None:
