@@ -33,7 +33,9 @@ from shared.board import Board, Slot, WorkerState
 from shared.clock import Clock
 from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, NOT_READY, SHUTTING_DOWN, STATUS, Refusal
 from shared.http_answer import refusal_body, refusal_fields
+from shared.message_text import quoted
 from shared.names import is_topic_name
+from shared.routes import ROUTES
 from shared.shard_refusal import state_text
 
 JSON_TYPE: Final = "application/json"
@@ -43,6 +45,9 @@ FORWARD_OPERATIONS: Final = frozenset({"list_routers", "router_state", "delete_r
 METRIC_FIELDS: Final = ("cursors", "cursor_count", "oldest_ready_seconds", "ready", "in_flight")
 METRICS_NAMES: Final = 100
 """So many topics, and routes, have series of their own unless another number is asked for."""
+
+ENDPOINTS: Final = [f"{one.method} {one.pattern}" for one in ROUTES if one.operation != "about"]
+DOCS: Final = "README.md"
 
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DIGITS_MAX: Final = 20
@@ -102,6 +107,8 @@ class Control:
         result: dict[str, object] | str | Refusal
         if operation == "health":
             result = {"status": "ok", "version": self._version, "uptime_ms": self._uptime_ms()}
+        elif operation == "about":
+            result = {"server": "topicsd", "version": self._version, "docs": DOCS, "endpoints": ENDPOINTS}
         elif operation == "ready":
             result = self._asked_ready(query)
         elif operation == "metrics":
@@ -111,7 +118,7 @@ class Control:
         elif operation in FORWARD_OPERATIONS:
             result = await self._forwards.answer(operation, name, query, prefixes)
         else:
-            result = Refusal(NOT_IMPLEMENTED, f"{operation} is not built yet")
+            result = Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented")
         if isinstance(result, Refusal):
             return refused(result)
         if isinstance(result, dict):
@@ -309,21 +316,22 @@ def parse_query(query: str) -> dict[str, str] | Refusal:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
     except UnicodeDecodeError:
-        return Refusal(INVALID_REQUEST, "the query is not UTF-8 when it is decoded")
+        return Refusal(INVALID_REQUEST, "the query is not UTF-8 after decoding")
 
 
 def _whole_number(sent: Mapping[str, str], name: str, default: int) -> int | Refusal:
     text = sent.get(name, str(default))
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
-        return Refusal(INVALID_REQUEST, f"{name}: must be a whole number", {"field": name})
+        return Refusal(INVALID_REQUEST, f"{name}: must be an integer, got {quoted(text)}", {"field": name})
     return int(text)
 
 
 def _boolean(sent: Mapping[str, str], name: str) -> bool | Refusal:
     value = _BOOLEANS.get(sent.get(name, "false"))
     if value is None:
-        return Refusal(INVALID_REQUEST, f"{name}: must be true, false, 1 or 0", {"field": name})
+        message = f"{name}: must be true, false, 1 or 0, got {quoted(sent[name])}"
+        return Refusal(INVALID_REQUEST, message, {"field": name})
     return value
 
 

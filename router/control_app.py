@@ -21,7 +21,7 @@ from shared.auth import Keys
 from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
 from shared.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http_head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, RequestLine, parse_line
-from shared.routes import Match, refuse_parameters, resolve
+from shared.routes import Match, refuse_body, refuse_parameters, resolve
 from shared.unforeseen import unforeseen
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 # The gate ends idle connections; aiohttp only has to leave them alone.
 _KEEPALIVE_SECONDS: Final = 3600.0
+HAS_BODY: Final = "x-topicsd-body"
+"""Stands in the head that the gate writes for a request with a body."""
 _CLOSE: Final = "close"
 _KEEP_ALIVE: Final = "keep-alive"
 
@@ -130,7 +132,8 @@ class ControlApp:
         route = match.route
         if route.is_data:
             return refused(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not answered here"))
-        refusal = refuse_parameters(route, line.query)
+        body = b"1" if HAS_BODY in request.headers else b""
+        refusal = refuse_parameters(route, line.query) or refuse_body(route, body)
         if refusal is not None:
             return refused(refusal)
         return await self._control.answer(

@@ -7,8 +7,9 @@ connection that then asks for a topic is handed to its worker as if it were new,
 G1  One request at a time: the next head is looked at when the answer before it is written.
 G2  A connection moves when nothing is outstanding and all that was written has left (an abort would throw the
     rest away).
-G3  aiohttp sees a head of our own and no body: what is asked here never means anything by its body, so that
-    is read to its end and dropped. Framing, codings and versions mean what they mean to a worker.
+G3  aiohttp sees a head of our own and no body: no route here takes one, so it is read to its end and
+    dropped, and a field of that head says that there was one. Framing, codings and versions mean what they
+    mean to a worker.
 G4  Bounded: at most a head and one reading are held; a client that has more to send waits in its socket. One
     that is too slow, with sending or with reading, is closed.
 
@@ -24,7 +25,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, NamedTuple, cast
 
-from router.control_app import ControlApp, ControlHandler
+from router.control_app import HAS_BODY, ControlApp, ControlHandler
 from router.first_line import CONTROL, Placer, refusal_of
 from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http2_preface import is_http2
@@ -237,16 +238,16 @@ class ControlGate(asyncio.BufferedProtocol):
         if isinstance(finished, Refusal):
             return finished
         self._held = data[taken:]
-        self._ask(coming.line, coming.fields)
+        self._ask(coming.line, coming.fields, finished)
         return None
 
-    def _ask(self, line: RequestLine, fields: Fields) -> None:
+    def _ask(self, line: RequestLine, fields: Fields, body: bytes = b"") -> None:
         self._wait(None)
         self._is_asked = True
         self.is_last = self.is_closing or not keeps_alive(line, fields)
         self.is_old = line.minor_version == 0
         assert self._handler is not None
-        self._handler.data_received(_plain_head(line, fields))
+        self._handler.data_received(_plain_head(line, fields, body))
 
     def _move(self, placement: int) -> None:
         if self._transport.get_write_buffer_size():
@@ -300,11 +301,11 @@ class ControlGate(asyncio.BufferedProtocol):
                 self._wait(LOOK_SECONDS)
         elif self._coming is not None:
             if is_too_slow(self._loop.time() - self._since, self._body_bytes, is_body=True):
-                self._refuse(Refusal(REQUEST_TIMEOUT, "the request did not come through in time"))
+                self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
             else:
                 self._wait(LOOK_SECONDS)
         elif self._held:
-            self._refuse(Refusal(REQUEST_TIMEOUT, "the request did not come through in time"))
+            self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
         elif self._transport.get_write_buffer_size():
             # Idle for long, and the answer before is not even read.
             self._transport.abort()
@@ -323,10 +324,12 @@ class ControlGate(asyncio.BufferedProtocol):
         return is_stuck
 
 
-def _plain_head(line: RequestLine, fields: Fields) -> bytes:
+def _plain_head(line: RequestLine, fields: Fields, body: bytes) -> bytes:
     """The same request in as few words as it has; nothing in it can mean two things."""
     target = f"{line.path}?{line.query}" if line.query else line.path
     head = f"{line.method} {target} HTTP/1.1\r\nhost: topicsd\r\naccept: {fields.accept}\r\n"
     head += f"accept-encoding: {fields.accept_encoding}\r\n"
+    if body.strip() not in (b"", b"{}"):
+        head += f"{HAS_BODY}: 1\r\n"
     sent = b"" if fields.authorization is None else b"authorization: %b\r\n" % fields.authorization
     return head.encode("latin-1") + sent + b"\r\n"

@@ -15,6 +15,7 @@ from typing import Final
 
 from shared.errors import INVALID_REQUEST, NOT_READY, URI_TOO_LONG, Refusal
 from shared.http_head import LINE_BYTES_MAX, parse_line
+from shared.message_text import size_text
 from shared.names import refuse_topic_name, topic_id
 from shared.placement import shard_of
 from shared.routes import TOPIC, WATCH_ID, Match, resolve
@@ -76,9 +77,9 @@ def refusal_of(data: bytes) -> Refusal:
     """Why nobody in particular is to answer this: for when there is no worker to say so."""
     end = data.find(b"\n")
     if end < 0:
-        return Refusal(URI_TOO_LONG, f"the request line is longer than {LINE_BYTES_MAX} bytes")
+        return Refusal(URI_TOO_LONG, f"the request line must be at most {size_text(LINE_BYTES_MAX)}")
     if data[end - 1 : end] != b"\r":
-        return Refusal(INVALID_REQUEST, "the request line does not end with CRLF")
+        return Refusal(INVALID_REQUEST, "the request line must end with CRLF")
     match = _match(data[: end - 1])
     refusal = match if isinstance(match, Refusal) else None
     if isinstance(match, Match) and match.route.variable == TOPIC:

@@ -294,5 +294,5 @@ class ForwardControl:
 
 
 def _in_doubt(shard: int) -> Refusal:
-    message = f"shard {shard} went away before it answered: this may have been done, or not"
+    message = f"shard {shard} ended before it answered: the change may or may not have been made"
     return Refusal(IN_DOUBT, message, {"shard": shard}, RETRY_AFTER_MS)

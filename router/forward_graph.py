@@ -58,21 +58,26 @@ class ForwardGraph:
         existing = self._rules.get(rule.name)
         if existing is not None and (existing.source, existing.dest) != (rule.source, rule.dest):
             message = (
-                f'route "{rule.name}" leads from "{existing.source}" to "{existing.dest}": '
-                "it cannot be pointed elsewhere"
+                f'route "{rule.name}" leads from "{existing.source}" to "{existing.dest}"; '
+                "to change its topics, delete it and create it again"
             )
             return _incompatible(message, "router_repoint_forbidden", existing.name)
         other = self._into.get(rule.dest, rule.name)
         if other != rule.name:
-            message = f'dest: the route "{other}" leads into "{rule.dest}" already'
+            message = f'dest: route "{other}" already leads into "{rule.dest}", a topic takes one route'
             return _incompatible(message, "router_dest_fan_in", other)
         cycle = None if rule.may_cycle else self._cycle(rule)
         if cycle is not None:
-            message = f"the route would close a cycle of {len(cycle) - 1} topics; allow_cycle would allow it"
+            message = f"the route closes a cycle of {len(cycle) - 1} topics; allow_cycle: true allows it"
             return Refusal(ROUTER_CYCLE, message, {"cycle": cycle})
         if existing is None and self._bound and len(self._rules) >= self._bound:
             detail: dict[str, object] = {"limit": "max_routers", "max": self._bound}
-            return Refusal(THROTTLED, f"there are {self._bound} routes already", detail, RETRY_AFTER_MS)
+            return Refusal(
+                THROTTLED,
+                f"there are {self._bound} routes, the most that TOPICS_MAX_ROUTERS allows",
+                detail,
+                RETRY_AFTER_MS,
+            )
         return None
 
     def around(self, rule: ForwardRule) -> list[ForwardRule]:

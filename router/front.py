@@ -45,7 +45,7 @@ TLS_LOG_SECONDS: Final = 60.0
 TLS_HELLO: Final = b"\x16\x03"
 TLS_ALERT: Final = b"\x15\x03\x01\x00\x02\x02\x46"
 
-_TIMEOUT: Final = closing_refusal(Refusal(REQUEST_TIMEOUT, "the request line did not come in time"))
+_TIMEOUT: Final = closing_refusal(Refusal(REQUEST_TIMEOUT, "the request line was not complete in time"))
 _BUSY: Final = closing_refusal(
     Refusal(NOT_READY, "the server has no room for another connection", retry_after_ms=1000)
 )

@@ -111,7 +111,7 @@ def name_of_cursor(cursor: str, is_name: Callable[[str], bool] = is_topic_name) 
 
 
 def bad_cursor() -> Refusal:
-    return Refusal(INVALID_REQUEST, "cursor: is not one that a list has given", {"field": "cursor"})
+    return Refusal(INVALID_REQUEST, "cursor: must be the next_cursor of a list", {"field": "cursor"})
 
 
 def _meet(one: str, other: str) -> bool:

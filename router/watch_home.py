@@ -42,11 +42,16 @@ class WatchHome:
         if is_allowed:
             return home
         if is_allowed is None:
-            message = "whether there may be another watch session is not known: a shard is not ready"
+            message = "watch sessions cannot be counted now: a shard is not ready; retry after 1 s"
             return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
         bound = self.sessions.bound
         detail: dict[str, object] = {"limit": "max_watch_sessions", "max": bound}
-        return Refusal(THROTTLED, f"there are {bound} watch sessions already", detail, RETRY_AFTER_MS)
+        return Refusal(
+            THROTTLED,
+            f"there are {bound} watch sessions, the most that TOPICS_MAX_WATCH_SESSIONS allows",
+            detail,
+            RETRY_AFTER_MS,
+        )
 
     def not_reached(self, home: int) -> Refusal:
         message = f"shard {home} does not answer"

@@ -51,13 +51,13 @@ _bearer = re.compile(rb"(?i:bearer) +([!-~]+)")
 _CHALLENGE: Final = 'Bearer realm="topicsd"'
 NO_KEY: Final = Refusal(
     UNAUTHORIZED,
-    "a key is needed: send the header field authorization with `Bearer` and the key",
+    "a key is required: send the header authorization: Bearer KEY",
     {"www_authenticate": _CHALLENGE},
 )
 WRONG_KEY: Final = Refusal(
-    UNAUTHORIZED, "the key is not known", {"www_authenticate": _CHALLENGE + ', error="invalid_token"'}
+    UNAUTHORIZED, "unknown key", {"www_authenticate": _CHALLENGE + ', error="invalid_token"'}
 )
-OTHER_NAME: Final = Refusal(FORBIDDEN, "the key is not for this name")
+OTHER_NAME: Final = Refusal(FORBIDDEN, "the key does not cover this name")
 
 
 class Key(NamedTuple):

@@ -35,6 +35,16 @@ NUMBER_MAX: Final = (1 << 63) - 1
 # 0 is off or unlimited for each of these.
 COUNTED_FIELDS: Final = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries")
 
+QUEUE_FIELDS: Final = (
+    "lease_ms",
+    "claim_jitter_ms",
+    "max_deliveries",
+    "dead_letter",
+    "leases_durable",
+    "order_by",
+    "paused",
+)
+
 CLAMPED_FIELDS: Final[dict[str, tuple[int, int]]] = {
     "priority": (-1000, 1000),
     "lease_ms": (100, 86_400_000),
@@ -112,9 +122,8 @@ def merge_config(
         if changes.get(name) is not None:
             changes[name] = min(max(changes[name], low), high)
     merged = msgspec.structs.replace(existing or TopicConfig(durability=default_durability), **changes)
-    if existing is not None:
-        return _refuse_transition(existing, merged) or merged
-    return merged
+    refusal = None if existing is None else _refuse_transition(existing, merged)
+    return refusal or _refuse_queue_fields(changes, merged, existing, topic_name) or merged
 
 
 def _changes(patch: TopicConfigPatch, undurable: Durability) -> dict[str, Any]:
@@ -141,7 +150,7 @@ def _refuse_counts(changes: dict[str, Any]) -> Refusal | None:
     for name in COUNTED_FIELDS:
         value = changes.get(name, 0)
         if not 0 <= value <= NUMBER_MAX:
-            bound = "at least 0" if value < 0 else f"at most {NUMBER_MAX}"
+            bound = f"at least 0, got {value}" if value < 0 else f"at most {NUMBER_MAX}"
             return Refusal(INVALID_REQUEST, f"{name}: must be {bound}", {"field": name})
     return None
 
@@ -153,23 +162,39 @@ def _refuse_dead_letter(changes: dict[str, Any], topic_name: str) -> Refusal | N
     if dead_letter == topic_name:
         return Refusal(
             INVALID_REQUEST,
-            "dead_letter: must be a topic other than the queue itself",
+            "dead_letter: must be another topic than the queue itself",
             {"field": "dead_letter"},
         )
     return refuse_topic_name(dead_letter, "dead_letter")
 
 
+def _refuse_queue_fields(
+    changes: dict[str, Any], merged: TopicConfig, existing: TopicConfig | None, topic_name: str
+) -> Refusal | None:
+    """Refuse to set what has no meaning for a log; a log may repeat the values that it reports."""
+    if merged.type == "queue":
+        return None
+    unset = TopicConfig()
+    before = existing or unset
+    for name in QUEUE_FIELDS:
+        if name in changes and changes[name] not in (getattr(before, name), getattr(unset, name)):
+            hint = '; to create a queue, add "type":"queue"' if existing is None else ""
+            message = f'{name}: is for queues, topic "{topic_name}" is a log{hint}'
+            return Refusal(INVALID_REQUEST, message, {"field": name})
+    return None
+
+
 def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | None:
     if merged.type != existing.type:
-        return _incompatible("type", existing.type, merged.type, "the type of a topic never changes")
+        return _incompatible("type", existing.type, merged.type, "it never changes")
     # While there is no order, several jobs of a tag may be held.
-    if merged.order_by != existing.order_by:
+    if merged.type == "queue" and merged.order_by != existing.order_by:
         old, new = existing.order_by or "null", merged.order_by or "null"
-        return _incompatible("order_by", old, new, "the order of a queue never changes")
+        return _incompatible("order_by", old, new, "it never changes")
     # An ephemeral topic has no records in the log, so its past could not be told from a loss.
     if (merged.durability == "ephemeral") != (existing.durability == "ephemeral"):
         return _incompatible(
-            "durability", existing.durability, merged.durability, "a topic is ephemeral for life or never"
+            "durability", existing.durability, merged.durability, "ephemeral cannot be turned on or off later"
         )
     return None
 
@@ -177,6 +202,6 @@ def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | 
 def _incompatible(field: str, old: str, new: str, reason: str) -> Refusal:
     return Refusal(
         TOPIC_EXISTS_INCOMPATIBLE,
-        f'{field}: the topic exists with "{old}", the request asks for "{new}"; {reason}',
+        f'{field}: must be "{old}" as the topic has it, got "{new}"; {reason}',
         {"field": field},
     )

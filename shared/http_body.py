@@ -24,12 +24,15 @@ from shared.errors import (
     Refusal,
 )
 from shared.http_head import Fields
+from shared.message_text import size_text
 
 CHUNK_LINE_BYTES_MAX: Final = 256
 TRAILER_BYTES_MAX: Final = 8 << 10
 # What chunks may cost beside what they carry: a client that sends single bytes does not send many.
 FRAMING_BYTES_FREE: Final = 64 << 10
 FRAMING_FACTOR_MAX: Final = 2
+# Enough of a body that is not taken to tell whether it says anything.
+KEPT_BYTES_MAX: Final = 64
 _INFLATED_AT_ONCE: Final = 256 << 10
 _GZIP_WINDOW: Final = 31
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -40,7 +43,7 @@ _NO_TRAILERS = frozenset(b"content-length transfer-encoding host".split())
 
 
 def too_large(bytes_max: int) -> Refusal:
-    message = f"the body has more than {bytes_max} bytes, which is what is allowed"
+    message = f"the body must be at most {size_text(bytes_max)}"
     return Refusal(PAYLOAD_TOO_LARGE, message, {"max": bytes_max})
 
 
@@ -68,18 +71,20 @@ class PlainSink:
 
 
 class DroppedSink:
-    """Of a body that means nothing: bounded as any other, and nothing of it is kept."""
+    """Of a body that is not taken: bounded as any other, and only its first bytes are kept."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._left = bytes_max
+        self._start = b""
 
     def write(self, piece: bytes) -> Refusal | None:
         self._left -= len(piece)
+        self._start = (self._start + piece[:KEPT_BYTES_MAX])[:KEPT_BYTES_MAX]
         return too_large(self._bytes_max) if self._left < 0 else None
 
     def finish(self) -> bytes | Refusal:
-        return b""
+        return self._start
 
 
 class GzipSink:
@@ -167,13 +172,13 @@ class ChunkedBody:
             return None
         if self._is_behind_chunks:
             return _trailers_too_large()
-        return Refusal(INVALID_REQUEST, f"a line of the chunked body has more than {line_max} bytes")
+        return Refusal(INVALID_REQUEST, f"a line of the chunked body must be at most {line_max} bytes")
 
     def _take_line(self, line: bytes) -> Refusal | None:
         self._line = b""
         self._framing_bytes += len(line)
         if not line.endswith(b"\r\n"):
-            return Refusal(INVALID_REQUEST, "a line of the chunked body does not end with CRLF")
+            return Refusal(INVALID_REQUEST, "a line of the chunked body must end with CRLF")
         line = line[:-2]
         if self._is_behind_data:
             self._is_behind_data = False
@@ -182,7 +187,7 @@ class ChunkedBody:
             return self._take_trailer(line)
         match = _CHUNK_LINE.fullmatch(line)
         if match is None:
-            return Refusal(INVALID_REQUEST, "the size of a chunk is malformed")
+            return Refusal(INVALID_REQUEST, "the size of a chunk must be in hex digits")
         if self._framing_bytes > FRAMING_BYTES_FREE + FRAMING_FACTOR_MAX * self._data_bytes:
             return Refusal(INVALID_REQUEST, "the chunks are too small for what they carry")
         self._left = int(match[1], 16)
@@ -208,9 +213,9 @@ Body = LengthBody | ChunkedBody
 def refuse_coding(fields: Fields, bytes_max: int) -> Refusal | None:
     """Why a body is not even begun to be read."""
     if fields.expect not in ("", "100-continue"):
-        return Refusal(INVALID_REQUEST, "expect: only 100-continue is understood")
+        return Refusal(INVALID_REQUEST, "expect: must be 100-continue")
     if fields.content_encoding not in ("", "identity", "gzip"):
-        return Refusal(UNSUPPORTED_MEDIA_TYPE, "content-encoding: only gzip is understood")
+        return Refusal(UNSUPPORTED_MEDIA_TYPE, "content-encoding: must be gzip")
     return too_large(bytes_max) if (fields.content_length or 0) > bytes_max else None
 
 
@@ -221,9 +226,9 @@ def body_of(fields: Fields, plain: Sink) -> Body:
 
 
 def _no_gzip(why: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"the body is no gzip: {why}")
+    return Refusal(INVALID_REQUEST, f"content-encoding: the body is not gzip: {why}")
 
 
 def _trailers_too_large() -> Refusal:
-    message = f"the trailers of the chunked body have more than {TRAILER_BYTES_MAX} bytes"
+    message = f"the trailers of the chunked body must be at most {size_text(TRAILER_BYTES_MAX)}"
     return Refusal(HEADERS_TOO_LARGE, message)

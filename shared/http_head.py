@@ -25,6 +25,7 @@ from shared.errors import (
     URI_TOO_LONG,
     Refusal,
 )
+from shared.message_text import size_text
 
 LINE_BYTES_MAX: Final = 8 << 10
 BLOCK_BYTES_MAX: Final = 32 << 10
@@ -87,21 +88,21 @@ def parse_line(line: bytes) -> RequestLine | Refusal:
         return _refuse_flaw(line[:LINE_BYTES_MAX]) or _too_long()
     match = _LINE.fullmatch(line)
     if match is None:
-        return Refusal(INVALID_REQUEST, "the request line is not `METHOD target HTTP/1.1`")
+        return Refusal(INVALID_REQUEST, "the request line must be `METHOD target HTTP/1.1`")
     method, target, major, minor = match.groups()
     if (major, minor) not in ((b"1", b"1"), (b"1", b"0")):
         version = f"{major.decode()}.{minor.decode()}"
-        return Refusal(HTTP_VERSION_NOT_SUPPORTED, f"HTTP/{version} is not spoken here, HTTP/1.1 is")
+        return Refusal(HTTP_VERSION_NOT_SUPPORTED, f"HTTP/{version} is not supported, send HTTP/1.1")
     if method in NEVER_ALLOWED:
         allowed = "DELETE, GET, HEAD, POST, PUT"
         return Refusal(METHOD_NOT_ALLOWED, f"{method.decode()} is not allowed", {"allow": allowed})
     if method not in METHODS:
-        return Refusal(NOT_IMPLEMENTED, f"the method {method.decode()} is not known")
+        return Refusal(NOT_IMPLEMENTED, f"unknown method {method.decode()}")
     authority = b""
     if not target.startswith(b"/"):
         absolute = _ABSOLUTE.fullmatch(target)
         if absolute is None:
-            return Refusal(INVALID_REQUEST, "the target of the request is no path")
+            return Refusal(INVALID_REQUEST, "the target of the request must be a path")
         authority, target = absolute[1], absolute[2] or b"/"
     path, _, query = target.partition(b"?")
     return RequestLine(method.decode(), path.decode(), query.decode(), int(minor), authority)
@@ -120,11 +121,11 @@ def parse_fields(block: bytes) -> Fields | Refusal:
         match = _FIELD.fullmatch(line)
         if match is None:
             told = ascii(line[:64].decode("latin-1"))
-            return Refusal(INVALID_REQUEST, f"a header field is malformed: {told}")
+            return Refusal(INVALID_REQUEST, f"a header is malformed: {told}")
         name, value = match[1].lower(), match[2].rstrip(b" \t")
         if name in found:
             if name in _NOT_REPEATED:
-                return Refusal(INVALID_REQUEST, f"the header field {name.decode()} is sent twice")
+                return Refusal(INVALID_REQUEST, f"{name.decode()}: must be sent once")
             value = found[name] + b", " + value
         found[name] = value
     return _fields_of(found)
@@ -159,11 +160,11 @@ def _refuse_unfinished_fields(block: bytes) -> Refusal | None:
 def refuse_together(line: RequestLine, fields: Fields) -> Refusal | None:
     """What the line and the fields cannot say together."""
     if line.minor_version == 1 and fields.host is None:
-        return Refusal(INVALID_REQUEST, "the header field host is missing")
+        return Refusal(INVALID_REQUEST, "host: is required")
     if line.authority and fields.host is not None and line.authority.lower() != fields.host.lower():
-        return Refusal(INVALID_REQUEST, "the target names another host than the header field host")
+        return Refusal(INVALID_REQUEST, "host: must be the host of the target")
     if line.minor_version == 0 and fields.is_chunked:
-        return Refusal(INVALID_REQUEST, "transfer-encoding is not for HTTP/1.0")
+        return Refusal(INVALID_REQUEST, "transfer-encoding: requires HTTP/1.1")
     return None
 
 
@@ -181,41 +182,41 @@ def _refuse_flaw(part: bytes) -> Refusal | None:
     )
     if not is_flawed:
         return None
-    return Refusal(INVALID_REQUEST, "the head of the request holds a bare CR or LF, or a NUL")
+    return Refusal(INVALID_REQUEST, "the request head must not hold a bare CR, a bare LF or a NUL")
 
 
 def _too_long() -> Refusal:
-    return Refusal(URI_TOO_LONG, f"the request line is longer than {LINE_BYTES_MAX} bytes")
+    return Refusal(URI_TOO_LONG, f"the request line must be at most {size_text(LINE_BYTES_MAX)}")
 
 
 def _too_many_bytes() -> Refusal:
-    return Refusal(HEADERS_TOO_LARGE, f"the header fields have more than {BLOCK_BYTES_MAX} bytes")
+    return Refusal(HEADERS_TOO_LARGE, f"the headers must be at most {size_text(BLOCK_BYTES_MAX)}")
 
 
 def _too_many_fields(lines: list[bytes]) -> Refusal:
     """Unless there is something worse before there are too many."""
     return _refuse_flaw(b"\r\n".join(lines[:FIELDS_MAX])) or Refusal(
-        HEADERS_TOO_LARGE, f"there are more than {FIELDS_MAX} header fields"
+        HEADERS_TOO_LARGE, f"the headers must be at most {FIELDS_MAX}"
     )
 
 
 def _fields_of(found: dict[bytes, bytes]) -> Fields | Refusal:
     host = found.get(b"host")
     if host is not None and _HOST.fullmatch(host) is None:
-        return Refusal(INVALID_REQUEST, "the header field host is malformed")
+        return Refusal(INVALID_REQUEST, "host: is malformed")
     coding = found.get(b"transfer-encoding")
     if coding is not None and coding.lower() != b"chunked":
-        return Refusal(INVALID_REQUEST, "transfer-encoding: only `chunked` is understood")
+        return Refusal(INVALID_REQUEST, "transfer-encoding: must be chunked")
     length_text = found.get(b"content-length")
     if length_text is not None:
         if coding is not None:
-            return Refusal(INVALID_REQUEST, "content-length and transfer-encoding exclude each other")
+            return Refusal(INVALID_REQUEST, "content-length: excludes transfer-encoding")
         if _LENGTH.fullmatch(length_text) is None or len(length_text) > CONTENT_LENGTH_DIGITS_MAX:
-            return Refusal(INVALID_REQUEST, "content-length is no plain number")
+            return Refusal(INVALID_REQUEST, "content-length: must be an integer in plain digits")
     try:
         idempotency_key = found.get(b"idempotency-key", b"").decode()
     except UnicodeDecodeError:
-        return Refusal(INVALID_REQUEST, "the header field idempotency-key is not UTF-8")
+        return Refusal(INVALID_REQUEST, "idempotency-key: is not UTF-8")
     options = found.get(b"connection", b"").lower().decode("latin-1").split(",")
     return Fields(
         host=host,

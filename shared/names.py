@@ -17,6 +17,7 @@ import re
 import xxhash
 
 from shared.errors import INVALID_REQUEST, Refusal
+from shared.message_text import quoted
 
 NAME_CHARACTERS_MAX = 255
 TOPIC_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
@@ -25,8 +26,6 @@ FORWARD_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
 # Always with `fullmatch`: the `$` of a Python pattern also matches before a newline at the end.
 _topic_name = re.compile(TOPIC_NAME_RULE)
 _forward_name = re.compile(FORWARD_NAME_RULE)
-
-_SHOWN_CHARACTERS_MAX = 40
 
 
 def is_topic_name(name: str) -> bool:
@@ -42,21 +41,22 @@ def is_forward_name(name: str) -> bool:
 
 
 def refuse_topic_name(name: str, field: str = "topic") -> Refusal | None:
-    """The refusal that tells a client what is wrong with a name, or None for a good one.
+    """Return the refusal of an invalid name, or None.
 
     >>> print(refuse_topic_name("a b").message)
-    topic: 'a b' is no topic name, which must match ^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$
+    topic: must be a topic name, 1 to 255 of A-Z a-z 0-9 . _ : - that begins with a letter or digit, got "a b"
     """
-    if is_topic_name(name):
-        return None
-    return _refusal(name, field, "topic", TOPIC_NAME_RULE)
+    return None if is_topic_name(name) else _refusal(name, field, "topic", ". _ : -")
+
+
+def refuse_cursor_name(name: str) -> Refusal | None:
+    """Return the refusal of a name that breaks the rule, which is that of topics."""
+    return None if is_topic_name(name) else _refusal(name, "cursor", "cursor", ". _ : -")
 
 
 def refuse_forward_name(name: str, field: str = "router") -> Refusal | None:
     """As `refuse_topic_name`, in the words of the API, which calls a forward a route."""
-    if is_forward_name(name):
-        return None
-    return _refusal(name, field, "route", FORWARD_NAME_RULE)
+    return None if is_forward_name(name) else _refusal(name, field, "route", ". _ : > -")
 
 
 def topic_id(name: str) -> int:
@@ -68,13 +68,7 @@ def topic_id(name: str) -> int:
     return xxhash.xxh3_64_intdigest(name.encode())
 
 
-def _refusal(name: str, field: str, noun: str, rule: str) -> Refusal:
-    # `ascii` because a refused name may hold what cannot be encoded, and a bound because it may be long.
-    shown = ascii(name[:_SHOWN_CHARACTERS_MAX])
-    if len(name) > _SHOWN_CHARACTERS_MAX:
-        shown += f"... ({len(name)} characters)"
-    return Refusal(
-        INVALID_REQUEST,
-        f"{field}: {shown} is no {noun} name, which must match {rule}",
-        {"field": field},
-    )
+def _refusal(name: str, field: str, noun: str, marks: str) -> Refusal:
+    rule = f"1 to {NAME_CHARACTERS_MAX} of A-Z a-z 0-9 {marks} that begins with a letter or digit"
+    message = f"{field}: must be a {noun} name, {rule}, got {quoted(name)}"
+    return Refusal(INVALID_REQUEST, message, {"field": field})

@@ -17,6 +17,7 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 import msgspec
 
 from shared.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
+from shared.nearest_name import nearest_name
 from shared.unknown_name import unknown_name
 
 TOPIC: Final = ":topic"
@@ -24,6 +25,7 @@ WATCH_ID: Final = ":wid"
 ROUTER: Final = ":router"
 
 SHOWN_CHARACTERS_MAX: Final = 64
+PATH_CHARACTERS_MAX: Final = 256
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -42,6 +44,8 @@ class Route(msgspec.Struct, frozen=True):
     """The key may stand in the query, where a browser cannot set a header field."""
     parameters: frozenset[str] = frozenset()
     """The names that its query may have."""
+    takes_body: bool = True
+    """A body where none is taken would be ignored, as a filter of what is to be deleted, so it is refused."""
     variable: str = ""
     """The segment of the pattern that begins with a colon, if there is one."""
     is_plain: bool = True
@@ -99,6 +103,8 @@ _WRITTEN: Final[tuple[Route, ...]] = (
     Route("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
     Route("GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True),
     Route("GET", "/v0/ws", "web_socket", _scopes(""), is_data=True, takes_token=True, is_upgrade=True),
+    Route("GET", "/", "about", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/v0", "about", _scopes(""), is_data=False, is_open=True),
     Route("GET", "/v0/health", "health", _scopes(""), is_data=False, is_open=True),
     Route("GET", "/healthz", "health", _scopes(""), is_data=False, is_open=True),
     Route("GET", "/v0/ready", "ready", _scopes(""), is_data=False, is_open=True),
@@ -126,7 +132,11 @@ def _completed(route: Route) -> Route:
     is_plain = route.is_data and not route.is_stream and variable == TOPIC
     parameters = {*_PARAMETERS.get(route.operation, "").split(), *["token"][: route.takes_token]}
     return msgspec.structs.replace(
-        route, variable=variable, is_plain=is_plain, parameters=frozenset(parameters)
+        route,
+        variable=variable,
+        is_plain=is_plain,
+        parameters=frozenset(parameters),
+        takes_body=route.method in ("POST", "PUT"),
     )
 
 
@@ -169,14 +179,45 @@ def resolve(method: str, path: str) -> Match | Refusal:
                 return second
             name, item = decoded, second
     if methods is None:
-        return Refusal(NOT_FOUND, f"there is nothing at {path[:256]}")
+        return Refusal(NOT_FOUND, _not_found(path, parts))
     route = methods.get("GET" if method == "HEAD" else method)
     if route is None:
         allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
         return Refusal(
-            METHOD_NOT_ALLOWED, f"{method} is not allowed here, only {allowed}", {"allow": allowed}
+            METHOD_NOT_ALLOWED, f"{method} is not allowed here, allowed: {allowed}", {"allow": allowed}
         )
     return Match(route, name, item)
+
+
+def _not_found(path: str, parts: list[str]) -> str:
+    """Say that there is no endpoint, and name the nearest one."""
+    path = path[:PATH_CHARACTERS_MAX]
+    told = f"no endpoint at {path}"
+    if _differences(["v0", *parts]) == {}:
+        return f"{told}, did you mean /v0{path}?"
+    for place, words in (_differences(parts) or {}).items():
+        nearest = nearest_name(parts[place], sorted(words))
+        if nearest is not None:
+            meant = "/".join(["", *parts[:place], nearest, *parts[place + 1 :]])
+            return f"{told}, did you mean {meant[:PATH_CHARACTERS_MAX]}?"
+    is_slashed = "topics" in parts[:2] and len(parts) > parts.index("topics") + 2
+    slash = '; the name of a topic has no "/"' if is_slashed else ""
+    return f"{told}{slash}; GET / lists the endpoints"
+
+
+def _differences(parts: list[str]) -> dict[int, set[str]] | None:
+    """By place, the words of patterns that differ from the path in that place alone; empty if one fits."""
+    found: dict[int, set[str]] = {}
+    for pattern in _TABLE:
+        if len(pattern) != len(parts):
+            continue
+        pairs = enumerate(zip(pattern, parts, strict=True))
+        places = [place for place, (word, part) in pairs if word not in (part, ":")]
+        if not places:
+            return {}
+        if len(places) == 1:
+            found.setdefault(places[0], set()).add(pattern[places[0]])
+    return found or None
 
 
 def refuse_parameters(route: Route, query: str) -> Refusal | None:
@@ -197,8 +238,18 @@ def refuse_parameters(route: Route, query: str) -> Refusal | None:
     return None
 
 
+def refuse_body(route: Route, body: bytes) -> Refusal | None:
+    """Refuse a body that the route does not take, but for an empty object."""
+    if route.takes_body or body.strip() in (b"", b"{}"):
+        return None
+    message = f"the body must be empty: {route.method} {route.pattern} takes none"
+    if route.operation == "delete_topic":
+        message += "; POST /v0/topics/:topic/delete deletes records"
+    return Refusal(INVALID_REQUEST, message)
+
+
 def _decode(segment: str) -> str | Refusal:
     try:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
-        return Refusal(INVALID_REQUEST, "the name in the path is not UTF-8 when it is decoded")
+        return Refusal(INVALID_REQUEST, "the name in the path is not UTF-8 after decoding")

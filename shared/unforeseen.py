@@ -14,4 +14,4 @@ from shared.errors import INTERNAL, Refusal
 def unforeseen(logger: logging.Logger, what: str, error: BaseException | None) -> Refusal:
     error_id = secrets.token_hex(4)
     logger.error("error %s in %s", error_id, what, exc_info=error)
-    return Refusal(INTERNAL, f"an error that was not foreseen, {error_id} in the log")
+    return Refusal(INTERNAL, f"unexpected error, {error_id} in the log")

@@ -198,9 +198,9 @@ def test_a_full_topic_that_discards_nothing_refuses_with_what_it_holds(api: Api)
     answer = api.refused(422, "topic_full", "POST", "", {"records": [{"data": 3}]})
     detail = answer.json["error"]["detail"]
     assert detail == {"cap_records": 2, "cap_bytes": 0, "head_seq": 2, "earliest_seq": 1}
-    assert answer.message.endswith("is full: cap_records is 2, it holds 2 records")
+    assert answer.message.endswith("is full: it holds 2 records, cap_records is 2")
     answer = api.refused(400, "record_too_large", "POST", "", {"records": [{"data": 3}] * 3})
-    assert "this write alone has 3 records, the cap_records of the topic is 2" in answer.message
+    assert answer.message == "records: must fit cap_records of the topic, which is 2, got 3 records"
     api.delete(before_seq=2)
     assert api.append(3)["first_seq"] == 3
 

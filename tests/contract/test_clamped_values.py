@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
+from tests.harness.event_client import EventClient
 from tests.harness.http_server import HttpServer
 from tests.harness.ws_client import WsClient
 
@@ -70,6 +71,17 @@ def test_leases_and_delays(api: Api) -> None:
     assert _clamped(api, "POST", "/extend", {**held, "lease_ms": 10**9}) == {"lease_ms": 86_400_000}
     assert _clamped(api, "POST", "/nack", {**held, "delay_ms": 10**9}) == {"delay_ms": 86_400_000}
     assert _clamped(api, "POST", "/ack", {"node": "w", "seqs": [2]}) is None
+
+
+@pytest.mark.parametrize(("query", "comments"), [("max=5000&lease_ms=1", 1), ("max=1000&lease_ms=100", 0)])
+def test_a_stream_of_jobs_begins_with_a_comment(
+    server: HttpServer, api: Api, query: str, comments: int
+) -> None:
+    api.put(type="queue")
+    with EventClient(server.ports["fast"], f"{api.path}/work?node=w&{query}").begin() as client:
+        api.append(1)
+        assert client.next().name == "job"
+        assert client.comments == comments
 
 
 def test_a_redrive(api: Api) -> None:

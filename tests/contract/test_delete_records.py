@@ -31,7 +31,7 @@ def test_before_seq_deletes_all_below_it_and_answers_with_what_is_left(api: Api)
         (["tag", "Eq", "a.1"], [2, 3, 4, 5]),
         (["tag", "Glob", "a.*"], [3, 4, 5]),
         (["tag", "Glob", "*"], [4]),
-        ("a.*", [1, 2, 3, 4, 5]),
+        (["tag", "Eq", "a.*"], [1, 2, 3, 4, 5]),
         (["tag", "Eq", "none"], [1, 2, 3, 4, 5]),
     ],
 )
@@ -39,6 +39,17 @@ def test_match_deletes_by_tag(api: Api, match: object, left: list[int]) -> None:
     _tagged(api, "a.1", "a.2", "b", None, "c")
     assert api.delete(match=match)["deleted"] == 5 - len(left)
     assert api.seqs() == left
+
+
+@pytest.mark.parametrize("match", ["*", "a.*"])
+def test_a_bare_tag_that_looks_like_a_prefix_is_refused(api: Api, match: str) -> None:
+    _tagged(api, "a.1", match)
+    answer = api.refused(400, "invalid_request", "POST", "/delete", {"match": match})
+    assert answer.message == (
+        f'match: send ["tag","Glob","{match}"] for a prefix, ["tag","Eq","{match}"] for this tag'
+    )
+    assert api.delete(match=["tag", "Eq", match])["deleted"] == 1
+    assert api.seqs() == [1]
 
 
 def test_with_both_both_must_hold(api: Api) -> None:

@@ -194,9 +194,9 @@ def test_what_is_wrong_with_a_request_ends_its_stream_only(
 
 
 def test_a_first_line_of_exactly_the_limit_is_read_and_one_byte_more_is_414(client: H2Client) -> None:
-    room = 8192 - len("GET /? HTTP/1.1")
-    assert client.ask("GET", "/?" + "x" * room).code == "not_found"
-    assert client.ask("GET", "/?" + "x" * (room + 1)).code == "uri_too_long"
+    room = 8192 - len("GET /x? HTTP/1.1")
+    assert client.ask("GET", "/x?" + "x" * room).code == "not_found"
+    assert client.ask("GET", "/x?" + "x" * (room + 1)).code == "uri_too_long"
 
 
 def test_header_fields_of_exactly_the_limit_are_read_and_one_byte_more_is_431(client: H2Client) -> None:
@@ -204,7 +204,7 @@ def test_header_fields_of_exactly_the_limit_are_read_and_one_byte_more_is_431(cl
     assert client.finish(client.open(_head((b"x", b"y" * room)))).status == 404
     answer = client.finish(client.open(_head((b"x", b"y" * (room + 1)))))
     assert (answer.status, answer.code) == (431, "headers_too_large")
-    assert client.ask("GET", "/").status == 404
+    assert client.ask("GET", "/x").status == 404
 
 
 def test_a_hundred_header_fields_are_read_and_one_more_is_431(client: H2Client) -> None:
@@ -212,7 +212,7 @@ def test_a_hundred_header_fields_are_read_and_one_more_is_431(client: H2Client) 
     assert client.finish(client.open(_head(*fields))).status == 404
     answer = client.finish(client.open(_head(*fields, (b"x", b"y"))))
     assert (answer.status, answer.code) == (431, "headers_too_large")
-    assert client.ask("GET", "/").status == 404
+    assert client.ask("GET", "/x").status == 404
 
 
 # -- bodies ------------------------------------------------------------------------------------------------

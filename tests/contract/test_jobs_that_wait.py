@@ -78,8 +78,8 @@ def test_a_delayed_job_is_cancelled_by_its_seq_or_its_tag(api: Api) -> None:
         ({"delay_ms": -1}, "delay_ms: must be from 0 to 31622400000"),
         ({"delay_ms": 31_622_400_001}, "delay_ms: must be from 0 to 31622400000"),
         ({"delay_ms": "1"}, "delay_ms: "),
-        ({"not_before": -1}, "not_before: must be from 0 to 31622400000 ms behind"),
-        ({"not_before": 1 << 60}, "not_before: must be from 0 to 31622400000 ms behind"),
+        ({"not_before": -1}, "not_before: must be "),
+        ({"not_before": 1 << 60}, "not_before: must be "),
         ({"delay_ms": 1, "not_before": 1}, "not_before: excludes delay_ms"),
     ],
 )
@@ -102,7 +102,7 @@ def test_seqs_are_all_that_a_delete_by_them_names(api: Api, more: dict[str, obje
     api.append(1)
     api.refused(400, "invalid_request", "POST", "/delete", {"seqs": [1], **more})
     answer = api.refused(400, "batch_too_large", "POST", "/delete", {"seqs": [1] * 1001})
-    assert "seqs: has 1001" in answer.message
+    assert answer.message == "seqs: must be at most 1000 in one call, got 1001"
     assert api.delete(seqs=[])["deleted"] == 0
     assert api.delete(seqs=[1, -5, 1 << 40, 1])["deleted"] == 1
 

@@ -49,8 +49,6 @@ def test_a_name_by_the_rule_is_taken(client: AnyClient, name: str) -> None:
 
 
 PATHS = [
-    "/",
-    "/v0",
     "/v0/",
     "/v1/topics/a",
     "/v0/topics/a/",

@@ -76,17 +76,41 @@ def test_a_second_put_answers_200_and_is_merged_over_what_there_is(api: Api) -> 
     [
         ({"priority": 5000}, {"priority": 1000}),
         ({"priority": -5000}, {"priority": -1000}),
-        ({"lease_ms": 1}, {"lease_ms": 100}),
-        ({"lease_ms": 10**12}, {"lease_ms": 86_400_000}),
-        ({"claim_jitter_ms": 9000}, {"claim_jitter_ms": 5000}),
+        ({"type": "queue", "lease_ms": 1}, {"type": "queue", "lease_ms": 100}),
+        ({"type": "queue", "lease_ms": 10**12}, {"type": "queue", "lease_ms": 86_400_000}),
+        ({"type": "queue", "claim_jitter_ms": 9000}, {"type": "queue", "claim_jitter_ms": 5000}),
         ({"durable": True}, {"durability": "fsync", "durable": True}),
         ({"durable": True, "durability": "memory"}, {"durability": "memory", "durable": False}),
         ({"durability": "fsync"}, {"durability": "fsync", "durable": True}),
-        ({"dead_letter": "elsewhere"}, {"dead_letter": "elsewhere"}),
+        ({"type": "queue", "dead_letter": "elsewhere"}, {"type": "queue", "dead_letter": "elsewhere"}),
     ],
 )
 def test_what_a_put_stores(api: Api, sent: dict[str, Any], stored: dict[str, Any]) -> None:
     assert api.put(**sent)["config"] == {**DEFAULTS, **stored}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"lease_ms": 10},
+        {"claim_jitter_ms": 10},
+        {"max_deliveries": 3},
+        {"dead_letter": "elsewhere"},
+        {"leases_durable": True},
+        {"order_by": "tag"},
+        {"paused": True},
+    ],
+)
+def test_what_is_for_queues_is_refused_for_a_log(api: Api, sent: dict[str, Any]) -> None:
+    (field,) = sent
+    told = f'{field}: is for queues, topic "{api.topic}" is a log'
+    answer = api.refused(400, "invalid_request", "PUT", "", sent)
+    assert answer.message == f'{told}; to create a queue, add "type":"queue"'
+    api.refused(404, "topic_not_found", "GET")
+    config = api.put()["config"]
+    assert api.refused(400, "invalid_request", "PUT", "", sent).message == told
+    # What a topic reports may be sent back.
+    assert api.put(**config)["config"] == config
 
 
 @pytest.mark.parametrize(

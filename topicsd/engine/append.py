@@ -47,7 +47,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
     created = topic is None
     if topic is None:
         if request.create is False:
-            reply(Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist, and create is false'))
+            reply(Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist and create is false'))
             return
         made = new_topic(shard, name, request.config, len(request.records))
         if isinstance(made, Refusal):
@@ -110,14 +110,14 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
 
 def _refuse_head(expected: int, topic: Topic) -> Refusal:
     head = topic.next_seq - 1
-    message = f"expected_head: is {expected}, the head is {head} with what is on its way"
+    message = f"expected_head: must be {head}, the head including writes in progress, got {expected}"
     return Refusal(HEAD_MISMATCH, message, {"field": "expected_head", "head_seq": head})
 
 
 def _refuse_count(count: int, bound: int) -> Refusal:
     if count == 0:
-        return Refusal(INVALID_REQUEST, "records: is empty, at least one is needed", {"field": "records"})
-    message = f"records: has {count}, at most {bound} are allowed in one write"
+        return Refusal(INVALID_REQUEST, "records: must not be empty", {"field": "records"})
+    message = f"records: must be at most {bound} in one write, got {count}"
     return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": bound})
 
 
@@ -130,7 +130,7 @@ def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refus
         ("cap_bytes", "bytes", config.cap_bytes, size, topic.live_bytes + topic.pending_bytes),
     ):
         if cap and new > cap:
-            message = f"records: this write alone has {new} {unit}, the {field} of the topic is {cap}"
+            message = f"records: must fit {field} of the topic, which is {cap}, got {new} {unit}"
             return Refusal(RECORD_TOO_LARGE, message, {"field": "records", "max": cap})
         if cap and used + new > cap:
             detail: dict[str, object] = {
@@ -139,7 +139,7 @@ def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refus
                 "head_seq": topic.head,
                 "earliest_seq": topic.earliest_seq,
             }
-            message = f'topic "{topic.name}" is full: {field} is {cap}, it holds {used} {unit}'
+            message = f'topic "{topic.name}" is full: it holds {used} {unit}, {field} is {cap}'
             return Refusal(TOPIC_FULL, message, detail)
     return None
 

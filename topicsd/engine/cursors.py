@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from shared.errors import HEAD_MISMATCH, INVALID_REQUEST, NOT_FOUND, THROTTLED, Refusal
-from shared.names import refuse_topic_name
+from shared.message_text import quoted
+from shared.names import refuse_cursor_name
 from topicsd.engine.requests import Reply
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.shard_state import ShardState
@@ -55,7 +56,7 @@ def put_cursor(
         reply(topic_not_found(topic_name))
         return
     refusal = (
-        refuse_topic_name(name, "cursor")
+        refuse_cursor_name(name)
         or _refuse_place(topic, from_seq, epoch)
         or _refuse_count(shard, topic, name)
         or shard.log.admit_control()
@@ -76,7 +77,7 @@ def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply) -
     if topic is None or not topic.visible:
         reply(topic_not_found(topic_name))
         return
-    refusal = refuse_topic_name(name, "cursor") or shard.log.admit_control()
+    refusal = refuse_cursor_name(name) or shard.log.admit_control()
     if refusal is not None:
         reply(refusal)
         return
@@ -89,7 +90,7 @@ def find_cursor(shard: ShardState, topic_name: str, name: str) -> Cursor | Refus
     if topic is None:
         return topic_not_found(topic_name)
     found = topic.cursors.get(name)
-    return found or Refusal(NOT_FOUND, f'topic "{topic_name}" has no cursor {name[:255]!a}')
+    return found or Refusal(NOT_FOUND, f'topic "{topic_name}" has no cursor {quoted(name)}')
 
 
 def apply_cursor(shard: ShardData, topic: Topic, cursor: Cursor) -> bool:
@@ -117,11 +118,13 @@ def cursors_of(sections: dict[str, bytes]) -> dict[str, Cursor]:
 
 def _refuse_place(topic: Topic, from_seq: int, epoch: int | None) -> Refusal | None:
     if from_seq < 0:
-        return Refusal(INVALID_REQUEST, "from_seq: must be at least 0", {"field": "from_seq"})
+        return Refusal(
+            INVALID_REQUEST, f"from_seq: must be at least 0, got {from_seq}", {"field": "from_seq"}
+        )
     if from_seq > topic.head:
-        message = f"from_seq: is {from_seq}, the head of the topic is {topic.head}"
+        message = f"from_seq: must be at most {topic.head}, the head of the topic, got {from_seq}"
     elif epoch not in (None, topic.epoch):
-        message = f"epoch: is {epoch}, the topic was created again since, in epoch {topic.epoch}"
+        message = f"epoch: the topic was deleted and created again, its epoch is {topic.epoch}, got {epoch}"
     else:
         return None
     return Refusal(HEAD_MISMATCH, message, {"head_seq": topic.head, "epoch": topic.epoch})
@@ -131,7 +134,7 @@ def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
     bound = shard.settings.max_cursors
     if not bound or name in topic.cursors or len(topic.cursors) < bound:
         return None
-    message = f'topic "{topic.name}" has {bound} cursors already, TOPICS_MAX_CURSORS is its bound'
+    message = f'topic "{topic.name}" has {bound} cursors, the most that TOPICS_MAX_CURSORS allows'
     return Refusal(THROTTLED, message, {"limit": "max_cursors", "max": bound}, retry_after_ms=1000)
 
 

@@ -26,11 +26,11 @@ def due_of(topic: Topic, request: AppendRequest, now_ms: int) -> int | Refusal:
     if delay_ms is not None and not_before is not None:
         return _refusal(field, "excludes delay_ms, send one of them")
     if topic.queue is None:
-        return _refusal(field, f'topic "{topic.name}" is a log, only the jobs of a queue can wait')
+        return _refusal(field, f'is for queues, topic "{topic.name}" is a log')
     if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
-        return _refusal(field, f"must be from 0 to {DELAY_MS_MAX}", DELAY_MS_MAX)
+        return _refusal(field, f"must be from 0 to {DELAY_MS_MAX} (366 days), got {delay_ms}", DELAY_MS_MAX)
     if not_before is not None and not 0 <= not_before <= now_ms + DELAY_MS_MAX:
-        told = f"must be from 0 to {DELAY_MS_MAX} ms behind the server's clock, which is at {now_ms}"
+        told = f"must be from 0 to {now_ms + DELAY_MS_MAX} (366 days from now), got {not_before}"
         return _refusal(field, told, now_ms + DELAY_MS_MAX)
     due = now_ms + (delay_ms or 0) if not_before is None else not_before
     return due if due > now_ms else 0

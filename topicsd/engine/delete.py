@@ -69,10 +69,14 @@ def _looked_up(
             "first_seq": found.first_seq,
             "last_seq": found.last_seq,
         }
-        tell(reply, Refusal(CORRUPT_SEGMENT, f"what carries the tag cannot be told: {found}", detail))
+        tell(reply, Refusal(CORRUPT_SEGMENT, f"the records with the tag cannot be found: {found}", detail))
     elif isinstance(found, OSError):
-        reason = reason_without_path(found)
-        tell(reply, Refusal(CORRUPT_SEGMENT, f"what carries the tag cannot be told: {reason}"))
+        tell(
+            reply,
+            Refusal(
+                CORRUPT_SEGMENT, f"the records with the tag cannot be found: {reason_without_path(found)}"
+            ),
+        )
     elif topic.leaving is not None or shard.topics.get(topic.name) is not topic:
         tell(reply, topic_not_found(topic.name))
     elif (refusal := shard.log.admit_control()) is not None:
@@ -127,12 +131,16 @@ def _refuse(request: DeleteRequest) -> Refusal | None:
         count = len(request.seqs)
         if count <= SEQS_MAX:
             return None
-        message = f"seqs: has {count}, at most {SEQS_MAX} are allowed in one call"
+        message = f"seqs: must be at most {SEQS_MAX} in one call, got {count}"
         return Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
     if request.before_seq is None and request.tag is None:
-        return Refusal(INVALID_REQUEST, "before_seq, match, seqs: at least one of them is needed")
+        return Refusal(INVALID_REQUEST, "before_seq, match or seqs is required")
     if request.before_seq is not None and request.before_seq < 0:
-        return Refusal(INVALID_REQUEST, "before_seq: must be at least 0", {"field": "before_seq"})
+        return Refusal(
+            INVALID_REQUEST,
+            f"before_seq: must be at least 0, got {request.before_seq}",
+            {"field": "before_seq"},
+        )
     return None
 
 
@@ -159,8 +167,12 @@ class PendingDelete(TopicEntry):
             deleted = apply_delete(topic, self.control, self.found)
         except (SegmentDamage, OSError) as error:
             # The frame is in the log: a start that can read the segment finds what it matches.
-            reason = reason_without_path(error)
-            tell(self.reply, Refusal(CORRUPT_SEGMENT, f"what is to be deleted cannot be told: {reason}"))
+            tell(
+                self.reply,
+                Refusal(
+                    CORRUPT_SEGMENT, f"the records to delete cannot be found: {reason_without_path(error)}"
+                ),
+            )
             return
         if topic.queue is not None and topic.waiters is not None:
             # What stood in front of other jobs of its tag may be gone.

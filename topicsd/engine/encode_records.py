@@ -15,6 +15,7 @@ import xxhash
 
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, RECORD_TOO_LARGE, Refusal
+from shared.message_text import size_text
 from topicsd.engine.requests import NO_META, NewRecord
 from topicsd.wal.frame import (
     CHECKSUM_BYTES,
@@ -130,12 +131,14 @@ def refuse_lengths(
 
 
 def _refuse_field(index: int, field: str, size: int, bound: int) -> Refusal:
-    message = f"records[{index}].{field}: has {size} bytes, at most {bound} are allowed"
+    message = f"records[{index}].{field}: must be at most {size_text(bound)}, got {size_text(size)}"
     return Refusal(INVALID_REQUEST, message, {"field": f"records[{index}].{field}", "max": bound})
 
 
 def _refuse_size(index: int, size: int, bound: int) -> Refusal:
-    message = f"records[{index}]: data and meta have {size} bytes, at most {bound} are allowed"
+    message = (
+        f"records[{index}]: data and meta must be at most {size_text(bound)} together, got {size_text(size)}"
+    )
     return Refusal(RECORD_TOO_LARGE, message, {"field": f"records[{index}]", "max": bound})
 
 

@@ -121,14 +121,14 @@ def has_no_room(shard: ShardState, forward: Forward) -> bool:
 def _refuse_leaving(forward: Forward) -> Refusal | None:
     """Nothing stands behind the end of a rule, or of its topic."""
     if forward.is_gone or forward.is_leaving or forward.dest.leaving is not None:
-        return Refusal(THROTTLED, f'router "{forward.rule.name}" is being deleted', retry_after_ms=1000)
+        return Refusal(THROTTLED, f'route "{forward.rule.name}" is being deleted', retry_after_ms=1000)
     return None
 
 
 def _refuse_behind(shard: ShardState) -> Refusal | None:
     """Copies are many times what was appended: they must not be what makes who appends wait for the disk."""
     if shard.log.is_for_others:
-        return Refusal(THROTTLED, "much waits for the disk already", retry_after_ms=1000)
+        return Refusal(THROTTLED, "the commit queue is full, retry after 1 s", retry_after_ms=1000)
     return None
 
 

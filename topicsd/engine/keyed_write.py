@@ -68,7 +68,7 @@ def key_of(topic: Topic, request: AppendRequest) -> Key | Refusal | None:
     if key is None or not topic.config.idempotency_window_ms:
         return None
     if not 0 < len(key) <= KEY_CHARACTERS_MAX:
-        message = f"idempotency_key: has {len(key)} characters, 1 to {KEY_CHARACTERS_MAX} are allowed"
+        message = f"idempotency_key: must be 1 to {KEY_CHARACTERS_MAX} characters, got {len(key)}"
         return Refusal(INVALID_REQUEST, message, {"field": "idempotency_key", "max": KEY_CHARACTERS_MAX})
     digest = key_digest(topic.epoch, topic.topic_id, key)
     return Key(digest, records_digest(request.records, request.node))
@@ -103,7 +103,7 @@ def settled_by_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply
     if not shard.dedupe.has_room(now_ms, len(shard.keyed)):
         bound = shard.settings.max_idempotency_keys
         message = (
-            f"the shard remembers {bound} idempotency keys already, TOPICS_MAX_IDEMPOTENCY_KEYS is its bound"
+            f"the shard remembers {bound} idempotency keys, the most that TOPICS_MAX_IDEMPOTENCY_KEYS allows"
         )
         reply(
             Refusal(THROTTLED, message, {"limit": "max_idempotency_keys", "max": bound}, retry_after_ms=1000)
@@ -113,5 +113,5 @@ def settled_by_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply
 
 
 def _mismatch() -> Refusal:
-    message = "idempotency_key: was used in its window for a write with other records"
+    message = "idempotency_key: already used for other records; repeat those records or send a new key"
     return Refusal(IDEMPOTENCY_MISMATCH, message, {"field": "idempotency_key"})

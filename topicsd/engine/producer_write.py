@@ -37,14 +37,14 @@ def producer_of(request: AppendRequest, producer: Producer) -> ProducerKey | Ref
     if isinstance(producer, Move):
         return MoveKey(producer)
     if request.idempotency_key is not None:
-        message = "producer: has the place of idempotency_key, send one of them"
+        message = "producer: excludes idempotency_key, send one of them"
         return Refusal(INVALID_REQUEST, message, {"field": "producer"})
     length = len(producer.id)
     if not 0 < length <= PRODUCER_CHARACTERS_MAX:
-        message = f"producer.id: has {length} characters, 1 to {PRODUCER_CHARACTERS_MAX} are allowed"
+        message = f"producer.id: must be 1 to {PRODUCER_CHARACTERS_MAX} characters, got {length}"
         return Refusal(INVALID_REQUEST, message, {"field": "producer.id", "max": PRODUCER_CHARACTERS_MAX})
     if not 0 <= producer.seq <= NUMBER_MAX:
-        message = f"producer.seq: must be from 0 to {NUMBER_MAX}"
+        message = f"producer.seq: must be from 0 to {NUMBER_MAX}, got {producer.seq}"
         return Refusal(INVALID_REQUEST, message, {"field": "producer.seq"})
     return ProducerKey(producer.id, producer.seq)
 
@@ -78,7 +78,7 @@ class ProducerKey:
         else:
             return self._has_no_room(shard, topic, now_ms, reply)
         if self.producer_seq > last + 1:
-            message = f"producer.seq: is {self.producer_seq}, the next one of this producer is {last + 1}"
+            message = f"producer.seq: must be {last + 1}, the next of this producer, got {self.producer_seq}"
             detail: dict[str, object] = {"field": "producer.seq", "last_seq": last, "next_seq": last + 1}
             reply(Refusal(PRODUCER_GAP, message, detail))
             return True
@@ -94,7 +94,7 @@ class ProducerKey:
         coming = sum(name not in known for name in topic.producing)
         if known.has_room(bound, coming, now_ms):
             return False
-        message = f'topic "{topic.name}" knows {bound} producers already, TOPICS_MAX_PRODUCERS is its bound'
+        message = f'topic "{topic.name}" has {bound} producers, the most that TOPICS_MAX_PRODUCERS allows'
         detail: dict[str, object] = {"limit": "max_producers", "max": bound}
         reply(Refusal(THROTTLED, message, detail, retry_after_ms=1000))
         return True

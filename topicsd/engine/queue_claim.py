@@ -42,7 +42,7 @@ def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal
     if topic is None:
         return topic_not_found(name)
     if topic.queue is None:
-        return Refusal(NOT_A_QUEUE, f'topic "{name}" is a log: it has no jobs')
+        return Refusal(NOT_A_QUEUE, f'topic "{name}" is a log, jobs are in queues ("type":"queue")')
     return topic, topic.queue
 
 
@@ -248,7 +248,7 @@ def _came(topic: Topic, asked: _Asked, texts: Texts) -> None:
     by_seq = texts.by_seq
     if texts.damaged and not by_seq:
         seq, what = next(iter(texts.damaged.items()))
-        message = f'seq {seq} of topic "{topic.name}" cannot be read, other jobs can be claimed: {what}'
+        message = f'seq {seq} of topic "{topic.name}" is damaged, claim again for other jobs: {what}'
         detail: dict[str, object] = {"first_seq": seq, "last_seq": max(texts.damaged), "next_from_seq": seq}
         tell(asked.reply, Refusal(CORRUPT_SEGMENT, message, detail))
         return

@@ -169,8 +169,13 @@ class PendingEnd(TopicEntry):
             apply_delete(self.topic, self._control)
         except (SegmentDamage, OSError) as error:
             # The frame is in the log: a start that can read the segment takes them out.
-            reason = reason_without_path(error)
-            tell(self._reply, Refusal(CORRUPT_SEGMENT, f"what is done cannot be taken out: {reason}"))
+            tell(
+                self._reply,
+                Refusal(
+                    CORRUPT_SEGMENT,
+                    f"the jobs were acked, but their segment cannot be changed: {reason_without_path(error)}",
+                ),
+            )
             return
         self._then()
 

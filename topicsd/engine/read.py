@@ -40,7 +40,9 @@ def read(
     shard: ShardState, name: str, request: ReadRequest, fetched: Sequence[Fetched] = ()
 ) -> ReadAnswer | Refusal | Unfetched:
     if request.from_seq < 0:
-        return Refusal(INVALID_REQUEST, "from_seq: must be at least 0", {"field": "from_seq"})
+        return Refusal(
+            INVALID_REQUEST, f"from_seq: must be at least 0, got {request.from_seq}", {"field": "from_seq"}
+        )
     topic = shard.topics.get(name)
     if topic is None or not topic.visible:
         return topic_not_found(name)

@@ -154,7 +154,9 @@ class ShardState(ShardData):
         if len(topic.leaving) < self.settings.max_waiting_requests:
             topic.leaving.append(again)
         else:
-            message = f'too many requests wait for topic "{topic.name}" to be deleted'
+            message = (
+                f'topic "{topic.name}" is being deleted and too many requests wait for it; retry after 1 s'
+            )
             reply(Refusal(THROTTLED, message, retry_after_ms=1000))
 
     def watch_ceiling(self, topic: Topic, now: float | None = None) -> None:

@@ -84,7 +84,9 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> 
         if topic.live_count or topic.pending_count:
             held = topic.live_count + topic.pending_count
             reply(
-                Refusal(TOPIC_NOT_EMPTY, f'topic "{name}" is not empty, its count is {held}', {"count": held})
+                Refusal(
+                    TOPIC_NOT_EMPTY, f'topic "{name}" is not empty: it holds {held} records', {"count": held}
+                )
             )
             return
     topic.leaving = []

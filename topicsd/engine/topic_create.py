@@ -27,12 +27,17 @@ def new_topic(
     number = topic_id(name)
     other = shard.topics_by_id.get(number)
     if other is not None:
-        message = f'topic "{name}" has the same id as the topic "{other.name}": choose another name'
+        message = f'topic "{name}" has the same id as topic "{other.name}", choose another name'
         return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "id_collision"})
     bound = shard.settings.max_topics
     if bound and len(shard.topics) >= bound:
         detail: dict[str, object] = {"limit": "max_topics", "max": bound}
-        return Refusal(THROTTLED, f"there are {bound} topics already", detail, retry_after_ms=1000)
+        return Refusal(
+            THROTTLED,
+            f"there are {bound} topics, the most that TOPICS_MAX_TOPICS allows",
+            detail,
+            retry_after_ms=1000,
+        )
     config = config_after(shard, None, patch if patch is not None else TopicConfigPatch(), name)
     if isinstance(config, Refusal):
         return config

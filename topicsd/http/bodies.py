@@ -13,6 +13,7 @@ from shared.contract import NUMBER_MAX, TopicConfigPatch
 from shared.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
 from shared.http_head import Fields
 from shared.json_bounds import BACKSLASH, DATA_DEPTH_MAX, is_too_deep, is_utf8, may_hold_nul
+from shared.message_text import quoted
 from topicsd.engine.copy_stamp import STAMP_KEY
 from topicsd.engine.encode_records import refuse_lengths
 from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord
@@ -26,6 +27,7 @@ Guarantee = Literal["at_least_once", "exactly_once"]
 Beginning = Literal["head", "earliest"]
 
 META_KEYS_MAX = 64
+UTF8: Final = ("utf-8", "utf8", "us-ascii")
 # Nothing in a shorter body can be too deep or too much.
 SHORT_BYTES_MAX = 128
 DATA_TOO_DEEP: Final = f"the body is nested deeper than {DATA_DEPTH_MAX} levels in data or meta"
@@ -90,9 +92,18 @@ def refuse_media_type(fields: Fields, body: bytes) -> Refusal | None:
     """A body has to say that it is JSON."""
     if fields.content_type == "application/json":
         return None
-    kind = fields.content_type.partition(";")[0].strip().lower()
-    if body and kind != "application/json":
-        return Refusal(UNSUPPORTED_MEDIA_TYPE, f'content-type: must be application/json, it is "{kind[:64]}"')
+    kind, *parameters = (part.strip().lower() for part in fields.content_type.split(";"))
+    if not body:
+        return None
+    if kind != "application/json":
+        got = f"got {quoted(kind)}" if kind else "got none"
+        curl = "with curl, send --json or -H 'content-type: application/json'"
+        return Refusal(UNSUPPORTED_MEDIA_TYPE, f"content-type: must be application/json, {got}; {curl}")
+    for name, _, value in (parameter.partition("=") for parameter in parameters):
+        charset = value.strip().strip('"')
+        if name.strip() == "charset" and charset not in UTF8:
+            message = f"content-type: charset must be utf-8, got {quoted(charset)}"
+            return Refusal(UNSUPPORTED_MEDIA_TYPE, message)
     return None
 
 
@@ -214,7 +225,7 @@ def refuse_node(node: str, bytes_max: int) -> Refusal | None:
     size = len(node) if node.isascii() else len(node.encode())
     if size <= bytes_max:
         return None
-    message = f"node: has {size} bytes, at most {bytes_max} are allowed"
+    message = f"node: must be at most {bytes_max} bytes, got {size}"
     return Refusal(INVALID_REQUEST, message, {"field": "node", "max": bytes_max})
 
 
@@ -245,7 +256,7 @@ def _refuse_nul(request: AppendRequest) -> Refusal | None:
 
 def refuse_nul_in(field: str, texts: Sequence[str | None] | None) -> Refusal | None:
     if any(text is not None and "\0" in text for text in texts or ()):
-        return Refusal(INVALID_REQUEST, f"{field}: holds a NUL", {"field": field})
+        return Refusal(INVALID_REQUEST, f"{field}: must not hold a NUL character", {"field": field})
     return None
 
 
@@ -266,10 +277,10 @@ def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
             record.meta = NO_META
             continue
         if STAMP_KEY in keys:
-            message = f"{field}: has the key {STAMP_KEY}, which is the server's own"
+            message = f"{field}: must not have the key {STAMP_KEY}, which routes set"
             return Refusal(INVALID_REQUEST, message, {"field": field})
         if len(keys) > META_KEYS_MAX:
-            message = f"{field}: has {len(keys)} keys, at most {META_KEYS_MAX} are allowed"
+            message = f"{field}: must have at most {META_KEYS_MAX} keys, got {len(keys)}"
             return Refusal(INVALID_REQUEST, message, {"field": field, "max": META_KEYS_MAX})
     return None
 
@@ -279,13 +290,13 @@ def refuse_seek(prefix: str, from_ts: int | None, last: int | None, is_placed: b
     refusal = refuse_number(f"{prefix}from_ts", from_ts) or refuse_number(f"{prefix}last", last)
     if refusal is None and (from_ts is not None) + (last is not None) + is_placed > 1:
         field = f"{prefix}from_ts" if last is None else f"{prefix}last"
-        message = f"{field}: excludes every other place: after_seq with epoch, from_ts, last, tail"
+        message = f"{field}: excludes after_seq, epoch, from_ts, last and tail, send one position"
         return Refusal(INVALID_REQUEST, message, {"field": field})
     return refusal
 
 
 def refuse_number(field: str, value: int | None) -> Refusal | None:
     if value is not None and not 0 <= value <= NUMBER_MAX:
-        bound = "at least 0" if value < 0 else f"at most {NUMBER_MAX}"
+        bound = f"at least 0, got {value}" if value < 0 else f"at most {NUMBER_MAX}"
         return Refusal(INVALID_REQUEST, f"{field}: must be {bound}", {"field": field})
     return None

@@ -24,7 +24,7 @@ def is_within(prefixes: Sequence[str], name: str) -> bool:
 
 
 def other_name(field: str, name: str) -> Refusal:
-    message = f'{field}: the key is not for the name "{name}"'
+    message = f'{field}: the key does not cover the name "{name}"'
     return Refusal(FORBIDDEN, message, {"field": field, "topic": name})
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from shared.errors import NOT_READY, THROTTLED, Refusal
 from shared.link import FRONT, LinkKind, LinkPool
+from shared.message_text import size_text
 from topicsd.engine.keyed_write import Key, key_of
 from topicsd.engine.producer_write import is_produced
 from topicsd.engine.requests import AppendRequest
@@ -103,9 +104,14 @@ class Caps:
         if answer == FULL:
             bound = self._topics_max
             detail: dict[str, object] = {"limit": "max_topics", "max": bound}
-            return Refusal(THROTTLED, f"there are {bound} topics already", detail, RETRY_AFTER_MS)
+            return Refusal(
+                THROTTLED,
+                f"there are {bound} topics, the most that TOPICS_MAX_TOPICS allows",
+                detail,
+                RETRY_AFTER_MS,
+            )
         told = "a shard is not ready" if answer else "the front process does not answer"
-        message = f"whether there may be another topic is not known: {told}"
+        message = f"topics cannot be counted now: {told}; retry after 1 s"
         return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
 
     # -- bytes ---------------------------------------------------------------------------------------------
@@ -116,7 +122,7 @@ class Caps:
         total = here if self._peers is None else here + self._peers.bytes_elsewhere()
         if total >= self.bytes_max and not self._is_known(name, request):
             detail: dict[str, object] = {"limit": "max_total_bytes", "max": self.bytes_max}
-            message = f"all topics together hold {total} bytes, {self.bytes_max} are allowed"
+            message = f"all topics hold {size_text(total)}, TOPICS_MAX_TOTAL_BYTES is {self.bytes_max}"
             return Refusal(THROTTLED, message, detail, RETRY_AFTER_MS)
         self._bytes_on_their_way += size
         self.publish()

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from shared.auth import ADMIN, Key, Keys
 from shared.connection_mailbox import Postman
-from shared.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
+from shared.errors import NOT_IMPLEMENTED, Refusal
 from shared.forwarded import decode_forwarded, encode_answer
 from shared.handoff import DATA_BYTES_MAX
 from shared.http_answer import CLOSE
@@ -21,7 +20,7 @@ from shared.http_head import Fields
 from shared.link import Asked, LinkPool
 from shared.names import topic_id
 from shared.placement import shard_of
-from shared.routes import ROUTER, TOPIC, WATCH_ID, Match, Route, refuse_parameters
+from shared.routes import ROUTER, TOPIC, WATCH_ID, Match, Route, refuse_body, refuse_parameters
 from topicsd.engine.queue_claim import drain_claims
 from topicsd.http.call import Call
 from topicsd.http.dead_letters import DeadLetters
@@ -44,23 +43,11 @@ LINK_GRACE_SECONDS = 0.3
 # They were asked for where the request came in.
 NO_SCOPES: frozenset[str] = frozenset()
 
-WITHOUT_BODY: Final = frozenset({"GET", "DELETE"})
-
 OpenSocket = Callable[[Call, Key | None], None]
 
 
 def _no_sockets(call: Call, key: Key | None) -> None:
-    call.refuse(Refusal(NOT_IMPLEMENTED, "there are no WebSockets here"))
-
-
-def _refuse_body(route: Route, body: bytes) -> Refusal | None:
-    """Refuse a body that would be ignored, as a filter of what is to be deleted."""
-    if not route.is_data or body.strip() in (b"", b"{}"):
-        return None
-    message = f"the body must be empty: {route.method} {route.pattern} takes none"
-    if route.operation == "delete_topic":
-        message += "; POST /v0/topics/:topic/delete deletes records"
-    return Refusal(INVALID_REQUEST, message)
+    call.refuse(Refusal(NOT_IMPLEMENTED, "WebSockets are not supported here"))
 
 
 class Dispatch:
@@ -152,8 +139,8 @@ class Dispatch:
                 if refusal is not None:
                     call.refuse(refusal)
                     return
-            if call.body and route.method in WITHOUT_BODY:
-                refusal = _refuse_body(route, call.body)
+            if call.body and not route.takes_body:
+                refusal = refuse_body(route, call.body)
                 if refusal is not None:
                     call.refuse(refusal)
                     return

@@ -431,7 +431,7 @@ class FastLane(asyncio.Protocol):
             self._since = now
         elif self._held:
             if is_too_slow(now - self._since, self._held, self._wanted > 0):
-                self._refuse(Refusal(REQUEST_TIMEOUT, "the request did not come through in time"))
+                self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
         elif now - self._since > IDLE_SECONDS:
             self._close()
 

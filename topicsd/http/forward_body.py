@@ -62,7 +62,7 @@ def decode_forward(name: str, body: bytes, key: Key | None, tag_bytes_max: int) 
 def _refuse_ends(asked: ForwardBody) -> Refusal | None:
     refusal = refuse_topic_name(asked.source, "source") or refuse_topic_name(asked.dest, "dest")
     if refusal is None and asked.source == asked.dest:
-        message = f'dest: is "{asked.dest}" as the source, it must be another topic'
+        message = f'dest: must be another topic than the source "{asked.dest}"'
         return Refusal(INVALID_REQUEST, message, {"field": "dest"})
     return refusal
 
@@ -78,7 +78,7 @@ def _tags(match: str | list[str] | None, bytes_max: int) -> list[str] | Refusal 
         return refusal
     size = len(found.tag.encode())
     if size > bytes_max:
-        message = f"filter: has a tag of {size} bytes, at most {bytes_max} are allowed"
+        message = f"filter: must have a tag of at most {bytes_max} bytes, got {size}"
         return Refusal(INVALID_REQUEST, message, {"field": "filter", "max": bytes_max})
     return ["tag", "Glob", found.tag + "*"] if found.is_prefix else ["tag", "Eq", found.tag]
 

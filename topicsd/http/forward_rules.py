@@ -71,7 +71,7 @@ class ForwardRules:
             message = "the front process does not answer"
             call.refuse(Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS))
         else:
-            message = "the front process went away before it answered: this may have been done, or not"
+            message = "the front process ended before it answered: the change may or may not have been made"
             call.refuse(Refusal(IN_DOUBT, message, retry_after_ms=RETRY_AFTER_MS))
 
     def topic_gone(self, name: str, epoch: int, told: Callable[[list[str]], None]) -> None:

@@ -203,11 +203,11 @@ class Foreign(msgspec.Struct, eq=False):
 
 
 def in_doubt(operation: str, owner: int | None, is_keyed: bool) -> Refusal:
-    message = f"{_named(owner)} went away before it answered: this may have been done, or not"
+    message = f"{_named(owner)} ended before it answered: the change may or may not have been made"
     if is_keyed:
-        message += "; send it again with the same idempotency key"
+        message += "; retry with the same idempotency key"
     elif operation in APPENDS:
-        message += "; with an idempotency key it could be sent again without harm"
+        message += "; with an idempotency key a retry is safe"
     return Refusal(IN_DOUBT, message, _shard(owner), RETRY_AFTER_MS)
 
 

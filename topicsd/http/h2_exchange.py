@@ -88,7 +88,7 @@ class Exchange(Outgoing):
         self.body = io.BytesIO()
         if head.fields.content_length not in (None, len(body)):
             # The library looks at this only where there is a body, and where it ends with data.
-            return Refusal(INVALID_REQUEST, "content-length: the body has another length")
+            return Refusal(INVALID_REQUEST, "content-length: must be the length of the body")
         if head.fields.content_encoding == "gzip" and body:
             sink = GzipSink(PlainSink(body_bytes_max))
             unpacked = sink.write(body) or sink.finish()

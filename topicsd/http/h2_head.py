@@ -45,13 +45,13 @@ def read_head(headers: Iterable[Header], heads: KnownHeads, body_bytes_max: int)
     if isinstance(known, Refusal):
         return known
     if known.line.authority:
-        return Refusal(INVALID_REQUEST, "the target of the request is no path")
+        return Refusal(INVALID_REQUEST, "the target of the request must be a path")
     about = heads.fields(b"\r\n".join(lines))
     if isinstance(about, Refusal):
         return about
     fields = about.fields
     if fields.content_encoding not in ("", "identity", "gzip"):
-        return Refusal(UNSUPPORTED_MEDIA_TYPE, "content-encoding: only gzip is understood")
+        return Refusal(UNSUPPORTED_MEDIA_TYPE, "content-encoding: must be gzip")
     if (fields.content_length or 0) > body_bytes_max:
         return too_large(body_bytes_max)
     return Head(known, fields)

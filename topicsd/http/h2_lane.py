@@ -275,7 +275,7 @@ class H2Lane(asyncio.Protocol):
             return
         if not self._has_begun:
             if now - self._held_since > PATIENCE_SECONDS:
-                self._refuse(Refusal(REQUEST_TIMEOUT, "the preface did not come in time"))
+                self._refuse(Refusal(REQUEST_TIMEOUT, "the preface was not complete in time"))
         elif self._is_late(now) or (self._requests.is_empty and now - self._since > IDLE_SECONDS):
             self._break_off()
         else:

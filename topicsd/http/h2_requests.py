@@ -268,7 +268,7 @@ class Requests:
                 if exchange.is_waiting_for_room or exchange.is_whole:
                     continue
                 if is_too_slow(now - exchange.since, exchange.body.tell(), True):
-                    exchange.refuse(Refusal(REQUEST_TIMEOUT, "the request did not come through in time"), now)
+                    exchange.refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"), now)
             elif exchange.is_stuck(now):
                 self._wire.reset_stream(exchange.id, ErrorCodes.CANCEL)
                 self._lose(exchange)

@@ -103,7 +103,7 @@ class Handlers:
         """Answer the call, now or later, once."""
         handler = self._table.get(operation)
         if handler is None:
-            call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not built yet"))
+            call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented"))
             return
         # The name of a topic that is there was looked at when it was made.
         refusal = None if call.name in self._topics else refuse_topic_name(call.name)

@@ -13,7 +13,7 @@ import msgspec
 
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.json_bounds import is_utf8
-from shared.quantity_text import size_text
+from shared.message_text import size_text
 from topicsd.http.json_errors import explain
 
 T = TypeVar("T")

@@ -47,6 +47,12 @@ _UNITS: Final = {
     "_ts": 'a string such as "-10m"',
     "not_before": 'a string such as "10m"',
 }
+_MATCH: Final = 'a tag, ["tag","Eq","new.1"] or ["tag","Glob","new.*"]'
+_SHAPES: Final = {
+    "match": _MATCH,
+    "filter": f"{_MATCH} or null",
+    "topics": 'an object such as {"orders":{"from_seq":0}}',
+}
 _REASONS: Final = {
     "object keys must be strings": "object keys must be strings in double quotes",
     "trailing characters": "something follows the end of the object",
@@ -129,6 +135,10 @@ def _wanted(match: re.Match[str] | None, found: Any, steps: list[str]) -> str:
         return f"{told} or null" if "null" in other else told
     kinds = match[1].split(" | ") if match is not None and match.re is _EXPECTED else ["int"]
     name = next((step for step in reversed(steps) if not step.isdigit()), "")
+    if name in _SHAPES and steps[-1] == name:
+        return ("a topic, an array of topics or " if name == "topics" and "array" in kinds else "") + _SHAPES[
+            name
+        ]
     words = dict(_NOUNS, int=_INTEGERS.get(name, "an integer of at least 0"))
     if "int" in kinds:
         units = (unit for suffix, unit in _UNITS.items() if name.endswith(suffix))

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from shared.contract import NUMBER_MAX
 from shared.errors import INVALID_REQUEST, Refusal
+from shared.message_text import quoted
 from shared.seek import Seek, seek_of
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -26,7 +27,7 @@ def query_boolean(query: str, name: str, default: bool) -> bool | Refusal:
         return default
     known = _BOOLEANS.get(value)
     if known is None:
-        message = f"{name}: must be true, false, 1 or 0"
+        message = f"{name}: must be true, false, 1 or 0, got {quoted(value)}"
         return Refusal(INVALID_REQUEST, message, {"field": name})
     return known
 
@@ -50,4 +51,8 @@ def query_number(query: str, name: str) -> int | Refusal | None:
         return None
     if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= NUMBER_MAX:
         return int(text)
-    return Refusal(INVALID_REQUEST, f"{name}: must be a number from 0 to {NUMBER_MAX}", {"field": name})
+    return Refusal(
+        INVALID_REQUEST,
+        f"{name}: must be an integer from 0 to {NUMBER_MAX}, got {quoted(text)}",
+        {"field": name},
+    )

@@ -64,7 +64,7 @@ def decode_claim(body: bytes, limits: Settings) -> ClaimRequest | Refusal:
 def claim_request(node: str, count: int, lease_ms: int | None, limits: Settings) -> ClaimRequest | Refusal:
     refusal = _refuse_holder(node, limits) or refuse_number("lease_ms", lease_ms)
     if refusal is None and count < 1:
-        refusal = Refusal(INVALID_REQUEST, "max: must be at least 1", {"field": "max"})
+        refusal = Refusal(INVALID_REQUEST, f"max: must be at least 1, got {count}", {"field": "max"})
     return refusal or ClaimRequest(node, count, lease_ms)
 
 
@@ -80,7 +80,7 @@ def decode_nack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
     refusal = _refuse_ms("delay_ms", asked.delay_ms)
     size = len(asked.reason.encode())
     if refusal is None and size > REASON_BYTES_MAX:
-        message = f"reason: has {size} bytes, at most {REASON_BYTES_MAX} are allowed"
+        message = f"reason: must be at most {REASON_BYTES_MAX} bytes, got {size}"
         refusal = Refusal(INVALID_REQUEST, message, {"field": "reason", "max": REASON_BYTES_MAX})
     if refusal is None and may_hold_nul(body):
         refusal = refuse_nul_in("reason", [asked.reason])
@@ -100,13 +100,13 @@ def _request(asked: AckBody, limits: Settings, ms: int = 0, reason: str = "") ->
         return refusal
     seqs = asked.seqs
     if len(seqs) > SEQS_MAX:
-        message = f"seqs: has {len(seqs)}, at most {SEQS_MAX} are allowed in one call"
+        message = f"seqs: must be at most {SEQS_MAX} in one call, got {len(seqs)}"
         return Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
     leases: list[int] | None = None
     if asked.lease_ids is not None:
         found = list(map(_LEASE_ID.fullmatch, asked.lease_ids))
         if len(found) != len(seqs) or None in found:
-            message = "lease_ids: must be one for each of seqs, as a claim gave them"
+            message = "lease_ids: must be one lease_id of a claim for each of seqs"
             return Refusal(INVALID_REQUEST, message, {"field": "lease_ids"})
         leases = [int(one[1], 16) for one in found if one is not None]
     return SettleRequest(asked.node, seqs, leases, ms, reason)
@@ -119,5 +119,5 @@ def _refuse_ms(field: str, value: int) -> Refusal | None:
 
 def _refuse_holder(node: str, limits: Settings) -> Refusal | None:
     if not node:
-        return Refusal(INVALID_REQUEST, "node: is empty, a job is held by somebody", {"field": "node"})
+        return Refusal(INVALID_REQUEST, "node: must not be empty", {"field": "node"})
     return refuse_node(node, limits.max_node_bytes) or refuse_nul_in("node", [node])

@@ -71,7 +71,7 @@ class QueueHandlers:
     def _explain(self, call: Call) -> None:
         seq = query_number(call.query, "seq")
         if seq is None:
-            seq = Refusal(INVALID_REQUEST, "seq: is needed, as in explain?seq=17", {"field": "seq"})
+            seq = Refusal(INVALID_REQUEST, "seq: is required, as in explain?seq=17", {"field": "seq"})
         answer = seq if isinstance(seq, Refusal) else explain(self._shard, call.name, seq)
         if isinstance(answer, Refusal):
             call.refuse(answer)

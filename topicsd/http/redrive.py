@@ -77,10 +77,12 @@ class Redrives:
         elif topic is None or topic.leaving is not None:
             call.refuse(topic_not_found(call.name))
         elif topic.queue is not None:
-            message = f'topic "{topic.name}" is a queue: what lies there is claimed, a log is redriven'
+            dead_letter = topic.config.dead_letter
+            such = "" if dead_letter is None else f', "{dead_letter}"'
+            message = f'topic "{topic.name}" is a queue; redrive the log with its dead letters{such}'
             call.refuse(Refusal(TOPIC_EXISTS_INCOMPATIBLE, message))
         elif topic in self.running:
-            message = f'a redrive of topic "{topic.name}" is under way'
+            message = f'a redrive of topic "{topic.name}" is in progress, retry later'
             call.refuse(Refusal(THROTTLED, message, retry_after_ms=RETRY_AFTER_MS))
         else:
             self.running.add(topic)

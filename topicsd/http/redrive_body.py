@@ -77,10 +77,10 @@ def decode_redrive(body: bytes) -> Wanted | Refusal:
         refusal = refusal or refuse_number(field, getattr(asked, field))
     for field, value in (("max", asked.max), ("rate", asked.rate)):
         if refusal is None and value is not None and value < 1:
-            refusal = Refusal(INVALID_REQUEST, f"{field}: must be at least 1", {"field": field})
+            refusal = Refusal(INVALID_REQUEST, f"{field}: must be at least 1, got {value}", {"field": field})
     seqs = asked.seqs
     if refusal is None and seqs is not None and len(seqs) > SEQS_MAX:
-        message = f"seqs: has {len(seqs)}, at most {SEQS_MAX} are allowed in one call"
+        message = f"seqs: must be at most {SEQS_MAX} in one call, got {len(seqs)}"
         refusal = Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
     if refusal is None and may_hold_nul(body):
         match = [asked.match] if isinstance(asked.match, str) else asked.match

@@ -58,11 +58,16 @@ class StreamPermits:
             return None
         bound = self._count.bounds[limit]
         detail: dict[str, object] = {"limit": limit, "max": bound}
-        return Refusal(THROTTLED, f"{bound} streams are open already", detail, RETRY_AFTER_MS)
+        return Refusal(
+            THROTTLED,
+            f"{bound} streams are open, the most that TOPICS_{limit.upper()} allows",
+            detail,
+            RETRY_AFTER_MS,
+        )
 
 
 def _unknown() -> Refusal:
-    message = "whether there may be another stream is not known: the front process does not answer"
+    message = "streams cannot be counted now: the front process does not answer; retry after 1 s"
     return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
 
 

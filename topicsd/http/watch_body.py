@@ -80,13 +80,13 @@ def _refuse_numbers(asked: WatchBody) -> Refusal | None:
             return refusal
     if HEARTBEAT_MS_MIN <= asked.heartbeat_ms <= HEARTBEAT_MS_MAX:
         return None
-    message = f"heartbeat_ms: must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}"
+    message = f"heartbeat_ms: must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, got {asked.heartbeat_ms}"
     return Refusal(INVALID_REQUEST, message, {"field": "heartbeat_ms"})
 
 
 def _refuse_topics(topics: dict[str, Place], count_max: int) -> Refusal | None:
     if not 1 <= len(topics) <= count_max:
-        message = f"topics: has {len(topics)}, from 1 to {count_max} are allowed"
+        message = f"topics: must be 1 to {count_max}, got {len(topics)}"
         return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": count_max})
     for name, one in topics.items():
         refusal = refuse_topic_name(name, "topics") or one.settle(f"topics.{name}.")
@@ -97,6 +97,6 @@ def _refuse_topics(topics: dict[str, Place], count_max: int) -> Refusal | None:
 
 def _refuse_nodes(nodes: list[str], bytes_max: int) -> Refusal | None:
     if len(nodes) > NODES_MAX:
-        message = f"node: has {len(nodes)}, at most {NODES_MAX} are allowed"
+        message = f"node: must be at most {NODES_MAX} nodes, got {len(nodes)}"
         return Refusal(INVALID_REQUEST, message, {"field": "node", "max": NODES_MAX})
     return next(filter(None, (refuse_node(node, bytes_max) for node in nodes)), None)

@@ -87,7 +87,7 @@ class WatchCreate:
         bound = self._settings.max_watch_sessions
         if bound and len(self._sessions) + self._under_way >= bound:
             detail: dict[str, object] = {"limit": "max_watch_sessions", "max": bound}
-            message = f"there are {bound} watch sessions already"
+            message = f"there are {bound} watch sessions, the most that TOPICS_MAX_WATCH_SESSIONS allows"
             call.refuse(Refusal(THROTTLED, message, detail, RETRY_AFTER_MS))
             return
         self._under_way += 1

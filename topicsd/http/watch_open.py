@@ -22,9 +22,9 @@ from topicsd.live.watch_sessions import WatchSession, WatchSessions
 
 EVENT_STREAM: Final = ("text/event-stream", "text/*", "*/*")
 
-OTHER_KEY: Final = Refusal(FORBIDDEN, "the key is not the one that made this watch session")
-NO_SESSION: Final = Refusal(NOT_FOUND, "there is no such watch session: the id is none of this server")
-ENDED: Final = Refusal(GONE, "this watch session has ended: nobody read it for too long; ask for a new one")
+OTHER_KEY: Final = Refusal(FORBIDDEN, "the watch session was created with another key")
+NO_SESSION: Final = Refusal(NOT_FOUND, "unknown watch session; create one with POST /v0/watch")
+ENDED: Final = Refusal(GONE, "the watch session has expired; create a new one with POST /v0/watch")
 ENDING: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
 
 

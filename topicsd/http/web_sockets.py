@@ -89,11 +89,11 @@ class WebSockets:
         if fields.websocket_version != VERSION:
             return _upgrade_required(f"sec-websocket-version: must be {VERSION}")
         if call.body:
-            return _wrong("content-length", "a request for a WebSocket has no body")
+            return _wrong("content-length", "must be 0, a request for a WebSocket has no body")
         if not _is_nonce(fields.websocket_key):
             return _wrong("sec-websocket-key", f"must be {KEY_BYTES} bytes in base64")
         if not has_key and not _is_same_origin(fields):
-            message = "origin: a page of another origin needs a key here, and this server has none"
+            message = "origin: pages of another origin need a key, and this server has no keys"
             return Refusal(FORBIDDEN, message, {"field": "origin"})
         if self._dispatch.drains:
             return ENDING

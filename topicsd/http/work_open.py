@@ -12,13 +12,16 @@ from typing import Final
 from shared.auth import READ, WRITE, Key, Keys
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal
+from shared.message_text import quoted
 from shared.names import refuse_topic_name
 from topicsd.engine.queue_claim import queue_of
 from topicsd.engine.requests import ClaimRequest
 from topicsd.engine.shard_state import ShardState
 from topicsd.http.call import Call
+from topicsd.http.clamped import clamped_lease, clamped_to
 from topicsd.http.query import query_text
 from topicsd.http.queue_bodies import claim_request
+from topicsd.http.render import encode
 from topicsd.http.stream_permits import StreamPermits
 from topicsd.http.watch_open import ENDING, accepts_events
 from topicsd.live.open_watch import FIELDS
@@ -84,7 +87,11 @@ class WorkOpen:
                 call.refuse(found)
                 return
             left = partial(self._permits.leave, key_id)
-            self._streams.open(found[0], request, call.open_stream(FIELDS), left, key_id)
+            stream = call.open_stream(FIELDS)
+            clamped = {**_clamped_max(call.query, request.count), **clamped_lease(request.lease_ms)}
+            self._streams.open(found[0], request, stream, left, key_id)
+            if clamped:
+                stream.write(b": clamped %b\n\n" % encode(clamped))
         except Exception as error:
             call.fail("work", error)
 
@@ -102,10 +109,17 @@ class WorkOpen:
         self._streams.drain()
 
 
+def _clamped_max(query: str, used: int) -> dict[str, int]:
+    given = _number(query, "max", None)
+    return clamped_to(max=(given, used)) if isinstance(given, int) else {}
+
+
 def _number(query: str, name: str, default: int | None) -> int | Refusal | None:
     text = query_text(query, name)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        return Refusal(INVALID_REQUEST, f"{name}: must be a whole number, at least 0", {"field": name})
+        return Refusal(
+            INVALID_REQUEST, f"{name}: must be an integer of at least 0, got {quoted(text)}", {"field": name}
+        )
     return int(text)

@@ -152,7 +152,7 @@ def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
         # What is said beside them is for those that say nothing themselves.
         places = {name: whole if place == Place() else place for name, place in topics.items()}
         if asked.topic is not None:
-            return _wrong("topics", "has the place of `topic`, send one of them")
+            return _wrong("topics", "excludes topic, send one of them")
     else:
         names = _names(asked.topic, topics)
         if isinstance(names, Refusal):
@@ -186,7 +186,7 @@ def read_unsubscribe(message: bytes) -> list[str] | Refusal:
 def _names(topic: str | None, topics: str | list[str] | None) -> list[str] | Refusal:
     if (topic is None) == (topics is None):
         return _wrong(
-            "topics", "is missing" if topics is None else "has the place of `topic`, send one of them"
+            "topics", "is required, or topic" if topics is None else "excludes topic, send one of them"
         )
     if topics is None:
         assert topic is not None
@@ -196,7 +196,7 @@ def _names(topic: str | None, topics: str | list[str] | None) -> list[str] | Ref
 
 def _settle_places(places: dict[str, Place], whole: Place, topics_max: int) -> Refusal | None:
     if not places:
-        return _wrong("topics", "is empty")
+        return _wrong("topics", "must not be empty")
     if len(places) > topics_max:
         return too_many_topics(len(places), topics_max)
     for name, place in places.items():
@@ -207,7 +207,7 @@ def _settle_places(places: dict[str, Place], whole: Place, topics_max: int) -> R
 
 
 def too_many_topics(count: int, topics_max: int) -> Refusal:
-    message = f"topics: would be {count}, at most {topics_max} are allowed"
+    message = f"topics: must be at most {topics_max} on one connection, got {count}"
     return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": topics_max})
 
 

@@ -48,7 +48,7 @@ from topicsd.live.pace import Pace
 from topicsd.live.piece import Piece, Wanted
 from topicsd.live.subscription import Subscription
 
-NOT_FORESEEN: Final = "an error that was not foreseen"
+NOT_FORESEEN: Final = "unexpected error"
 READ_ONLY: Final = frozenset({READ})
 WRITE_ONLY: Final = frozenset({WRITE})
 
@@ -329,7 +329,7 @@ class WsSession:
             self._end(UNAUTHORIZED, KEY_TAKEN_BACK, ws_frames.POLICY)
 
     def too_slow(self) -> None:
-        message = f"nothing was read for {CLOGGED_SECONDS_MAX:.0f} s"
+        message = f"the client read nothing for {CLOGGED_SECONDS_MAX:.0f} s"
         self._end(TOO_SLOW, message, ws_frames.TRY_AGAIN_LATER)
 
     def drain(self) -> None:

@@ -22,7 +22,7 @@ RETRY_AFTER_MS: Final = 1000
 TAKEN_OVER: Final = "taken_over"
 TOO_SLOW: Final = "slow_consumer"
 SHUTTING_DOWN: Final = "shutting_down"
-KEY_TAKEN_BACK: Final = "the key is not what it was"
+KEY_TAKEN_BACK: Final = "the key was revoked"
 
 
 class EventStream:
@@ -120,7 +120,7 @@ class EventStream:
             self._lags(False)
 
     def _give_up(self) -> None:
-        self.end(TOO_SLOW, f"nothing was read for {CLOGGED_SECONDS_MAX:.0f} s{self._advice}")
+        self.end(TOO_SLOW, f"the client read nothing for {CLOGGED_SECONDS_MAX:.0f} s{self._advice}")
 
     def end(self, code: str, message: str) -> None:
         """End it with a word why."""

@@ -92,7 +92,7 @@ class _OpenStream:
         self.sse.begin()
 
     def taken_over(self) -> None:
-        self.sse.end(TAKEN_OVER, "another stream is on this session now")
+        self.sse.end(TAKEN_OVER, "another stream took over this session")
 
     def ended(self) -> None:
         self._streams.ended(self)
@@ -104,7 +104,7 @@ class _OpenStream:
 def _rewind(session: WatchSession, last_event_id: str) -> Refusal | None:
     found = read_token(last_event_id, session.names)
     if found is None:
-        message = "the header field last-event-id is no id of an event of this session"
+        message = "last-event-id: must be the id of an event of this session"
         return Refusal(INVALID_REQUEST, message, {"field": "last-event-id"})
     if session.has_memory:
         rewind(session, found)

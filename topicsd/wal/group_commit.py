@@ -122,7 +122,7 @@ class GroupCommit:
             return self._next_file.refusal(size_bytes)
         if self._is_pressed and self._is_filling() and not in_spite_of_pressure:
             self.counters.refused_under_pressure += 1
-            message = "the shard is under pressure, and much waits for the disk already"
+            message = "the shard is under pressure and its commit queue is full, retry later"
             return Refusal(THROTTLED, message, retry_after_ms=1000)
         return None
 
@@ -422,7 +422,9 @@ class GroupCommit:
         if self.failed is not None:
             return
         logger.error("the log failed and takes no more writes: %s", error)
-        self.failed = Refusal(STORAGE_FAILED, "the disk failed; the shard restarts", retry_after_ms=1000)
+        self.failed = Refusal(
+            STORAGE_FAILED, "the disk failed, the shard restarts; retry after 1 s", retry_after_ms=1000
+        )
         self._gate = self.failed
         self._is_held = False
         self._measure_room()

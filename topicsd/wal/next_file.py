@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from shared.clock import Clock
 from shared.errors import STORAGE_FULL, Refusal
+from shared.message_text import size_text
 from topicsd.wal.sync_thread import DiskThread
 from topicsd.wal.writer import NO_SPACE, LogWriter, Spare
 
@@ -85,7 +86,12 @@ class NextFile:
             "free_bytes": self._writer.free_bytes(),
             "required_bytes": required_bytes,
         }
-        return Refusal(STORAGE_FULL, "the disk has no room for this write", detail, retry_after_ms=5000)
+        return Refusal(
+            STORAGE_FULL,
+            f"disk full: the write needs {size_text(required_bytes)}",
+            detail,
+            retry_after_ms=5000,
+        )
 
     def _make(self, batch_bytes: int = 0) -> None:
         self._is_making = True

@@ -110,9 +110,13 @@ def test_nobody_asks_again_for_a_client_that_went_away_or_a_process_that_ends(la
     ("sent", "status", "told"),
     [
         (append(AWAY), 504, "with an idempotency key"),
-        (request("PUT", f"/v0/topics/{AWAY}", b"{}"), 504, "done, or not"),
-        (request("DELETE", f"/v0/topics/{AWAY}", b""), 504, "done, or not"),
-        (request("POST", f"/v0/topics/{AWAY}/delete", b'{"before_seq":2}'), 504, "done, or not"),
+        (request("PUT", f"/v0/topics/{AWAY}", b"{}"), 504, "may or may not have been made"),
+        (request("DELETE", f"/v0/topics/{AWAY}", b""), 504, "may or may not have been made"),
+        (
+            request("POST", f"/v0/topics/{AWAY}/delete", b'{"before_seq":2}'),
+            504,
+            "may or may not have been made",
+        ),
         (diff(AWAY), 503, "shard 1 does not answer"),
         (look(AWAY), 503, "shard 1 does not answer"),
         (request("GET", "/v0/topics", b""), 503, "the front process does not answer"),

@@ -128,7 +128,7 @@ def test_a_drain_of_a_socket_with_nothing_to_do_ends_it_at_once() -> None:
 def test_what_nobody_foresaw_ends_the_socket_behind_its_answer() -> None:
     socket = OneSocket()
     socket.publish(AWAY, request_id=1)
-    error = {"code": "internal", "message": "an error that was not foreseen, 1234 in the log"}
+    error = {"code": "internal", "message": "unexpected error, 1234 in the log"}
     socket.answer(0, {"error": error}, 500, CLOSE)
     assert socket.settle() == [{"op": "error", "request_id": 1, **error}]
     assert [code for code, _ in socket.wire.closed] == [ws_frames.INTERNAL_ERROR]

@@ -96,15 +96,15 @@ def test_durable_is_a_shorthand_and_durability_wins(before: Any, fields: dict[st
     ],
 )
 def test_some_numbers_are_clamped(field: str, asked: int, stored: int) -> None:
-    assert getattr(merged(**{field: asked}), field) == stored
+    assert getattr(merged(type="queue", **{field: asked}), field) == stored
 
 
 @pytest.mark.parametrize("field", COUNTED_FIELDS)
 def test_other_numbers_are_refused_outside_their_bounds(field: str) -> None:
-    assert getattr(merged(**{field: 0}), field) == 0
-    assert getattr(merged(**{field: NUMBER_MAX}), field) == NUMBER_MAX
+    assert getattr(merged(type="queue", **{field: 0}), field) == 0
+    assert getattr(merged(type="queue", **{field: NUMBER_MAX}), field) == NUMBER_MAX
     low = refused(**{field: -1})
-    assert (low.code, low.message) == (INVALID_REQUEST, f"{field}: must be at least 0")
+    assert (low.code, low.message) == (INVALID_REQUEST, f"{field}: must be at least 0, got -1")
     high = refused(**{field: NUMBER_MAX + 1})
     assert (high.code, high.message) == (INVALID_REQUEST, f"{field}: must be at most {NUMBER_MAX}")
 
@@ -114,7 +114,7 @@ def test_a_dead_letter_topic_is_another_topic_with_a_good_name(name: str) -> Non
     refusal = refused(dead_letter=name)
     assert refusal.code == INVALID_REQUEST
     assert refusal.message.startswith("dead_letter: ")
-    assert merged(dead_letter="orders.dead").dead_letter == "orders.dead"
+    assert merged(type="queue", dead_letter="orders.dead").dead_letter == "orders.dead"
     assert merged(TopicConfig(dead_letter="orders.dead"), dead_letter=None).dead_letter is None
 
 

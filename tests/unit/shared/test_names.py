@@ -2,9 +2,7 @@ import pytest
 
 from shared.errors import INVALID_REQUEST
 from shared.names import (
-    FORWARD_NAME_RULE,
     NAME_CHARACTERS_MAX,
-    TOPIC_NAME_RULE,
     is_forward_name,
     is_topic_name,
     refuse_forward_name,
@@ -51,12 +49,14 @@ def test_a_refusal_names_the_field_and_the_rule() -> None:
     refusal = refuse_topic_name("a b", "dead_letter")
     assert refusal is not None
     assert refusal.code == INVALID_REQUEST
-    assert refusal.message.startswith("dead_letter: 'a b'")
-    assert TOPIC_NAME_RULE in refusal.message
+    assert refusal.message == (
+        "dead_letter: must be a topic name, 1 to 255 of A-Z a-z 0-9 . _ : - "
+        'that begins with a letter or digit, got "a b"'
+    )
     assert refusal.detail == {"field": "dead_letter"}
     refusal = refuse_forward_name("a b")
     assert refusal is not None
-    assert FORWARD_NAME_RULE in refusal.message
+    assert refusal.message.startswith("router: must be a route name, 1 to 255 of A-Z a-z 0-9 . _ : > - ")
 
 
 def test_a_refusal_of_a_hostile_name_stays_short_and_encodable() -> None:
