@@ -22,6 +22,7 @@ from msgspec import UNSET, UnsetType
 
 from shared.errors import INVALID_REQUEST, TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.names import refuse_topic_name
+from shared.units import duration_ms, size_bytes
 
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
@@ -34,6 +35,9 @@ NUMBER_MAX: Final = (1 << 63) - 1
 
 # 0 is off or unlimited for each of these.
 COUNTED_FIELDS: Final = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries")
+
+DURATION_FIELDS: Final = ("ttl_ms", "idempotency_window_ms", "lease_ms", "claim_jitter_ms")
+SIZE_FIELDS: Final = ("cap_bytes",)
 
 CLAMPED_FIELDS: Final[dict[str, tuple[int, int]]] = {
     "priority": (-1000, 1000),
@@ -72,23 +76,26 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client wants to be different. `durability` wins over `durable`, its shorthand."""
+    """What a client wants to be different. `durability` wins over `durable`, its shorthand.
+
+    Durations and sizes may be texts with a unit; null is 0 where 0 is off.
+    """
 
     type: TopicType | UnsetType = UNSET
-    ttl_ms: int | UnsetType = UNSET
-    cap_records: int | UnsetType = UNSET
-    cap_bytes: int | UnsetType = UNSET
+    ttl_ms: int | str | UnsetType | None = UNSET
+    cap_records: int | UnsetType | None = UNSET
+    cap_bytes: int | str | UnsetType | None = UNSET
     discard: Discard | UnsetType = UNSET
     durable: bool | UnsetType = UNSET
     durability: Durability | UnsetType = UNSET
     priority: int | UnsetType | None = UNSET
     auto_priority: bool | UnsetType = UNSET
     auto_create: bool | UnsetType = UNSET
-    idempotency_window_ms: int | UnsetType = UNSET
+    idempotency_window_ms: int | str | UnsetType | None = UNSET
     dedupe_node: bool | UnsetType = UNSET
-    lease_ms: int | UnsetType = UNSET
-    claim_jitter_ms: int | UnsetType = UNSET
-    max_deliveries: int | UnsetType = UNSET
+    lease_ms: int | str | UnsetType = UNSET
+    claim_jitter_ms: int | str | UnsetType | None = UNSET
+    max_deliveries: int | UnsetType | None = UNSET
     dead_letter: str | UnsetType | None = UNSET
     leases_durable: bool | UnsetType = UNSET
     protect_cursors: bool | UnsetType = UNSET
@@ -101,7 +108,7 @@ def merge_config(
 ) -> TopicConfig | Refusal:
     """The configuration of a topic after a patch; `existing` is None for a topic that is being created."""
     changes = _changes(patch)
-    refusal = _refuse_counts(changes) or _refuse_dead_letter(changes, topic_name)
+    refusal = _resolve_units(changes) or _refuse_counts(changes) or _refuse_dead_letter(changes, topic_name)
     if refusal is not None:
         return refusal
     for name, (low, high) in CLAMPED_FIELDS.items():
@@ -121,6 +128,21 @@ def _changes(patch: TopicConfigPatch) -> dict[str, Any]:
     if durable is not None:
         changes.setdefault("durability", "fsync" if durable else "disk")
     return changes
+
+
+def _resolve_units(changes: dict[str, Any]) -> Refusal | None:
+    """Replace texts by the numbers that they mean, and null by 0 where that is off."""
+    for name in (*COUNTED_FIELDS, "claim_jitter_ms"):
+        if name in changes and changes[name] is None:
+            changes[name] = 0
+    for names, resolve in ((DURATION_FIELDS, duration_ms), (SIZE_FIELDS, size_bytes)):
+        for name in names:
+            if isinstance(changes.get(name), str):
+                found = resolve(name, changes[name])
+                if isinstance(found, Refusal):
+                    return found
+                changes[name] = found
+    return None
 
 
 def _refuse_counts(changes: dict[str, Any]) -> Refusal | None:

@@ -45,10 +45,11 @@ class Diff:
         self._counts = counts
         self._shard = shard
         self._settings = settings
+        self._clock = shard.clock
         self._monotonic = shard.clock.monotonic
 
     def start(self, call: Call) -> None:
-        body = decode_diff(call.body)
+        body = decode_diff(call.body, self._clock)
         if isinstance(body, Refusal):
             call.refuse(body)
             return
@@ -57,6 +58,7 @@ class Diff:
                 body.limit = self._limit(body.limit or max(body.last, LIMIT_DEFAULT))
                 # Over the limit, the newest that it allows.
                 body.last = min(body.last, body.limit)
+            assert not isinstance(body.from_ts, str), "decode_diff resolves it"
             place = Seek(body.from_ts, body.last)
             seek(self._shard, call.name, place, partial(self._placed, call, body))
             return
@@ -110,6 +112,7 @@ class Diff:
             return
         self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
         if body.wait_ms and not answer.count and answer.tombstone is None:
+            assert isinstance(body.wait_ms, int), "decode_diff resolves it"
             WaitingDiff(self, call, request, answer).wait(min(body.wait_ms, WAIT_MS_MAX))
         else:
             parts = render_read(answer, self._elapsed_us(call, answer, self._counts.reads))

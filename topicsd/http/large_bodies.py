@@ -29,6 +29,8 @@ _RECORD_BYTES_MIN: Final = 11
 _ESCAPED: Final = 6
 # An id of the greatest length in its longest spelling, a number, and room for white space.
 PRODUCER_BYTES_MAX: Final = 2 * _ESCAPED * PRODUCER_CHARACTERS_MAX + 1024
+# No duration and no time is longer.
+TIME_BYTES_MAX: Final = 1024
 _NOTHING: Final = msgspec.Raw(b"")
 
 
@@ -56,6 +58,9 @@ class _RawAppend(msgspec.Struct, gc=False):
     node: msgspec.Raw = _NOTHING
     idempotency_key: msgspec.Raw = _NOTHING
     producer: msgspec.Raw = _NOTHING
+    config: msgspec.Raw = _NOTHING
+    delay_ms: msgspec.Raw = _NOTHING
+    not_before: msgspec.Raw = _NOTHING
 
 
 _raw_append = msgspec.json.Decoder(_RawAppend)
@@ -86,6 +91,13 @@ def look_at_append(body: bytes, limits: Settings) -> Refusal | None:
         return _too_long("idempotency_key", KEY_CHARACTERS_MAX, "characters")
     if len(request.producer) > PRODUCER_BYTES_MAX:
         return _too_long("producer", PRODUCER_BYTES_MAX, "bytes")
+    for field, size, bound in (
+        ("config", len(request.config), FIELD_BYTES_MAX),
+        ("delay_ms", len(request.delay_ms), TIME_BYTES_MAX),
+        ("not_before", len(request.not_before), TIME_BYTES_MAX),
+    ):
+        if size > bound:
+            return _too_long(field, bound, "bytes")
     for index, record in enumerate(request.records):
         if len(record.tag) > _ESCAPED * tag_max + 2:
             return _too_long(f"records[{index}].tag", tag_max, "bytes")
