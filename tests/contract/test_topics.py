@@ -83,6 +83,19 @@ def test_a_second_put_answers_200_and_is_merged_over_what_there_is(api: Api) -> 
         ({"durable": True, "durability": "memory"}, {"durability": "memory", "durable": False}),
         ({"durability": "fsync"}, {"durability": "fsync", "durable": True}),
         ({"type": "queue", "dead_letter": "elsewhere"}, {"type": "queue", "dead_letter": "elsewhere"}),
+        ({"ttl_ms": "10m", "cap_bytes": "64 MiB"}, {"ttl_ms": 600_000, "cap_bytes": 64 << 20}),
+        (
+            {"type": "queue", "lease_ms": "1.5 s", "claim_jitter_ms": "10ms", "idempotency_window_ms": "1h"},
+            {"lease_ms": 1500, "claim_jitter_ms": 10, "idempotency_window_ms": 3_600_000},
+        ),
+        (
+            {"ttl_ms": None, "cap_records": None, "cap_bytes": None, "idempotency_window_ms": None},
+            {"ttl_ms": 0, "cap_records": 0, "cap_bytes": 0, "idempotency_window_ms": 0},
+        ),
+        (
+            {"type": "queue", "claim_jitter_ms": None, "max_deliveries": None},
+            {"claim_jitter_ms": 0, "max_deliveries": 0},
+        ),
     ],
 )
 def test_what_a_put_stores(api: Api, sent: dict[str, Any], stored: dict[str, Any]) -> None:
@@ -120,9 +133,13 @@ def test_what_is_for_queues_is_refused_for_a_log(api: Api, sent: dict[str, Any])
         ({"cap_records": -1}, "cap_records"),
         ({"cap_bytes": 1 << 63}, "cap_bytes"),
         ({"cap_bytes": 1.0}, "cap_bytes"),
-        ({"ttl_ms": "1"}, "ttl_ms"),
+        ({"ttl_ms": "60"}, 'ttl_ms: "60" has no unit: send a number of milliseconds'),
         ({"ttl_ms": True}, "ttl_ms"),
-        ({"ttl_ms": None}, "ttl_ms"),
+        ({"ttl_ms": "soon"}, 'ttl_ms: must be a number of milliseconds or a duration such as "10m"'),
+        ({"ttl_ms": "0.5ms"}, "ttl_ms: must be a whole number of milliseconds"),
+        ({"cap_bytes": "64 MB/s"}, 'cap_bytes: must be a number of bytes or a size such as "64 MiB"'),
+        ({"cap_bytes": "9999999999 GiB"}, f"cap_bytes: must be at most {(1 << 63) - 1}"),
+        ({"lease_ms": None}, "lease_ms"),
         ({"discard": "new"}, "discard"),
         ({"durability": "best"}, "durability"),
         ({"durable": 1}, "durable"),

@@ -46,18 +46,20 @@ class Diff:
         self._counts = counts
         self._shard = shard
         self._settings = settings
+        self._clock = shard.clock
         self._monotonic = shard.clock.monotonic
 
     def start(self, call: Call) -> None:
-        body = decode_diff(call.body)
+        body = decode_diff(call.body, self._clock)
         if isinstance(body, Refusal):
             call.refuse(body)
             return
         if body.from_ts is not None or body.last is not None:
             if body.last is not None:
-                body.limit = self._limit(body.limit or max(body.last, LIMIT_DEFAULT))
+                body.limit = body.limit or max(body.last, LIMIT_DEFAULT)
                 # Over the limit, the newest that it allows.
-                body.last = min(body.last, body.limit)
+                body.last = min(body.last, self._limit(body.limit))
+            assert not isinstance(body.from_ts, str), "decode_diff resolves it"
             place = Seek(body.from_ts, body.last)
             seek(self._shard, call.name, place, partial(self._placed, call, body))
             return
@@ -110,6 +112,7 @@ class Diff:
             call.refuse(answer)
             return
         self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
+        assert isinstance(body.wait_ms, int), "decode_diff resolves it"
         if body.wait_ms and not answer.count and answer.tombstone is None:
             waiting = WaitingDiff(self, call, body, request, answer)
             waiting.wait(min(body.wait_ms, WAIT_MS_MAX))
@@ -123,9 +126,12 @@ class Diff:
         self._send(call, body, limit, parts)
 
     def _send(self, call: Call, body: DiffBody, limit: int, parts: list[bytes | memoryview]) -> None:
-        if body.limit > limit or body.wait_ms > WAIT_MS_MAX:
-            wait_ms = min(body.wait_ms, WAIT_MS_MAX)
-            clamped = clamped_to(limit=(body.limit or limit, limit), wait_ms=(body.wait_ms, wait_ms))
+        wait_ms = body.wait_ms
+        assert isinstance(wait_ms, int), "decode_diff resolves it"
+        if body.limit > limit or wait_ms > WAIT_MS_MAX:
+            clamped = clamped_to(
+                limit=(body.limit or limit, limit), wait_ms=(wait_ms, min(wait_ms, WAIT_MS_MAX))
+            )
             parts[-1] = with_member(bytes(parts[-1]), clamped)
         call.send_parts(parts, sum(map(len, parts)))
 
