@@ -120,7 +120,7 @@ def test_doctor_writes_the_layout_again(
     assert (
         f"1. write LAYOUT.json for 2 shards, as many as there are directories, and instance {before}" in told
     )
-    assert "check see that shards/01 was the last one: no file says how many there were" in told
+    assert "check shards/01 must be the last shard: no file records how many there were" in told
     apply = f"topicsd doctor {copy.data} --repair --apply"
     assert f"Nothing was changed. To apply the repair above: {apply}" in told
     ran = run_here("doctor", copy.data, "--repair", "--apply", "--json")

@@ -64,7 +64,7 @@ def derive_layout(fs: Fs, data_dir: str) -> Derived:
     else:
         whose = f"instance {layout.instance}, which its files name"
     step = f"write {LAYOUT_NAME} for {plural(count, 'shard')}, as many as there are directories, and {whose}"
-    risk = f"see that shards/{count - 1:02d} was the last one: no file says how many there were"
+    risk = f"shards/{count - 1:02d} must be the last shard: no file records how many there were"
     return Derived(layout, step, risk)
 
 

@@ -212,8 +212,8 @@ def _lost_words(lost: Lost) -> str:
         count = plural(lost.last - lost.first + 1, "record")
         return (
             f'topic "{lost.topic}": at most {count} after seq {lost.first - 1}. How many there were is not '
-            f"known, and no seq is used twice: its seqs continue at {lost.last + 1}, and readers are told of "
-            "the range"
+            f"known, and no seq is used twice: its seqs continue at {lost.last + 1}, and readers get a "
+            "tombstone for the range"
         )
     if lost.first == lost.last:
         return f'seq {lost.first} of topic "{lost.topic}": readers are told that it is lost'
