@@ -73,7 +73,7 @@ class Placer:
         return shard_of(topic_id(match.name), self._ids.shard_count)
 
 
-def refusal_of(data: bytes) -> Refusal:
+def refusal_of(data: bytes, can_return: bool = True) -> Refusal:
     """Why nobody in particular is to answer this: for when there is no worker to say so."""
     end = data.find(b"\n")
     if end < 0:
@@ -85,7 +85,7 @@ def refusal_of(data: bytes) -> Refusal:
     if isinstance(match, Match) and match.route.variable == TOPIC:
         refusal = refuse_topic_name(match.name)
         assert refusal is not None, "this request has an owner"
-    return refusal or Refusal(NOT_READY, "no shard is ready", None, RETRY_AFTER_MS)
+    return refusal or Refusal(NOT_READY, "no shard is ready", None, RETRY_AFTER_MS if can_return else None)
 
 
 def _match(line: bytes) -> Match | Refusal:

@@ -201,7 +201,7 @@ class Front:
         if placement == ANY_WORKER:
             ready = self._shards.any_ready()
             if ready is None:
-                self._turn_away(waiting, closing_refusal(refusal_of(waiting.data)))
+                self._turn_away(waiting, closing_refusal(refusal_of(waiting.data, self._can_return())))
                 return
             placement = ready
         target = self._control if placement == CONTROL else placement
@@ -219,6 +219,11 @@ class Front:
             self._queued_bytes += len(waiting.data)
             if self._retry is None:
                 self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
+
+    def _can_return(self) -> bool:
+        """Whether waiting helps: a shard whose refusal suggests no retry is not started again."""
+        refusals = [self._shards.refusal(shard) for shard in range(len(self._shards))]
+        return any(refusal is None or refusal.retry_after_ms is not None for refusal in refusals)
 
     def _next_queued(self, queue: deque[_Waiting]) -> _Waiting:
         waiting = queue.popleft()

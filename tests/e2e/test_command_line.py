@@ -17,6 +17,7 @@ from tests.harness.command_run import PROJECT, command_line, environment, run_co
 from tests.harness.data_dirs import DIRECTORIES, stop
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
+from topicsd.commands.command_line import failed_function, is_of_output
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LAYOUT_NAME
 
@@ -174,6 +175,26 @@ def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
         ran = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
     assert ran.returncode == 2
     assert ran.stderr == "topicsd: the output cannot be written: No space left on device\n"
+
+
+def test_an_error_without_a_path_is_not_taken_for_one_of_the_output() -> None:
+    def create() -> None:
+        os.close(-1)
+
+    with pytest.raises(OSError, match="Bad file descriptor") as failed:
+        create()
+    assert not is_of_output(failed.value)
+    assert failed_function(failed.value).startswith("create, test_command_line.py:")
+
+
+@pytest.mark.slow
+def test_a_lack_of_shared_memory_is_named(tmp_path: Path) -> None:
+    line = command_line("serve", "--port=0", "--shards=1", f"--data-dir={tmp_path / 'data'}")
+    limited = ["prlimit", "--fsize=4096", *line]
+    ran = subprocess.run(limited, capture_output=True, text=True, env=environment(), timeout=60)
+    assert ran.returncode == 1
+    assert "shared memory: cannot allocate" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 @pytest.fixture

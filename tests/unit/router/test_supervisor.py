@@ -141,6 +141,9 @@ def test_a_server_whose_shards_all_refuse_says_why(tmp_path: Path) -> None:
         answer = front.ask("GET", "/v0/topics/a")
         assert (answer.status, answer.json["error"]["code"]) == (503, "storage_failed")
         assert "retry-after" not in answer.fields
+        anywhere = front.ask("GET", "/v0/ws")
+        assert (anywhere.status, anywhere.json["error"]["code"]) == (503, "not_ready")
+        assert "retry-after" not in anywhere.fields
         assert b"wal-1" not in answer.body
         front.signal(signal.SIGTERM)
         assert front.wait() == 0
