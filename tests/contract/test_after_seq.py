@@ -42,7 +42,7 @@ def test_two_positions_are_refused(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seq", "told"), [(-1, "must be at least 0"), (1 << 63, f"must be at most {(1 << 63) - 1}")]
+    ("seq", "told"), [(-1, "must be at least 0, got -1"), (1 << 63, f"must be at most {(1 << 63) - 1}")]
 )
 def test_the_bounds_name_the_field_that_was_sent(api: Api, seq: int, told: str) -> None:
     api.append(1)

@@ -225,14 +225,14 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         f"{EV}/diff",
         '{"last":1,"from_seq":7}',
         400,
-        "last: excludes from_seq, epoch, from_ts, last and tail, send one position",
+        "last: excludes after_seq, epoch, from_ts, last and tail, send one position",
     ),
     (
         "POST",
         "/v0/watch",
         '{"topics":["ev"]}',
         400,
-        'topics: must be an object such as {"orders":{"from_seq":0}}, got an array',
+        'topics: must be an object such as {"orders":{"after_seq":0}}, got an array',
     ),
     (
         "POST",
@@ -317,7 +317,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         f"{EV}/redrive",
         '{"tag":"eu"}',
         400,
-        "tag: unknown field; allowed: dry_run, from_seq, from_ts, match, max, rate, seqs, to_ts",
+        "tag: unknown field; allowed: after_seq, dry_run, from_seq, from_ts, match, max, rate, seqs, to_ts",
     ),
     (
         "POST",

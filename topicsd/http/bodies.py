@@ -79,14 +79,14 @@ APPEND_BODY: Final = JsonBody(AppendRequest, '{"records":[{"data":1}]}', _BELONG
 PUBLISH_BODY: Final[JsonBody[AppendRequest]] = JsonBody(
     PublishBody, '{"op":"publish","topic":"orders","records":[{"data":1}]}', _BELONGS
 )
-_DIFF: Final = JsonBody(DiffBody, '{"from_seq":0}')
+_DIFF: Final = JsonBody(DiffBody, '{"after_seq":0}')
 _DELETE: Final = JsonBody(DeleteBody, '{"before_seq":100}')
 _PATCH: Final = JsonBody(
     TopicConfigPatch,
     '{"ttl_ms":60000}',
     {"records": "records are appended with POST /v0/topics/:topic"},
 )
-_CURSOR: Final = JsonBody(CursorBody, '{"from_seq":100}')
+_CURSOR: Final = JsonBody(CursorBody, '{"after_seq":100}')
 _meta = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 

@@ -51,7 +51,7 @@ _MATCH: Final = 'a tag, ["tag","Eq","new.1"] or ["tag","Glob","new.*"]'
 _SHAPES: Final = {
     "match": _MATCH,
     "filter": f"{_MATCH} or null",
-    "topics": 'an object such as {"orders":{"from_seq":0}}',
+    "topics": 'an object such as {"orders":{"after_seq":0}}',
 }
 _REASONS: Final = {
     "object keys must be strings": "object keys must be strings in double quotes",

@@ -26,7 +26,7 @@ def one_position(prefix: str, from_seq: Seq, after_seq: Seq) -> int | Refusal | 
         return None
     field = prefix + name
     if not 0 <= seq <= NUMBER_MAX:
-        bound = "at least 0" if seq < 0 else f"at most {NUMBER_MAX}"
+        bound = f"at least 0, got {seq}" if seq < 0 else f"at most {NUMBER_MAX}"
         return Refusal(INVALID_REQUEST, f"{field}: must be {bound}", {"field": field})
     if from_seq is not UNSET and from_seq is not None and from_seq != seq:
         message = f"{field}: is {seq} and from_seq is {from_seq}, two names of one position: send one of them"

@@ -151,11 +151,13 @@ def test_a_large_body_goes_apart_each_time_and_is_read_for_its_key(lane: OneLane
     assert len(lane.links.asked) == 3
 
 
-def test_the_body_of_what_the_front_process_answers_stays_here(lane: OneLane) -> None:
+def test_a_body_for_the_front_process_is_refused_here(lane: OneLane) -> None:
     for size in (10, LARGE_PAYLOAD_BYTES):
         lane.receive(request("GET", "/v0/topics", b"x" * size))
-        assert (_asked(lane).body, lane.links.bodies[-1]) == (b"", b"")
-        _answer(lane, encode_answer(200, b"", [b"{}"]))
+        told = lane.wire.take().partition(b"\r\n\r\n")[2]
+        assert json.loads(told)["error"]["message"] == "the body must be empty: GET /v0/topics takes none"
+    lane.receive(request("GET", "/v0/topics", b"{}"))
+    assert (_asked(lane).body, lane.links.bodies[-1]) == (b"", b"")
 
 
 # -- at the owner ------------------------------------------------------------------------------------------
