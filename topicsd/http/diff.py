@@ -105,7 +105,7 @@ class Diff:
         if body.wait_ms and not answer.count and answer.tombstone is None:
             WaitingDiff(self, call, request, answer).wait(min(body.wait_ms, WAIT_MS_MAX))
         else:
-            parts = render_read(answer, self._elapsed_us(call, answer, self._counts.reads))
+            parts = render_read(answer, request.from_seq, self._elapsed_us(call, answer, self._counts.reads))
             call.send_parts(parts, sum(map(len, parts)))
 
     def send_piece(self, call: Call, piece: Piece) -> None:
