@@ -52,10 +52,9 @@ class Placer:
     def _learn(self, line: bytes) -> int:
         match = _match(line)
         placement = ANY_WORKER if isinstance(match, Refusal) else self._place(match)
-        if isinstance(match, Match) and match.route.takes_token:
-            # It is sent once, and may have a key in it.
-            return placement
-        if len(line) <= REMEMBERED_BYTES_MAX:
+        # A token is a key, however it is spelled.
+        has_token = b"token" in line or (isinstance(match, Match) and match.route.takes_token)
+        if len(line) <= REMEMBERED_BYTES_MAX and not has_token:
             if len(self._known) >= REMEMBERED_MAX:
                 self._known.clear()
             self._known[line] = placement

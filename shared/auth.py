@@ -107,20 +107,21 @@ class Keys:
         return len(self._entries)
 
     def check(self, authorization: bytes | None, scopes: frozenset[str], name: str) -> Key | Refusal | None:
-        """The key of a request that may do what it asks; None when there are no keys to be asked for.
+        """As `check_sent`, for the value of the header field."""
+        return self.check_sent(sent_key_of(authorization), scopes, name)
 
-        `name` is the topic or route that the request is about; empty when it is about none, or about several,
-        which the caller asks `Key.allows_name` about.
+    def check_sent(self, sent: bytes | None, scopes: frozenset[str], name: str) -> Key | Refusal | None:
+        """Return the key of a request that may do what it asks, None when no keys are configured.
+
+        `sent` is what `sent_key_of` returned. `name` is the topic or route that the request is about; empty
+        when it is about none, or about several, which the caller asks `Key.allows_name` about.
         """
         if not self._entries:
             return None
-        if authorization is None:
+        if not sent:
             return NO_KEY
-        sent = _bearer.fullmatch(authorization)
-        if sent is None:
-            return NO_KEY
-        key = self._find(sent[1])
-        if key is None:
+        digest, key = self._entries.get(sent, _NO_ENTRY)
+        if not hmac.compare_digest(digest, sent) or key is None:
             return WRONG_KEY
         return key.refusal(scopes, name) or key
 
@@ -143,10 +144,13 @@ class Keys:
             return WRONG_KEY if self._entries else None
         return self.check(b"Bearer " + sent, scopes, name)
 
-    def _find(self, sent: bytes) -> Key | None:
-        sent_digest = sha256(sent).digest()
-        digest, key = self._entries.get(sent_digest, _NO_ENTRY)
-        return key if hmac.compare_digest(digest, sent_digest) else None
+
+def sent_key_of(authorization: bytes | None) -> bytes | None:
+    """Return the digest of the key in an `Authorization` field; None without a field, empty without a key."""
+    if authorization is None:
+        return None
+    sent = _bearer.fullmatch(authorization)
+    return b"" if sent is None else sha256(sent[1]).digest()
 
 
 def parse_keys(text: str) -> Keys:

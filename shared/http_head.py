@@ -77,6 +77,8 @@ class Fields(msgspec.Struct, frozen=True):
     origin: str = ""
     websocket_key: str = ""
     websocket_version: str = ""
+    sent_key: bytes | None = None
+    """The digest of the key (`sent_key_of` in `auth.py`), in the place of `authorization`."""
 
 
 NO_FIELDS: Final = Fields()

@@ -285,3 +285,26 @@ def _wait_for(condition: Any) -> None:
             return
         waiting.wait(0.005)
     raise AssertionError("it did not come to that")
+
+
+def test_an_answer_says_how_many_records_were_looked_at(api: Api) -> None:
+    api.append(*range(5), node="me")
+    api.append(*range(3), node="you")
+
+    def scanned(*args: Any, **asked: Any) -> int:
+        return int(api.diff(*args, **asked)["performance"]["records_scanned"])
+
+    assert scanned() == 8
+    assert scanned(6) == 2
+    assert scanned(8) == 0
+    assert scanned(limit=3) == 3
+    assert scanned(node="me") == 8
+    assert scanned(8, wait_ms=1) == 0
+    assert api.delete(before_seq=5)["performance"]["records_scanned"] == 4
+    assert scanned() == 4
+
+
+def test_an_answer_from_memory_took_no_log(api: Api) -> None:
+    api.call("PUT", "", {"durability": "ephemeral"})
+    answer = api.call("POST", "", {"records": [{"data": 1}]})
+    assert list(answer.json["performance"]) == ["server_total_ms"]

@@ -175,16 +175,18 @@ def test_a_request_is_no_line_in_the_log(
 
 def test_every_answer_is_json_with_performance(api: Api) -> None:
     answers = [
-        api.call("PUT", "", {}),
-        api.call("POST", "", {"records": [{"data": 1}]}),
-        api.call("POST", "/diff", {}),
-        api.call("POST", "/delete", {"before_seq": 1}),
-        api.call("GET"),
-        api.call("DELETE"),
+        (api.call("PUT", "", {}), []),
+        (api.call("POST", "", {"records": [{"data": 1}]}), ["wal_append_ms"]),
+        (api.call("POST", "/diff", {}), ["records_scanned"]),
+        (api.call("POST", "/delete", {"before_seq": 1}), ["records_scanned"]),
+        (api.call("GET"), []),
+        (api.call("PUT", "", {"durability": "fsync"}), []),
+        (api.call("POST", "", {"records": [{"data": 1}]}), ["wal_append_ms", "fsync_ms"]),
+        (api.call("DELETE"), []),
     ]
-    for answer in answers:
+    for answer, measured in answers:
         assert answer.status < 300
-        assert list(answer.json["performance"]) == ["server_total_ms"]
+        assert list(answer.json["performance"]) == ["server_total_ms", *measured]
         assert answer.json["performance"]["server_total_ms"] >= 0
         assert set(answer.fields) == {"content-type", "content-length"}
 

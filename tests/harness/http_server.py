@@ -74,6 +74,13 @@ class CodedHeads(KnownHeads):
             self._blocks[text] = coded
         return coded
 
+    def fields(self, text: bytes) -> KnownFields | Refusal:
+        """Of a block with a key, which is in no table that a lane asks."""
+        known = super().fields(text)
+        if isinstance(known, Refusal):
+            return known
+        return msgspec.structs.replace(known, is_plain=False, is_coded=True)
+
 
 class HttpServer:
     def __init__(self, data_dir: Path, *, keys: str = "", **settings: Any) -> None:

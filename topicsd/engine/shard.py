@@ -48,8 +48,9 @@ from topicsd.segment.entry import SegmentDamage
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import LocalStore, SegmentStore
 from topicsd.wal import control_frame
+from topicsd.wal.batch import Bounds
 from topicsd.wal.file_header import UnknownVersion
-from topicsd.wal.group_commit import BATCH_BYTES_MAX, Bounds, GroupCommit
+from topicsd.wal.group_commit import BATCH_BYTES_MAX, GroupCommit
 from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import BatchRefused, Known, UnreadableLog
 from topicsd.wal.recovery import OnProgress, Recovered, Recovery, RecoveryRefused, tell_nobody

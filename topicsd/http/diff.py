@@ -117,8 +117,8 @@ class Diff:
             waiting = WaitingDiff(self, call, body, request, answer)
             waiting.wait(min(body.wait_ms, WAIT_MS_MAX))
         else:
-            parts = render_read(answer, self._elapsed_us(call, answer, self._counts.reads))
-            self._send(call, body, request.limit, parts)
+            elapsed_us = self._elapsed_us(call, answer, self._counts.reads)
+            self._send(call, body, request.limit, render_read(answer, request.from_seq, elapsed_us))
 
     def send_piece(self, call: Call, body: DiffBody, limit: int, piece: Piece) -> None:
         """What a reader waited for."""

@@ -200,11 +200,11 @@ class Dispatch:
         route = match.route
         if route.is_open and not self._probes_need_key:
             return None
-        if route.takes_token and fields.authorization is None:
+        if route.takes_token and fields.sent_key is None:
             token = query_text(query, "token")
             if token is not None:
                 return self.keys.check_token(token, route.scopes, match.bound_name)
-        return self.keys.check(fields.authorization, route.scopes, match.bound_name)
+        return self.keys.check_sent(fields.sent_key, route.scopes, match.bound_name)
 
     def change_keys(self, keys: Keys) -> None:
         """WebSockets look for themselves whether theirs is still there."""

@@ -147,6 +147,8 @@ class Handlers:
         if request.idempotency_key is None and call.fields.idempotency_key:
             request.idempotency_key = call.fields.idempotency_key
 
+        log = self.shard.log
+
         def reply(answer: Appended | Refusal) -> None:
             if isinstance(answer, Refusal):
                 call.refuse(answer)
@@ -158,7 +160,9 @@ class Handlers:
                 appends.total += elapsed_us
                 if answer.last_seq != answer.first_seq:
                     self.counts.records_beyond_first += answer.last_seq - answer.first_seq
-                body = render_appended(answer, with_seqs, elapsed_us)
+                body = render_appended(
+                    answer, with_seqs, elapsed_us, log.published_write_ms, log.published_sync_ms
+                )
                 if answer.created:
                     if request.config is not None:
                         config = self._topics[call.name].config
@@ -331,7 +335,7 @@ class Handlers:
                 "head_seq": answer.head_seq,
                 "count": answer.count,
                 "bytes": answer.bytes,
-                "performance": self.performance(call),
+                "performance": {**self.performance(call), "records_scanned": answer.deleted},
             }
             call.send(encode(body))
 

@@ -4,13 +4,18 @@ A client repeats both: the strict reading of a head costs as much as the append 
 table next to nothing. What is remembered is bounded, in number and in bytes. It is structs all the way down,
 since a field of one is read at a tenth of what a named tuple asks for it.
 
-Must not know: connections, bodies.
+No key of a client is remembered: a block with one is found by its keyed digest, and what is remembered of it
+has the digest of the key that the lookup of keys needs anyway. A line with a token is not remembered.
 """
 
 from __future__ import annotations
 
+import os
+from hashlib import sha256
+
 import msgspec
 
+from shared.auth import sent_key_of
 from shared.errors import Refusal
 from shared.http_head import Fields, RequestLine, parse_fields, parse_line
 from shared.routes import Match, resolve
@@ -18,6 +23,7 @@ from topicsd.http.dispatch import Dispatch
 
 REMEMBERED_MAX = 8192
 REMEMBERED_BYTES_MAX = 1024
+SECRET_BYTES = 32
 
 
 class KnownLine(msgspec.Struct, frozen=True):
@@ -46,12 +52,16 @@ class KnownHeads:
         self.known_line = self._lines.get
         """What is remembered of a line; None is to be learned."""
         self.known_fields = self._blocks.get
+        """The same of a block without a key; one with a key is found by `fields` only."""
+        self._sealed: dict[bytes, KnownFields] = {}
+        """By the keyed digest of the block."""
+        self._secret = os.urandom(SECRET_BYTES)
 
     def line(self, text: bytes) -> KnownLine | Refusal:
         return self.known_line(text) or self.learn_line(text)
 
     def fields(self, text: bytes) -> KnownFields | Refusal:
-        return self.known_fields(text) or self.learn_fields(text)
+        return self.known_fields(text) or self._sealed.get(self._digest(text)) or self.learn_fields(text)
 
     def learn_line(self, text: bytes) -> KnownLine | Refusal:
         line = parse_line(text)
@@ -68,8 +78,8 @@ class KnownHeads:
             line.minor_version == 1 and not line.authority and line.method != "HEAD" and not is_stream,
             is_stream,
         )
-        # A line of a stream is sent once, and may have a key in it.
-        if len(text) <= REMEMBERED_BYTES_MAX and not (is_match and match.route.takes_token):  # type: ignore[union-attr]
+        has_token = b"token" in text or (is_match and match.route.takes_token)  # type: ignore[union-attr]
+        if len(text) <= REMEMBERED_BYTES_MAX and not has_token:
             if len(self._lines) >= REMEMBERED_MAX:
                 self._lines.clear()
             self._lines[text] = known
@@ -81,9 +91,21 @@ class KnownHeads:
             return fields
         is_coded = bool(fields.is_chunked or fields.content_encoding not in ("", "identity") or fields.expect)
         is_plain = fields.host is not None and not is_coded and not fields.connection
+        if fields.authorization is None:
+            known = KnownFields(fields, is_plain, is_coded)
+            self._remember(self._blocks, text, text, known)
+            return known
+        sent_key = sent_key_of(fields.authorization)
+        fields = msgspec.structs.replace(fields, authorization=None, sent_key=sent_key)
         known = KnownFields(fields, is_plain, is_coded)
-        if len(text) <= REMEMBERED_BYTES_MAX:
-            if len(self._blocks) >= REMEMBERED_MAX:
-                self._blocks.clear()
-            self._blocks[text] = known
+        self._remember(self._sealed, self._digest(text), text, known)
         return known
+
+    def _remember(self, known: dict[bytes, KnownFields], key: bytes, text: bytes, about: KnownFields) -> None:
+        if len(text) <= REMEMBERED_BYTES_MAX:
+            if len(known) >= REMEMBERED_MAX:
+                known.clear()
+            known[key] = about
+
+    def _digest(self, text: bytes) -> bytes:
+        return sha256(self._secret + text).digest()

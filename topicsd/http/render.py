@@ -14,13 +14,16 @@ from shared.contract import TopicConfig
 from shared.errors import STATUS, Refusal
 from shared.http_answer import refusal_body, refusal_fields
 from topicsd.engine.requests import Appended, ReadAnswer, Tombstone, TopicState
-from topicsd.live.piece import Piece
+from topicsd.live.piece import RECREATED, Piece
 
 encode = msgspec.json.Encoder().encode
 
 
 class _Performance(msgspec.Struct, gc=False):
     server_total_ms: float
+    wal_append_ms: float | UnsetType = UNSET
+    fsync_ms: float | UnsetType = UNSET
+    records_scanned: int | UnsetType = UNSET
 
 
 class _Append(msgspec.Struct, gc=False):
@@ -48,7 +51,13 @@ class _ReadEnd(msgspec.Struct, gc=False):
     performance: _Performance
 
 
-def render_appended(answer: Appended, with_seqs: bool, elapsed_us: int) -> bytes:
+def render_appended(
+    answer: Appended,
+    with_seqs: bool,
+    elapsed_us: int,
+    write_ms: float | UnsetType = UNSET,
+    sync_ms: float | UnsetType = UNSET,
+) -> bytes:
     first, last = answer.first_seq, answer.last_seq
     if not first:
         return encode(_older(answer, with_seqs, elapsed_us))
@@ -63,7 +72,7 @@ def render_appended(answer: Appended, with_seqs: bool, elapsed_us: int) -> bytes
             answer.created,
             answer.deduped,
             answer.durability,
-            _Performance(elapsed_us / 1000),
+            _Performance(elapsed_us / 1000, write_ms, sync_ms),
         )
     )
 
@@ -75,21 +84,25 @@ def _older(answer: Appended, with_seqs: bool, elapsed_us: int) -> _Append:
     return _Append(answer.topic, 0, 0, seqs, answer.head_seq, 0, False, True, answer.durability, performance)
 
 
-def render_read(answer: ReadAnswer, elapsed_us: int) -> list[bytes | memoryview]:
+def render_read(answer: ReadAnswer, from_seq: int, elapsed_us: int) -> list[bytes | memoryview]:
     """The parts of the body, never joined."""
     records = answer.parts
     if records:
         records[-1] = records[-1][:-1]  # The comma behind the last one.
-    return _read(answer, answer.next_from_seq, records, elapsed_us)
+    return _read(answer, from_seq, answer.next_from_seq, records, elapsed_us)
 
 
 def render_piece(piece: Piece, elapsed_us: int) -> list[bytes | memoryview]:
     """The same for what many may have waited for, who share its records."""
-    return _read(piece, piece.to_seq, [piece.records], elapsed_us)
+    return _read(piece, piece.from_seq, piece.to_seq, [piece.records], elapsed_us)
 
 
 def _read(
-    found: ReadAnswer | Piece, next_from: int, records: Sequence[bytes | memoryview], elapsed_us: int
+    found: ReadAnswer | Piece,
+    from_seq: int,
+    next_from: int,
+    records: Sequence[bytes | memoryview],
+    elapsed_us: int,
 ) -> list[bytes | memoryview]:
     head = found.head_seq
     end = _ReadEnd(
@@ -99,13 +112,21 @@ def _read(
         next_from == head,
         found.tombstone,
         head - next_from,
-        _Performance(elapsed_us / 1000),
+        _Performance(elapsed_us / 1000, records_scanned=_scanned(found, from_seq, next_from)),
     )
     return [
         b'{"topic":"%b","epoch":%d,"records":[' % (found.topic.encode(), found.epoch),
         *records,
         b"]," + encode(end)[1:],
     ]
+
+
+def _scanned(found: ReadAnswer | Piece, from_seq: int, next_from: int) -> int:
+    """The records that the read looked at; what had left the topic before is not among them."""
+    first = found.earliest_seq - 1
+    if found.tombstone is None or found.tombstone.reason != RECREATED:
+        first = max(first, from_seq)
+    return max(0, next_from - first)
 
 
 def render_config(config: TopicConfig) -> dict[str, object]:

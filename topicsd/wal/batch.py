@@ -8,7 +8,7 @@ Must not know: what the frames say, or what publishing does.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shared.errors import Refusal
 
@@ -28,6 +28,14 @@ class Entry(Protocol):
     def refuse(self, refusal: Refusal) -> None:
         """Answer that it did not happen, or that nobody knows."""
         ...
+
+
+class Bounds(NamedTuple):
+    """How long data may stay unsynced, and how much of it before writers wait, and then are refused."""
+
+    sync_interval_seconds: float
+    unsynced_bytes_max: int
+    waiting_entries_max: int
 
 
 class Batch:

@@ -23,12 +23,13 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+
+from msgspec import UNSET, UnsetType
 
 from shared.clock import Clock
 from shared.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
 from topicsd.wal.asked_sync import AskedSyncs
-from topicsd.wal.batch import Batch, Entry, refuse
+from topicsd.wal.batch import Batch, Bounds, Entry, refuse
 from topicsd.wal.commit_counters import Counters
 from topicsd.wal.log_place import LogPlace
 from topicsd.wal.next_file import NextFile
@@ -43,14 +44,6 @@ BEHIND_SECONDS = 1.0
 # and being woken by it would cost as much as the sync.
 FAST_SYNC_SECONDS = 0.0003
 FAST_SYNC_BYTES_MAX = 64 << 10
-
-
-class Bounds(NamedTuple):
-    """How long data may stay unsynced, and how much of it before writers wait, and then are refused."""
-
-    sync_interval_seconds: float
-    unsynced_bytes_max: int
-    waiting_entries_max: int
 
 
 class GroupCommit:
@@ -92,15 +85,16 @@ class GroupCommit:
         self._is_pressed = False
         self._waiting: list[Entry] = []
         self._in_flight: list[Entry] = []
-        self._urgent = False
+        self._urgent = self._syncing = False
         self._asked_syncs = AskedSyncs(clock, loop, self._start_due_sync)
-        self._syncing = False
         self._sync_seconds = 1.0
         self._is_held = False
-        """The batch waits for a file (G8)."""
         self._next_file = NextFile(clock, thread, writer, self._space_changed, self._file_made, self._fail)
-        self._commit_scheduled = False
-        self._publishing = False
+        self._commit_scheduled = self._publishing = False
+        self._write_ms = self._in_flight_write_ms = 0.0
+        self.published_write_ms: float | UnsetType = UNSET
+        self.published_sync_ms: float | UnsetType = UNSET
+        """How long the last write and the sync of what is being published took; else unset."""
         self._closed = False
         self._ticking = False
         self._idle_marked = True
@@ -245,7 +239,7 @@ class GroupCommit:
         elif not batch.needs_write:
             # What needs no log, an append to an ephemeral topic, is still answered at the end of the turn.
             self.batch = Batch(batch.next_position, batch.next_ordinal)
-            self._publish(batch.after_write)
+            self._publish(batch.after_write, UNSET)
         elif self._write(batch):
             self._data_end = self._writer.end.position
             self._idle_marked = False
@@ -253,7 +247,7 @@ class GroupCommit:
                 self._waiting += batch.after_sync
                 self._measure_room()
             self._urgent = self._urgent or batch.urgent
-            self._publish(batch.after_write)
+            self._publish(batch.after_write, self._write_ms)
             if self._unsynced_since is None:
                 self._unsynced_since = self._clock.monotonic()
             if (self._data_end - self.synced_position) * 2 > self._bounds.unsynced_bytes_max:
@@ -268,6 +262,7 @@ class GroupCommit:
             self.batch = Batch(batch.next_position, batch.next_ordinal)
             refuse(batch.entries(), self.failed)
             return False
+        started = self._clock.monotonic()
         try:
             self._writer.write(batch.parts, batch.frame_count, batch.next_position - batch.first_position)
         except NoFile:
@@ -277,6 +272,7 @@ class GroupCommit:
         except OSError as error:
             self._write_failed(batch, error)
             return False
+        self._write_ms = int((self._clock.monotonic() - started) * 1e6) / 1000
         end = self._writer.end
         self.batch = Batch(end.position, end.ordinal)
         self.counters.batches += 1
@@ -310,9 +306,12 @@ class GroupCommit:
             else:
                 self._undo(self.batch)
 
-    def _publish(self, entries: list[Entry]) -> None:
+    def _publish(
+        self, entries: list[Entry], write_ms: float | UnsetType, sync_ms: float | UnsetType = UNSET
+    ) -> None:
         """In their order: what an answer sets off joins the next batch, and must not overtake the rest."""
         self._publishing = True
+        self.published_write_ms, self.published_sync_ms = write_ms, sync_ms
         try:
             for entry in entries:
                 try:
@@ -322,6 +321,7 @@ class GroupCommit:
                     logger.exception("a request could not be published")
         finally:
             self._publishing = False
+            self.published_write_ms = self.published_sync_ms = UNSET
 
     # -- syncing -----------------------------------------------------------------------------------------
 
@@ -374,6 +374,7 @@ class GroupCommit:
             self._urgent and sync.is_one_file and sync.position - self.synced_position <= FAST_SYNC_BYTES_MAX
         )
         self._in_flight, self._waiting = self._waiting, []
+        self._in_flight_write_ms = self._write_ms
         self._urgent = False
         self._syncing = True
         started = self._clock.monotonic()
@@ -409,7 +410,7 @@ class GroupCommit:
         self.synced_position = sync.position
         entries, self._in_flight = self._in_flight, []
         self._measure_room()
-        self._publish(entries)
+        self._publish(entries, self._in_flight_write_ms, int(outcome * 1e6) / 1000)
         self._asked_syncs.synced()
         if self._data_end <= sync.position:
             self._unsynced_since = None
@@ -472,14 +473,13 @@ class GroupCommit:
     def settle(self) -> None:
         """Have all that joined on the disk and published, with what that sets off; holds the loop."""
         self.commit()
-        while self.failed is None and self._is_unsettled():
+        end = self._writer.end
+        while self.failed is None and (self._is_held or self._syncing or self.synced_position < end.position):
             if not self._syncing and not self._is_held:
                 self._start_sync()
             self._thread.drain()
             self.commit()
-
-    def _is_unsettled(self) -> bool:
-        return self._is_held or self._syncing or self.synced_position < self._writer.end.position
+            end = self._writer.end
 
     def shut(self) -> None:
         self._gate = self._gate or Refusal(SHUTTING_DOWN, "the server is stopping", retry_after_ms=1000)

@@ -10,7 +10,8 @@ from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import IDENTITY, PATHS
 from tests.harness.wal_bytes import append_frame
-from topicsd.wal.group_commit import Bounds, GroupCommit
+from topicsd.wal.batch import Bounds
+from topicsd.wal.group_commit import GroupCommit
 from topicsd.wal.log_files import LogFiles
 from topicsd.wal.log_walk import open_wal_files, walk_log
 from topicsd.wal.writer import LogEnd, LogWriter

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from msgspec import UNSET
 
 from tests.harness.manual_loop import StepThread
 from tests.harness.one_shard import PATHS
@@ -336,3 +337,33 @@ def test_a_close_during_the_background_work_ends_it() -> None:
     bench.loop.advance(10_000)
     assert bench.disk.calls == before
     assert errno.EIO not in [failure.errno for failure in bench.failures]
+
+
+# -- how long it took ---------------------------------------------------------------------------------------
+
+
+def test_what_is_published_can_see_how_long_its_write_and_its_sync_took() -> None:
+    bench = CommitBench()
+    write, sync = bench.disk.pwrite, bench.disk.sync_data
+
+    def slow_write(fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+        bench.clock.advance(3)
+        return write(fd, data, offset)
+
+    def slow_sync(fd: int) -> None:
+        bench.clock.advance(20)
+        sync(fd)
+
+    bench.disk.pwrite, bench.disk.sync_data = slow_write, slow_sync  # type: ignore[method-assign]
+    seen: dict[str, tuple[object, object]] = {}
+
+    def look(name: str) -> None:
+        seen[name] = (bench.log.published_write_ms, bench.log.published_sync_ms)
+
+    bench.join("disk", sync=False, answer=lambda: look("disk"))
+    bench.join("fsync", sync=True, answer=lambda: look("fsync"))
+    bench.settle()
+    look("beside it")
+    assert seen["disk"] == (pytest.approx(3, abs=0.01), UNSET)
+    assert seen["fsync"] == (pytest.approx(3, abs=0.01), pytest.approx(20, abs=0.01))
+    assert seen["beside it"] == (UNSET, UNSET)
