@@ -22,6 +22,7 @@ from msgspec import UNSET, UnsetType
 
 from shared.errors import INVALID_REQUEST, TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.names import refuse_topic_name
+from shared.units import duration_ms, size_bytes
 
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
@@ -44,6 +45,9 @@ QUEUE_FIELDS: Final = (
     "order_by",
     "paused",
 )
+
+DURATION_FIELDS: Final = ("ttl_ms", "idempotency_window_ms", "lease_ms", "claim_jitter_ms")
+SIZE_FIELDS: Final = ("cap_bytes",)
 
 CLAMPED_FIELDS: Final[dict[str, tuple[int, int]]] = {
     "priority": (-1000, 1000),
@@ -82,23 +86,26 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a client wants to be different. `durability` wins over `durable`, its shorthand."""
+    """What a client wants to be different. `durability` wins over `durable`, its shorthand.
+
+    Durations and sizes may be texts with a unit; null is 0 where 0 is off.
+    """
 
     type: TopicType | UnsetType = UNSET
-    ttl_ms: int | UnsetType = UNSET
-    cap_records: int | UnsetType = UNSET
-    cap_bytes: int | UnsetType = UNSET
+    ttl_ms: int | str | UnsetType | None = UNSET
+    cap_records: int | UnsetType | None = UNSET
+    cap_bytes: int | str | UnsetType | None = UNSET
     discard: Discard | UnsetType = UNSET
     durable: bool | UnsetType = UNSET
     durability: Durability | UnsetType = UNSET
     priority: int | UnsetType | None = UNSET
     auto_priority: bool | UnsetType = UNSET
     auto_create: bool | UnsetType = UNSET
-    idempotency_window_ms: int | UnsetType = UNSET
+    idempotency_window_ms: int | str | UnsetType | None = UNSET
     dedupe_node: bool | UnsetType = UNSET
-    lease_ms: int | UnsetType = UNSET
-    claim_jitter_ms: int | UnsetType = UNSET
-    max_deliveries: int | UnsetType = UNSET
+    lease_ms: int | str | UnsetType = UNSET
+    claim_jitter_ms: int | str | UnsetType | None = UNSET
+    max_deliveries: int | UnsetType | None = UNSET
     dead_letter: str | UnsetType | None = UNSET
     leases_durable: bool | UnsetType = UNSET
     protect_cursors: bool | UnsetType = UNSET
@@ -115,7 +122,7 @@ def merge_config(
     """The configuration of a topic after a patch; `existing` is None for a topic that is being created."""
     undurable = default_durability if existing is None and default_durability != "fsync" else "disk"
     changes = _changes(patch, undurable)
-    refusal = _refuse_counts(changes) or _refuse_dead_letter(changes, topic_name)
+    refusal = _resolve_units(changes) or _refuse_counts(changes) or _refuse_dead_letter(changes, topic_name)
     if refusal is not None:
         return refusal
     for name, (low, high) in CLAMPED_FIELDS.items():
@@ -144,6 +151,21 @@ def refuse_durable(patch: TopicConfigPatch) -> Refusal | None:
     allowed = '"ephemeral"' if field == "durability" else "false"
     message = f"{field}: must be {allowed}: this server keeps everything in memory (--memory)"
     return Refusal(INVALID_REQUEST, message, {"field": field})
+
+
+def _resolve_units(changes: dict[str, Any]) -> Refusal | None:
+    """Replace texts by the numbers that they mean, and null by 0 where that is off."""
+    for name in (*COUNTED_FIELDS, "claim_jitter_ms"):
+        if name in changes and changes[name] is None:
+            changes[name] = 0
+    for names, resolve in ((DURATION_FIELDS, duration_ms), (SIZE_FIELDS, size_bytes)):
+        for name in names:
+            if isinstance(changes.get(name), str):
+                found = resolve(name, changes[name])
+                if isinstance(found, Refusal):
+                    return found
+                changes[name] = found
+    return None
 
 
 def _refuse_counts(changes: dict[str, Any]) -> Refusal | None:

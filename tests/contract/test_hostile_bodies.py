@@ -250,6 +250,10 @@ HEAVY = {
     "a tag": Heavy(b'{"records":[{"data":1,"tag":"' + EMOJI, b"x", b'"}]}', INVALID),
     "a node": Heavy(b'{"records":[{"data":1}],"node":"' + EMOJI, b"x", b'"}', INVALID),
     "a key": Heavy(b'{"records":[{"data":1}],"idempotency_key":"' + EMOJI, b"x", b'"}', INVALID),
+    "a delay": Heavy(b'{"records":[{"data":1}],"delay_ms":"' + EMOJI, b"x", b'"}', INVALID),
+    "a word of its configuration": Heavy(
+        b'{"records":[{"data":1}],"config":{"ttl_ms":"' + EMOJI, b"x", b'"}}', INVALID
+    ),
     "nodes of a read": Heavy(b'{"node":["a"', b',"a"', b"]}", INVALID, rest="/diff"),
     "texts of a match": Heavy(b'{"match":["a"', b',"a"', b"]}", INVALID, rest="/delete"),
     "a word of a configuration": Heavy(b'{"type":"' + EMOJI, b"x", b'"}', INVALID, method="PUT"),

@@ -53,7 +53,7 @@ def test_a_delayed_job_comes_when_it_is_due(api: Api) -> None:
 
 def test_a_job_may_be_told_not_to_come_before_a_time(api: Api) -> None:
     api.put(type="queue")
-    api.append(1, not_before=1)
+    api.append(1, not_before="-1s")
     until = time.time_ns() // 1_000_000 + 3_600_000
     api.append(2, not_before=until)
     assert explained(api, 2)["until"] == until
@@ -77,7 +77,11 @@ def test_a_delayed_job_is_cancelled_by_its_seq_or_its_tag(api: Api) -> None:
     [
         ({"delay_ms": -1}, "delay_ms: must be from 0 to 31622400000"),
         ({"delay_ms": 31_622_400_001}, "delay_ms: must be from 0 to 31622400000"),
-        ({"delay_ms": "1"}, "delay_ms: "),
+        ({"delay_ms": "1"}, 'delay_ms: "1" has no unit'),
+        ({"delay_ms": "soon"}, "delay_ms: must be a number of milliseconds or a duration"),
+        ({"delay_ms": "2000d"}, "delay_ms: must be from 0 to 31622400000"),
+        ({"not_before": "tomorrow"}, "not_before: must be milliseconds, RFC 3339 such as"),
+        ({"not_before": 1_795_037_271}, "not_before: 1795037271 ms is in 1970: did you mean milliseconds"),
         ({"not_before": -1}, "not_before: must be "),
         ({"not_before": 1 << 60}, "not_before: must be "),
         ({"delay_ms": 1, "not_before": 1}, "not_before: excludes delay_ms"),

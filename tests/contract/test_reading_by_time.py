@@ -72,9 +72,9 @@ def test_the_state_of_a_topic_says_where_a_time_begins(api: Api) -> None:
         ({"from_ts": -1}, "from_ts"),
         ({"from_ts": "x"}, "from_ts"),
         ({"last": -1}, "last"),
-        ({"last": 1, "from_ts": 1}, "last"),
+        ({"last": 1, "from_ts": "-1m"}, "last"),
         ({"last": 1, "from_seq": 1}, "last"),
-        ({"from_ts": 1, "epoch": 1}, "from_ts"),
+        ({"from_ts": "-1m", "epoch": 1}, "from_ts"),
     ],
 )
 def test_places_exclude_each_other(api: Api, body: object, field: str) -> None:
@@ -83,7 +83,7 @@ def test_places_exclude_each_other(api: Api, body: object, field: str) -> None:
     assert answer.json["error"]["detail"]["field"] == field
 
 
-@pytest.mark.parametrize("query", ["from_ts=x", "from_ts=-1", "last=", "last=1&from_ts=1", "last=1e3"])
+@pytest.mark.parametrize("query", ["from_ts=x", "from_ts=-1", "last=", "last=1&from_ts=-1m", "last=1e3"])
 def test_a_query_is_checked_as_well(api: Api, query: str) -> None:
     api.append(1)
     api.refused(400, "invalid_request", "GET", f"?{query}")
@@ -91,7 +91,7 @@ def test_a_query_is_checked_as_well(api: Api, query: str) -> None:
 
 def test_an_absent_topic_has_no_place(api: Api) -> None:
     api.refused(404, "topic_not_found", "POST", "/diff", {"last": 1})
-    api.refused(404, "topic_not_found", "GET", "?from_ts=1")
+    api.refused(404, "topic_not_found", "GET", "?from_ts=-1m")
 
 
 def test_a_watch_session_begins_there(api: Api) -> None:

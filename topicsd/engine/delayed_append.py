@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from shared.errors import INVALID_REQUEST, Refusal
+from shared.units import duration_ms, instant_ms
 from topicsd.engine.requests import AppendRequest
 from topicsd.engine.topic import Topic
 from topicsd.leases.job import DELAYED
@@ -21,12 +22,17 @@ DELAY_MS_MAX: Final = 366 * 86_400_000
 
 def due_of(topic: Topic, request: AppendRequest, now_ms: int) -> int | Refusal:
     """When the records are ready, 0 when that is at once; for a request that says something of it."""
-    delay_ms, not_before = request.delay_ms, request.not_before
-    field = "delay_ms" if not_before is None else "not_before"
-    if delay_ms is not None and not_before is not None:
+    field = "delay_ms" if request.not_before is None else "not_before"
+    if request.delay_ms is not None and request.not_before is not None:
         return _refusal(field, "excludes delay_ms, send one of them")
     if topic.queue is None:
         return _refusal(field, f'is for queues, topic "{topic.name}" is a log')
+    delay_ms = None if request.delay_ms is None else duration_ms(field, request.delay_ms)
+    not_before = None if request.not_before is None else instant_ms(field, request.not_before, now_ms)
+    if isinstance(delay_ms, Refusal):
+        return delay_ms
+    if isinstance(not_before, Refusal):
+        return not_before
     if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
         return _refusal(field, f"must be from 0 to {DELAY_MS_MAX} (366 days), got {delay_ms}", DELAY_MS_MAX)
     if not_before is not None and not 0 <= not_before <= now_ms + DELAY_MS_MAX:

@@ -58,9 +58,9 @@ class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     disable_backpressure: bool = False
     expected_head: int | None = None
     producer: Producer | None = None
-    delay_ms: int | None = None
-    not_before: int | None = None
-    """Of a write to a queue: when its jobs are ready; at most one of the two."""
+    delay_ms: int | str | None = None
+    not_before: int | str | None = None
+    """Of a write to a queue: when its jobs are ready, as the client wrote it; at most one of the two."""
     is_stamped: ClassVar[bool] = False
     """It is ours: what was added to the meta does not count against its limits."""
 

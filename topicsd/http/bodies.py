@@ -8,12 +8,14 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from shared.clock import Clock
 from shared.config import Settings
 from shared.contract import NUMBER_MAX, TopicConfigPatch
 from shared.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
 from shared.http_head import Fields
 from shared.json_bounds import BACKSLASH, DATA_DEPTH_MAX, is_too_deep, is_utf8, may_hold_nul
 from shared.message_text import quoted
+from shared.units import duration_ms, instant_ms
 from topicsd.engine.copy_stamp import STAMP_KEY
 from topicsd.engine.encode_records import refuse_lengths
 from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord
@@ -41,9 +43,9 @@ class DiffBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     node: str | list[str] | None = None
     include_tags: bool = False
     include_meta: bool = True
-    wait_ms: int = 0
+    wait_ms: int | str = 0
     epoch: int | None = None
-    from_ts: int | None = None
+    from_ts: int | str | None = None
     last: int | None = None
 
 
@@ -154,7 +156,7 @@ def _refuse_deep(records: list[NewRecord]) -> Refusal | None:
     return None
 
 
-def decode_diff(body: bytes) -> DiffBody | Refusal:
+def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
     request = _DIFF.decode(body)
     if isinstance(request, Refusal):
         return request
@@ -166,13 +168,21 @@ def decode_diff(body: bytes) -> DiffBody | Refusal:
             return found
         request.from_seq = seq = found or 0
     refusal = None
+    if isinstance(request.wait_ms, str):
+        wait_ms = duration_ms("wait_ms", request.wait_ms)
+        if isinstance(wait_ms, Refusal):
+            return wait_ms
+        request.wait_ms = wait_ms
     if request.limit < 0 or request.wait_ms < 0:
         # These are clamped from above.
         for field, value in (("limit", min(request.limit, 0)), ("wait_ms", min(request.wait_ms, 0))):
             refusal = refusal or refuse_number(field, value)
     if request.from_ts is not None or request.last is not None:
         is_placed = seq != 0 or request.epoch is not None
-        refusal = refusal or refuse_seek("", request.from_ts, request.last, is_placed)
+        sought = settle_seek("", request.from_ts, request.last, is_placed, clock)
+        if isinstance(sought, Refusal):
+            return refusal or sought
+        request.from_ts = sought
     if BACKSLASH in body and may_hold_nul(body):
         nodes = [request.node] if isinstance(request.node, str) else request.node
         refusal = refusal or refuse_nul_in("node", nodes)
@@ -285,14 +295,21 @@ def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
     return None
 
 
-def refuse_seek(prefix: str, from_ts: int | None, last: int | None, is_placed: bool) -> Refusal | None:
-    """`is_placed` says that the place is given in another way as well."""
+def settle_seek(
+    prefix: str, from_ts: int | str | None, last: int | None, is_placed: bool, clock: Clock
+) -> int | Refusal | None:
+    """Return `from_ts` in milliseconds; `is_placed` says that the place is given in another way as well."""
+    if from_ts is not None:
+        found = instant_ms(f"{prefix}from_ts", from_ts, clock.now_ms())
+        if isinstance(found, Refusal):
+            return found
+        from_ts = found
     refusal = refuse_number(f"{prefix}from_ts", from_ts) or refuse_number(f"{prefix}last", last)
     if refusal is None and (from_ts is not None) + (last is not None) + is_placed > 1:
         field = f"{prefix}from_ts" if last is None else f"{prefix}last"
         message = f"{field}: excludes after_seq, epoch, from_ts, last and tail, send one position"
         return Refusal(INVALID_REQUEST, message, {"field": field})
-    return refusal
+    return refusal or from_ts
 
 
 def refuse_number(field: str, value: int | None) -> Refusal | None:

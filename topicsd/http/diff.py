@@ -46,19 +46,18 @@ class Diff:
         self._counts = counts
         self._shard = shard
         self._settings = settings
+        self._clock = shard.clock
         self._monotonic = shard.clock.monotonic
 
     def start(self, call: Call) -> None:
-        body = decode_diff(call.body)
+        body = decode_diff(call.body, self._clock)
         if isinstance(body, Refusal):
             call.refuse(body)
             return
         if body.from_ts is not None or body.last is not None:
-            if body.last is not None:
-                body.limit = self._limit(body.limit or max(body.last, LIMIT_DEFAULT))
-                # Over the limit, the newest that it allows.
-                body.last = min(body.last, body.limit)
-            place = Seek(body.from_ts, body.last)
+            assert not isinstance(body.from_ts, str), "decode_diff resolves it"
+            # Over the limit, the newest that it allows.
+            place = Seek(body.from_ts, None if body.last is None else min(body.last, self._limit(body)))
             seek(self._shard, call.name, place, partial(self._placed, call, body))
             return
         self._read(call, body)
@@ -77,7 +76,7 @@ class Diff:
         node = body.node
         request = ReadRequest(
             body.from_seq or 0,
-            self._limit(body.limit or LIMIT_DEFAULT),
+            self._limit(body),
             NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node),
             body.epoch,
             self._settings.max_response_bytes,
@@ -93,8 +92,8 @@ class Diff:
         else:
             self._answer(call, body, request, answer)
 
-    def _limit(self, asked: int) -> int:
-        return min(asked, self._settings.max_limit)
+    def _limit(self, body: DiffBody) -> int:
+        return min(body.limit or max(LIMIT_DEFAULT, body.last or 0), self._settings.max_limit)
 
     def _read_later(
         self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal
@@ -111,6 +110,7 @@ class Diff:
             return
         self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
         if body.wait_ms and not answer.count and answer.tombstone is None:
+            assert isinstance(body.wait_ms, int), "decode_diff resolves it"
             waiting = WaitingDiff(self, call, body, request, answer)
             waiting.wait(min(body.wait_ms, WAIT_MS_MAX))
         else:
@@ -123,9 +123,13 @@ class Diff:
         self._send(call, body, limit, parts)
 
     def _send(self, call: Call, body: DiffBody, limit: int, parts: list[bytes | memoryview]) -> None:
-        if body.limit > limit or body.wait_ms > WAIT_MS_MAX:
-            wait_ms = min(body.wait_ms, WAIT_MS_MAX)
-            clamped = clamped_to(limit=(body.limit or limit, limit), wait_ms=(body.wait_ms, wait_ms))
+        assert isinstance(body.wait_ms, int), "decode_diff resolves it"
+        if body.limit > limit or body.wait_ms > WAIT_MS_MAX or (body.last or 0) > limit:
+            clamped = clamped_to(
+                limit=(body.limit or limit, limit),
+                wait_ms=(body.wait_ms, min(body.wait_ms, WAIT_MS_MAX)),
+                last=(body.last, min(body.last or 0, limit)),
+            )
             parts[-1] = with_member(bytes(parts[-1]), clamped)
         call.send_parts(parts, sum(map(len, parts)))
 

@@ -251,7 +251,7 @@ class Handlers:
             put_topic(state, call.name, patch, reply)
 
     def _topic_state(self, call: Call) -> None:
-        place = query_seek(call.query) if call.query else None
+        place = query_seek(call.query, self.shard.state.clock) if call.query else None
         if isinstance(place, Refusal):
             call.refuse(place)
         elif place is not None:

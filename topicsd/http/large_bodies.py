@@ -30,6 +30,8 @@ CONFIG_BYTES_MAX: Final = 64 << 10
 # Keys and white space, of a record and beside the records.
 RECORD_REST_BYTES: Final = 1 << 10
 REST_BYTES: Final = 1 << 20
+# No duration and no time is longer.
+TIME_BYTES_MAX: Final = 1024
 _NOTHING: Final = msgspec.Raw(b"")
 
 
@@ -59,6 +61,8 @@ class _RawAppend(msgspec.Struct, gc=False):
     idempotency_key: msgspec.Raw = _NOTHING
     producer: msgspec.Raw = _NOTHING
     config: msgspec.Raw = _NOTHING
+    delay_ms: msgspec.Raw = _NOTHING
+    not_before: msgspec.Raw = _NOTHING
 
 
 _raw_append = msgspec.json.Decoder(_RawAppend)
@@ -102,8 +106,13 @@ def _refuse_long(request: _RawAppend, limits: Settings) -> Refusal | None:
         return _too_long("idempotency_key", KEY_CHARACTERS_MAX, "characters")
     if len(request.producer) > PRODUCER_BYTES_MAX:
         return _too_long("producer", PRODUCER_BYTES_MAX, "bytes")
-    if len(request.config) > CONFIG_BYTES_MAX:
-        return _too_long("config", CONFIG_BYTES_MAX, "bytes")
+    for field, size, bound in (
+        ("config", len(request.config), CONFIG_BYTES_MAX),
+        ("delay_ms", len(request.delay_ms), TIME_BYTES_MAX),
+        ("not_before", len(request.not_before), TIME_BYTES_MAX),
+    ):
+        if size > bound:
+            return _too_long(field, bound, "bytes")
     for index, record in enumerate(request.records):
         if len(record.tag) > _ESCAPED * tag_max + 2:
             return _too_long(f"records[{index}].tag", tag_max, "bytes")

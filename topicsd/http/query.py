@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
+from shared.clock import Clock
 from shared.contract import NUMBER_MAX
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.message_text import quoted
 from shared.seek import Seek, seek_of
+from shared.units import instant_ms, number_in
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -32,11 +34,14 @@ def query_boolean(query: str, name: str, default: bool) -> bool | Refusal:
     return known
 
 
-def query_seek(query: str) -> Seek | Refusal | None:
-    """A place by time or from the end, where one is asked for."""
-    from_ts, last = query_number(query, "from_ts"), query_number(query, "last")
+def query_seek(query: str, clock: Clock) -> Seek | Refusal | None:
+    """Return the position by time or from the end, if the query names one."""
+    text, last = query_text(query, "from_ts"), query_number(query, "last")
+    from_ts = None if text is None else instant_ms("from_ts", number_in(text), clock.now_ms())
     if isinstance(from_ts, Refusal):
         return from_ts
+    if from_ts is not None and not 0 <= from_ts <= NUMBER_MAX:
+        return Refusal(INVALID_REQUEST, "from_ts: must be 1970 or later", {"field": "from_ts"})
     if isinstance(last, Refusal):
         return last
     if from_ts is not None and last is not None:

@@ -14,6 +14,7 @@ from shared.config import Settings
 from shared.contract import NUMBER_MAX
 from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
+from shared.units import duration_ms
 from topicsd.engine.requests import ClaimRequest, SettleRequest
 from topicsd.http.bodies import refuse_node, refuse_nul_in, refuse_number
 from topicsd.http.json_body import JsonBody
@@ -26,7 +27,7 @@ _LEASE_ID: Final = re.compile(r"lease_([0-9a-f]{1,16})")
 class ClaimBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     node: str
     max: int = 1
-    lease_ms: int | None = None
+    lease_ms: int | str | None = None
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -36,12 +37,12 @@ class AckBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class NackBody(AckBody, gc=False):
-    delay_ms: int = 0
+    delay_ms: int | str = 0
     reason: str = ""
 
 
 class ExtendBody(AckBody, kw_only=True, gc=False):
-    lease_ms: int
+    lease_ms: int | str
 
 
 _CLAIM: Final = JsonBody(
@@ -61,7 +62,10 @@ def decode_claim(body: bytes, limits: Settings) -> ClaimRequest | Refusal:
     return claim_request(asked.node, asked.max, asked.lease_ms, limits)
 
 
-def claim_request(node: str, count: int, lease_ms: int | None, limits: Settings) -> ClaimRequest | Refusal:
+def claim_request(node: str, count: int, lease: int | str | None, limits: Settings) -> ClaimRequest | Refusal:
+    lease_ms = None if lease is None else duration_ms("lease_ms", lease)
+    if isinstance(lease_ms, Refusal):
+        return lease_ms
     refusal = _refuse_holder(node, limits) or refuse_number("lease_ms", lease_ms)
     if refusal is None and count < 1:
         refusal = Refusal(INVALID_REQUEST, f"max: must be at least 1, got {count}", {"field": "max"})
@@ -77,21 +81,23 @@ def decode_nack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
     asked = _NACK.decode(body)
     if isinstance(asked, Refusal):
         return asked
-    refusal = _refuse_ms("delay_ms", asked.delay_ms)
+    delay_ms = _duration_ms("delay_ms", asked.delay_ms)
+    if isinstance(delay_ms, Refusal):
+        return delay_ms
     size = len(asked.reason.encode())
-    if refusal is None and size > REASON_BYTES_MAX:
+    if size > REASON_BYTES_MAX:
         message = f"reason: must be at most {REASON_BYTES_MAX} bytes, got {size}"
-        refusal = Refusal(INVALID_REQUEST, message, {"field": "reason", "max": REASON_BYTES_MAX})
-    if refusal is None and may_hold_nul(body):
-        refusal = refuse_nul_in("reason", [asked.reason])
-    return refusal or _request(asked, limits, asked.delay_ms, asked.reason)
+        return Refusal(INVALID_REQUEST, message, {"field": "reason", "max": REASON_BYTES_MAX})
+    refusal = refuse_nul_in("reason", [asked.reason]) if may_hold_nul(body) else None
+    return refusal or _request(asked, limits, delay_ms, asked.reason)
 
 
 def decode_extend(body: bytes, limits: Settings) -> SettleRequest | Refusal:
     asked = _EXTEND.decode(body)
     if isinstance(asked, Refusal):
         return asked
-    return _refuse_ms("lease_ms", asked.lease_ms) or _request(asked, limits, asked.lease_ms)
+    lease_ms = _duration_ms("lease_ms", asked.lease_ms)
+    return lease_ms if isinstance(lease_ms, Refusal) else _request(asked, limits, lease_ms)
 
 
 def _request(asked: AckBody, limits: Settings, ms: int = 0, reason: str = "") -> SettleRequest | Refusal:
@@ -112,9 +118,13 @@ def _request(asked: AckBody, limits: Settings, ms: int = 0, reason: str = "") ->
     return SettleRequest(asked.node, seqs, leases, ms, reason)
 
 
-def _refuse_ms(field: str, value: int) -> Refusal | None:
-    """It is clamped from above."""
-    return refuse_number(field, min(value, NUMBER_MAX))
+def _duration_ms(field: str, given: int | str) -> int | Refusal:
+    """Return a duration that the engine clamps from above."""
+    found = duration_ms(field, given)
+    if isinstance(found, Refusal):
+        return found
+    found = min(found, NUMBER_MAX)
+    return refuse_number(field, found) or found
 
 
 def _refuse_holder(node: str, limits: Settings) -> Refusal | None:

@@ -70,7 +70,7 @@ class Redrives:
         self.running: set[Topic] = set()
 
     def start(self, call: Call) -> None:
-        wanted = decode_redrive(call.body)
+        wanted = decode_redrive(call.body, self.shard.clock.now_ms())
         topic = self.shard.visible_topic(call.name)
         if isinstance(wanted, Refusal):
             call.refuse(wanted)

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from shared.contract import NUMBER_MAX
 from shared.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
+from shared.units import instant_ms
 from topicsd.engine.requests import DeleteRequest
 from topicsd.http.bodies import delete_request, refuse_nul_in, refuse_number
 from topicsd.http.clamped import clamped_to
@@ -29,8 +30,8 @@ class RedriveBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     seqs: list[int] | None = None
     match: str | list[str] | None = None
-    from_ts: int | None = None
-    to_ts: int | None = None
+    from_ts: int | str | None = None
+    to_ts: int | str | None = None
     from_seq: int | UnsetType = UNSET
     after_seq: int | UnsetType = UNSET
     max: int = MAX
@@ -64,7 +65,7 @@ class Wanted(msgspec.Struct, frozen=True):
 _REDRIVE: Final = JsonBody(RedriveBody, '{"max":100}')
 
 
-def decode_redrive(body: bytes) -> Wanted | Refusal:
+def decode_redrive(body: bytes, now_ms: int) -> Wanted | Refusal:
     asked = _REDRIVE.decode(body)
     if isinstance(asked, Refusal):
         return asked
@@ -72,9 +73,12 @@ def decode_redrive(body: bytes) -> Wanted | Refusal:
     if isinstance(after_seq, Refusal):
         return after_seq
     after_seq = after_seq or 0
+    from_ts, to_ts = (_instant_ms(field, getattr(asked, field), now_ms) for field in ("from_ts", "to_ts"))
+    if isinstance(from_ts, Refusal):
+        return from_ts
+    if isinstance(to_ts, Refusal):
+        return to_ts
     refusal = None
-    for field in ("from_ts", "to_ts"):
-        refusal = refusal or refuse_number(field, getattr(asked, field))
     for field, value in (("max", asked.max), ("rate", asked.rate)):
         if refusal is None and value is not None and value < 1:
             refusal = Refusal(INVALID_REQUEST, f"{field}: must be at least 1, got {value}", {"field": field})
@@ -92,11 +96,16 @@ def decode_redrive(body: bytes) -> Wanted | Refusal:
         None if seqs is None else sorted({seq for seq in seqs if seq > after_seq}),
         tags.tag,
         tags.is_prefix,
-        asked.from_ts,
-        NUMBER_MAX if asked.to_ts is None else asked.to_ts,
+        from_ts,
+        NUMBER_MAX if to_ts is None else to_ts,
         after_seq,
         min(asked.max, MAX_MAX),
         asked.rate or 0,
         asked.dry_run,
         clamped_to(max=(asked.max, min(asked.max, MAX_MAX))),
     )
+
+
+def _instant_ms(field: str, given: int | str | None, now_ms: int) -> int | Refusal | None:
+    found = None if given is None else instant_ms(field, given, now_ms)
+    return found if isinstance(found, Refusal) else refuse_number(field, found) or found

@@ -10,9 +10,11 @@ from typing import Final
 
 import msgspec
 
+from shared.clock import Clock
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.seek import Seek, seek_of
-from topicsd.http.bodies import Consistency, refuse_number, refuse_seek
+from shared.units import size_bytes
+from topicsd.http.bodies import Consistency, refuse_number, settle_seek
 from topicsd.http.position import one_position
 
 LIMIT_DEFAULT: Final = 256
@@ -29,11 +31,12 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     after_seq: int | None = None
     tail: bool = False
     epoch: int | None = None
-    from_ts: int | None = None
+    from_ts: int | str | None = None
     last: int | None = None
 
     @property
     def begin(self) -> int | Seek | None:
+        assert not isinstance(self.from_ts, str), "settle comes first"
         return None if self.tail else seek_of(self.from_ts, self.last) or self.from_seq or 0
 
     @property
@@ -46,15 +49,18 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         """It is said otherwise than by what has to be looked up."""
         return self.tail or self.from_seq is not None or self.epoch is not None
 
-    def settle(self, prefix: str) -> Refusal | None:
-        """Resolve the position to `from_seq` and check its bounds; `prefix` is in front of each field."""
+    def settle(self, prefix: str, clock: Clock) -> Refusal | None:
+        """Resolve the position to numbers and check its bounds; `prefix` is in front of each field."""
         seq = one_position(prefix, self.from_seq, self.after_seq)
         if isinstance(seq, Refusal):
             return seq
         self.from_seq = seq
         refusal = refuse_number(f"{prefix}epoch", self.epoch)
         if self.is_sought:
-            refusal = refusal or refuse_seek(prefix, self.from_ts, self.last, self.is_placed)
+            sought = settle_seek(prefix, self.from_ts, self.last, self.is_placed, clock)
+            if isinstance(sought, Refusal):
+                return refusal or sought
+            self.from_ts = sought
         if refusal is None and self.tail and seq is not None:
             field = f"{prefix}tail"
             refusal = Refusal(INVALID_REQUEST, f"{field}: excludes after_seq", {"field": field})
@@ -72,21 +78,31 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_onl
 
     node: str | list[str] | None = None
     limit: int = LIMIT_DEFAULT
-    max_batch_bytes: int = BATCH_BYTES_DEFAULT
+    max_batch_bytes: int | str = BATCH_BYTES_DEFAULT
     include_meta: bool = True
     include_tags: bool = False
     include_data: bool = True
     consistency: Consistency = "eventual"
+
+    def settle(self) -> Refusal | None:
+        """Resolve the size to bytes and check the bounds. What is over a maximum is clamped."""
+        size = size_bytes("max_batch_bytes", self.max_batch_bytes)
+        if isinstance(size, Refusal):
+            return size
+        self.max_batch_bytes = size
+        return refuse_number("limit", min(self.limit, 0)) or refuse_number("max_batch_bytes", min(size, 0))
 
     def limit_within(self, limit_max: int) -> int:
         return min(self.limit or LIMIT_DEFAULT, limit_max)
 
     @property
     def bytes_max(self) -> int:
+        assert not isinstance(self.max_batch_bytes, str), "settle comes first"
         return min(self.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX)
 
     def clamped(self, limit_max: int) -> dict[str, int]:
         """What is used in place of numbers over their bounds."""
+        assert not isinstance(self.max_batch_bytes, str), "settle comes first"
         bounds = {
             "limit": (self.limit, limit_max),
             "max_batch_bytes": (self.max_batch_bytes, BATCH_BYTES_MAX),

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from shared.auth import Key
+from shared.clock import Clock
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
 from shared.names import refuse_topic_name
+from shared.units import duration_ms
 from shared.watch_request import WatchRequest
-from topicsd.http.bodies import refuse_node, refuse_nul_in, refuse_number
+from topicsd.http.bodies import refuse_node, refuse_nul_in
 from topicsd.http.bound_names import other_name
 from topicsd.http.json_body import JsonBody
 from topicsd.http.stream_options import Place, StreamOptions
@@ -26,28 +28,31 @@ NODES_MAX: Final = 256
 
 class WatchBody(StreamOptions, gc=False, kw_only=True):
     topics: dict[str, Place]
-    heartbeat_ms: int = 15_000
+    heartbeat_ms: int | str = 15_000
 
 
 _WATCH: Final = JsonBody(WatchBody, '{"topics":{"orders":{"tail":true}}}')
 
 
 def decode_watch(
-    body: bytes, key: Key | None, is_lenient: bool, settings: Settings
+    body: bytes, key: Key | None, is_lenient: bool, settings: Settings, clock: Clock
 ) -> WatchRequest | Refusal:
     """`is_lenient` leaves out what the key is not for, instead of refusing it all."""
     asked = _WATCH.decode(body)
     if isinstance(asked, Refusal):
         return asked
     nodes = asked.nodes
+    heartbeat_ms = _heartbeat_ms(asked)
     refusal = (
-        _refuse_numbers(asked)
-        or _refuse_topics(asked.topics, settings.max_watch_topics)
+        asked.settle()
+        or (heartbeat_ms if isinstance(heartbeat_ms, Refusal) else None)
+        or _settle_topics(asked.topics, settings.max_watch_topics, clock)
         or _refuse_nodes(nodes, settings.max_node_bytes)
         or (refuse_nul_in("node", nodes) if may_hold_nul(body) else None)
     )
     if refusal is not None:
         return refusal
+    assert isinstance(heartbeat_ms, int)
     topics = asked.topics
     if key is not None and key.prefixes:
         topics = {name: one for name, one in topics.items() if key.allows_name(name)}
@@ -62,7 +67,7 @@ def decode_watch(
         nodes=nodes,
         limit=asked.limit_within(settings.max_limit),
         bytes_max=asked.bytes_max,
-        heartbeat_ms=asked.heartbeat_ms,
+        heartbeat_ms=heartbeat_ms,
         with_tags=asked.include_tags,
         with_meta=asked.include_meta,
         with_data=asked.include_data,
@@ -72,24 +77,20 @@ def decode_watch(
     )
 
 
-def _refuse_numbers(asked: WatchBody) -> Refusal | None:
-    # These are clamped from above.
-    for field in ("limit", "max_batch_bytes"):
-        refusal = refuse_number(field, min(getattr(asked, field), 0))
-        if refusal is not None:
-            return refusal
-    if HEARTBEAT_MS_MIN <= asked.heartbeat_ms <= HEARTBEAT_MS_MAX:
-        return None
-    message = f"heartbeat_ms: must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, got {asked.heartbeat_ms}"
+def _heartbeat_ms(asked: WatchBody) -> int | Refusal:
+    found = duration_ms("heartbeat_ms", asked.heartbeat_ms)
+    if isinstance(found, Refusal) or HEARTBEAT_MS_MIN <= found <= HEARTBEAT_MS_MAX:
+        return found
+    message = f"heartbeat_ms: must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, got {found}"
     return Refusal(INVALID_REQUEST, message, {"field": "heartbeat_ms"})
 
 
-def _refuse_topics(topics: dict[str, Place], count_max: int) -> Refusal | None:
+def _settle_topics(topics: dict[str, Place], count_max: int, clock: Clock) -> Refusal | None:
     if not 1 <= len(topics) <= count_max:
         message = f"topics: must be 1 to {count_max}, got {len(topics)}"
         return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": count_max})
     for name, one in topics.items():
-        refusal = refuse_topic_name(name, "topics") or one.settle(f"topics.{name}.")
+        refusal = refuse_topic_name(name, "topics") or one.settle(f"topics.{name}.", clock)
         if refusal is not None:
             return refusal
     return None

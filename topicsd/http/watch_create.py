@@ -9,11 +9,11 @@ Must not know: sockets, lanes, how a session is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from shared.auth import Key
+from shared.clock import Clock
 from shared.config import Settings
 from shared.errors import NOT_READY, THROTTLED, Refusal
 from shared.forwarded import decode_answer, encode_answer
@@ -44,7 +44,7 @@ class WatchCreate:
         sessions: WatchSessions,
         making: WatchMaking,
         links: LinkPool,
-        monotonic: Callable[[], float],
+        clock: Clock,
         peers: Peers | None,
     ) -> None:
         self._settings = settings
@@ -53,7 +53,8 @@ class WatchCreate:
         self._sessions = sessions
         self._making = making
         self._links = links
-        self._monotonic = monotonic
+        self._clock = clock
+        self._monotonic = clock.monotonic
         self._peers = peers
         self._is_alone = peers is None or len(peers) == 1
         self._under_way = 0
@@ -73,7 +74,7 @@ class WatchCreate:
         if isinstance(is_lenient, Refusal):
             return is_lenient
         refusal = refuse_media_type(call.fields, call.body)
-        return refusal or decode_watch(call.body, key, is_lenient, self._settings)
+        return refusal or decode_watch(call.body, key, is_lenient, self._settings, self._clock)
 
     def _answered(self, call: Call, answer: bytes | None) -> None:
         if not answer:

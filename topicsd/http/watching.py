@@ -52,11 +52,10 @@ class Watching:
         self.sessions = WatchSessions(state, loop)
         self.ids = WatchIds(shard.identity.instance, shard_count)
         making = WatchMaking(state, self.sessions, number, shard_count, ways)
-        monotonic = state.clock.monotonic
         self._making = making
         self.forwards = Forwards(state, loop, self.feeds, self._stand_of)
         self.creating = WatchCreate(
-            settings, self.ids, number, self.sessions, making, links, monotonic, peers
+            settings, self.ids, number, self.sessions, making, links, state.clock, peers
         )
         self.permits = StreamPermits(settings, links, peers)
         self.opening = WatchOpen(self.ids, self.sessions, self.permits)

@@ -14,6 +14,7 @@ from shared.config import Settings
 from shared.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal
 from shared.message_text import quoted
 from shared.names import refuse_topic_name
+from shared.units import number_in
 from topicsd.engine.queue_claim import queue_of
 from topicsd.engine.requests import ClaimRequest
 from topicsd.engine.shard_state import ShardState
@@ -67,14 +68,13 @@ class WorkOpen:
             return found
         if not accepts_events(call.fields.accept):
             return Refusal(NOT_ACCEPTABLE, "accept: must allow text/event-stream")
-        count, lease_ms = _number(call.query, "max", 1), _number(call.query, "lease_ms", None)
+        count, text = _number(call.query, "max", 1), query_text(call.query, "lease_ms")
+        lease = None if text is None else number_in(text)
         if isinstance(count, Refusal):
             return count
-        if isinstance(lease_ms, Refusal):
-            return lease_ms
         node = query_text(call.query, "node") or ""
         count = min(1 if count is None else count, self._settings.max_claim)
-        return claim_request(node, count, lease_ms, self._settings)
+        return claim_request(node, count, lease, self._settings)
 
     def _entered(self, call: Call, request: ClaimRequest, key_id: str, refusal: Refusal | None) -> None:
         try:

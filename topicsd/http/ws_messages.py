@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from shared.clock import Clock
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
@@ -21,7 +22,6 @@ from topicsd.http.bodies import (
     decode_append,
     refuse_node,
     refuse_nul_in,
-    refuse_number,
 )
 from topicsd.http.json_body import JsonBody
 from topicsd.http.stream_options import Place, StreamOptions
@@ -76,7 +76,7 @@ class _Subscribe(StreamOptions, gc=False, kw_only=True):
     after_seq: int | None = None
     tail: bool = False
     epoch: int | None = None
-    from_ts: int | None = None
+    from_ts: int | str | None = None
     last: int | None = None
 
 
@@ -142,7 +142,7 @@ def read_ping(message: bytes) -> Refusal | None:
     return found if isinstance(found, Refusal) else None
 
 
-def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
+def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscribe | Refusal:
     asked = _SUBSCRIBE.decode(message)
     if isinstance(asked, Refusal):
         return asked
@@ -159,12 +159,11 @@ def read_subscribe(message: bytes, settings: Settings) -> Subscribe | Refusal:
             return names
         places = dict.fromkeys(names, whole)
     nodes = asked.nodes
-    refusal = _settle_places(places, whole, settings.max_watch_topics) or _refuse_nodes(
-        nodes, message, settings
+    refusal = (
+        _settle_places(places, whole, settings.max_watch_topics, clock)
+        or _refuse_nodes(nodes, message, settings)
+        or asked.settle()
     )
-    for field, value in (("limit", asked.limit), ("max_batch_bytes", asked.max_batch_bytes)):
-        # From above they are clamped.
-        refusal = refusal or refuse_number(field, min(value, 0))
     return refusal or Subscribe(
         places,
         frozenset(nodes),
@@ -194,13 +193,13 @@ def _names(topic: str | None, topics: str | list[str] | None) -> list[str] | Ref
     return [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
 
 
-def _settle_places(places: dict[str, Place], whole: Place, topics_max: int) -> Refusal | None:
+def _settle_places(places: dict[str, Place], whole: Place, topics_max: int, clock: Clock) -> Refusal | None:
     if not places:
         return _wrong("topics", "must not be empty")
     if len(places) > topics_max:
         return too_many_topics(len(places), topics_max)
     for name, place in places.items():
-        refusal = place.settle("" if place is whole else f"topics.{name[:256]}.")
+        refusal = place.settle("" if place is whole else f"topics.{name[:256]}.", clock)
         if refusal is not None:
             return refusal
     return None

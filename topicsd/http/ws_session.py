@@ -209,7 +209,8 @@ class WsSession:
     # -- subscribing ---------------------------------------------------------------------------------------
 
     def _subscribe(self, request_id: bytes, message: bytes) -> None:
-        asked = read_subscribe(message, self._dispatch.handlers.settings)
+        handlers = self._dispatch.handlers
+        asked = read_subscribe(message, handlers.settings, handlers.shard.state.clock)
         refusal = asked if isinstance(asked, Refusal) else self._refuse_topics(asked.places)
         if refusal is not None:
             self._refuse(request_id, refusal)

@@ -172,9 +172,10 @@ def test_a_patch_tells_a_missing_field_from_null() -> None:
     "body",
     [
         b'{"type":"stream"}',
-        b'{"ttl_ms":"5"}',
+        b'{"ttl_ms":["5"]}',
+        b'{"cap_records":"5"}',
         b'{"ttl_ms":1.5}',
-        b'{"ttl_ms":null}',
+        b'{"lease_ms":null}',
         b'{"durable":"yes"}',
         b'{"durability":"tape"}',
         b'{"discard":"new"}',
