@@ -45,6 +45,7 @@ QUEUE_FIELDS: Final = (
     "order_by",
     "paused",
 )
+
 DURATION_FIELDS: Final = ("ttl_ms", "idempotency_window_ms", "lease_ms", "claim_jitter_ms")
 SIZE_FIELDS: Final = ("cap_bytes",)
 

@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def open_staging(client: ServerClient, staging: str) -> None:
-    """By a record that nobody reads: a PUT is for keys that may do more than write."""
+    """Make the topic, with a record that no batch names."""
     _append(client, staging, b'{"records":[{"data":null}]', _MAKES)
 
 

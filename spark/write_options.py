@@ -15,7 +15,7 @@ from spark.source_error import SourceError
 
 WRITE_OPTIONS: dict[str, str] = {
     "url": "the server to write to: http://host:4000",
-    "apiKey": "the key for the server, where it wants one; it needs read, write and delete",
+    "apiKey": "the key for the server, where it wants one; it needs read, write, delete and admin",
     "topic": "where all rows go; without it the column `topic` says where each does",
     "recordsPerRequest": "at most so many records a request (1000)",
     "retrySeconds": "how long to go on asking a server that is busy or away (60)",

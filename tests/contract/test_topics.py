@@ -82,11 +82,15 @@ def test_a_second_put_answers_200_and_is_merged_over_what_there_is(api: Api) -> 
         ({"durable": True}, {"durability": "fsync", "durable": True}),
         ({"durable": True, "durability": "memory"}, {"durability": "memory", "durable": False}),
         ({"durability": "fsync"}, {"durability": "fsync", "durable": True}),
-        ({"type": "queue", "dead_letter": "elsewhere"}, {"type": "queue", "dead_letter": "elsewhere"}),
         ({"ttl_ms": "10m", "cap_bytes": "64 MiB"}, {"ttl_ms": 600_000, "cap_bytes": 64 << 20}),
         (
             {"type": "queue", "lease_ms": "1.5 s", "claim_jitter_ms": "10ms", "idempotency_window_ms": "1h"},
-            {"lease_ms": 1500, "claim_jitter_ms": 10, "idempotency_window_ms": 3_600_000},
+            {
+                "type": "queue",
+                "lease_ms": 1500,
+                "claim_jitter_ms": 10,
+                "idempotency_window_ms": 3_600_000,
+            },
         ),
         (
             {"ttl_ms": None, "cap_records": None, "cap_bytes": None, "idempotency_window_ms": None},
@@ -94,8 +98,9 @@ def test_a_second_put_answers_200_and_is_merged_over_what_there_is(api: Api) -> 
         ),
         (
             {"type": "queue", "claim_jitter_ms": None, "max_deliveries": None},
-            {"claim_jitter_ms": 0, "max_deliveries": 0},
+            {"type": "queue", "claim_jitter_ms": 0, "max_deliveries": 0},
         ),
+        ({"type": "queue", "dead_letter": "elsewhere"}, {"type": "queue", "dead_letter": "elsewhere"}),
     ],
 )
 def test_what_a_put_stores(api: Api, sent: dict[str, Any], stored: dict[str, Any]) -> None:

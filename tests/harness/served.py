@@ -58,8 +58,8 @@ def served(
 ) -> Iterator[Served]:
     """The server over `folder`/data, with two shards unless told; all that it needs is in `folder`.
 
-    It is this tree's, or the one installed for another `python`. `before` is a command that runs the rest of its
-    line, such as `setpriv`.
+    It is this tree's, or the one installed for another `python`.
+    `before` is a command that runs the rest of its line, such as `setpriv`.
     """
     port_file, log = folder / "port", folder / "log"
     port_file.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from shared.contract import TopicConfig
+from shared.errors import POSITION_PAST_HEAD
 from tests.harness.one_shard import OneShard, Told, record
 from tests.model.topic_oracle import OracleKey, OracleNumber, OracleRecord, OracleTopic
 from topicsd.engine.cursor_lag import records_behind
@@ -374,6 +375,11 @@ class Episode:
         nodes = self.rng.choice((frozenset[str](), frozenset({"n1"}), frozenset({"n1", "n2"})))
         assert topic.epoch is not None
         epoch = self.rng.choice((None, topic.epoch, topic.epoch + 1))
+        if epoch == topic.epoch and from_seq > topic.head:
+            refusal = self.one.refused_read(name, from_seq, limit=limit, nodes=nodes, epoch=epoch)
+            wanted = {"topic": name, "head_seq": topic.head, "epoch": epoch}
+            assert (refusal.code, refusal.detail) == (POSITION_PAST_HEAD, wanted)
+            return
         for _ in range(40):
             answer = self.one.read(name, from_seq, limit=limit, nodes=nodes, epoch=epoch)
             self.compare(topic, answer, from_seq, limit, nodes, epoch not in (None, topic.epoch))

@@ -209,7 +209,7 @@ def test_damage_fails_the_task_or_is_skipped(tmp_path: Path) -> None:
 
 
 def test_a_key_is_sent_where_the_server_wants_one(spark: SparkSession, tmp_path: Path) -> None:
-    keys = {"TOPICS_API_KEYS": "reader:r,writer:rw+d"}
+    keys = {"TOPICS_API_KEYS": "reader:r,writer:rw+d+a"}
     with WholeServer(tmp_path, shards=1, environ=keys) as server:
         url = f"http://127.0.0.1:{server.port}"
         frame = spark.createDataFrame([('{"n":1}',), ("2",)], "value string")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from shared.contract import CLAMPED_FIELDS, TopicConfig, TopicConfigPatch
+from shared.units import duration_ms
 
 _encode = msgspec.json.Encoder().encode
 
@@ -27,12 +28,17 @@ def clamped_lease(lease_ms: int | None) -> dict[str, int]:
 
 def clamped_config(patch: TopicConfigPatch, config: TopicConfig, prefix: str = "") -> dict[str, int]:
     """The fields of a patch that its topic has otherwise."""
-    given = {name: getattr(patch, name) for name in CLAMPED_FIELDS}
+    given = {name: _number_of(name, getattr(patch, name)) for name in CLAMPED_FIELDS}
     return {
         prefix + name: getattr(config, name)
         for name, value in given.items()
         if isinstance(value, int) and value != getattr(config, name)
     }
+
+
+def _number_of(name: str, given: object) -> object:
+    """Return the number that a duration with a unit means."""
+    return duration_ms(name, given) if isinstance(given, str) else given
 
 
 def member(clamped: Mapping[str, int]) -> dict[str, object]:

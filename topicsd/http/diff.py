@@ -55,12 +55,9 @@ class Diff:
             call.refuse(body)
             return
         if body.from_ts is not None or body.last is not None:
-            if body.last is not None:
-                body.limit = body.limit or max(body.last, LIMIT_DEFAULT)
-                # Over the limit, the newest that it allows.
-                body.last = min(body.last, self._limit(body.limit))
             assert not isinstance(body.from_ts, str), "decode_diff resolves it"
-            place = Seek(body.from_ts, body.last)
+            # Over the limit, the newest that it allows.
+            place = Seek(body.from_ts, None if body.last is None else min(body.last, self._limit(body)))
             seek(self._shard, call.name, place, partial(self._placed, call, body))
             return
         self._read(call, body)
@@ -79,7 +76,7 @@ class Diff:
         node = body.node
         request = ReadRequest(
             body.from_seq or 0,
-            self._limit(body.limit or LIMIT_DEFAULT),
+            self._limit(body),
             NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node),
             body.epoch,
             self._settings.max_response_bytes,
@@ -95,8 +92,8 @@ class Diff:
         else:
             self._answer(call, body, request, answer)
 
-    def _limit(self, asked: int) -> int:
-        return min(asked, self._settings.max_limit)
+    def _limit(self, body: DiffBody) -> int:
+        return min(body.limit or max(LIMIT_DEFAULT, body.last or 0), self._settings.max_limit)
 
     def _read_later(
         self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal
@@ -112,8 +109,8 @@ class Diff:
             call.refuse(answer)
             return
         self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
-        assert isinstance(body.wait_ms, int), "decode_diff resolves it"
         if body.wait_ms and not answer.count and answer.tombstone is None:
+            assert isinstance(body.wait_ms, int), "decode_diff resolves it"
             waiting = WaitingDiff(self, call, body, request, answer)
             waiting.wait(min(body.wait_ms, WAIT_MS_MAX))
         else:
@@ -126,11 +123,12 @@ class Diff:
         self._send(call, body, limit, parts)
 
     def _send(self, call: Call, body: DiffBody, limit: int, parts: list[bytes | memoryview]) -> None:
-        wait_ms = body.wait_ms
-        assert isinstance(wait_ms, int), "decode_diff resolves it"
-        if body.limit > limit or wait_ms > WAIT_MS_MAX:
+        assert isinstance(body.wait_ms, int), "decode_diff resolves it"
+        if body.limit > limit or body.wait_ms > WAIT_MS_MAX or (body.last or 0) > limit:
             clamped = clamped_to(
-                limit=(body.limit or limit, limit), wait_ms=(wait_ms, min(wait_ms, WAIT_MS_MAX))
+                limit=(body.limit or limit, limit),
+                wait_ms=(body.wait_ms, min(body.wait_ms, WAIT_MS_MAX)),
+                last=(body.last, min(body.last or 0, limit)),
             )
             parts[-1] = with_member(bytes(parts[-1]), clamped)
         call.send_parts(parts, sum(map(len, parts)))
