@@ -6,9 +6,9 @@ B2  Each number is a machine word of its own, aligned and stored in one piece: a
     the new one. Two numbers are two readings, so no reader may conclude from one to the other.
 B3  The reason has its length written last, and 0 before it is changed; what a reader finds in the middle of a
     change is short or mixed, and never fails to decode.
-B4  The memory has no name (memfd): it exists while a process maps it or holds its descriptor, which goes only
-    to children to which it is passed. It needs no /dev/shm, and is allocated in full before it is mapped, so
-    that a lack of memory is an error here and no bus error later.
+B4  The memory has no name: it is unlinked first, and exists while a process maps it or holds its descriptor,
+    which goes only to children to which it is passed. It is allocated in full before it is mapped, so that a
+    lack of memory is an error here and no bus error later.
 
 A slot, 12288 bytes, numbers in the order of the machine (both sides run on it)::
 
@@ -35,6 +35,8 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final
 
+import posix_ipc
+
 from shared.auth import KEY_PLACES
 from shared.histogram import WORDS as HISTOGRAM_WORDS
 
@@ -47,9 +49,14 @@ _HISTOGRAMS_AT_WORD: Final = 64
 _REASON_LENGTH_WORD: Final = 384
 _REASON_AT: Final = (_REASON_LENGTH_WORD + 1) * _WORD_BYTES
 
-
-# Linux 6.3 and newer refuse memory that could be executed where `vm.memfd_noexec` is 2.
-_MFD_NOEXEC_SEAL: Final = 0x0008
+# What is wrong with /dev/shm, and the fix.
+_SHARED_MEMORY_ERRORS: Final = {
+    errno.ENOENT: ("is missing", "mount a tmpfs (docker: not --ipc=none)"),
+    errno.EROFS: ("is read-only", "mount it writable"),
+    errno.ENOSPC: ("is full", "make it larger (docker: --shm-size=64m)"),
+    errno.ENOMEM: ("has no memory left", "free some memory"),
+    errno.EACCES: ("is not writable for this user", "give it mode 1777"),
+}
 
 
 class WorkerState(IntEnum):
@@ -248,19 +255,22 @@ class Board:
 
     @classmethod
     def create(cls, slot_count: int) -> Board:
-        """Make a board of zeroes; OSError says that it is about shared memory."""
+        """Make a board of zeroes; OSError says what is wrong with shared memory, and the fix."""
         size = slot_count * SLOT_BYTES
         try:
-            fd = _anonymous_file()
+            memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, size=size, mode=0o600)
+            memory.unlink()
             try:
-                os.posix_fallocate(fd, 0, size)
-                return cls(fd, slot_count)
+                os.posix_fallocate(memory.fd, 0, size)
+                return cls(memory.fd, slot_count)
             except BaseException:
-                os.close(fd)
+                os.close(memory.fd)
                 raise
-        except OSError as error:
-            sentence = f"shared memory: cannot allocate {size} bytes (memfd): {error.strerror}"
-            raise OSError(error.errno or errno.ENOMEM, sentence) from None
+        except posix_ipc.ExistentialError:
+            raise OSError(errno.ENOENT, shared_memory_sentence(errno.ENOENT, size)) from None
+        except (OSError, posix_ipc.PermissionsError) as error:
+            number = getattr(error, "errno", None) or errno.EACCES
+            raise OSError(number, shared_memory_sentence(number, size)) from None
 
     @classmethod
     def attach(cls, fd: int, slot_count: int) -> Board:
@@ -282,10 +292,10 @@ class Board:
         self._memory.close()
 
 
-def _anonymous_file() -> int:
-    try:
-        return os.memfd_create("topicsd-board", os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a kernel that does not know the flag
-            raise
-    return os.memfd_create("topicsd-board", os.MFD_CLOEXEC)
+def shared_memory_sentence(number: int, size: int) -> str:
+    """
+    >>> shared_memory_sentence(errno.EROFS, 49152)
+    'shared memory: /dev/shm is read-only; the server needs 48 KiB there: mount it writable'
+    """
+    what, fix = _SHARED_MEMORY_ERRORS.get(number, (f"failed: {os.strerror(number)}", "see df /dev/shm"))
+    return f"shared memory: /dev/shm {what}; the server needs {size >> 10} KiB there: {fix}"

@@ -1,14 +1,16 @@
-"""What is around a server changes nothing: its current directory, a copy of its data, /dev/shm."""
+"""What surrounds a server has no effect or is named: current directory, a copy of the data, /dev/shm."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.harness.command_run import command_line, environment
 from tests.harness.raw_client import RawClient
 from tests.harness.served import served
 from tests.harness.whole_server import name_on
@@ -58,11 +60,26 @@ def test_a_copy_of_a_data_directory_is_served_beside_its_original(tmp_path: Path
         assert first.stop() == 0
 
 
-@pytest.mark.parametrize("how", ["umount -l /dev/shm", "mount -t tmpfs -o ro,size=4k none /dev/shm"])
-def test_shared_memory_needs_no_file_system(tmp_path: Path, how: str) -> None:
+BARE_DEV = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9"
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        (BARE_DEV, r"is missing; .*: mount a tmpfs \(docker: not --ipc=none\)"),
+        ("mount -t tmpfs -o ro none /dev/shm", "is read-only; .*: mount it writable"),
+        (
+            "mount -t tmpfs -o size=4k none /dev/shm",
+            r"is full; .*: make it larger \(docker",
+        ),
+    ],
+)
+def test_shared_memory_that_cannot_be_had_is_named(tmp_path: Path, how: str, what: str) -> None:
     before = ("unshare", "--mount", "sh", "-c", f'{how} && exec "$@"', "sh")
-    if shutil.which("unshare") is None or subprocess.run([*before, "true"], capture_output=True).returncode:
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "--mount", "true"]).returncode:
         pytest.skip("no mount namespace can be made here")
-    with served(tmp_path, before=before) as one:
-        append_to_each_shard(one.port)
-        assert one.stop() == 0
+    serve = [*before, *command_line("serve", "--port=0", f"--data-dir={tmp_path / 'data'}")]
+    ran = subprocess.run(serve, env=environment(), capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert re.search(f"shared memory: /dev/shm {what}", ran.stderr), ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -9,12 +9,10 @@ G3  One sync at a time. What is written while it runs waits for the next one, so
 G4  After a failed sync, or a write that failed for another reason than space, nothing is ever written
     again: what waits is refused, `on_failure` is told, and the process is to end and recover.
 G5  No space is no failure: the batch is undone, newest first, and whoever is in it is refused.
-G6  Under pressure syncs that writers wait for begin a window apart, as long as that has several of them share
-    one. It changes when they begin, and nothing else; a sync of the background, or the end, does not wait.
+G6  Under pressure syncs that writers wait for begin a window apart while that makes writers share them.
 G7  `sync_soon` syncs at once for readers that follow what is synced, for all of them together.
 G8  While the next file is made, the batch waits and grows, and the loop goes on.
-
-What waits is bounded; past the bound `admit` refuses before anything is changed.
+G9  What waits is bounded; past the bound `admit` refuses before anything is changed.
 """
 
 from __future__ import annotations
@@ -498,5 +496,5 @@ class GroupCommit:
             self._writer.end_cleanly()
 
     def abandon(self) -> None:
-        """Nothing is done in the background any more: the files are about to be closed."""
+        """Stop background work: the files are about to be closed."""
         self._closed = True
