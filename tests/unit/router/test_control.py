@@ -168,7 +168,10 @@ def test_a_shard_that_is_away_makes_it_not_ready_and_degraded_for_a_probe_that_a
 
 def test_whether_degraded_will_do_is_a_boolean(ask: Asked) -> None:
     status, told = ask("ready", "allow_degraded=maybe")
-    assert (status, told["error"]["message"]) == (400, 'allow_degraded: must be true, false, 1 or 0, got "maybe"')
+    assert (status, told["error"]["message"]) == (
+        400,
+        'allow_degraded: must be true, false, 1 or 0, got "maybe"',
+    )
 
 
 def test_a_shard_that_refuses_from_the_start_does_not_hold_up_the_others(ask: Asked) -> None:
