@@ -237,6 +237,7 @@ class ControlGate(asyncio.BufferedProtocol):
         finished = coming.body.finish()
         if isinstance(finished, Refusal):
             return finished
+        assert isinstance(finished, bytes)
         self._held = data[taken:]
         self._ask(coming.line, coming.fields, finished)
         return None

@@ -16,6 +16,7 @@ import re
 import zlib
 from typing import Final, Protocol
 
+from shared.body_memory import BodyBuffer, SharedBody
 from shared.errors import (
     HEADERS_TOO_LARGE,
     INVALID_REQUEST,
@@ -52,7 +53,7 @@ class Sink(Protocol):
 
     def write(self, piece: bytes) -> Refusal | None: ...
 
-    def finish(self) -> bytes | Refusal: ...
+    def finish(self) -> bytes | SharedBody | Refusal: ...
 
 
 class PlainSink:
@@ -68,6 +69,23 @@ class PlainSink:
 
     def finish(self) -> bytes | Refusal:
         return self._body.getvalue()
+
+
+class SharedSink:
+    """Gather a body that another process decodes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._body = BodyBuffer()
+
+    def write(self, piece: bytes) -> Refusal | None:
+        if self._body.tell() + len(piece) > self._bytes_max:
+            return too_large(self._bytes_max)
+        self._body.write(piece)
+        return None
+
+    def finish(self) -> bytes | SharedBody | Refusal:
+        return self._body.finish()
 
 
 class DroppedSink:
@@ -106,7 +124,7 @@ class GzipSink:
             piece = self._inflate.unconsumed_tail
         return _no_gzip("something follows its end") if self._inflate.unused_data else None
 
-    def finish(self) -> bytes | Refusal:
+    def finish(self) -> bytes | SharedBody | Refusal:
         return self._plain.finish() if self._inflate.eof else _no_gzip("it is cut off")
 
 
@@ -125,7 +143,7 @@ class LengthBody:
         self._left -= len(piece)
         return self._sink.write(piece) or at + len(piece)
 
-    def finish(self) -> bytes | Refusal:
+    def finish(self) -> bytes | SharedBody | Refusal:
         return self._sink.finish()
 
 
@@ -163,7 +181,7 @@ class ChunkedBody:
                 return refusal
         return at
 
-    def finish(self) -> bytes | Refusal:
+    def finish(self) -> bytes | SharedBody | Refusal:
         return self._sink.finish()
 
     def _refuse_length(self, line_max: int) -> Refusal | None:

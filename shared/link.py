@@ -23,10 +23,9 @@ L3  Pieces are sent against credit: who asked says how many bytes of them it got
 L4  What waits to be written is bounded. An end that asks takes no more questions while its peer does not
     read (`NEVER_SENT`); an end that answers reads no more of them. Each link is asked over from one end
     only, and that end always reads, so two processes never wait for each other.
-L5  The body of a question may go apart, as a `BODY` in front of it: so what is large is copied at neither
-    end.
-
-Must not know: what is asked.
+L5  The body of a question may precede it, as a `BODY`, which neither end copies, or as a `SHARED_BODY`,
+    which names memory of the asking process. The asking process keeps that memory until the answer. A peer
+    that cannot open it answers `NEVER_SENT`; later bodies then cross this link as a `BODY`.
 """
 
 from __future__ import annotations
@@ -42,6 +41,8 @@ from enum import IntEnum
 from typing import NamedTuple, cast
 
 import msgspec
+
+from shared.body_memory import SharedBody, open_body
 
 logger = logging.getLogger("shared.link")
 
@@ -83,6 +84,8 @@ class LinkKind(IntEnum):
     """Of the front process: to know that a stream is over."""
     BODY = 13
     """What belongs to the question of that number, which comes next."""
+    SHARED_BODY = 14
+    """The same, as the ticket of a body in shared memory."""
     PUT_FORWARD = 20
     """Of the front process: to make a rule of a forward, or to change it; of a worker: to keep it."""
     DELETE_FORWARD = 21
@@ -99,7 +102,8 @@ _HURRY = int(LinkKind.HURRY)
 _PIECE = int(LinkKind.PIECE)
 _CREDIT = int(LinkKind.CREDIT)
 _BODY = int(LinkKind.BODY)
-_ABOUT_A_CALL = frozenset({_HURRY, _PIECE, _CREDIT, _BODY})
+_SHARED_BODY = int(LinkKind.SHARED_BODY)
+_ABOUT_A_CALL = frozenset({_HURRY, _PIECE, _CREDIT, _BODY, _SHARED_BODY})
 
 Done = Callable[[bytes | None], None]
 """Called once, with the answer; None when the peer is gone and may have done it, `NEVER_SENT` if not."""
@@ -141,8 +145,8 @@ class Question(msgspec.Struct, eq=False):
     """Where it was sent, with the number that it has there."""
     number: int = 0
     is_hurried: bool = False
-    body: bytes = b""
-    """Goes in a frame of its own in front of the question: what is large is copied at neither end."""
+    body: bytes | SharedBody = b""
+    """Precedes the question in a frame of its own (L5)."""
 
     def hurry(self) -> None:
         """Have it answered now, with what there is."""
@@ -187,8 +191,10 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._questions: dict[int, Question] = {}
         self._asked: dict[int, Asked] = {}
-        self._bodies: dict[int, bytes] = {}
-        """Of questions that come next."""
+        self._bodies: dict[int, bytes | None] = {}
+        """Of questions that come next; None for a shared body that could not be opened."""
+        self._shares_bodies = True
+        """The peer has not failed to open a shared body."""
         self._number = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -281,7 +287,7 @@ class Link(asyncio.Protocol):
 
     # -- asking --------------------------------------------------------------------------------------------
 
-    def call(self, kind: LinkKind, payload: bytes, done: Done, body: bytes = b"") -> Question:
+    def call(self, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b"") -> Question:
         """Ask; `done` gets the answer, or what stands for one (`Done`)."""
         question = Question(done, body=body)
         self.ask(kind, payload, question)
@@ -295,11 +301,19 @@ class Link(asyncio.Protocol):
         self._questions[number] = question
         question.link, question.number = self, number
         if question.body:
-            self._send(_BODY, number, question.body)
-            question.body = b""
+            self._send_body(question.body, question)
         self._send(kind, number, payload)
         if question.is_hurried:
             self.hurry(number)
+
+    def _send_body(self, body: bytes | SharedBody, question: Question) -> None:
+        if isinstance(body, bytes):
+            self._send(_BODY, question.number, body)
+            question.body = b""
+        elif self._shares_bodies:
+            self._send(_SHARED_BODY, question.number, body.ticket())
+        else:
+            self._send(_BODY, question.number, body.content())
 
     def hurry(self, number: int) -> None:
         if number in self._questions:
@@ -329,13 +343,19 @@ class Link(asyncio.Protocol):
         if kind != _ANSWER and kind not in _ABOUT_A_CALL:
             asked = self._asked[number] = Asked(self, number)
             if self._bodies:
-                asked.body = self._bodies.pop(number, b"")
+                body = self._bodies.pop(number, b"")
+                if body is None:
+                    self.answer(number, NEVER_SENT)
+                    return
+                asked.body = body
             self._serve(kind, payload, asked)
             return
         try:
             if kind == _ANSWER:
                 question = self._questions.pop(number, None)
                 if question is not None:
+                    if payload == NEVER_SENT and isinstance(question.body, SharedBody):
+                        self._shares_bodies = False
                     question.done(payload)
             else:
                 self._take_word(kind, number, payload)
@@ -352,6 +372,9 @@ class Link(asyncio.Protocol):
             return
         if kind == _BODY:
             self._bodies[number] = payload
+            return
+        if kind == _SHARED_BODY:
+            self._bodies[number] = open_body(payload)
             return
         asked = self._asked.get(number)
         if asked is None:
@@ -393,7 +416,9 @@ class LinkPool:
         self._tasks: set[asyncio.Task[None]] = set()
         """Held, because the loop does not."""
 
-    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes = b"") -> Question:
+    def call(
+        self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
+    ) -> Question:
         link = self._links.get(name)
         if link is not None and link.is_open:
             return link.call(kind, payload, done, body)

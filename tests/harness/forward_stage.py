@@ -13,6 +13,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from shared.body_memory import SharedBody
 from shared.errors import NOT_READY, Refusal
 from shared.forward_rule import ForwardRule
 from shared.link import Asked, Done, LinkKind, LinkPool, Question
@@ -39,7 +40,9 @@ class StageLinks(LinkPool):
     def __init__(self, links: dict[str, StageLink]) -> None:
         self.links = links
 
-    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes = b"") -> Question:
+    def call(
+        self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
+    ) -> Question:
         return self.links[name].call(name, kind, payload, done, body)
 
 

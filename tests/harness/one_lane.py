@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from shared.auth import parse_keys
+from shared.body_memory import SharedBody
 from shared.connection_mailbox import Postman
 from shared.link import Done, LinkKind, LinkPool, Question
 from shared.names import topic_id
@@ -41,10 +42,12 @@ class SilentLinks(LinkPool):
     def __init__(self) -> None:
         self.asked: list[tuple[str, LinkKind, bytes, Done]] = []
         self.questions: list[Question] = []
-        self.bodies: list[bytes] = []
+        self.bodies: list[bytes | SharedBody] = []
         """Those that went apart; empty for a question without."""
 
-    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes = b"") -> Question:
+    def call(
+        self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
+    ) -> Question:
         self.asked.append((name, kind, payload, done))
         self.bodies.append(body)
         question = Question(done)

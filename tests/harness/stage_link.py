@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from shared.body_memory import SharedBody
 from shared.link import NEVER_SENT, Asked, Done, Link, LinkKind, LinkPool, Question
 from tests.harness.manual_loop import ManualLoop
 
@@ -27,7 +28,9 @@ class StageLink(LinkPool):
         self.question_count = 0
         self._under_way: dict[int, tuple[Asked, Done]] = {}
 
-    def call(self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes = b"") -> Question:
+    def call(
+        self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
+    ) -> Question:
         assert not body, "nothing so large crosses in these tests"
         question = Question(done)
         loop = self._loop()

@@ -83,9 +83,8 @@ IMPURE_IMPORTS = ("topicsd.disk", "topicsd.wal", "asyncio")
 
 DISK_MODULE = "topicsd/disk/fs.py"
 CLOCK_MODULE = "shared/clock.py"
-# Shared memory is mapped and allocated like a file and is none.
-BOARD_MODULE = "shared/board.py"
-BOARD_CALLS = ("os.posix_fallocate",)
+# Shared memory is mapped, allocated and written like a file and is none.
+MEMORY_MODULES = {"shared/board.py": ("os.posix_fallocate",), "shared/body_memory.py": ("os.write",)}
 # The members of `os` that change something on the disk, or make a descriptor with which one can.
 DISK_CALLS = re.compile(
     r"copy_file_range|f?(data)?sync|fdopen|f?truncate|link|symlink|mkdir|makedirs|mkfifo|mknod|open"
@@ -199,13 +198,13 @@ def only_the_seam_changes_the_disk(root: Path) -> list[str]:
         tree = parse(path)
         for line, imported in imports(tree, name):
             module, _, member = imported.partition(".")
-            if name == BOARD_MODULE and module == "mmap":
+            if name in MEMORY_MODULES and module == "mmap":
                 continue
             if module in DISK_MODULES or (module in ("os", "posix") and DISK_CALLS.fullmatch(member)):
                 complaints.append(f"{name}:{line}: only {DISK_MODULE} may use {imported}")
         for node in ast.walk(tree):
             used = disk_change(node)
-            if used is not None and not (name == BOARD_MODULE and used[1] in BOARD_CALLS):
+            if used is not None and used[1] not in MEMORY_MODULES.get(name, ()):
                 line, call = used
                 complaints.append(f"{name}:{line}: only {DISK_MODULE} may use {call}")
     return complaints

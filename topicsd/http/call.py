@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from shared.body_memory import SharedBody
 from shared.errors import INTERNAL, Refusal
 from shared.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http_answer import CLOSE, REASONS
@@ -78,6 +79,8 @@ class Call(msgspec.Struct, eq=False):
     """Of the names that the key of the request is for; none are all."""
     is_admin: bool = True
     """Whether the key of the request has the scope `admin`."""
+    shared_body: SharedBody | None = None
+    """A large body for another worker; `body` is empty then."""
 
     def send(self, body: bytes, status: int = 200) -> None:
         self.send_parts([body], len(body), status)

@@ -22,9 +22,10 @@ import asyncio
 from collections import deque
 from typing import NamedTuple, cast
 
+from shared.body_memory import SharedBody
 from shared.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http2_preface import PREFACE_START
-from shared.http_body import CONTINUE, Body, PlainSink, body_of, refuse_coding, too_large
+from shared.http_body import CONTINUE, Body, PlainSink, SharedSink, Sink, body_of, refuse_coding, too_large
 from shared.http_head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
 from shared.http_pace import IDLE_SECONDS, Outflow, is_too_slow
 from topicsd.http.call import HttpCall
@@ -177,7 +178,7 @@ class FastLane(asyncio.Protocol):
     def _begin_body(self, known: KnownLine, about: KnownFields, data: bytes, at: int, body_at: int) -> int:
         """Of the request that begins at `at`, as `_start_one`."""
         fields = about.fields
-        coming = Coming(known, about, body_of(fields, PlainSink(self._body_bytes_max)))
+        coming = Coming(known, about, body_of(fields, self._sink_of(known)))
         taken = coming.body.feed(data, body_at)
         if isinstance(taken, Refusal):
             return self._refuse(taken)
@@ -192,6 +193,11 @@ class FastLane(asyncio.Protocol):
         self._held = len(data) - at
         self._wanted = _MORE_THAN_THERE_IS
         return len(data)
+
+    def _sink_of(self, known: KnownLine) -> Sink:
+        """Gather the append of another worker in memory to share with it."""
+        is_elsewhere = known.is_append and known.owner != self._shard
+        return SharedSink(self._body_bytes_max) if is_elsewhere else PlainSink(self._body_bytes_max)
 
     def _take_body(self, coming: Coming, data: bytes) -> None:
         """What came of a body that had begun, and what came behind it."""
@@ -212,7 +218,11 @@ class FastLane(asyncio.Protocol):
         if isinstance(body, Refusal):
             self._refuse(body)
             return False
-        self._start_call(coming.known, coming.about, body, self._monotonic())
+        started = self._monotonic()
+        if isinstance(body, bytes):
+            self._start_call(coming.known, coming.about, body, started)
+        else:
+            self._start_call(coming.known, coming.about, b"", started, body)
         return True
 
     def _refuse_early(self, known: KnownLine, fields: Fields) -> Refusal | None:
@@ -279,8 +289,17 @@ class FastLane(asyncio.Protocol):
         about = self._heads.fields(block)
         return about if isinstance(about, Refusal) else (known, about)
 
-    def _start_call(self, known: KnownLine, about: KnownFields, body: bytes, started: float) -> None:
+    def _start_call(
+        self,
+        known: KnownLine,
+        about: KnownFields,
+        body: bytes,
+        started: float,
+        shared_body: SharedBody | None = None,
+    ) -> None:
         call = HttpCall("", known.line.query, about.fields, body, started, lane=self)
+        if shared_body is not None:
+            call.shared_body = shared_body
         if not (about.is_plain and known.is_plain):
             call.is_head = known.line.method == "HEAD"
             call.is_old = known.line.minor_version == 0

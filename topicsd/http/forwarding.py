@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from shared.auth import Key
+from shared.body_memory import SharedBody
 from shared.errors import IN_DOUBT, NOT_READY, Refusal
 from shared.forwarded import Forwarded, decode_answer, encode_forwarded
 from shared.http_answer import CLOSE
@@ -128,7 +129,9 @@ class Foreign(msgspec.Struct, eq=False):
     def ask(self) -> None:
         asked, call = self.asked, self.call
         peer = FRONT if self.owner is None else str(self.owner)
-        apart = call.body if self.owner is not None and not asked.body else b""
+        apart: bytes | SharedBody = b""
+        if self.owner is not None and not asked.body:
+            apart = call.shared_body or call.body
         payload = encode_forwarded(asked)
         question = self.forwarder.links.call(peer, LinkKind.REQUEST, payload, self._answered, apart)
         if asked.operation in WAITS:
@@ -162,7 +165,8 @@ class Foreign(msgspec.Struct, eq=False):
         if asked.idempotency_key:
             return True
         try:
-            keyed = _decode_key(self.call.body)
+            shared = self.call.shared_body
+            keyed = _decode_key(self.call.body if shared is None else shared.mapped())
             return bool(keyed.idempotency_key) or bytes(keyed.producer) != b"null"
         except (msgspec.DecodeError, RecursionError):
             return False

@@ -12,9 +12,10 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from shared.body_memory import BodyBuffer
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
-from shared.http_body import GzipSink, PlainSink
+from shared.http_body import GzipSink, PlainSink, SharedSink
 from shared.http_head import NO_FIELDS
 from topicsd.http.call import CONTENT_TYPE, GZIP, JSON_FIELD, NEWLINE, Call
 from topicsd.http.h2_head import Head, Header, answer_head
@@ -56,16 +57,21 @@ class Exchange(Outgoing):
         "lane",
         "on_lost",
         "on_ready",
+        "shares_body",
         "since",
         "working",
     )
 
-    def __init__(self, lane: ExchangeLane, stream_id: int, head: Head | None, now: float) -> None:
-        """Without a head, one that is refused."""
+    def __init__(
+        self, lane: ExchangeLane, stream_id: int, head: Head | None, now: float, shares_body: bool = False
+    ) -> None:
+        """Without a head, one that is refused. `shares_body` for an append of another worker."""
         super().__init__(stream_id)
         self.lane = lane
         self.head = head
-        self.body = io.BytesIO()
+        self.shares_body = shares_body
+        is_packed = head is not None and head.fields.content_encoding == "gzip"
+        self.body: io.BytesIO | BodyBuffer = BodyBuffer() if shares_body and not is_packed else io.BytesIO()
         self.since = now
         """When its body began to be waited for."""
         self.is_waiting_for_room = self.has_asked = False
@@ -84,22 +90,27 @@ class Exchange(Outgoing):
         head = self.head
         assert head is not None
         assert self.call is None
-        body = self.body.getvalue()
-        self.body = io.BytesIO()
+        gathered, self.body = self.body, io.BytesIO()
+        body = gathered.finish() if isinstance(gathered, BodyBuffer) else gathered.getvalue()
         if head.fields.content_length not in (None, len(body)):
             # The library looks at this only where there is a body, and where it ends with data.
             return Refusal(INVALID_REQUEST, "content-length: must be the length of the body")
-        if head.fields.content_encoding == "gzip" and body:
-            sink = GzipSink(PlainSink(body_bytes_max))
+        if head.fields.content_encoding == "gzip" and isinstance(body, bytes) and body:
+            plain = SharedSink(body_bytes_max) if self.shares_body else PlainSink(body_bytes_max)
+            sink = GzipSink(plain)
             unpacked = sink.write(body) or sink.finish()
             if isinstance(unpacked, Refusal):
                 return unpacked
             body = unpacked
         line = head.known.line
-        self.call = H2Call(
-            "", line.query, head.fields, body, now, is_head=line.method == "HEAD", exchange=self
+        plain_body, shared_body = (body, None) if isinstance(body, bytes) else (b"", body)
+        call = H2Call(
+            "", line.query, head.fields, plain_body, now, is_head=line.method == "HEAD", exchange=self
         )
-        return self.call
+        call.shared_body = shared_body
+        self.call = call
+        self.working = len(body)
+        return call
 
     def refuse(self, refusal: Refusal, now: float) -> None:
         """Whatever of the request is there, or is still to come."""
@@ -177,7 +188,7 @@ class H2Call(Call, kw_only=True, eq=False):
         return exchange
 
     def _leave(self) -> None:
-        self.body = b""
+        self.body, self.shared_body = b"", None
         on_answer, self.on_answer = self.on_answer, None
         if on_answer is not None:
             on_answer()

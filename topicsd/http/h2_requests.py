@@ -113,7 +113,9 @@ class Requests:
             return 1
         head = read_head(event.headers, self._heads, self._body_bytes_max)
         is_refused = isinstance(head, Refusal)
-        exchange = Exchange(self, stream_id, None if is_refused else head, now)  # type: ignore[arg-type]
+        known = None if isinstance(head, Refusal) else head.known
+        is_elsewhere = known is not None and known.is_append and known.owner != self._dispatch.shard
+        exchange = Exchange(self, stream_id, None if is_refused else head, now, is_elsewhere)  # type: ignore[arg-type]
         exchange.is_whole = event.stream_ended is not None
         self._exchanges[stream_id] = exchange
         if isinstance(head, Refusal):
@@ -191,7 +193,6 @@ class Requests:
         if isinstance(call, Refusal):
             exchange.refuse(call, now)
             return
-        exchange.working = len(call.body)
         self._working += exchange.working
         self._under_way.add(exchange)
         assert exchange.head is not None

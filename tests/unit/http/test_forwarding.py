@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shared.body_memory import SHARED_BYTES_MIN, SharedBody
 from shared.connection_mailbox import Postman
 from shared.errors import INTERNAL
 from shared.forwarded import Forwarded, decode_answer, decode_forwarded, encode_answer, encode_forwarded
@@ -149,6 +150,37 @@ def test_a_large_body_goes_apart_each_time_and_is_read_for_its_key(lane: OneLane
         _answer(lane, None)
         lane.one.pass_time(AGAIN_MS)
     assert len(lane.links.asked) == 3
+
+
+def _receive_in_two(lane: OneLane, topic: str, body: bytes) -> None:
+    """Send head and body apart, as a socket delivers a large request."""
+    sent = request("POST", f"/v0/topics/{topic}", body)
+    lane.receive(sent[: -len(body)])
+    lane.receive(body)
+
+
+def test_a_body_that_is_shared_goes_each_time_and_is_read_for_its_key(lane: OneLane) -> None:
+    body = b'{"records":[{"data":"%b"}],"idempotency_key":"k"}' % (b"x" * SHARED_BYTES_MIN)
+    _receive_in_two(lane, AWAY, body)
+    for _ in range(2):
+        apart = lane.links.bodies[-1]
+        assert isinstance(apart, SharedBody)
+        assert (_asked(lane).body, apart.content()) == (b"", body)
+        _answer(lane, None)
+        lane.one.pass_time(AGAIN_MS)
+    assert len(lane.links.asked) == 3
+    unkeyed = body.replace(b"idempotency_key", b"node")
+    other = OneLane()
+    _receive_in_two(other, AWAY, unkeyed)
+    _answer(other, None)
+    assert _status(other) == 504
+
+
+def test_a_large_body_for_this_shard_is_not_shared(lane: OneLane) -> None:
+    body = b'{"records":[{"data":"%b"}]}' % (b"x" * SHARED_BYTES_MIN)
+    _receive_in_two(lane, HOME, body)
+    assert lane.links.asked == []
+    assert _error(lane)["code"] == "record_too_large"
 
 
 def test_a_body_for_the_front_process_is_refused_here(lane: OneLane) -> None:

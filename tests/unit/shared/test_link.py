@@ -13,6 +13,7 @@ from typing import TypeVar
 import pytest
 import uvloop
 
+from shared.body_memory import SHARED_BYTES_MIN, BodyBuffer, SharedBody
 from shared.link import (
     HEADER,
     LARGE_PAYLOAD_BYTES,
@@ -335,6 +336,63 @@ def test_a_body_goes_apart_and_is_there_with_its_question() -> None:
         server.close()
 
     _run(scene)
+
+
+def _shared_body() -> SharedBody:
+    buffer = BodyBuffer()
+    buffer.write(b"y" * SHARED_BYTES_MIN)
+    body = buffer.finish()
+    assert isinstance(body, SharedBody)
+    return body
+
+
+def test_a_shared_body_is_mapped_by_the_peer() -> None:
+    bodies: list[bytes] = []
+
+    def serve(kind: int, payload: bytes, reply: Asked) -> None:
+        bodies.append(reply.body)
+        reply(payload)
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
+        for _ in range(2):
+            told = asyncio.get_running_loop().create_future()
+            pool.call("0", LinkKind.REQUEST, b"a", told.set_result, _shared_body())
+            assert await told == b"a"
+        assert [type(body).__name__ for body in bodies] == ["MappedBody", "MappedBody"]
+        assert {bytes(body) for body in bodies} == {b"y" * SHARED_BYTES_MIN}
+        pool.close()
+        server.close()
+
+    _run(scene)
+
+
+def test_after_a_shared_body_that_could_not_be_opened_bodies_are_copied(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(SharedBody, "ticket", lambda body: bytes(24))
+    bodies: list[bytes] = []
+
+    def serve(kind: int, payload: bytes, reply: Asked) -> None:
+        bodies.append(reply.body)
+        reply(payload)
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
+        answers: Answers = []
+        for _ in range(2):
+            told = asyncio.get_running_loop().create_future()
+            pool.call("0", LinkKind.REQUEST, b"a", told.set_result, _shared_body())
+            answers.append(await told)
+        assert answers == [NEVER_SENT, b"a"]
+        pool.close()
+        server.close()
+
+    _run(scene)
+    assert bodies == [b"y" * SHARED_BYTES_MIN]
+    assert "not opened" in caplog.text
 
 
 def test_a_peer_that_is_not_there_is_told_at_once_and_found_when_it_comes() -> None:
