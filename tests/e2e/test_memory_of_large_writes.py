@@ -19,7 +19,12 @@ pytestmark = pytest.mark.slow
 SIZE = 60 << 20
 # Nothing of it is copied but into the page cache, also when another process receives it.
 FACTOR_MAX = 1.5
-ENVIRON = {"TOPICS_MAX_RECORD_BYTES": str(64 << 20)}
+ENVIRON = {
+    "TOPICS_MAX_RECORD_BYTES": str(64 << 20),
+    # No checkpoint reads the records of the write before while a write is measured.
+    "TOPICS_WAL_FILE_BYTES": str(2 << 30),
+    "TOPICS_CHECKPOINT_INTERVAL_MS": "3600000",
+}
 
 
 def one_record() -> bytes:

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from topicsd.engine.delete_marks import Marks, take_marked
+from topicsd.engine.durable_seq import note_forgotten
 from topicsd.engine.run import Run
 from topicsd.engine.sealed_run import SealedRun
-from topicsd.engine.tail_run import TailRun
+from topicsd.engine.tail_run import TRIM_RECORDS, TailRun
 from topicsd.engine.topic import NEVER, Topic
 from topicsd.leases.endings import Taken
 from topicsd.leases.lease_queue import LeaseQueue
@@ -267,8 +268,12 @@ def move_earliest(topic: Topic, seq: int) -> None:
         gone += 1
     if gone:
         for run in topic.runs[:gone]:
+            if isinstance(run, TailRun):
+                note_forgotten(topic, run, run.next_seq - 1)
             drop_run(topic, run)
         del topic.runs[:gone]
     first = topic.runs[0]
-    if isinstance(first, TailRun):
+    if isinstance(first, TailRun) and earliest - first.first_seq >= TRIM_RECORDS:
+        if first.can_forget_before(earliest):
+            note_forgotten(topic, first, earliest - 1)
         topic.totals.gone_tags += first.forget_before(earliest)

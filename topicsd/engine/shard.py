@@ -110,6 +110,7 @@ class Shard:
             )
             self.log = state.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure)
             self.log.on_tick = self._in_background
+            state.totals.synced_position = lambda: self.log.synced_position
             self.pressure = PressureGauge(clock, loop, state.watch, self.log)
             self._resume_heads(recovered)
             writer.vouch()

@@ -92,6 +92,11 @@ class TailRun(Run):
             return last
         return count
 
+    def logged_end(self, seq: int) -> int:
+        """Return the position up to which the log must be synced for this record to be durable."""
+        at = seq - self.first_seq
+        return self.positions[at] + (1 if self.is_copy(at) else self._lengths[at])
+
     def extend(self, position: int, lengths: list[int], ts: int, originals: array[int] | None = None) -> None:
         """Take in the records of one request, whose frames stand one behind the other from `position`.
 
@@ -159,14 +164,20 @@ class TailRun(Run):
             return "memory", 0
         return (self.source or log).place_of(self.places[seq - self.first_seq])
 
+    def can_forget_before(self, seq: int) -> bool:
+        """Whether the columns below `seq` are worth the move of the rest."""
+        # In an active segment the place in the arrays is that in the file, which the next copy continues.
+        count = seq - self.first_seq
+        is_large = count >= TRIM_RECORDS and count * 2 >= len(self._lengths)
+        return is_large and self.source is None and not self.is_being_copied
+
     def forget_before(self, seq: int) -> list[object]:
         """Forget the index below `seq` where that is worth the move; return tags that are to be freed."""
         count = seq - self.first_seq
         if count < TRIM_RECORDS:
             return []
         pruned = self.tags.prune(seq)
-        # In an active segment the place in the arrays is that in the file, which the next copy continues.
-        if self.source is not None or self.is_being_copied or count * 2 < len(self._lengths):
+        if not self.can_forget_before(seq):
             return pruned
         for column in (self.positions, self._lengths, self._stamps, self._originals):
             if column is not None:

@@ -57,6 +57,7 @@ class Totals:
         "live_bytes",
         "live_count",
         "queue_count",
+        "synced_position",
     )
 
     def __init__(self) -> None:
@@ -68,6 +69,8 @@ class Totals:
         self.leases_in_flight = 0
         self.evicted_count = 0
         """Records that a cap or their age took out, also in a replay."""
+        self.synced_position: Callable[[], int] = lambda: NEVER
+        """How far the log is on the disk itself; all of a log that is replayed is."""
         self.gone_tags: list[object] = []
         """Parts of tag indexes that no topic needs, freed a few at a time."""
 
@@ -86,11 +89,13 @@ class Topic:
         "config",
         "cursors",
         "dropped",
+        "durable_floor",
         "earliest_seq",
         "epoch",
         "evict_floor",
         "evicted_to",
         "evicts",
+        "forgotten_end",
         "forwards",
         "has_files",
         "head",
@@ -169,6 +174,8 @@ class Topic:
         """Segments in which nothing is alive, and their tiers; their files go when no snapshot names them."""
         self.has_files = False
         """It has a directory of segments, or is about to."""
+        self.forgotten_end = self.durable_floor = 0
+        """The topic is durable to this seq until the log is synced to that end (`durable_seq.py`)."""
         self.complete_to = epoch
         """Frames with a lower ordinal are in the snapshot: for replay, and for the next checkpoint."""
         self.waiting_count = 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 from array import array
 
 from tests.harness.one_shard import OneShard, record
+from topicsd.engine.tail_run import TRIM_RECORDS
 
 
 def durable(one: OneShard, name: str = "t") -> int:
@@ -110,3 +111,57 @@ def test_a_record_whose_run_was_ended_by_a_checkpoint_is_durable_no_sooner_than_
     one.settle()
     one.pass_time(60)
     assert one.state("t").durable_seq == 2
+
+
+def test_records_evicted_before_their_sync_are_not_durable_when_their_run_is_dropped() -> None:
+    one = OneShard()
+    one.put("t", cap_records=1)
+    one.append("t", 1)
+    one.settle()
+    one.shard.start_checkpoint()
+    one.loop.run_until_idle()
+    one.send_append("t", 2)
+    one.loop.run_until_idle()
+    one.thread.run_one()
+    one.loop.run_until_idle()
+    assert [run.first_seq for run in one.topic("t").runs] == [1, 3]
+    one.send_append("t", 3)
+    one.loop.run_until_idle()
+    assert [run.first_seq for run in one.topic("t").runs] == [3]
+    assert (one.state("t").head_seq, durable(one)) == (3, 1)
+    one.settle()
+    one.pass_time(60)
+    assert durable(one) == 3
+
+
+def send_many(one: OneShard) -> None:
+    one.send_append("t", *[2] * 512)
+    one.loop.run_until_idle()
+
+
+def test_records_evicted_before_their_sync_are_not_durable_when_the_index_is_trimmed() -> None:
+    one = OneShard()
+    one.put("t", cap_records=1)
+    one.append("t", *[1] * 512)
+    one.pass_time(60)
+    while one.topic("t").run.first_seq == 1:
+        assert durable(one) == 512
+        send_many(one)
+    assert one.state("t").head_seq > TRIM_RECORDS
+    assert durable(one) == 512
+    one.settle()
+    one.pass_time(60)
+    assert durable(one) == one.state("t").head_seq
+
+
+def test_it_never_falls_while_records_are_evicted_between_syncs() -> None:
+    one = OneShard()
+    one.put("t", cap_records=10)
+    known = 0
+    for number in range(100):
+        send_many(one)
+        if number % 17 == 0:
+            one.pass_time(60)
+            assert durable(one) == one.state("t").head_seq
+        assert durable(one) >= known
+        known = durable(one)
