@@ -62,7 +62,7 @@ class ShardState(ShardData):
         segments: SegmentReader,
         loop: Loop,
         threads: Threads,
-        number: int = 0,
+        number: int,
     ) -> None:
         super().__init__(clock, settings, files, segments)
         self.number = number

@@ -32,6 +32,7 @@ from topicsd.wal.commit_counters import Counters
 from topicsd.wal.log_place import LogPlace
 from topicsd.wal.next_file import NextFile
 from topicsd.wal.sync_thread import DiskThread, Loop
+from topicsd.wal.sync_window import SyncWindow
 from topicsd.wal.writer import NO_SPACE, LogWriter, NoFile, Sync
 
 logger = logging.getLogger("topicsd.wal")
@@ -75,11 +76,8 @@ class GroupCommit:
         """Asked at each background sync for frames that are due; True while more may become due."""
         self._data_end = end.position
         self._unsynced_since: float | None = None
-        self._sync_started = self._sync_window_seconds = 0.0
-        self._window_pays = False
-        """Nobody has waited in vain for others to come since pressure was looked at last."""
-        self._is_window_open = False
-        """Writers wait for a sync that is put off (G6)."""
+        self._sync_started = 0.0
+        self._window = SyncWindow(clock, loop, lambda: len(self._waiting), self._window_over)
         self._is_pressed = False
         self._waiting: list[Entry] = []
         self._in_flight: list[Entry] = []
@@ -326,8 +324,7 @@ class GroupCommit:
     def obey(self, sync_window_seconds: float, is_pressed: bool) -> None:
         """What pressure asks for: how far apart syncs begin at least, and whether a write is refused that
         finds half of what may wait."""
-        self._sync_window_seconds = sync_window_seconds
-        self._window_pays = sync_window_seconds > 0.0
+        self._window.set(sync_window_seconds)
         if is_pressed is not self._is_pressed:
             self._is_pressed = is_pressed
             self._measure_room()
@@ -338,18 +335,10 @@ class GroupCommit:
 
     def _start_urgent_sync(self) -> None:
         """Now, or when the window of the last one is over."""
-        if self._window_pays:
-            wait = self._sync_started + self._sync_window_seconds - self._clock.monotonic()
-            if wait > 0.0:
-                if not self._is_window_open:
-                    self._is_window_open = True
-                    self._loop.call_later(wait, self._window_over)
-                return
-        self._start_sync()
+        if not (self._window.pays and self._window.delays(self._sync_started)):
+            self._start_sync()
 
     def _window_over(self) -> None:
-        self._is_window_open = False
-        self._window_pays = self._window_pays and len(self._waiting) > 1
         if self._urgent:
             self._start_due_sync()
 
@@ -357,7 +346,7 @@ class GroupCommit:
         """Sync what is written and call `synced` after a sync; False when there is nothing to sync."""
         if self.failed is not None or self.synced_position >= self._data_end:
             return False
-        self._asked_syncs.add(synced, self._sync_started, self._sync_window_seconds)
+        self._asked_syncs.add(synced, self._sync_started, self._window.seconds)
         return True
 
     def _start_due_sync(self) -> None:
