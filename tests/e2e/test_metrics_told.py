@@ -85,3 +85,29 @@ def test_every_number_is_there_after_requests(tmp_path: Path) -> None:
         assert told["topics_topic_metrics_truncated"] == 0
         assert numbers("/v0/metrics?topics=1")["topics_topic_metrics_truncated"] == 1
         assert server.stop() == 0
+
+
+def test_the_documentation_lists_every_metric_of_a_scrape_and_no_other(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "api" / "health-and-metrics.md").read_text()
+    cells = re.findall(r"^\| ([^|]*`topics_[^|]*)\|", page, re.MULTILINE)
+    listed = {name for cell in cells for name in re.findall(r"`(topics_\w+)`", cell)}
+    with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
+
+        def ask(method: str, path: str, body: object = None) -> str:
+            sent = None if body is None else json.dumps(body)
+            client.request(method, path, sent, {"content-type": "application/json"})
+            answer = client.getresponse()
+            text = answer.read().decode()
+            assert answer.status in (200, 201), text
+            return text
+
+        ask("PUT", "/v0/topics/jobs", {"type": "queue"})
+        for topic in ("jobs", "orders"):
+            ask("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]})
+        ask("PUT", "/v0/topics/orders/cursors/reader", {"after_seq": 0})
+        ask("PUT", "/v0/routers/copies", {"source": "orders", "dest": "copies"})
+        deadline = time.monotonic() + 20
+        while (families := parse(ask("GET", "/v0/metrics"))).keys() != listed:
+            assert time.monotonic() < deadline, families.keys() ^ listed
+            time.sleep(0.05)
+        assert server.stop() == 0

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from router.control import Control
-from router.metrics_render import CURSOR_SERIES, FORWARDED, TOPIC_SERIES
+from router.metrics_render import CURSOR_SERIES, FORWARDED, QUEUE_SERIES, TOPIC_SERIES
 from router.metrics_table import FRONT_METRICS, SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS
 from shared.config import DECLARED, show_value
 from shared.contract import TopicConfig
@@ -101,7 +101,7 @@ def test_every_metric_is_listed() -> None:
         for name in names(metric)
     }
     tables = (*SHARD_METRICS, *SHARD_FAMILIES, *FRONT_METRICS, *SHARD_HISTOGRAMS)
-    series = (*(one[0] for one in TOPIC_SERIES), *(one[0] for one in CURSOR_SERIES), FORWARDED[0])
+    series = [one[0] for one in (*TOPIC_SERIES, *CURSOR_SERIES, *QUEUE_SERIES, FORWARDED)]
     page = (API / "health-and-metrics.md").read_text(encoding="utf-8")
     assert {one.name for one in tables} | set(series) <= listed
     assert all(f"`{name}`" in page for name in re.findall(r'"(topics_\w+)"', source_of(Control)))
