@@ -115,7 +115,8 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[str, int]]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise ListenRefused(f"cannot resolve host {host}: {error}") from None
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise ListenRefused(f"cannot resolve host {host}: {cause}") from None
     # A name that has addresses of both kinds is listened at where most clients try first.
     family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     return family, (str(address[0]), int(address[1]))

@@ -165,7 +165,7 @@ def seal_api_keys(text: str) -> str:
     'sha256-62249369389075490555a758353aec61500c6218fa5'
     >>> seal_api_keys("some-key:raed")
     Traceback (most recent call last):
-    ValueError: entry 1: there is no such scope; known are read, write, delete, admin, r, w, d, a and rw
+    ValueError: entry 1: unknown scope; allowed: read, write, delete, admin, r, w, d, a, rw, joined by +
     """
     return ",".join(
         f"{SEAL}{entry.digest}:{'+'.join(sorted(entry.key.scopes))}:{'|'.join(entry.key.prefixes)}"
@@ -238,8 +238,7 @@ def _parse_scopes(text: str) -> frozenset[str]:
     for name in text.split("+"):
         if name not in SCOPE_NAMES:
             # Not repeated: it is the rest of the key when somebody's key has a colon in it.
-            *names, last = SCOPE_NAMES
-            raise ValueError(f"there is no such scope; known are {', '.join(names)} and {last}")
+            raise ValueError(f"unknown scope; allowed: {', '.join(SCOPE_NAMES)}, joined by +")
         found |= SCOPE_NAMES[name]
     return found
 

@@ -111,3 +111,15 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         assert self.code in STATUS, f"{self.code} is no code of ours"
+
+    def inside(self, parent: str) -> Refusal:
+        """Name the refused field by its path in the body, for a refusal that names it without its parent."""
+        field = self.detail.get("field") if self.detail is not None else None
+        if self.detail is None or not self.message.startswith(f"{field}: "):
+            return self
+        return Refusal(
+            self.code,
+            f"{parent}.{self.message}",
+            {**self.detail, "field": f"{parent}.{field}"},
+            self.retry_after_ms,
+        )

@@ -35,7 +35,7 @@ def parse_instant_ms(given: int | str, now_ms: int) -> int:
     ValueError: 1795037271 ms is in 1970: did you mean milliseconds, 1795037271000?
     >>> parse_instant_ms("yesterday", now)
     Traceback (most recent call last):
-    ValueError: must be milliseconds, RFC 3339 such as "2026-01-31T12:00:00Z", or relative such as "-10m"
+    ValueError: must be milliseconds, RFC 3339 ("2026-01-31T12:00:00Z") or relative ("-10m", "+10m")
     """
     if isinstance(given, str):
         return _parse_text(given.strip(), now_ms)
@@ -46,9 +46,7 @@ def parse_instant_ms(given: int | str, now_ms: int) -> int:
 
 
 def _parse_text(text: str, now_ms: int) -> int:
-    wrong = ValueError(
-        'must be milliseconds, RFC 3339 such as "2026-01-31T12:00:00Z", or relative such as "-10m"'
-    )
+    wrong = ValueError('must be milliseconds, RFC 3339 ("2026-01-31T12:00:00Z") or relative ("-10m", "+10m")')
     if text[:1] in ("-", "+") and text[-1].isalpha():
         try:
             duration_ms = parse_duration_ms(text[1:])

@@ -17,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-CONTROL_DEPTH_MAX: Final = 64
 DATA_DEPTH_MAX: Final = 128
 
 # A long body is looked at in pieces of this size.

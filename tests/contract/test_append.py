@@ -170,6 +170,15 @@ def test_a_meta_of_null_is_none(api: Api) -> None:
             "idempotencykey: unknown field, did you mean idempotency_key?",
         ),
         ({"records": [{"data": 1}], "config": {"ttl": 1}}, "config.ttl: unknown field, did you mean ttl_ms?"),
+        ({"records": [{"data": 1}], "config": {"ttl_ms": -1}}, "config.ttl_ms: must be at least 0, got -1"),
+        (
+            {"records": [{"data": 1}], "config": {"cap_bytes": "big"}},
+            'config.cap_bytes: must be a number of bytes or a size such as "64 MiB"',
+        ),
+        (
+            {"records": [{"data": 1}], "config": {"paused": True}},
+            'config.paused: is for queues, topic "{topic}" is a log; to create a queue, add "type":"queue"',
+        ),
         (
             {"records": [{"data": 1}], "producer": {"id": "p", "seq": 1, "x": 1}},
             "producer.x: unknown field; allowed: id, seq",
@@ -182,13 +191,13 @@ def test_a_meta_of_null_is_none(api: Api) -> None:
         ({"data": 1}, 'data: unknown field; it belongs in a record, as in {"records":[{"data":1}]}'),
     ],
 )
-def test_an_unknown_field_is_refused_and_nothing_is_written(
+def test_a_wrong_field_is_refused_and_nothing_is_written(
     api: Api, body: dict[str, object], message: str
 ) -> None:
     for padding in ("", "x" * 1000):
         sent = {"node": padding[:100], **body}
         answer = api.refused(400, "invalid_request", "POST", "", sent)
-        assert answer.message == message
+        assert answer.message == message.replace("{topic}", api.topic)
         assert answer.json["error"]["detail"] == {"field": message.partition(":")[0]}
     api.refused(404, "topic_not_found", "GET")
 

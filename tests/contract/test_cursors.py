@@ -78,6 +78,8 @@ def test_a_place_that_the_topic_does_not_have_is_refused_with_its_head(api: Api)
     for body in ({"from_seq": 2}, {"from_seq": 1, "epoch": epoch + 1}):
         answer = api.refused(409, "head_mismatch", "PUT", "/cursors/c", body)
         assert answer.json["error"]["detail"] == {"head_seq": 1, "epoch": epoch}
+    answer = api.refused(409, "head_mismatch", "PUT", "/cursors/c", {"after_seq": 2})
+    assert answer.message == "after_seq: must be at most 1, the head of the topic, got 2"
 
 
 def test_another_method_is_405_with_those_that_there_are(api: Api) -> None:

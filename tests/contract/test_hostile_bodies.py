@@ -168,8 +168,10 @@ def test_data_and_meta_are_nested_128_deep_and_no_deeper(api: Api, field: bytes,
         return b'{"records":[{"data":1,"%b":%b}]}' % (field, value)
 
     assert api.call("POST", "", body(128)).status in (200, 201)
-    for depth in (129, 1000, 100_000):
-        assert "nested" in api.refused(400, "invalid_request", "POST", "", body(depth)).message
+    for depth in (129, 100_000):
+        answer = api.refused(400, "invalid_request", "POST", "", body(depth))
+        path = f"records[0].{field.decode()}:" if depth < 1000 else "the body"
+        assert answer.message == f"{path} must be nested at most 128 levels deep"
 
 
 @pytest.mark.parametrize("depth", [1, 64, 100, 100_000])

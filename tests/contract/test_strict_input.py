@@ -16,9 +16,9 @@ from tests.harness.ws_client import WsClient
 BODIES: dict[str, dict[str, Any]] = {
     "put_topic": {"ttl_ms": 1000},
     "append": {"records": [{"data": 1}]},
-    "diff": {"from_seq": 0},
+    "diff": {"after_seq": 0},
     "delete_records": {"before_seq": 1},
-    "put_cursor": {"from_seq": 0},
+    "put_cursor": {"after_seq": 0},
     "claim": {"node": "w"},
     "ack": {"node": "w", "seqs": [1]},
     "nack": {"node": "w", "seqs": [1]},

@@ -71,7 +71,7 @@ def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
         assert "restart to apply" not in server.log.read_text()
 
         for broken, told in (
-            (f'api_keys = "{OLD}:raed"', "there is no such scope"),
+            (f'api_keys = "{OLD}:raed"', "unknown scope"),
             ("api_keys = ", "is not valid TOML"),
             ('api_keys = ""', "the new settings have none"),
             (f'api_keys = "{OLD}"\nmax_limit = 0', "max_limit"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -246,7 +247,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         "/v0/watch",
         '{"topics":{"ev":{"form_seq":1}}}',
         400,
-        "topics.ev.form_seq: unknown field, did you mean from_seq?",
+        "topics.ev.form_seq: unknown field, did you mean after_seq?",
     ),
     ("GET", "/v0/watch/bogus", None, 404, "unknown watch session; create one with POST /v0/watch"),
     (
@@ -317,7 +318,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         f"{EV}/redrive",
         '{"tag":"eu"}',
         400,
-        "tag: unknown field; allowed: after_seq, dry_run, from_seq, from_ts, match, max, rate, seqs, to_ts",
+        "tag: unknown field; allowed: after_seq, dry_run, from_ts, match, max, rate, seqs, to_ts",
     ),
     (
         "POST",
@@ -330,6 +331,8 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
     ("GET", f"{MAILS}/explain?seq=x", None, 400, f'seq: must be an integer from 0 to {LARGEST}, got "x"'),
     ("GET", f"{MAILS}/work?node=w&max=x", None, 400, 'max: must be an integer of at least 0, got "x"'),
     ("GET", f"{MAILS}/work?nod=w", None, 400, "nod: unknown parameter, did you mean node?"),
+    ("GET", f"{MAILS}/work", None, 400, "node: is required, as in work?node=worker-1"),
+    ("GET", f"{MAILS}/work?node=", None, 400, "node: must not be empty"),
     # Routes.
     ("GET", "/v0/topics", '{"prefix":"a"}', 400, "the body must be empty: GET /v0/topics takes none"),
     (
@@ -467,17 +470,23 @@ def test_a_job_that_another_worker_holds_is_skipped_with_the_reason(server: Whol
         ({"op": "subscribe"}, "topics: is required, or topic"),
         (
             {"op": "subscribe", "topic": "ev", "form_seq": 3},
-            "form_seq: unknown field, did you mean from_seq?",
+            "form_seq: unknown field, did you mean after_seq?",
         ),
         (
             {"op": "subscribe", "topic": "ev", "include_tagz": True},
             "include_tagz: unknown field, did you mean include_tags?",
         ),
         ({"op": "listen"}, "op: must be one of subscribe, unsubscribe, publish, ping"),
+        (
+            {"op": "subscrib"},
+            "op: must be one of subscribe, unsubscribe, publish, ping; did you mean subscribe?",
+        ),
+        ({"op": 5}, "op: must be a string, one of subscribe, unsubscribe, publish, ping"),
+        ({"type": "ping"}, "op: is required, one of subscribe, unsubscribe, publish, ping"),
         ({"op": "publish", "topic": "ev", "records": {}}, "records: must be an array, got an object"),
     ],
 )
 def test_messages_of_a_web_socket(server: WholeServer, message: dict[str, object], told: str) -> None:
     with WsClient(server.port) as socket:
-        socket.say(**message)
+        socket.say_raw(json.dumps(message).encode())
         assert socket.read()["message"] == told

@@ -161,7 +161,8 @@ def is_loopback(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise CommandError(f"cannot resolve host {host}: {error}") from None
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise CommandError(f"cannot resolve host {host}: {cause}") from None
     return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
 
 
@@ -188,8 +189,8 @@ def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.so
         logger.warning("%s", sentence)
     if not keys.are_asked_for:
         logger.warning(
-            "NO AUTHENTICATION: whoever reaches this address may read, write and delete everything; "
-            "set TOPICS_API_KEYS"
+            "authentication: off: every client that reaches this address can read, write and delete "
+            "everything; set TOPICS_API_KEYS"
         )
 
 

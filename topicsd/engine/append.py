@@ -51,7 +51,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
             return
         made = new_topic(shard, name, request.config, len(request.records))
         if isinstance(made, Refusal):
-            reply(made)
+            reply(made.inside("config"))
             return
         topic = made
         # Before the key is looked at, which belongs to the epoch; nothing joins before the creation does.

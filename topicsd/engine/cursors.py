@@ -119,10 +119,10 @@ def cursors_of(sections: dict[str, bytes]) -> dict[str, Cursor]:
 def _refuse_place(topic: Topic, from_seq: int, epoch: int | None) -> Refusal | None:
     if from_seq < 0:
         return Refusal(
-            INVALID_REQUEST, f"from_seq: must be at least 0, got {from_seq}", {"field": "from_seq"}
+            INVALID_REQUEST, f"after_seq: must be at least 0, got {from_seq}", {"field": "after_seq"}
         )
     if from_seq > topic.head:
-        message = f"from_seq: must be at most {topic.head}, the head of the topic, got {from_seq}"
+        message = f"after_seq: must be at most {topic.head}, the head of the topic, got {from_seq}"
     elif epoch not in (None, topic.epoch):
         message = f"epoch: the topic was deleted and created again, its epoch is {topic.epoch}, got {epoch}"
     else:

@@ -32,7 +32,6 @@ META_KEYS_MAX = 64
 UTF8: Final = ("utf-8", "utf8", "us-ascii")
 # Nothing in a shorter body can be too deep or too much.
 SHORT_BYTES_MAX = 128
-DATA_TOO_DEEP: Final = f"the body is nested deeper than {DATA_DEPTH_MAX} levels in data or meta"
 
 
 class DiffBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -150,10 +149,15 @@ def _refuse_deep(records: list[NewRecord]) -> Refusal | None:
 
     The first value of a repeated key is dropped unread, however deep it is.
     """
-    for record in records:
+    for index, record in enumerate(records):
         if len(record.data) > 2 * DATA_DEPTH_MAX and is_too_deep(record.data, DATA_DEPTH_MAX):
-            return Refusal(INVALID_REQUEST, DATA_TOO_DEEP)
+            return _too_deep(f"records[{index}].data")
     return None
+
+
+def _too_deep(field: str) -> Refusal:
+    message = f"{field}: must be nested at most {DATA_DEPTH_MAX} levels deep"
+    return Refusal(INVALID_REQUEST, message, {"field": field, "max": DATA_DEPTH_MAX})
 
 
 def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
@@ -275,7 +279,7 @@ def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
         if record.meta is NO_META:
             continue
         if is_too_deep(record.meta, DATA_DEPTH_MAX):
-            return Refusal(INVALID_REQUEST, DATA_TOO_DEEP)
+            return _too_deep(f"records[{index}].meta")
         if len(record.meta) > bytes_max:
             continue  # That is for the engine to refuse; it is not built to count its keys.
         field = f"records[{index}].meta"

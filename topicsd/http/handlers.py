@@ -160,9 +160,7 @@ class Handlers:
                 appends.total += elapsed_us
                 if answer.last_seq != answer.first_seq:
                     self.counts.records_beyond_first += answer.last_seq - answer.first_seq
-                body = render_appended(
-                    answer, with_seqs, elapsed_us, log.published_write_ms, log.published_sync_ms
-                )
+                body = render_appended(answer, with_seqs, elapsed_us, log.published_times)
                 if answer.created:
                     if request.config is not None:
                         config = self._topics[call.name].config

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from shared.errors import INVALID_REQUEST, Refusal
+from shared.json_bounds import DATA_DEPTH_MAX
 from shared.nearest_name import nearest_name
 from shared.unknown_name import unknown_name
 
@@ -62,7 +63,7 @@ _REASONS: Final = {
 def explain(error: Exception, kind: Any, body: bytes, example: str, hints: Mapping[str, str]) -> Refusal:
     """Return the refusal of a body that the decoder of `kind` refused with `error`."""
     if isinstance(error, RecursionError):
-        return Refusal(INVALID_REQUEST, "the body is nested too deep")
+        return Refusal(INVALID_REQUEST, f"the body must be nested at most {DATA_DEPTH_MAX} levels deep")
     if not isinstance(error, msgspec.ValidationError):
         return Refusal(INVALID_REQUEST, f"the body is not JSON: {_malformed(str(error), body)}")
     text, _, path = str(error).rpartition(" - at `$")

@@ -15,6 +15,7 @@ from shared.errors import STATUS, Refusal
 from shared.http_answer import refusal_body, refusal_fields
 from topicsd.engine.requests import Appended, ReadAnswer, Tombstone, TopicState
 from topicsd.live.piece import RECREATED, Piece
+from topicsd.wal.batch import UNTIMED, CommitTimes
 
 encode = msgspec.json.Encoder().encode
 
@@ -24,6 +25,7 @@ class _Performance(msgspec.Struct, gc=False):
     wal_append_ms: float | UnsetType = UNSET
     fsync_ms: float | UnsetType = UNSET
     records_scanned: int | UnsetType = UNSET
+    throttle_wait_ms: float | UnsetType = UNSET
 
 
 class _Append(msgspec.Struct, gc=False):
@@ -55,8 +57,7 @@ def render_appended(
     answer: Appended,
     with_seqs: bool,
     elapsed_us: int,
-    write_ms: float | UnsetType = UNSET,
-    sync_ms: float | UnsetType = UNSET,
+    times: CommitTimes = UNTIMED,
 ) -> bytes:
     first, last = answer.first_seq, answer.last_seq
     if not first:
@@ -72,7 +73,7 @@ def render_appended(
             answer.created,
             answer.deduped,
             answer.durability,
-            _Performance(elapsed_us / 1000, write_ms, sync_ms),
+            _Performance(elapsed_us / 1000, times.write, times.sync, UNSET, times.throttle),
         )
     )
 

@@ -72,7 +72,9 @@ class WorkOpen:
         lease = None if text is None else number_in(text)
         if isinstance(count, Refusal):
             return count
-        node = query_text(call.query, "node") or ""
+        node = query_text(call.query, "node")
+        if node is None:
+            return Refusal(INVALID_REQUEST, "node: is required, as in work?node=worker-1", {"field": "node"})
         count = min(1 if count is None else count, self._settings.max_claim)
         return claim_request(node, count, lease, self._settings)
 

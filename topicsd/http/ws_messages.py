@@ -17,6 +17,7 @@ from shared.clock import Clock
 from shared.config import Settings
 from shared.errors import INVALID_REQUEST, Refusal
 from shared.json_bounds import may_hold_nul
+from shared.nearest_name import nearest_name
 from topicsd.http.bodies import (
     PUBLISH_BODY,
     decode_append,
@@ -124,8 +125,19 @@ def _op_of(raw: msgspec.Raw) -> str:
     return text if text in OPS else ""
 
 
-def unknown_op() -> Refusal:
-    return _wrong("op", f"must be one of {', '.join(OPS)}")
+def unknown_op(message: bytes) -> Refusal:
+    """Name the operation that is nearest to that of the message."""
+    found = _ENVELOPE.decode_any(message)
+    if isinstance(found, Refusal):
+        return found
+    allowed = ", ".join(OPS)
+    if not found.op:
+        return _wrong("op", f"is required, one of {allowed}")
+    try:
+        nearest = nearest_name(_decode_text(found.op), OPS)
+    except msgspec.DecodeError:
+        return _wrong("op", f"must be a string, one of {allowed}")
+    return _wrong("op", f"must be one of {allowed}" + (f"; did you mean {nearest}?" if nearest else ""))
 
 
 def read_publish(message: bytes, settings: Settings) -> Publish | Refusal:

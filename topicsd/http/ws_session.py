@@ -152,7 +152,7 @@ class WsSession:
         elif envelope.op == UNSUBSCRIBE:
             self._unsubscribe(envelope.request_id, message)
         else:
-            self._refuse(envelope.request_id, unknown_op())
+            self._refuse(envelope.request_id, unknown_op(message))
 
     def _refuse(self, request_id: bytes, refusal: Refusal) -> None:
         self._wire.write(ws_frames.refused(refusal, request_id))

@@ -8,7 +8,9 @@ Must not know: what the frames say, or what publishing does.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from msgspec import UNSET, UnsetType
 
 from shared.errors import Refusal
 
@@ -36,6 +38,18 @@ class Bounds(NamedTuple):
     sync_interval_seconds: float
     unsynced_bytes_max: int
     waiting_entries_max: int
+
+
+class CommitTimes(NamedTuple):
+    """Milliseconds that a commit took, of what applies to it."""
+
+    write: float | UnsetType = UNSET
+    sync: float | UnsetType = UNSET
+    throttle: float | UnsetType = UNSET
+    """From the write until pressure let the sync begin, for the first of those that waited."""
+
+
+UNTIMED: Final = CommitTimes()
 
 
 class Batch:

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from shared.clock import Clock
 from shared.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
 from topicsd.wal.asked_sync import AskedSyncs
-from topicsd.wal.batch import Batch, Bounds, Entry, refuse
+from topicsd.wal.batch import UNTIMED, Batch, Bounds, CommitTimes, Entry, refuse
 from topicsd.wal.commit_counters import Counters
 from topicsd.wal.log_place import LogPlace
 from topicsd.wal.next_file import NextFile
@@ -87,12 +87,10 @@ class GroupCommit:
         self._is_held = False
         self._next_file = NextFile(clock, thread, writer, self._space_changed, self._file_made, self._fail)
         self._commit_scheduled = self._publishing = False
-        self._write_ms = self._in_flight_write_ms = 0.0
-        self.published_write_ms: float | UnsetType = UNSET
-        self.published_sync_ms: float | UnsetType = UNSET
-        """How long the last write and the sync of what is being published took; else unset."""
-        self._closed = False
-        self._ticking = False
+        self._write_ms = self._in_flight_write_ms = self._in_flight_held_ms = self._held_since = 0.0
+        self.published_times = UNTIMED
+        """How long what is being published took."""
+        self._closed = self._ticking = False
         self._idle_marked = True
         self.room_until = 0
         self._measure_room()
@@ -235,7 +233,7 @@ class GroupCommit:
         elif not batch.needs_write:
             # What needs no log, an append to an ephemeral topic, is still answered at the end of the turn.
             self.batch = Batch(batch.next_position, batch.next_ordinal)
-            self._publish(batch.after_write, UNSET)
+            self._publish(batch.after_write, UNTIMED)
         elif self._write(batch):
             self._data_end = self._writer.end.position
             self._idle_marked = False
@@ -243,7 +241,7 @@ class GroupCommit:
                 self._waiting += batch.after_sync
                 self._measure_room()
             self._urgent = self._urgent or batch.urgent
-            self._publish(batch.after_write, self._write_ms)
+            self._publish(batch.after_write, CommitTimes(self._write_ms))
             if self._unsynced_since is None:
                 self._unsynced_since = self._clock.monotonic()
             if (self._data_end - self.synced_position) * 2 > self._bounds.unsynced_bytes_max:
@@ -302,12 +300,10 @@ class GroupCommit:
             else:
                 self._undo(self.batch)
 
-    def _publish(
-        self, entries: list[Entry], write_ms: float | UnsetType, sync_ms: float | UnsetType = UNSET
-    ) -> None:
+    def _publish(self, entries: list[Entry], times: CommitTimes) -> None:
         """In their order: what an answer sets off joins the next batch, and must not overtake the rest."""
         self._publishing = True
-        self.published_write_ms, self.published_sync_ms = write_ms, sync_ms
+        self.published_times = times
         try:
             for entry in entries:
                 try:
@@ -317,7 +313,7 @@ class GroupCommit:
                     logger.exception("a request could not be published")
         finally:
             self._publishing = False
-            self.published_write_ms = self.published_sync_ms = UNSET
+            self.published_times = UNTIMED
 
     # -- syncing -----------------------------------------------------------------------------------------
 
@@ -335,7 +331,9 @@ class GroupCommit:
 
     def _start_urgent_sync(self) -> None:
         """Now, or when the window of the last one is over."""
-        if not (self._window.pays and self._window.delays(self._sync_started)):
+        if self._window.pays and self._window.delays(self._sync_started):
+            self._held_since = self._held_since or self._clock.monotonic()
+        else:
             self._start_sync()
 
     def _window_over(self) -> None:
@@ -361,10 +359,12 @@ class GroupCommit:
             self._urgent and sync.is_one_file and sync.position - self.synced_position <= FAST_SYNC_BYTES_MAX
         )
         self._in_flight, self._waiting = self._waiting, []
-        self._in_flight_write_ms = self._write_ms
         self._urgent = False
         self._syncing = True
         started = self._clock.monotonic()
+        self._in_flight_write_ms = self._write_ms
+        self._in_flight_held_ms = int((started - self._held_since) * 1e6) / 1000 if self._held_since else 0.0
+        self._held_since = 0.0
         self._unsynced_since = self._sync_started = started
         run = partial(self._timed, sync.run)
         if is_small and len(self._in_flight) == 1 and self._sync_seconds < FAST_SYNC_SECONDS:
@@ -397,7 +397,8 @@ class GroupCommit:
         self.synced_position = sync.position
         entries, self._in_flight = self._in_flight, []
         self._measure_room()
-        self._publish(entries, self._in_flight_write_ms, int(outcome * 1e6) / 1000)
+        held_ms = self._in_flight_held_ms or UNSET
+        self._publish(entries, CommitTimes(self._in_flight_write_ms, int(outcome * 1e6) / 1000, held_ms))
         self._asked_syncs.synced()
         if self._data_end <= sync.position:
             self._unsynced_since = None

@@ -165,11 +165,11 @@ def test_nothing_that_a_keyring_shows_is_a_key() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (f"{KEY}:raed", "entry 1: there is no such scope"),
+        (f"{KEY}:raed", "entry 1: unknown scope"),
         (f"{OTHER}, {KEY}:read,write", ""),
-        (f"{OTHER},{KEY}:read write", "entry 2: there is no such scope"),
-        (f"{KEY}:read+", "entry 1: there is no such scope"),
-        (f"{KEY}:READ", "entry 1: there is no such scope"),
+        (f"{OTHER},{KEY}:read write", "entry 2: unknown scope"),
+        (f"{KEY}:read+", "entry 1: unknown scope"),
+        (f"{KEY}:READ", "entry 1: unknown scope"),
         (f"{KEY},", "entry 2: there is no key"),
         (f"{KEY},,{OTHER}", "entry 2: there is no key"),
         (" ", "entry 1: there is no key"),

@@ -9,6 +9,7 @@ from tests.harness.manual_loop import StepThread
 from tests.harness.one_shard import PATHS
 from tests.harness.wal_bytes import append_frame
 from tests.unit.wal.commit_bench import BOUNDS, FRAME, CommitBench
+from topicsd.wal.batch import UNTIMED, CommitTimes
 from topicsd.wal.current_file import read_current
 from topicsd.wal.group_commit import BATCH_BYTES_MAX
 
@@ -355,15 +356,15 @@ def test_what_is_published_can_see_how_long_its_write_and_its_sync_took() -> Non
         sync(fd)
 
     bench.disk.pwrite, bench.disk.sync_data = slow_write, slow_sync  # type: ignore[method-assign]
-    seen: dict[str, tuple[object, object]] = {}
+    seen: dict[str, CommitTimes] = {}
 
     def look(name: str) -> None:
-        seen[name] = (bench.log.published_write_ms, bench.log.published_sync_ms)
+        seen[name] = bench.log.published_times
 
     bench.join("disk", sync=False, answer=lambda: look("disk"))
     bench.join("fsync", sync=True, answer=lambda: look("fsync"))
     bench.settle()
     look("beside it")
-    assert seen["disk"] == (pytest.approx(3, abs=0.01), UNSET)
-    assert seen["fsync"] == (pytest.approx(3, abs=0.01), pytest.approx(20, abs=0.01))
-    assert seen["beside it"] == (UNSET, UNSET)
+    assert seen["disk"] == (pytest.approx(3, abs=0.01), UNSET, UNSET)
+    assert seen["fsync"] == (pytest.approx(3, abs=0.01), pytest.approx(20, abs=0.01), UNSET)
+    assert seen["beside it"] == UNTIMED

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+from msgspec import UNSET
 
 from tests.unit.wal.commit_bench import BOUNDS, FRAME, CommitBench
+from topicsd.wal.batch import CommitTimes
 
 WINDOW_SECONDS = 0.01
 
@@ -40,6 +44,26 @@ def test_those_who_come_in_a_window_share_the_sync_at_its_end() -> None:
     bench.pass_time(1.1)
     assert bench.diary == ["publish a", "publish b", "publish c"]
     assert bench.log.counters.syncs == before + 1
+
+
+def test_answers_report_how_long_the_window_held_their_sync() -> None:
+    bench = synced_once()
+    seen: dict[str, CommitTimes] = {}
+
+    def look(name: str) -> None:
+        seen[name] = bench.log.published_times
+
+    bench.join("disk", sync=False, answer=lambda: look("disk"))
+    bench.pass_time(4)
+    for name in "ab":
+        bench.join(name, sync=True, answer=partial(look, name))
+        bench.settle()
+    bench.pass_time(7)
+    bench.pass_time(20)
+    bench.join("later", sync=True, answer=lambda: look("later"))
+    bench.settle()
+    assert seen["a"].throttle == seen["b"].throttle == pytest.approx(6, abs=0.2)
+    assert seen["disk"].throttle is seen["later"].throttle is UNSET
 
 
 def test_a_single_writer_waits_for_nobody_twice() -> None:
