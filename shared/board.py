@@ -54,6 +54,7 @@ _SHARED_MEMORY_ERRORS: Final = {
     errno.ENOENT: ("is missing", "mount a tmpfs (docker: not --ipc=none)"),
     errno.EROFS: ("is read-only", "mount it writable"),
     errno.ENOSPC: ("is full", "make it larger (docker: --shm-size=64m)"),
+    errno.EFBIG: ("is limited", "raise the limit of file sizes (ulimit -f)"),
     errno.ENOMEM: ("has no memory left", "free some memory"),
     errno.EACCES: ("is not writable for this user", "give it mode 1777"),
 }
@@ -267,10 +268,14 @@ class Board:
                 os.close(memory.fd)
                 raise
         except posix_ipc.ExistentialError:
-            raise OSError(errno.ENOENT, shared_memory_sentence(errno.ENOENT, size)) from None
-        except (OSError, posix_ipc.PermissionsError) as error:
-            number = getattr(error, "errno", None) or errno.EACCES
-            raise OSError(number, shared_memory_sentence(number, size)) from None
+            number = errno.ENOENT
+        except posix_ipc.PermissionsError:
+            number = errno.EACCES
+        except ValueError:  # larger than a file of this process may be
+            number = errno.EFBIG
+        except OSError as error:
+            number = error.errno or errno.EIO
+        raise OSError(number, shared_memory_sentence(number, size))
 
     @classmethod
     def attach(cls, fd: int, slot_count: int) -> Board:

@@ -113,9 +113,9 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
         assert self.code in STATUS, f"{self.code} is no code of ours"
 
     def inside(self, parent: str) -> Refusal:
-        """Name the refused field by its path in the body, for a refusal that names it without its parent."""
+        """Name the refused field by its path in the body, for a refusal that names it without `parent`."""
         field = self.detail.get("field") if self.detail is not None else None
-        if self.detail is None or not self.message.startswith(f"{field}: "):
+        if not parent or self.detail is None or not self.message.startswith(f"{field}: "):
             return self
         return Refusal(
             self.code,

@@ -97,7 +97,7 @@ def test_a_process_killed_before_it_noted_a_loss_does_not_take_the_head_for_exac
 def test_a_start_without_room_to_note_a_loss_is_refused_and_the_next_one_notes_it() -> None:
     one, acked = _shard_with_a_lost_tail()
     one.disk.space_bytes = one.disk.used_bytes + 4096
-    with pytest.raises(RecoveryRefused, match="no room"):
+    with pytest.raises(RecoveryRefused, match="disk full"):
         one.open(one.disk)
     disk = one.disk.after_process_kill()
     disk.space_bytes = None

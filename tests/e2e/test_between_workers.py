@@ -134,7 +134,7 @@ def test_a_burst_that_moves_with_its_connection_is_answered_whole(server: Served
 
 
 def test_a_large_body_for_another_shard_is_held_once_in_each_process(server: Served) -> None:
-    body = b'{"x":["%b"],"records":[{"data":1}]}' % (b"x" * (48 << 20))
+    body = b'{"records":[%b]}' % b",".join([b'{"data":"%b"}' % (b"x" * (1_000_000))] * 48)
     pids = list(
         map(int, Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split())
     )

@@ -193,7 +193,7 @@ def test_a_lack_of_shared_memory_is_named(tmp_path: Path) -> None:
     limited = ["prlimit", "--fsize=4096", *line]
     ran = subprocess.run(limited, capture_output=True, text=True, env=environment(), timeout=60)
     assert ran.returncode == 1
-    assert "shared memory: cannot allocate" in ran.stderr
+    assert "shared memory: /dev/shm is limited" in ran.stderr
     assert "Traceback" not in ran.stderr
 
 

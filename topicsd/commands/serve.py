@@ -61,13 +61,14 @@ def run(given: argparse.Namespace) -> int:
     refuse_open_door(settings, listen_sockets)
     fs = RealFs()
     refuse_places(fs, resolved)
-    refuse_interpreter(sys.executable)
     if settings.memory:
+        refuse_interpreter(sys.executable)
         layout = new_layout(settings)
         return _serve(resolved, layout, secrets.token_hex(INSTANCE_BYTES), listen_sockets, load_again)
     lock = own_directory(fs, settings.data_dir)
     try:
         layout = open_own_layout(fs, settings, resolved.sources)
+        refuse_interpreter(sys.executable)
         return _serve(resolved, layout, lock.identity, listen_sockets, load_again)
     finally:
         lock.release()
