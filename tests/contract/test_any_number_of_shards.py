@@ -39,7 +39,8 @@ KEYS = {
 GIVEN_KEYS = "a-key-that-may-do-everything,a-key-that-may-read-only:read,a-key-for-topics-with-an-a:rw:a|g|z"
 
 _CHANGING = re.compile(
-    rb'("(?:server_total_ms|\$ts|epoch|last_write_ts|last_read_ts|durable_seq|uptime_ms|effective_priority)":)'
+    rb'("(?:server_total_ms|wal_append_ms|fsync_ms|throttle_wait_ms|\$ts|epoch|last_write_ts|last_read_ts'
+    rb'|durable_seq|uptime_ms|effective_priority)":)'
     rb"-?[0-9.e+-]+"
 )
 
