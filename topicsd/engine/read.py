@@ -49,10 +49,10 @@ def read(
     if topic.config.ttl_ms:
         log_expired(shard, topic, shard.clock.now_ms())
     cursor, tombstone = request.from_seq, None
-    if cursor > topic.head and request.epoch == topic.epoch:
-        return position_past_head(topic.name, cursor, topic.head, topic.epoch)
     is_of_another = request.epoch is not None and request.epoch != topic.epoch
     if cursor > topic.head or cursor + 1 < topic.evict_floor or is_of_another:
+        if cursor > topic.head and request.epoch == topic.epoch:
+            return position_past_head(topic.name, cursor, topic.head, topic.epoch)
         cursor, tombstone = _missed(topic, request)
     head = stop = topic.head if not request.is_strong else max(cursor, _synced_head(shard, topic))
     if topic.lost.ranges:

@@ -78,7 +78,7 @@ APPEND_BODY: Final = JsonBody(AppendRequest, '{"records":[{"data":1}]}', _BELONG
 PUBLISH_BODY: Final[JsonBody[AppendRequest]] = JsonBody(
     PublishBody, '{"op":"publish","topic":"orders","records":[{"data":1}]}', _BELONGS
 )
-_DIFF: Final = JsonBody(DiffBody, '{"after_seq":0}')
+_decode_diff: Final = JsonBody(DiffBody, '{"after_seq":0}').decode
 _DELETE: Final = JsonBody(DeleteBody, '{"before_seq":100}')
 _PATCH: Final = JsonBody(
     TopicConfigPatch,
@@ -161,18 +161,22 @@ def _too_deep(field: str) -> Refusal:
 
 
 def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
-    request = _DIFF.decode(body)
+    request = _decode_diff(body)
     if isinstance(request, Refusal):
         return request
-    seq = request.from_seq
-    # Inlined for the common case: hot path.
-    if seq is UNSET or request.after_seq is not UNSET or not 0 <= seq <= NUMBER_MAX:
-        found = one_position("", seq, request.after_seq)
+    # Inlined for one name with a legal seq: hot path.
+    seq, after = request.from_seq, request.after_seq
+    if seq is UNSET and after is not UNSET:
+        request.from_seq = seq = after
+        after = UNSET
+    if seq is UNSET or after is not UNSET or not 0 <= seq <= NUMBER_MAX:
+        is_after = request.after_seq is not UNSET
+        found = one_position("", UNSET if is_after and after is UNSET else seq, request.after_seq)
         if isinstance(found, Refusal):
             return found
         request.from_seq = seq = found or 0
     refusal = None
-    if isinstance(request.wait_ms, str):
+    if request.wait_ms != 0 and isinstance(request.wait_ms, str):
         wait_ms = duration_ms("wait_ms", request.wait_ms)
         if isinstance(wait_ms, Refusal):
             return wait_ms

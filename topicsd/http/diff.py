@@ -74,9 +74,13 @@ class Diff:
 
     def _read(self, call: Call, body: DiffBody) -> None:
         node = body.node
+        # As `_limit`, inlined: hot path.
+        limit, limit_max = body.limit or LIMIT_DEFAULT, self._settings.max_limit
+        if body.last is not None or limit > limit_max:
+            limit = self._limit(body)
         request = ReadRequest(
             body.from_seq or 0,
-            self._limit(body),
+            limit,
             NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node),
             body.epoch,
             self._settings.max_response_bytes,
@@ -110,27 +114,19 @@ class Diff:
             return
         self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
         if body.wait_ms and not answer.count and answer.tombstone is None:
-            assert isinstance(body.wait_ms, int), "decode_diff resolves it"
             waiting = WaitingDiff(self, call, body, request, answer)
-            waiting.wait(min(body.wait_ms, WAIT_MS_MAX))
+            waiting.wait(min(_wait_ms(body), WAIT_MS_MAX))
         else:
             elapsed_us = self._elapsed_us(call, answer, self._counts.reads)
-            self._send(call, body, request.limit, render_read(answer, request.from_seq, elapsed_us))
+            parts = render_read(answer, request.from_seq, elapsed_us)
+            if body.limit > request.limit or body.wait_ms or body.last is not None:
+                _name_clamped(parts, body, request.limit)
+            call.send_parts(parts, sum(map(len, parts)))
 
     def send_piece(self, call: Call, body: DiffBody, limit: int, piece: Piece) -> None:
         """What a reader waited for."""
         parts = render_piece(piece, self._elapsed_us(call, piece, self._counts.waited_reads))
-        self._send(call, body, limit, parts)
-
-    def _send(self, call: Call, body: DiffBody, limit: int, parts: list[bytes | memoryview]) -> None:
-        assert isinstance(body.wait_ms, int), "decode_diff resolves it"
-        if body.limit > limit or body.wait_ms > WAIT_MS_MAX or (body.last or 0) > limit:
-            clamped = clamped_to(
-                limit=(body.limit or limit, limit),
-                wait_ms=(body.wait_ms, min(body.wait_ms, WAIT_MS_MAX)),
-                last=(body.last, min(body.last or 0, limit)),
-            )
-            parts[-1] = with_member(bytes(parts[-1]), clamped)
+        _name_clamped(parts, body, limit)
         call.send_parts(parts, sum(map(len, parts)))
 
     def _elapsed_us(self, call: Call, found: ReadAnswer | Piece, counted: Histogram) -> int:
@@ -140,6 +136,23 @@ class Diff:
         if found.tombstone is not None:
             self._counts.tombstones += 1
         return elapsed_us
+
+
+def _wait_ms(body: DiffBody) -> int:
+    assert isinstance(body.wait_ms, int), "decode_diff resolves it"
+    return body.wait_ms
+
+
+def _name_clamped(parts: list[bytes | memoryview], body: DiffBody, limit: int) -> None:
+    """Add the values that were used where the request named larger ones."""
+    wait_ms = _wait_ms(body)
+    if body.limit > limit or wait_ms > WAIT_MS_MAX or (body.last or 0) > limit:
+        clamped = clamped_to(
+            limit=(body.limit or limit, limit),
+            wait_ms=(wait_ms, min(wait_ms, WAIT_MS_MAX)),
+            last=(body.last, min(body.last or 0, limit)),
+        )
+        parts[-1] = with_member(bytes(parts[-1]), clamped)
 
 
 class WaitingDiff:

@@ -139,7 +139,7 @@ class Dispatch:
                 if refusal is not None:
                     call.refuse(refusal)
                     return
-            if call.body and not route.takes_body:
+            if not route.takes_body and call.body:
                 refusal = refuse_body(route, call.body)
                 if refusal is not None:
                     call.refuse(refusal)

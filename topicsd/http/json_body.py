@@ -45,7 +45,14 @@ class JsonBody(Generic[T]):
             refusal = self._refuse_large(body)
             if refusal is not None:
                 return refusal
-        return self.decode_any(body or b"{}")
+        body = body or b"{}"
+        # As `decode_any`, inlined: hot path.
+        if not (body.isascii() or is_utf8(body)):
+            return not_utf8()
+        try:
+            return self.decode_fitting(body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            return self.explain(body, error)
 
     def decode_any(self, body: bytes) -> T | Refusal:
         if not (body.isascii() or is_utf8(body)):

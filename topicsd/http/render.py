@@ -24,8 +24,12 @@ class _Performance(msgspec.Struct, gc=False):
     server_total_ms: float
     wal_append_ms: float | UnsetType = UNSET
     fsync_ms: float | UnsetType = UNSET
-    records_scanned: int | UnsetType = UNSET
     throttle_wait_ms: float | UnsetType = UNSET
+
+
+class _ReadPerformance(msgspec.Struct, gc=False):
+    server_total_ms: float
+    records_scanned: int
 
 
 class _Append(msgspec.Struct, gc=False):
@@ -50,7 +54,7 @@ class _ReadEnd(msgspec.Struct, gc=False):
     caught_up: bool
     tombstone: Tombstone | None
     lag: int
-    performance: _Performance
+    performance: _ReadPerformance
 
 
 def render_appended(
@@ -106,14 +110,17 @@ def _read(
     elapsed_us: int,
 ) -> list[bytes | memoryview]:
     head = found.head_seq
+    earliest, tombstone = found.earliest_seq, found.tombstone
+    is_plain = tombstone is None and from_seq >= earliest - 1
+    scanned = next_from - from_seq if is_plain else _scanned(found, from_seq, next_from)
     end = _ReadEnd(
         next_from,
         head,
-        found.earliest_seq,
+        earliest,
         next_from == head,
-        found.tombstone,
+        tombstone,
         head - next_from,
-        _Performance(elapsed_us / 1000, records_scanned=_scanned(found, from_seq, next_from)),
+        _ReadPerformance(elapsed_us / 1000, scanned),
     )
     return [
         b'{"topic":"%b","epoch":%d,"records":[' % (found.topic.encode(), found.epoch),

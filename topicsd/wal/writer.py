@@ -34,7 +34,7 @@ from shared.clock import Clock
 from topicsd.disk.atomic_replace import create_afresh, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
-from topicsd.wal.batch_end import BATCH_END_BYTES, BatchEnd, chain_of, encode_batch_end
+from topicsd.wal.batch_end import BATCH_END_BYTES, chain_of, pack_batch_end
 from topicsd.wal.current_file import Current, State, note_sync_failure, write_current
 from topicsd.wal.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader, encode_file_header
 from topicsd.wal.log_files import LogFile, LogFiles
@@ -171,12 +171,13 @@ class LogWriter:
             file = self._rotate(size)
         offset, end = self._offset, self._end
         chain = chain_of(frames, end.chain)
-        closing = BatchEnd(
-            file.epoch, end.ordinal + frame_count, offset, len(frames), chain, self._synced_offset
+        ordinal = end.ordinal + frame_count
+        closing = pack_batch_end(
+            self._clock.now_ms(), file.epoch, ordinal, offset, len(frames), chain, self._synced_offset
         )
-        write_all(self._fs, file.fd, frames + encode_batch_end(closing, self._clock.now_ms()), offset)
+        write_all(self._fs, file.fd, frames + closing, offset)
         self._offset = offset + size
-        self._end = LogEnd(end.position + size, closing.ordinal + 1, chain)
+        self._end = LogEnd(end.position + size, ordinal + 1, chain)
 
     def _write_large(self, parts: list[bytes], frame_count: int, size_bytes: int) -> None:
         size = size_bytes + BATCH_END_BYTES
@@ -192,12 +193,13 @@ class LogWriter:
             at += len(piece)
         assert at == offset + size_bytes
         chain = digest.intdigest()
-        closing = BatchEnd(
-            file.epoch, end.ordinal + frame_count, offset, size_bytes, chain, self._synced_offset
+        ordinal = end.ordinal + frame_count
+        closing = pack_batch_end(
+            self._clock.now_ms(), file.epoch, ordinal, offset, size_bytes, chain, self._synced_offset
         )
-        write_all(self._fs, file.fd, encode_batch_end(closing, self._clock.now_ms()), at)
+        write_all(self._fs, file.fd, closing, at)
         self._offset = offset + size
-        self._end = LogEnd(end.position + size, closing.ordinal + 1, chain)
+        self._end = LogEnd(end.position + size, ordinal + 1, chain)
 
     def prepare_sync(self) -> Sync:
         """What it takes to have all that is written on the disk, as a job for the thread."""
