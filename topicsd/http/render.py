@@ -77,7 +77,7 @@ def render_appended(
             answer.created,
             answer.deduped,
             answer.durability,
-            _Performance(elapsed_us / 1000, times.write, times.sync, UNSET, times.throttle),
+            _Performance(elapsed_us / 1000, times.write, times.sync, times.throttle),
         )
     )
 
