@@ -8,11 +8,15 @@ import os
 import shlex
 import sys
 
-from loadtest import bench_chart, engine_bench, generator_bench, results, server_bench
-from loadtest.bench_lines import LINES
-from loadtest.bench_result import table
-from loadtest.generator import GeneratorMissing
-from loadtest.subjects import SERVER_COMMAND
+from loadtest.bench import chart as bench_chart
+from loadtest.bench import history as results
+from loadtest.bench import server as server_bench
+from loadtest.bench.lines import LINES
+from loadtest.bench.result import table
+from loadtest.bench.subjects import SERVER_COMMAND
+from loadtest.clients import generator_bench
+from loadtest.clients.generator import GeneratorMissing
+from loadtest.engine import engine_bench
 
 
 def main() -> int:

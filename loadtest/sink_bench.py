@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
 
-from loadtest.one_shard import Line, report
-from loadtest.subjects import Subjects
-from spark.server_client import ServerClient
+from loadtest.bench.subjects import Subjects
+from loadtest.engine.one_shard import Line, report
 from spark.session import local_session
+from spark.view.server_client import ServerClient
 
 DATA = '{"sku":"AEROPRESS-GO","qty":1,"total":3499,"warehouse":"rotterdam-4","carrier":"a name","seat":"2B"}'
 TASKS, SHARDS, REQUEST_RECORDS = 2, 2, 1000

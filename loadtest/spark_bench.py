@@ -4,7 +4,8 @@ Each query is run once to warm up, and then by turns; the shortest time counts, 
 adds to it. What is read goes nowhere (Spark's `noop`), but for counts. The directory is made afresh: a
 hundred topics in one shard, written in turns at an even pace, so that each of them spans the whole time. A
 topic without a record shows what a query costs before it reads anything. The session has the rule of
-`spark/narrow_reads.py`; a schema that names the column, or asks for the number, is what one gives without it.
+`spark/optimizer/narrow_reads.py`; a schema that names the column, or asks for the number, is what one gives
+without it.
 
 `ratio` is how many times as fast as JSON lines it is; of Parquet too, so that both can be seen.
 """
@@ -21,13 +22,13 @@ from collections.abc import Callable
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from loadtest.one_shard import Line, create_topics, fresh, open_shard, report
-from loadtest.segment_bench import checkpoint
-from shared.clock import SystemClock
-from shared.config import Settings
-from shared.contract import TopicConfigPatch
-from shared.errors import Refusal
-from spark.narrow_reads import narrow_reads
+from loadtest.engine.one_shard import Line, create_topics, fresh, open_shard, report
+from loadtest.engine.segment_bench import checkpoint
+from shared.contract.errors import Refusal
+from shared.contract.topic_config import TopicConfigPatch
+from shared.runtime.clock import SystemClock
+from shared.settings.settings import Settings
+from spark.optimizer.narrow_reads import narrow_reads
 from spark.session import local_session
 from topicsd.engine.requests import AppendRequest, NewRecord
 

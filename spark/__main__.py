@@ -2,8 +2,6 @@
 
 Promises: progress goes to stderr and results to stdout; what went wrong is one sentence, with the exit code
 1, and a wrong command line has 2. Nothing of Spark is imported before the command line is understood.
-
-Must not know: what the jobs do.
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark.errors import SourceError
 from spark.jobs.command_line import parse
 from spark.jobs.plain_error import plain_sentence
 from spark.package_zip import write_zip
-from spark.source_error import SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +73,7 @@ def register(session: SparkSession) -> None:
     """PySpark finds by itself what is installed, and not what came along in a zip."""
     from pyspark.errors import AnalysisException
 
-    from spark.source import TopicsdSource
+    from spark.source.source import TopicsdSource
 
     try:
         session.dataSource.register(TopicsdSource)

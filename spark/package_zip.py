@@ -5,8 +5,6 @@ It has what reading and writing take and nothing compiled; what those import (ms
 has to be installed there, as nothing that is compiled can be imported from a zip.
 
 Promises: the same packages give the same bytes.
-
-Must not know: Spark.
 """
 
 from __future__ import annotations

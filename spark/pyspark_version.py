@@ -1,17 +1,15 @@
 """Which PySpark this is, and what a source written in Python cannot do before a newer one.
 
-    4.0  batch reads and writes, streams that are read
-    4.1  streams that are written, filters that a source is told of (`narrow_reads.py`)
-    4.2  bounds of a micro-batch, and the trigger availableNow in more than one
-
-Must not know: what the options mean.
+4.0  batch reads and writes, streams that are read
+4.1  streams that are written, filters that a source is told of (`narrow_reads.py`)
+4.2  bounds of a micro-batch, and the trigger availableNow in more than one
 """
 
 from __future__ import annotations
 
 import pyspark
 
-from spark.source_error import SourceError
+from spark.errors import SourceError
 
 WRITES_STREAMS = KNOWS_FILTERS = (4, 1)
 BOUNDS_BATCHES = (4, 2)

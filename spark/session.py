@@ -2,8 +2,6 @@
 
 Promises: it runs on a Java that `java_home.py` found and has no web page. A local one listens on 127.0.0.1
 only and has its workers on the Python that runs this. The format `topicsd` is found by PySpark itself.
-
-Must not know: what is asked of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `topicsd`, also `python -m topicsd`. See `commands/command_line.py`.
+"""The command `topicsd`, also `python -m topicsd`. See `cli/main.py`.
 
 It is thin so that an interrupt is told in one way from the first moment on, also while the rest is loaded.
 """
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("topicsd: does not run without asserts: leave out -O and PYTHONOPTIMIZE", file=sys.stderr)
         return 2
     try:
-        from topicsd.commands.command_line import run
+        from topicsd.cli.main import run
 
         return run(arguments)
     except KeyboardInterrupt:

@@ -15,9 +15,9 @@ from functools import partial
 import msgspec
 import uvloop
 
-from loadtest.bare_log import BareLog
 from loadtest.ceilings.bare_http import parser, rendered, serve
 from loadtest.ceilings.write_ceiling import NAME_AT, WriteCeiling, appended
+from loadtest.engine.bare_log import BareLog
 from topicsd.engine.requests import AppendRequest, NewRecord
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\nretry: 2000\n\n"

@@ -12,8 +12,8 @@ from functools import partial
 import msgspec
 import uvloop
 
-from loadtest.bare_log import BareLog
 from loadtest.ceilings.bare_http import BareHttp, parser, rendered, serve
+from loadtest.engine.bare_log import BareLog
 from topicsd.engine.requests import AppendRequest
 
 _decode = msgspec.json.Decoder(AppendRequest).decode

@@ -6,8 +6,6 @@ editor that knows cells (`# %%`) and run them one after the other. It needs what
 installs, and Java 17 or 21. It writes to topics whose names begin with `first-steps`, and to ./first-steps.
 
 Where things are is said by two variables of the environment, for a server that is somewhere else.
-
-Must not know: anything that is not in the README.
 """
 
 # %%
@@ -19,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, from_json, struct, to_json, window
 from pyspark.sql.functions import sum as total
 
-from spark.narrow_reads import narrow_reads
+from spark.optimizer.narrow_reads import narrow_reads
 from spark.session import local_session
 
 URL = os.environ.get("TOPICS_URL", "http://127.0.0.1:4000")

@@ -49,7 +49,7 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
-/** See spark/narrow_reads.py, which compiles this in Spark. Janino, Spark's compiler, knows no lambdas. */
+/** See spark/optimizer/narrow_reads.py, which compiles this in Spark. Janino, Spark's compiler, knows no lambdas. */
 public class NarrowReads extends Rule {
     private static final String FORMAT = "topicsd";
     private static final String RECORDS = "records";

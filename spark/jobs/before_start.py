@@ -1,8 +1,6 @@
 """What is wrong with a job that can be told before Spark is started, which takes seconds.
 
 And before anything is noted: what a replay was told to write to is in its book from then on.
-
-Must not know: how a job is run.
 """
 
 from __future__ import annotations
@@ -10,13 +8,13 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
-from shared.names import TOPIC_NAME_RULE, is_topic_name
+from shared.contract.names import TOPIC_NAME_RULE, is_topic_name
+from spark.errors import SourceError
 from spark.jobs.command_line import source_options
 from spark.jobs.job_source import where_options
-from spark.read_options import parse_options, server_url
-from spark.server_client import ServerClient, ServerRefusal
-from spark.shard_view import open_directory
-from spark.source_error import SourceError
+from spark.source.read_options import parse_options, server_url
+from spark.view.server_client import ServerClient, ServerRefusal
+from spark.view.shard_view import open_directory
 
 # Longer than a server takes that somebody restarts; the tasks of a job have more patience.
 PATIENCE_S = 10.0

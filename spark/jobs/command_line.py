@@ -1,7 +1,4 @@
-"""The command line of `python -m spark`: what each job is for, and its flags.
-
-Must not know: how a job is run.
-"""
+"""The command line of `python -m spark`: what each job is for, and its flags."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Records without a tag are in no group and are left out. What a replay sends back into a topic is such a
 folder, so that a compaction into a topic is two steps of which each may be cut off and done again; the second
 one goes by what the first one has found, whatever was written to the topics meanwhile.
-
-Must not know: the command line.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.functions import col, max_by, struct
 
-from shared.clock import Clock, SystemClock
+from shared.runtime.clock import Clock, SystemClock
 from spark.jobs.export import READ, Say, commit, stage
 from spark.jobs.export_folder import ExportFolder, Manifest
 from spark.jobs.job_source import JobSource

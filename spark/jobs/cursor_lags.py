@@ -1,7 +1,4 @@
-"""How far the named cursors of the topics are behind, from the files or as the server says.
-
-Must not know: Spark, how it is shown.
-"""
+"""How far the named cursors of the topics are behind, from the files or as the server says."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from shared.clock import SystemClock
-from spark.read_options import ReadOptions, parse_options
-from spark.server_client import ServerClient, in_path
-from spark.shard_view import open_directory
-from topicsd.commands.loaded_shard import LoadedShard
-from topicsd.engine.cursor_lag import records_behind
+from shared.runtime.clock import SystemClock
+from spark.source.read_options import ReadOptions, parse_options
+from spark.view.server_client import ServerClient, in_path
+from spark.view.shard_view import open_directory
+from topicsd.engine.read.cursors import records_behind
 from topicsd.engine.topic import Topic
+from topicsd.offline.loaded_shard import LoadedShard
 
 
 class CursorLag(NamedTuple):

@@ -2,8 +2,6 @@
 
 The rows have the native columns, of which nothing of a record is missing, and day and topic. Within a file
 they stand in the order of topic and seq. In which order everything is written: `export_folder.py`.
-
-Must not know: the command line.
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.functions import to_date
 
-from shared.clock import Clock, SystemClock
+from shared.runtime.clock import Clock, SystemClock
 from spark.jobs.export_folder import Exported, ExportFolder, Manifest, places_after
 from spark.jobs.job_source import JobSource, Stretch
-from spark.stream_offset import encode
+from spark.source.stream_offset import encode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,8 +22,6 @@ on, as W3 may be done any number of times. So a file that is in its place is nam
 that a manifest counts is in one file: once W3 is over, and until then it is missing and never there twice.
 
 How to change a manifest: raise VERSION and read the versions before it.
-
-Must not know: Spark's plans, where the records come from.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ from typing import Any
 
 import msgspec
 
+from spark.errors import SourceError
 from spark.jobs.hadoop_folder import Folder
-from spark.source_error import SourceError
-from spark.stream_offset import Place, Places, decode
+from spark.source.stream_offset import Place, Places, decode
 
 VERSION = 1
 MANIFESTS, STAGING = "_manifest", "_staging"

@@ -6,16 +6,14 @@ twice. A name is a path below the folder with `/` between its parts.
 Promises: `write_new` makes a file whole or not at all, wherever a rename is atomic or an object appears
 whole. Nothing is synced beyond what the file system does when a file is closed: a killed process loses
 nothing of what was written before, a power cut may.
-
-Must not know: what the files are.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spark.errors import SourceError
 from spark.jobs.plain_error import plain_sentence
-from spark.source_error import SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,8 +6,6 @@ hour, which are put together here.
 A seq is gone when nobody can read it any more: it was deleted, has expired, or a cap took it. When it was
 written is gone with it. So it is counted in the hour of the next record that is still there; those behind the
 last one are counted in the topic's sum only.
-
-Must not know: how it is shown.
 """
 
 from __future__ import annotations

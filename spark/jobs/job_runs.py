@@ -1,7 +1,4 @@
-"""From a command line to its job.
-
-Must not know: how a job works.
-"""
+"""From a command line to its job."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark.chart.stats_chart import stats_chart
 from spark.jobs.command_line import api_key, source_options
 from spark.jobs.compact import compact
 from spark.jobs.cursor_lags import cursor_lags
@@ -20,7 +18,6 @@ from spark.jobs.hour_stats import hours_of, sums_of
 from spark.jobs.job_source import JobSource
 from spark.jobs.replay import replay
 from spark.jobs.replay_book import Target
-from spark.jobs.stats_chart import stats_chart
 from spark.jobs.stats_text import stats_text
 
 if TYPE_CHECKING:

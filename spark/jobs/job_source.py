@@ -10,8 +10,6 @@ Where it begins or ends is a word (`earliest`, `latest`), a time, or JSON of seq
     ({'startingOffsets': 'earliest'}, {'startingOffsets': '{"orders":23}'})
     >>> where_options("2026-11-18T10:00")["startingTimestamp"], where_options("1700000000000")
     ('1794996000000', {'startingTimestamp': '1700000000000', 'startingOffsetsByTimestampStrategy': 'latest'})
-
-Must not know: what becomes of the records.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from pyspark.sql.types import StructType
 
-from spark.read_options import parse_options
-from spark.source import TopicsdSource
-from spark.source_error import SourceError
-from spark.stream_offset import Place, Places, decode, encode
+from spark.errors import SourceError
+from spark.source.read_options import parse_options
+from spark.source.source import TopicsdSource
+from spark.source.stream_offset import Place, Places, decode, encode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,15 +7,13 @@ sentence stands in them. Of any other error the first line says most.
     'seqs 1 to 3 are gone'
     >>> plain_sentence(ValueError("no more\\nthan this")), plain_sentence(KeyError())
     ('no more', 'KeyError')
-
-Must not know: which job it was.
 """
 
 from __future__ import annotations
 
 import re
 
-from spark.source_error import SourceError
+from spark.errors import SourceError
 
 _OURS = re.compile(r"\bspark\.source_error\.\w+: (.+)")
 _LINES_OF_JAVA = re.compile(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ")

@@ -5,8 +5,6 @@ does once however often it is run. The numbers rise, and a round has the same ru
 
 Why in order: all rows of a topic come into one partition, and there by time and seq. It costs a shuffle of
 the export, and that one topic is written by one task.
-
-Must not know: how the sink does it, the command line.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.functions import col, concat, lit
 
+from spark.errors import SourceError
 from spark.jobs.export import WRITTEN, Say
 from spark.jobs.export_folder import ExportFolder, FolderBusy, Manifest
 from spark.jobs.replay_book import ReplayBook, Round, Target
-from spark.source_error import SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

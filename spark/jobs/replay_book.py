@@ -8,8 +8,6 @@
 A round that has begun is sent again as it was planned, whatever came to the export since: the sink knows it
 by its number and does the rest of it. So both files are written once and never changed, and losing the second
 one costs time and no more.
-
-Must not know: Spark, servers.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from spark.errors import SourceError
 from spark.jobs.export_folder import Manifest
 from spark.jobs.hadoop_folder import Folder
-from spark.source_error import SourceError
 
 REPLAYS = "_replays"
 RECORDS_PER_ROUND = 2_000_000

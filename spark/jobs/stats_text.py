@@ -1,11 +1,9 @@
 """The statistics of topics as tables for a terminal.
 
-    >>> hour = Hour("a", 1_794_996_000, 1200, 4096, 2, "red", 1, 1203, 1_794_996_000.0, 0.0, 3, 0.3333)
-    >>> print("\\n".join(hour_table([hour])))
-    TOPIC  HOUR (UTC)        RECORDS  RECORDS/S  BYTES  TAGS  TOP TAG  GONE
-    a      2026-11-18 10:00    1,200      0.333  4 KiB     2  red         3
-
-Must not know: where the numbers come from.
+>>> hour = Hour("a", 1_794_996_000, 1200, 4096, 2, "red", 1, 1203, 1_794_996_000.0, 0.0, 3, 0.3333)
+>>> print("\\n".join(hour_table([hour])))
+TOPIC  HOUR (UTC)        RECORDS  RECORDS/S  BYTES  TAGS  TOP TAG  GONE
+a      2026-11-18 10:00    1,200      0.333  4 KiB     2  red         3
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from datetime import UTC, datetime
 
 from spark.jobs.cursor_lags import CursorLag
 from spark.jobs.hour_stats import Hour, TopicSum
-from topicsd.commands.text_table import NOTHING, harmless, size, table, utc
+from topicsd.offline.table import NOTHING, harmless, size, table, utc
 
 
 def stats_text(sums: Sequence[TopicSum], hours: Sequence[Hour], lags: Sequence[CursorLag]) -> str:

@@ -2,8 +2,6 @@
 
 On a terminal the count of tasks is one line that changes; elsewhere it is a line now and then, so that a log
 tells that something goes on and is not filled by it.
-
-Must not know: which job it is.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, TextIO
 
-from shared.clock import Clock, SystemClock
+from shared.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,8 +3,6 @@
 Promises: the topics take turns, so that two requests in a row are hardly ever for the same shard, or each has
 all of its own in a row, so that a connection has a reason to go where its topic is. A script leaves no topic
 behind and can be played again on the same server.
-
-What it must not know: what the answers should be, how many shards there are.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
-from shared.names import topic_id
-from shared.placement import shard_of
+from shared.contract.names import topic_id
+from shared.ipc.placement import shard_of
 from tests.contract.request_script import TOPICS, Asked, script
 from tests.harness.crash_sweep import DEEP
 from tests.harness.raw_client import Answer, RawClient, request_bytes

@@ -17,7 +17,7 @@ import pytest
 from tests.contract.test_hostile import CHUNKS, ENDLESS, HEADS, LENGTH, LINES, RECORDS
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.whole_server import WholeServer
-from topicsd.http.drift import LOOKED_AT, STAY_SECONDS
+from topicsd.http.http1.affinity import LOOKED_AT, STAY_SECONDS
 
 TOO_MUCH = 64 << 10
 

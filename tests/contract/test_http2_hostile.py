@@ -462,7 +462,7 @@ def _broken(*_: object) -> None:
 def test_an_error_that_nobody_foresaw_is_500_on_its_stream(
     client: H2Client, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("topicsd.http.handlers.decode_append", _broken)
+    monkeypatch.setattr("topicsd.service.handlers.decode_append", _broken)
     answer = client.ask("POST", path, RECORDS)
     assert (answer.status, answer.code) == (500, "internal")
     assert "secret" not in answer.message
@@ -474,7 +474,7 @@ def test_an_error_of_the_lane_itself_ends_the_connection_and_is_logged(
     client: H2Client, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.ask("GET", path)
-    monkeypatch.setattr("topicsd.http.h2_requests.read_head", _broken)
+    monkeypatch.setattr("topicsd.http.http2.requests.read_head", _broken)
     client.start("GET", path)
     _ends_with(client, ErrorCodes.INTERNAL_ERROR)
     assert any(one.exc_info and "a secret of ours" in str(one.exc_info[1]) for one in caplog.records)

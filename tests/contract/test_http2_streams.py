@@ -13,9 +13,9 @@ from tests.contract.test_http2 import RECORDS, wait_for
 from tests.harness.event_client import H2Events
 from tests.harness.h2_client import H2Client
 from tests.harness.http_server import H2, HttpServer
-from topicsd.http.call import Call
-from topicsd.http.h2_exchange import CLOGGED_BYTES
-from topicsd.live.stream import Stream
+from topicsd.http.http2.exchange import CLOGGED_BYTES
+from topicsd.service.call import Call
+from topicsd.stream.stream import Stream
 
 FIELDS = b"content-type: text/event-stream\r\ncache-control: no-store\r\n"
 

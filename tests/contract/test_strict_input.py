@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from shared.routes import ROUTES, Route
+from shared.contract.endpoints import ROUTES, Route
 from tests.contract.api import Api
 from tests.harness.http_server import HttpServer
 from tests.harness.ws_client import WsClient

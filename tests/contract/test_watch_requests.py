@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from shared.auth import parse_keys
-from shared.watch_id import WatchIds
+from shared.contract.api_keys import parse_keys
+from shared.contract.watch_id import WatchIds
 from tests.contract.api import Api
 from tests.harness.any_client import AnyClient, connect
 from tests.harness.event_client import EventClient
 from tests.harness.http_server import INSTANCE, HttpServer
 from tests.harness.raw_client import Answer, RawClient
-from topicsd.wal.control_frame import WatchSession
+from topicsd.log.control_frame import WatchSession
 
 BEARER = "authorization: Bearer"
 KEYS = "key-of-everybody,key-of-orders:r:orders.,key-of-others:r:other.,key-that-writes:w"

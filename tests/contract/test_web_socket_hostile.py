@@ -10,8 +10,8 @@ import pytest
 from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.ws_client import BINARY, CLOSE, PING, PONG, TEXT, Closed, WsClient, masked
-from topicsd.http.ws_lane import EMPTY_FRAMES_MAX, PING_SECONDS, PONG_SECONDS, WsLane
-from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
+from topicsd.http.websocket.connection import EMPTY_FRAMES_MAX, PING_SECONDS, PONG_SECONDS, WsLane
+from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 pytestmark = pytest.mark.http1
 

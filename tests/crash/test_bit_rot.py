@@ -11,11 +11,11 @@ from tests.harness.shard_driver import DATA_DIR, PATHS, ShardRun
 from tests.harness.small_store import ENDS, SmallStore
 from tests.harness.tally import attempt
 from topicsd.disk.layout import LayoutError, read_layout
-from topicsd.wal.batch_end import BATCH_END_BYTES
-from topicsd.wal.file_header import FILE_HEADER_BYTES
-from topicsd.wal.frame import CHECKSUM_BYTES
-from topicsd.wal.log_walk import UnreadableLog
-from topicsd.wal.recovery import RecoveryRefused
+from topicsd.log.batch_end import BATCH_END_BYTES
+from topicsd.log.file_header import FILE_HEADER_BYTES
+from topicsd.log.frame import CHECKSUM_BYTES
+from topicsd.log.recovery import RecoveryRefused
+from topicsd.log.walk import UnreadableLog
 
 FLIPS = "bit rot, bytes changed"
 MASKS = (0x01, 0x80, 0xFF)

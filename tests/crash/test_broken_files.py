@@ -11,20 +11,20 @@ from random import Random
 
 import pytest
 
+from shared.runtime.disk_thread import Threads
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_driver import DATA_DIR, PATHS, ShardRun
 from tests.harness.small_store import ENDS, BoundedReads, SmallStore
 from topicsd.disk.dir_lock import DirectoryInUse
 from topicsd.disk.layout import LAYOUT_BYTES_MAX, LayoutError, create_data_dir, read_layout, shard_paths
 from topicsd.engine.shard import Shard
-from topicsd.wal.batch_end import BATCH_END_BYTES, find_batch_end, parse_batch_end
-from topicsd.wal.file_header import FILE_HEADER_BYTES, parse_file_header
-from topicsd.wal.frame import FRAME_LEN_MAX, FRAME_LEN_MIN, LEN_BYTES, U32
-from topicsd.wal.log_walk import UnreadableLog
-from topicsd.wal.reader import WINDOW_BYTES
-from topicsd.wal.recovery import RecoveryRefused
-from topicsd.wal.sync_thread import Threads
-from topicsd.wal.writer import Identity
+from topicsd.log.batch_end import BATCH_END_BYTES, find_batch_end, parse_batch_end
+from topicsd.log.file_header import FILE_HEADER_BYTES, parse_file_header
+from topicsd.log.frame import FRAME_LEN_MAX, FRAME_LEN_MIN, LEN_BYTES, U32
+from topicsd.log.reader import WINDOW_BYTES
+from topicsd.log.recovery import RecoveryRefused
+from topicsd.log.walk import UnreadableLog
+from topicsd.log.writer import Identity
 
 LENGTHS = (0xFFFFFFFF, 0x7FFFFFFF, FRAME_LEN_MAX + 1, FRAME_LEN_MAX, FRAME_LEN_MIN - 1, 1, 0)
 

@@ -14,7 +14,7 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, Told
 from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
-from topicsd.engine.cursors import delete_cursor, put_cursor
+from topicsd.engine.read.cursors import delete_cursor, put_cursor
 from topicsd.engine.requests import Producer
 
 WRITES = 9

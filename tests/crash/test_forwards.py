@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shared.forward_rule import ForwardRule
+from shared.contract.route_rule import ForwardRule
 from tests.harness.crash_sweep import without_newest_snapshot
 from tests.harness.faults import MachineGoneError
 from tests.harness.forward_stage import ForwardStage
@@ -20,7 +20,7 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import Told
 from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
-from topicsd.engine.forwards import delete_forward
+from topicsd.engine.routes.route import delete_forward
 
 WRITES = 9
 SETTINGS = {"wal_file_bytes": 8192, "segment_max_events": 3}

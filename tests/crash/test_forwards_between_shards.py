@@ -12,12 +12,12 @@ from itertools import pairwise
 
 import pytest
 
-from shared.forward_rule import ForwardRule
+from shared.contract.route_rule import ForwardRule
 from tests.harness.faults import Fault, MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, Told, record
-from topicsd.engine.forwards import ForwardPut
+from topicsd.engine.routes.route import ForwardPut
 
 WRITES = 8
 SETTINGS = {"wal_file_bytes": 8192, "segment_max_events": 3}

@@ -12,8 +12,8 @@ import os
 import pytest
 
 from tests.harness.one_shard import OneShard
-from topicsd.wal.batch_end import BATCH_END_BYTES
-from topicsd.wal.frame import Frame, FrameDamage, FrameType, Record, encode_frame, parse_frame
+from topicsd.log.batch_end import BATCH_END_BYTES
+from topicsd.log.frame import Frame, FrameDamage, FrameType, Record, encode_frame, parse_frame
 
 PAYLOADS = [b'"phantom %d"' % number for number in range(10, 30)]
 

@@ -19,7 +19,7 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, Told, record
 from topicsd.disk.layout import create_data_dir
-from topicsd.engine.queue_settle import end_jobs
+from topicsd.engine.queue.settle import end_jobs
 
 OUTCOMES = 20 if DEEP else 3
 QUEUE = "q"

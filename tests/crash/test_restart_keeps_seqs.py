@@ -12,7 +12,7 @@ import pytest
 from tests.harness.faults import PowerCut, ProcessKilled
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import PATHS, OneShard
-from topicsd.wal.recovery import RecoveryRefused
+from topicsd.log.recovery import RecoveryRefused
 
 OUTCOMES = 20
 # Of the calls that the first append of all makes: the last but the write of its batch, and its sync.

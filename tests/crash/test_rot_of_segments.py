@@ -11,17 +11,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.errors import CORRUPT_SEGMENT, Refusal
+from shared.contract.errors import CORRUPT_SEGMENT, Refusal
 from tests.harness.crash_sweep import DEEP
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import PATHS, ShardRun, empty_disk
 from tests.harness.tally import attempt
-from topicsd.engine.fetch import read_now
+from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadRequest
-from topicsd.wal.log_walk import UnreadableLog
-from topicsd.wal.recovery import RecoveryRefused
+from topicsd.log.recovery import RecoveryRefused
+from topicsd.log.walk import UnreadableLog
 
 FLIPS = "bit rot, bytes of checkpoints changed"
 MASKS = (0x01, 0x80, 0xFF)

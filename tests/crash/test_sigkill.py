@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.errors import SHUTTING_DOWN
+from shared.contract.errors import SHUTTING_DOWN
+from shared.runtime.disk_thread import Threads
 from tests.harness.crash_sweep import DEEP
 from tests.harness.killed_writer import SETTINGS, TOPICS, Sent, Task, start
 from tests.harness.ledger import Ledger
@@ -26,8 +27,7 @@ from tests.harness.tally import attempt
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths
 from topicsd.engine.shard import Shard
-from topicsd.wal.sync_thread import Threads
-from topicsd.wal.writer import Identity
+from topicsd.log.writer import Identity
 
 ROUNDS = 2000 if DEEP else 100
 CLEAN_EVERY = 10

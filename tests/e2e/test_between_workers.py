@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from shared.names import topic_id
-from shared.placement import shard_of
+from shared.contract.names import topic_id
+from shared.ipc.placement import shard_of
 from tests.harness.raw_client import RawClient
 from tests.harness.served import Served, served
 

@@ -17,7 +17,7 @@ from tests.harness.command_run import PROJECT, command_line, environment, run_co
 from tests.harness.data_dirs import DIRECTORIES, stop
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
-from topicsd.commands.command_line import failed_function, is_of_output
+from topicsd.cli.main import failed_function, is_of_output
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LAYOUT_NAME
 
@@ -237,7 +237,7 @@ def test_progress_is_for_a_terminal_only(tmp_path: Path, monkeypatch: pytest.Mon
     assert run_command("verify", tmp_path).err == ""
     ours, theirs = pty.openpty()
     script = (
-        "import sys; from topicsd.commands import progress; progress.STEP_BYTES = 1000; "
+        "import sys; from topicsd.cli import progress; progress.STEP_BYTES = 1000; "
         f"from topicsd.__main__ import main; sys.exit(main(['verify', {str(tmp_path)!r}]))"
     )
     ran = subprocess.run(

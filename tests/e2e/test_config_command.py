@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.config import DECLARED
+from shared.settings.settings import DECLARED
 from tests.harness.command_run import run_command, run_here
 
 SECRET = "hush-hush-hush-hush"

@@ -24,7 +24,7 @@ NOBODY = 65534
 # Imports come first: the interpreter itself may be where only its owner can read.
 AS_NOBODY = f"""
 import os, sys
-import router.supervisor, topicsd.commands.command_line
+import router.supervision.supervisor, topicsd.cli.main
 from topicsd.__main__ import main
 os.setgroups([])
 os.setgid({NOBODY})
@@ -93,7 +93,7 @@ def test_a_new_disk_and_a_start_that_was_cut_short_are_no_other_things(tmp_path:
         (tmp_path / name).write_text("")
     ran = serve(tmp_path, "--host=no such host")
     assert "not empty" not in ran.err
-    from topicsd.commands.own_directory import refuse_directory
+    from topicsd.cli.own_directory import refuse_directory
 
     refuse_directory(RealFs(), str(tmp_path))
     refuse_directory(RealFs(), str(tmp_path / "not there"))

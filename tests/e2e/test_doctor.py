@@ -17,11 +17,11 @@ from tests.harness.data_dirs import DIRECTORIES, flip
 from tests.harness.faults import MUTATING_CALLS, ProcessKilled
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
-from topicsd.commands import doctor_dir
-from topicsd.commands import repair as repair_module
+from topicsd.cli import doctor as doctor_dir
 from topicsd.disk.fs import RealFs
 from topicsd.engine.shard import RecoveryRefused, UnreadableLog
-from topicsd.wal.frame import HEADER_BYTES
+from topicsd.log.frame import HEADER_BYTES
+from topicsd.offline.repair import repair as repair_module
 
 SMALL = {"wal_file_bytes": 8192, "segment_max_events": 10}
 TOPIC_ID_AT = 6
@@ -448,7 +448,7 @@ def test_nothing_is_repaired_while_a_server_holds_the_shard(tmp_path: Path) -> N
 
 def test_a_log_of_a_newer_program_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(tmp_path)
-    monkeypatch.setattr("topicsd.wal.file_header.VERSION", 0)
+    monkeypatch.setattr("topicsd.log.file_header.VERSION", 0)
     found = doctor(tmp_path, "--repair", "--apply", code=1)
     assert not found["repaired"]
     assert "version" in found["refused"][0]

@@ -12,7 +12,7 @@ from tests.e2e.test_doctor import SMALL, doctor, read_all, segment, unchanged, w
 from tests.harness.command_run import fingerprint, run_here
 from tests.harness.data_dirs import flip
 from tests.harness.real_shard import RealShard
-from topicsd.engine.upkeep import ROUND_SECONDS
+from topicsd.engine.upkeep.upkeep import ROUND_SECONDS
 from topicsd.segment.entry import COLD
 
 ALL = [seq for seq in range(1, 56) if seq not in (2, 5, 8)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shared.forward_rule import ForwardRule
+from shared.contract.route_rule import ForwardRule
 from tests.e2e.test_doctor import doctor, repaired
 from tests.harness.one_shard import Told
 from tests.harness.real_shard import RealShard
-from topicsd.engine.forwards import put_forward
-from topicsd.live.feeds import Feeds
-from topicsd.live.forwards import Forwards
+from topicsd.engine.routes.route import put_forward
+from topicsd.stream.feeds import Feeds
+from topicsd.stream.route_runner import Forwards
 
 
 def begun(path: Path) -> RealShard:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from shared.forward_rule import ForwardRule
+from shared.contract.route_rule import ForwardRule
 from tests.e2e.test_doctor import read_all
 from tests.harness.command_run import run_here
 from tests.harness.copy_along import copy_along

@@ -11,22 +11,22 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from shared.contract import TopicConfig
-from shared.forward_rule import ForwardRule
+from shared.contract.route_rule import ForwardRule
+from shared.contract.topic_config import TopicConfig
 from tests.harness.command_run import run_here
 from tests.harness.everything import Everything, snapshots_of
-from topicsd.checkpoint.snapshot_format import (
+from topicsd.engine.checkpoint.snapshot_format import (
     HEAD_SECTIONS,
     TOPIC_SECTIONS,
     KeyGeneration,
     SnapshotHead,
     TopicEntry,
 )
-from topicsd.engine.queue_state import QueueSection
+from topicsd.engine.queue.state import QueueSection
+from topicsd.log import control_frame
+from topicsd.log.control_frame import Control
+from topicsd.log.frame import FrameType
 from topicsd.segment.entry import SegmentEntry
-from topicsd.wal import control_frame
-from topicsd.wal.control_frame import Control
-from topicsd.wal.frame import FrameType
 
 CONTROLS = {struct.__name__: struct for struct in get_args(Control)}
 

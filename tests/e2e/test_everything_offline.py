@@ -11,10 +11,10 @@ import pytest
 from tests.harness.command_run import fingerprint, run_here
 from tests.harness.everything import Everything, ask, server, snapshots_of, wait_until_synced
 from tests.harness.everything_fill import Api, fill
-from topicsd.commands.job_events import JobEvents
-from topicsd.engine.queue_state import leases_of
-from topicsd.leases.job import IN_FLIGHT
-from topicsd.wal.control_frame import Lease
+from topicsd.engine.queue.job import IN_FLIGHT
+from topicsd.engine.queue.state import leases_of
+from topicsd.log.control_frame import Lease
+from topicsd.offline.report.job_events import JobEvents
 
 LOOKS = (
     ("inspect",),

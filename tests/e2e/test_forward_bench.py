@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from loadtest import forward_lines, server_bench
-from loadtest.bench_lines import LINES
-from loadtest.subjects import SERVER_COMMAND
+from loadtest.bench import route_lines as forward_lines
+from loadtest.bench import server as server_bench
+from loadtest.bench.lines import LINES
+from loadtest.bench.subjects import SERVER_COMMAND
 
 pytestmark = pytest.mark.slow
 

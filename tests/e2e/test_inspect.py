@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from shared.contract import TopicConfig
-from shared.names import topic_id
+from shared.contract.names import topic_id
+from shared.contract.topic_config import TopicConfig
 from tests.harness.command_run import fingerprint, run_command, run_here
 from tests.harness.data_dirs import DIRECTORIES, being_used, flip, stop
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.harness.wal_bytes import WalBytes
-from topicsd.wal.control_frame import TopicCreate, encode_control
-from topicsd.wal.log_walk import UnreadableLog
-from topicsd.wal.recovery import RecoveryRefused
+from topicsd.log.control_frame import TopicCreate, encode_control
+from topicsd.log.recovery import RecoveryRefused
+from topicsd.log.walk import UnreadableLog
 
 
 def inspected(path: Path, *more: object) -> Any:

@@ -13,11 +13,11 @@ from tests.harness.command_run import fingerprint, run_here
 from tests.harness.data_dirs import flip
 from tests.harness.one_shard import INSTANCE
 from tests.unit.checkpoint.sample import ORDERS, bytes_of, head_of, sample
-from topicsd.checkpoint.manifest import manifest_head, manifest_pieces, topic_line, write_manifest
-from topicsd.checkpoint.reader_lock import ReaderLock
-from topicsd.checkpoint.trash import move_to_trash
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import ShardPaths, create_data_dir, shard_paths
+from topicsd.engine.checkpoint.manifest import manifest_head, manifest_pieces, topic_line, write_manifest
+from topicsd.engine.checkpoint.reader_lock import ReaderLock
+from topicsd.engine.checkpoint.trash import move_to_trash
 
 FS = RealFs()
 
@@ -102,7 +102,7 @@ def test_nothing_behind_a_snapshot_of_a_newer_program_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = data_dir(tmp_path, 6)
-    monkeypatch.setattr("topicsd.checkpoint.snapshot_format.VERSION", 2)
+    monkeypatch.setattr("topicsd.engine.checkpoint.snapshot_format.VERSION", 2)
     put_snapshot(paths, 7)
     monkeypatch.undo()
     shard = only_shard(tmp_path, code=1)

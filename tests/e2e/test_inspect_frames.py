@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shared.contract import TopicConfig
-from shared.names import topic_id
+from shared.contract.names import topic_id
+from shared.contract.topic_config import TopicConfig
 from tests.harness.command_run import run_here
 from tests.harness.data_dirs import DIRECTORIES, flip, stop
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.harness.wal_bytes import WalBytes, append_frame
-from topicsd.wal.control_frame import TopicCreate, encode_control
+from topicsd.log.control_frame import TopicCreate, encode_control
 
 
 def frames(path: Path, *more: object) -> list[Any]:

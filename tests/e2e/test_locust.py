@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.processes import Running
-from loadtest.subjects import PROJECT, SERVER_COMMAND, Subjects, environ
+from loadtest.bench.subjects import PROJECT, SERVER_COMMAND, Subjects, environ
+from loadtest.clients.processes import Running
 
 SECONDS = 5
 USERS = 10

@@ -16,12 +16,12 @@ import pytest
 from tests.harness.command_run import environment, run_command, run_here
 from tests.harness.data_dirs import being_used
 from tests.harness.one_shard import record
-from topicsd.commands import loaded_shard
 from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import ShardPaths
+from topicsd.log.reader import WINDOW_BYTES
+from topicsd.log.writer import Identity
+from topicsd.offline import loaded_shard
 from topicsd.segment.reader import SegmentReader
-from topicsd.wal.reader import WINDOW_BYTES
-from topicsd.wal.writer import Identity
 
 ROUNDS = 200 if os.environ.get("TOPICS_TEST_DEEP") else 25
 
@@ -30,8 +30,8 @@ WRITER = """
 import asyncio, sys
 import msgspec
 from random import Random
-from shared.config import Settings
-from topicsd.engine.open_shard import open_shard
+from shared.settings.settings import Settings
+from topicsd.engine.shard import open_shard
 from topicsd.engine.requests import AppendRequest, DeleteRequest, NewRecord
 
 async def main():

@@ -12,9 +12,9 @@ import pytest
 
 from tests.harness.command_run import run_here
 from tests.harness.served import served
-from tests.unit.router.test_listening import connects
-from topicsd.commands.command import CommandError
-from topicsd.commands.serve import refuse_interpreter
+from tests.unit.router.accept.test_listening import connects
+from topicsd.cli.serve import refuse_interpreter
+from topicsd.offline.command_error import CommandError
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -59,7 +59,7 @@ def test_config_alone_shows_its_help() -> None:
         (("serve", "--probe-auth=yes"), "topicsd: --probe-auth='yes': must be true, false, 1 or 0"),
         (
             ("serve", "--log=topicsd.wall=debug"),
-            "topicsd: --log='topicsd.wall=debug': topicsd.wall: unknown module, did you mean topicsd.wal?",
+            "topicsd: --log='topicsd.wall=debug': topicsd.wall: unknown module, did you mean topicsd.log?",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_run import run_here
-from topicsd.commands.other_places import why_no_cold_dir, why_no_port_file
+from topicsd.cli.other_places import why_no_cold_dir, why_no_port_file
 from topicsd.disk.fs import RealFs
 
 FS = RealFs()

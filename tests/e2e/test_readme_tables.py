@@ -7,8 +7,8 @@ import re
 
 import msgspec
 
-from shared.contract import TopicConfig
-from shared.errors import STATUS
+from shared.contract.errors import STATUS
+from shared.contract.topic_config import TopicConfig
 from tests.harness.command_run import PROJECT
 
 README = (PROJECT / "README.md").read_text(encoding="utf-8")

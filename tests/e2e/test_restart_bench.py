@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from loadtest import restart_line, server_bench
-from loadtest.bench_lines import LINES
-from loadtest.subjects import SERVER_COMMAND
+from loadtest.bench import restart_line
+from loadtest.bench import server as server_bench
+from loadtest.bench.lines import LINES
+from loadtest.bench.subjects import SERVER_COMMAND
 
 
 @pytest.mark.slow

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from shared.config import Settings
+from shared.settings.settings import Settings
 from tests.harness.command_run import run_command, run_here
 from tests.harness.served import served
-from topicsd.commands.command import CommandError
-from topicsd.commands.own_directory import open_own_layout, own_directory
-from topicsd.commands.serve import is_loopback, refuse_open_door
+from topicsd.cli.own_directory import open_own_layout, own_directory
+from topicsd.cli.serve import is_loopback, refuse_open_door
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import lock_path
+from topicsd.offline.command_error import CommandError
 
 pytestmark = pytest.mark.usefixtures("alone")
 

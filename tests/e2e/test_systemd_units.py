@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.config import DECLARED, DRAIN_MAX
+from shared.settings.settings import DECLARED, DRAIN_MAX
 
 PROJECT = Path(__file__).parents[2]
 SERVICE = PROJECT / "systemd" / "topicsd.service"
@@ -81,7 +81,7 @@ def test_the_server_runs_without_memory_that_is_writable_and_executable() -> Non
         "import ctypes, sys\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
         "if libc.prctl(65, 1, 0, 0, 0): sys.exit(77)\n"
-        "import asyncio, msgspec, uvloop, xxhash, ssl, topicsd.worker\n"
+        "import asyncio, msgspec, uvloop, xxhash, ssl, topicsd.worker.worker\n"
         "uvloop.run(asyncio.sleep(0))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True)

@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.contract import TopicConfig
-from shared.names import topic_id
+from shared.contract.names import topic_id
+from shared.contract.topic_config import TopicConfig
 from tests.harness.command_run import run_here
 from tests.harness.data_dirs import DIRECTORIES, FLIP, flip, log_end, stop
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.harness.wal_bytes import WalBytes, append_frame
 from topicsd.disk.fs import RealFs
-from topicsd.wal.control_frame import ForwardCursor, LostRange, TopicCreate, encode_control
-from topicsd.wal.current_file import read_current, write_current
-from topicsd.wal.frame import FrameType, encode_frame
-from topicsd.wal.log_walk import UnreadableLog
-from topicsd.wal.recovery import RecoveryRefused
+from topicsd.log.control_frame import ForwardCursor, LostRange, TopicCreate, encode_control
+from topicsd.log.current_file import read_current, write_current
+from topicsd.log.frame import FrameType, encode_frame
+from topicsd.log.recovery import RecoveryRefused
+from topicsd.log.walk import UnreadableLog
 
 ORDERS = topic_id("orders")
 CREATE = encode_control(TopicCreate("orders", TopicConfig(), 300), topic_id=ORDERS, ts=0)

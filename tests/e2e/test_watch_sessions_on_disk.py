@@ -10,8 +10,8 @@ from tests.harness.command_run import run_here
 from tests.harness.data_dirs import flip, log_end
 from tests.harness.one_shard import Told, record
 from tests.harness.real_shard import RealShard
-from topicsd.engine.watch_session import drop_session, keep_session
-from topicsd.wal.control_frame import WatchSession
+from topicsd.engine.session_log import drop_session, keep_session
+from topicsd.log.control_frame import WatchSession
 
 
 def session(number: int) -> WatchSession:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.generator import Load, Measured, run
+from loadtest.clients.generator import Load, Measured, run
 from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import ProcessLedger, Sent, book_of, seed_of_this_run
 from tests.harness.raw_client import RawClient

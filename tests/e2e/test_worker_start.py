@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shared.board import Board, WorkerState
-from shared.config import Settings
-from shared.handoff import channel_pair, send_drain
+from shared.ipc.board import Board, WorkerState
+from shared.ipc.handoff import channel_pair, send_drain
+from shared.settings.settings import Settings
 from tests.harness.command_run import PROJECT
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths
-from topicsd.worker_spec import SPEC_VARIABLE, Spec
+from topicsd.worker.spec import SPEC_VARIABLE, Spec
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ class Front:
         )
         with (data_dir.parent / "log").open("ab") as stderr:
             self.worker = subprocess.Popen(
-                [sys.executable, "-m", "topicsd.worker"],
+                [sys.executable, "-m", "topicsd.worker.worker"],
                 env={
                     **os.environ,
                     "PYTHONPATH": str(PROJECT),

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.harness.one_shard import PATHS, OneShard
-from topicsd.wal.recovery import RecoveryRefused
+from topicsd.log.recovery import RecoveryRefused
 
 LOST_TEXT = b'"lost with the failed sync"'
 

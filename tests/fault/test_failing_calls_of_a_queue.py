@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from tests.harness.one_shard import OneShard, Told, record
-from topicsd.engine.queue_explain import explain
-from topicsd.engine.queue_settle import ack, nack
+from topicsd.engine.queue.explain import explain
+from topicsd.engine.queue.settle import ack, nack
 from topicsd.engine.requests import Appended, ClaimAnswer, Deleted, Settled
 
 QUEUE = "q"

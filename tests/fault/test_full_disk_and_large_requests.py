@@ -1,4 +1,4 @@
-from shared.errors import STORAGE_FULL
+from shared.contract.errors import STORAGE_FULL
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, record
 from topicsd.disk.layout import create_data_dir

@@ -7,15 +7,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from shared.clock import SystemClock
-from shared.config import Settings
-from shared.contract import TopicConfigPatch
+from shared.contract.topic_config import TopicConfigPatch
+from shared.runtime.clock import SystemClock
+from shared.runtime.disk_thread import start_threads
+from shared.settings.settings import Settings
 from tests.harness.one_shard import IDENTITY, INSTANCE, record
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.requests import Appended, AppendRequest, ReadAnswer, ReadRequest
 from topicsd.engine.shard import Shard
-from topicsd.wal.sync_thread import start_threads
 
 SECONDS_MAX = 30
 

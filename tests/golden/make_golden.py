@@ -8,8 +8,6 @@ commit what it writes; what is there stays as it is, whatever the code does by t
 The input is fixed: clock, names, payloads, epochs. It takes every kind of frame that the version began with,
 several files, a batch that a killed process left torn, a machine that went down without a clean end, and
 ends cleanly.
-
-What it must not know: formats.
 """
 
 from __future__ import annotations
@@ -25,18 +23,18 @@ from unittest.mock import patch
 
 import msgspec
 
-from shared.forward_rule import ForwardRule
+from shared.contract.route_rule import ForwardRule
 from tests.harness.copy_along import copy_along
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import DATA_DIR, OneShard, Told, record
-from topicsd.engine.fetch import read_now
-from topicsd.engine.forwards import delete_forward
+from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
+from topicsd.engine.routes.route import delete_forward
+from topicsd.engine.session_log import drop_session, keep_session
 from topicsd.engine.shard import Shard
-from topicsd.engine.watch_session import drop_session, keep_session
-from topicsd.wal.control_frame import WatchSession
-from topicsd.wal.file_header import VERSION
+from topicsd.log.control_frame import WatchSession
+from topicsd.log.file_header import VERSION
 
 GOLDEN = Path(__file__).parent
 STARTED_MS = 1_750_000_000_000

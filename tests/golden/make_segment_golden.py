@@ -6,8 +6,6 @@ for the same version, whatever the code does by then::
     .venv/bin/python -m tests.golden.make_segment_golden
 
 A sealed segment with tags and a dead set, what a rewrite made of it, and an active one.
-
-What it must not know: formats.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.segment.written_segment import HEADER, NAME, PATHS, Written, append, entry_of, some_frames
+from topicsd.engine.upkeep.compaction import rewrite_segment
+from topicsd.log.frame import parse_frame
 from topicsd.segment.data_file import VERSION
 from topicsd.segment.dead_file import unpack_marks
 from topicsd.segment.entry import DATA, SegmentEntry, SegmentName
 from topicsd.segment.reader import SegmentReader
-from topicsd.segment.rewrite import rewrite_segment
 from topicsd.segment.sealer import open_active
-from topicsd.wal.frame import parse_frame
 
 GOLDEN = Path(__file__).parent
 TAGS = (b"all", b"order/3", b"none")

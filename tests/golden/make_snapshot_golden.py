@@ -4,8 +4,6 @@ Run it once for each version of the snapshot format that is released, and commit
 for the same version, whatever the code does by then::
 
     .venv/bin/python -m tests.golden.make_snapshot_golden
-
-What it must not know: formats.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ from typing import Any
 import msgspec
 
 from tests.unit.checkpoint.sample import bytes_of, sample
-from topicsd.checkpoint.manifest import manifest_head, manifest_pieces, topic_line
-from topicsd.checkpoint.snapshot_format import VERSION
 from topicsd.disk.layout import snapshot_name
+from topicsd.engine.checkpoint.manifest import manifest_head, manifest_pieces, topic_line
+from topicsd.engine.checkpoint.snapshot_format import VERSION
 
 GOLDEN = Path(__file__).parent
 NUMBER = 7

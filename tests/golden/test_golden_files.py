@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from shared.config import Settings
+from shared.runtime.disk_thread import Threads
+from shared.settings.settings import Settings
 from tests.golden.make_golden import GOLDEN, KEY, describe, describe_forwards, describe_sessions
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
@@ -18,12 +19,11 @@ from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths
 from topicsd.engine.requests import AppendRequest
 from topicsd.engine.shard import Shard
-from topicsd.wal.file_header import VERSION
-from topicsd.wal.frame import FrameType, parse_frame
-from topicsd.wal.log_walk import open_wal_files, walk_log
-from topicsd.wal.reader import FoundBatch
-from topicsd.wal.sync_thread import Threads
-from topicsd.wal.writer import Identity
+from topicsd.log.file_header import VERSION
+from topicsd.log.frame import FrameType, parse_frame
+from topicsd.log.reader import FoundBatch
+from topicsd.log.walk import open_wal_files, walk_log
+from topicsd.log.writer import Identity
 
 VERSIONS = sorted(path.name for path in GOLDEN.glob("wal-format-*"))
 LATER_TYPES = {

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.golden.make_snapshot_golden import GOLDEN, NUMBER, described
-from topicsd.checkpoint.manifest import decode_manifest
-from topicsd.checkpoint.snapshot_format import VERSION, decode_snapshot
 from topicsd.disk.layout import snapshot_name
+from topicsd.engine.checkpoint.manifest import decode_manifest
+from topicsd.engine.checkpoint.snapshot_format import VERSION, decode_snapshot
 
 VERSIONS = sorted(path.name for path in GOLDEN.glob("snapshot-format-*"))
 

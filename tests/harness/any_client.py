@@ -1,8 +1,6 @@
 """A client for any lane of a server: whole requests are asked alike over HTTP/1.1 and HTTP/2.
 
 Promises: `ask`, or `start` and `finish`, mean the same with either.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations

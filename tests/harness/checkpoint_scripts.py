@@ -3,8 +3,6 @@
 Segments of four records and snapshots of which two are kept make every step of a checkpoint happen within a
 few requests. `copy` does some of a checkpoint's jobs, so that what comes behind it finds it half way; in a
 prompt manner it is through already, which is another case.
-
-What it must not know: how it will end.
 """
 
 from __future__ import annotations

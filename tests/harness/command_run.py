@@ -2,8 +2,6 @@
 
 Promises: `run_command` is another process, `run_here` is this one and fast; both give the exit code and what
 came out. Nothing but the arguments tells the command where it is.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ recovered again, so that a recovery that only looks right is found out by what c
 only the process ends, so nothing that was written may be missing, and every head is exact.
 
 A failure carries the line that plays it again, and what the script had done (`tally.py`).
-
-What it must not know: what the scripts do, formats.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import PATHS, Manner, ShardRun, empty_disk
 from tests.harness.tally import attempt
-from topicsd.checkpoint.snapshot_files import read_snapshots, snapshot_numbers
-from topicsd.checkpoint.snapshot_format import Snapshot
+from topicsd.engine.checkpoint.snapshot_files import read_snapshots, snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.engine.requests import TopicState
 
 DEEP = os.environ.get("TOPICS_TEST_DEEP", "") not in ("", "0")

@@ -2,8 +2,6 @@
 
 Promises: `DIRECTORIES` names them. All but the damaged ones are what the program itself leaves. The sizes are
 small, the times are those of the manual clock.
-
-What it must not know: what a command says about them.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from shared.names import topic_id
-from shared.placement import shard_of
+from shared.contract.names import topic_id
+from shared.ipc.placement import shard_of
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
-from topicsd.wal.batch_end import BATCH_END_BYTES, BatchEnd, encode_batch_end
-from topicsd.wal.current_file import note_sync_failure, read_current, write_current
-from topicsd.wal.frame import HEADER_BYTES
+from topicsd.log.batch_end import BATCH_END_BYTES, BatchEnd, encode_batch_end
+from topicsd.log.current_file import note_sync_failure, read_current, write_current
+from topicsd.log.frame import HEADER_BYTES
 
 FLIP = 1 << 5
 # Up to its time, from where no two are alike.

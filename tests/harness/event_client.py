@@ -1,8 +1,6 @@
 """A client of server-sent events, strict as `raw_client.py`: every line is one that the format has.
 
 Promises: `next` gives the next event; comments are counted and passed over.
-
-What it must not know: what the events should say.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shared.config import Settings
-from shared.errors import Refusal
+from shared.contract.errors import Refusal
+from shared.settings.settings import Settings
 from tests.harness.command_run import run_here
 from tests.harness.everything_fill import (
     KEY,
@@ -30,15 +30,15 @@ from tests.harness.everything_fill import (
     records,
 )
 from tests.harness.whole_server import WholeServer
-from topicsd.checkpoint.manifest import read_manifest
-from topicsd.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
-from topicsd.checkpoint.snapshot_format import Snapshot
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import shard_paths
-from topicsd.engine.open_shard import open_shard
-from topicsd.engine.queue_claim import claim
+from topicsd.engine.checkpoint.manifest import read_manifest
+from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_format import Snapshot
+from topicsd.engine.queue.claim import claim
 from topicsd.engine.requests import ClaimRequest, DeleteRequest
-from topicsd.wal.current_file import read_current, write_current
+from topicsd.engine.shard import open_shard
+from topicsd.log.current_file import read_current, write_current
 
 
 class Said(NamedTuple):

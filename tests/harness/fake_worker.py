@@ -19,8 +19,8 @@ import sys
 import time
 from typing import Any
 
-from shared.board import Board, WorkerState
-from shared.handoff import ChannelClosed, Handed, receive_connections
+from shared.ipc.board import Board, WorkerState
+from shared.ipc.handoff import ChannelClosed, Handed, receive_connections
 
 BEAT_SECONDS = 0.05
 

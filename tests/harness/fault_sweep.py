@@ -4,8 +4,6 @@ Promises, for one fault: every request is answered once, with an ack or with a r
 may have been written; a log that has failed acks nothing more and a log that has not takes writes again by
 itself; reads go on. Then the process is started again on a disk that is well, and the book judges what it
 shows, as after a crash.
-
-What it must not know: what the scripts do, formats.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import errno
 from dataclasses import dataclass
 from random import Random
 
-from shared.errors import STORAGE_FAILED, STORAGE_FULL
+from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL
 from tests.harness.checkpoint_scripts import SCRIPTS
 from tests.harness.crash_sweep import recover_and_go_on
 from tests.harness.faults import Fault
@@ -23,8 +21,8 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import PATHS, Manner, ShardRun, empty_disk
 from tests.harness.tally import attempt
-from topicsd.wal.log_walk import UnreadableLog
-from topicsd.wal.recovery import RecoveryRefused
+from topicsd.log.recovery import RecoveryRefused
+from topicsd.log.walk import UnreadableLog
 
 FAULTS = "fault, disk calls failed"
 SPACE_RETRY_MS = 5000

@@ -3,8 +3,6 @@
 Promises: faults are counted from the moment they are armed, by name or over all mutating calls, once or for
 ever, so that a test can sweep `nth` until nothing fires any more. How the power goes and how a process is
 killed are BaseExceptions: no `except Exception` and no `except OSError` of the code under test can live on.
-
-What it must not know: files and names; what a failed call leaves behind is the disk's business.
 """
 
 from __future__ import annotations

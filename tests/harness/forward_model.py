@@ -12,8 +12,6 @@ in the order of the source, as it was written, and nothing else but what was wri
 
 Where topics trim, by caps and by age, the stamps of the copies tell which records they are of: they rise, and
 where some are missing a reader of the destination is told of a loss right there.
-
-What it must not know: how anything is copied.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shared.forward_rule import ForwardRule
+from shared.contract.route_rule import ForwardRule
 from tests.harness.faults import MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.one_shard import OneShard, Told, record
-from topicsd.engine.forwards import ForwardPut
+from topicsd.engine.routes.route import ForwardPut
 
 SHARDS = 3
 TAGS = (None, "x", "xy", "y")

@@ -2,8 +2,6 @@
 
 Promises: the shards share a clock; topics are placed as a server places them. A shard may end in any way and
 begin anew while the others go on: its links are lost with it, and nobody reaches it until `settle` is over.
-
-What it must not know: what should be copied.
 """
 
 from __future__ import annotations
@@ -13,23 +11,23 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from shared.body_memory import SharedBody
-from shared.errors import NOT_READY, Refusal
-from shared.forward_rule import ForwardRule
-from shared.link import Asked, Done, LinkKind, LinkPool, Question
-from shared.names import topic_id
-from shared.placement import shard_of
+from shared.contract.errors import NOT_READY, Refusal
+from shared.contract.names import topic_id
+from shared.contract.route_rule import ForwardRule
+from shared.ipc.link import Asked, Done, LinkKind, LinkPool, Question
+from shared.ipc.placement import shard_of
+from shared.runtime.body_memory import SharedBody
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, Told
 from tests.harness.stage_link import StageLink
-from topicsd.engine.forwards import Forward, SourceStand, delete_forward, put_forward
+from topicsd.engine.routes.route import Forward, SourceStand, delete_forward, put_forward
 from topicsd.engine.topic_admin import topic_not_found, topic_state
-from topicsd.live.feed import GATHER_SECONDS
-from topicsd.live.feeds import Feeds
-from topicsd.live.forwards import Forwards
-from topicsd.live.remote_feed import Ways
+from topicsd.stream.feed import GATHER_SECONDS
+from topicsd.stream.feeds import Feeds
+from topicsd.stream.remote_feed import Ways
+from topicsd.stream.route_runner import Forwards
 
 GATHER_NS = round(GATHER_SECONDS * 1e9)
 

@@ -1,4 +1,4 @@
-"""The front process within a test: its parts as `router/supervisor.py` puts them together, with fake workers.
+"""The front process within a test: the parts of `router/supervision/supervisor.py`, with fake workers.
 
 `FrontStage` runs in the loop of the test, so that a test reaches every part. `FrontProcess` is the whole
 supervisor as a process of its own, to be signalled and killed.
@@ -23,26 +23,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from router.accept_loop import AcceptLoop
-from router.control import Control
-from router.control_app import ControlApp
-from router.control_connections import ControlConnections
-from router.first_line import Placer
-from router.forward_answers import ForwardAnswers
-from router.forward_control import ForwardControl
-from router.front import Front
-from router.listening import open_listeners, port_of
-from router.process_pool import PoolTimes
-from router.supervisor import run
-from router.topic_list import ListShard
-from router.worker_pool import WorkerPool
-from shared.auth import parse_keys
-from shared.board import Board
-from shared.clock import SystemClock
-from shared.config import Settings
-from shared.link import NEVER_SENT, LinkKind
-from shared.log_setup import set_up_logging
-from shared.watch_id import WatchIds
+from router.accept.accept_loop import AcceptLoop
+from router.accept.connection_router import Front
+from router.accept.listening import open_listeners, port_of
+from router.accept.placer import Placer
+from router.control.control import Control
+from router.control.control_app import ControlApp
+from router.control.control_connections import ControlConnections
+from router.control.route_answers import ForwardAnswers
+from router.control.route_registry import ForwardControl
+from router.control.topic_list import ListShard
+from router.supervision.process_pool import PoolTimes, WorkerPool
+from router.supervision.supervisor import run
+from shared.contract.api_keys import parse_keys
+from shared.contract.watch_id import WatchIds
+from shared.ipc.board import Board
+from shared.ipc.link import NEVER_SENT, LinkKind
+from shared.runtime.clock import SystemClock
+from shared.runtime.log_setup import set_up_logging
+from shared.settings.settings import Settings
 
 PROJECT = Path(__file__).parents[2]
 FAKE_WORKER = (sys.executable, "-m", "tests.harness.fake_worker")
@@ -214,7 +213,7 @@ def request(method: str, path: str, *fields: str, body: bytes = b"") -> bytes:
 
 
 class FrontProcess:
-    """`router.supervisor.run` in a process of its own, which is killed at the end with all its workers."""
+    """`supervisor.run` in a process of its own, which is killed at the end with all its workers."""
 
     def __init__(
         self,
@@ -268,7 +267,7 @@ class FrontProcess:
         return [int(pid) for pid in path.read_text().split()]
 
     def acceptor_pids(self) -> list[int]:
-        return [pid for pid in self.worker_pids() if b"router.acceptor" in _command(pid)]
+        return [pid for pid in self.worker_pids() if b"router.accept.acceptor" in _command(pid)]
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

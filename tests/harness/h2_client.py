@@ -3,8 +3,6 @@
 Promises: `ask` is one request on a stream of its own and its answer, as `RawClient.ask` gives it; `start` and
 `finish` are its two halves, for several at once. `send_frame` sends what no library would. What the server
 says about the connection is kept in `gone_away` and `resets`.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from h2.events import (
 )
 from h2.settings import SettingCodes, Settings
 
-from shared.http2_preface import GO_AWAY_TYPE
+from shared.http.http2_preface import GO_AWAY_TYPE
 from tests.harness.raw_client import JSON_TYPE, READ_BYTES, Answer, connected
 
 Headers = list[tuple[bytes, bytes]]

@@ -5,8 +5,6 @@ as if it were chunked or compressed, so that asking both shows that they read al
 Time is the machine's, and goes on by hand as well: `pass_time` moves it for records and keys, `lose_patience`
 for connections. `restart` ends the run and begins one on the same directory, at new ports. Behind the block
 nothing of it runs, and what the loop had to complain of is an error of the test.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations
@@ -22,23 +20,23 @@ from typing import Any, Final, TypeVar
 import msgspec
 import uvloop
 
-from shared.auth import parse_keys
-from shared.clock import SystemClock
-from shared.config import Settings
-from shared.errors import Refusal
-from shared.link import LinkPool
+from shared.contract.api_keys import parse_keys
+from shared.contract.errors import Refusal
+from shared.ipc.link import LinkPool
+from shared.runtime.clock import SystemClock
+from shared.runtime.disk_thread import start_threads
+from shared.settings.settings import Settings
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.shard import Shard
-from topicsd.http.dispatch import Dispatch
-from topicsd.http.fast_lane import FastLane
-from topicsd.http.h2_lane import H2Lane
-from topicsd.http.handlers import Handlers
-from topicsd.http.known_heads import KnownFields, KnownHeads
-from topicsd.http.patience import Connection
-from topicsd.http.web_sockets import WebSockets
-from topicsd.wal.sync_thread import start_threads
-from topicsd.wal.writer import Identity
+from topicsd.http.http1.connection import FastLane
+from topicsd.http.http1.head_cache import KnownFields, KnownHeads
+from topicsd.http.http1.timeouts import Connection
+from topicsd.http.http2.connection import H2Lane
+from topicsd.http.websocket.upgrade import WebSockets
+from topicsd.log.writer import Identity
+from topicsd.service.dispatch import Dispatch
+from topicsd.service.handlers import Handlers
 
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ The rules, per topic:
 7. what a recovery did not show, and what was refused, never comes later; reported losses stay reported
 
 What was shown counts as acked from then on: a reader has seen it.
-
-What it must not know: the engine, the disk, formats.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Promises: `start` forks it; it opens the shard with a real loop (asyncio's, or u
 disk thread, says `ready`, and then keeps a few requests on their way at any time. Each line in the pipe is
 written before (`sent`, `deleting`) or after (`acked`, `deleted`) what it says, so that whoever holds the
 other end knows what a client knows, whenever the process dies. On SIGTERM it closes the shard and ends.
-
-What it must not know: what is checked.
 """
 
 from __future__ import annotations
@@ -19,13 +17,12 @@ from typing import Any, NamedTuple
 import msgspec
 import uvloop
 
-from shared.config import Settings
-from shared.contract import TopicConfigPatch
-from shared.errors import Refusal
+from shared.contract.errors import Refusal
+from shared.contract.topic_config import TopicConfigPatch
+from shared.settings.settings import Settings
 from tests.harness.ledger_entries import Durability
-from topicsd.engine.open_shard import open_shard
 from topicsd.engine.requests import AppendRequest, DeleteRequest, NewRecord
-from topicsd.engine.shard import Shard
+from topicsd.engine.shard import Shard, open_shard
 
 TOPICS: dict[str, Durability] = {"f": "fsync", "d": "disk", "m": "memory", "e": "ephemeral"}
 # Files small enough to be changed in most rounds.

@@ -7,8 +7,6 @@ shows to `check`, which has the rules of `judge`.
 
 A topic that is not among the found ones counts as empty. A topic that is deleted and created again is
 another topic here (call it "name#2").
-
-What it must not know: the engine, the disk, formats.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The words of the ledger: a request, a deletion, what a recovery shows, and a topic's page of them.
-
-What it must not know: the rules (`judge`), and how the entries come to be (`ledger`).
-"""
+"""The words of the ledger: a request, a deletion, what a recovery shows, and a topic's page of them."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ The oracle knows every record that was published, by topic, incarnation and seq,
 away on purpose. At the end, when all has settled, each stream has, for each topic and since its cursor:
 each record that is alive exactly once for each time that it was asked for, in order, as it was written; and
 of every other record either that, or a tombstone over it, or the word that its topic is deleted.
-
-What it must not know: how anything is delivered.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from typing import Any
 import msgspec
 
 from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow
-from topicsd.live.cursor_token import read_token
-from topicsd.live.sse_stream import rewind
+from topicsd.stream.cursor_token import read_token
+from topicsd.stream.sse_stream import rewind
 
 TOPICS = ("a0", "b0", "c1", "d1")
 

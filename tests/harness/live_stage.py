@@ -3,8 +3,6 @@
 Promises: the shards share a clock and a loop, so one `settle` goes on with both. Topics whose names end with
 the number of a shard live there. The link between them takes one turn of the loop each way; while it is `cut`
 nobody is reached, and what was under way is lost.
-
-What it must not know: what should come out.
 """
 
 from __future__ import annotations
@@ -14,18 +12,18 @@ from typing import Any
 
 import msgspec
 
-from shared.errors import NOT_READY, Refusal
-from shared.link import Asked, LinkKind
+from shared.contract.errors import NOT_READY, Refusal
+from shared.ipc.link import Asked, LinkKind
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
 from tests.harness.stage_link import StageLink
-from topicsd.live.feed import Feed, LocalFeed
-from topicsd.live.feeds import Feeds
-from topicsd.live.piece import Piece, Wanted
-from topicsd.live.remote_feed import RemoteFeed, Ways
-from topicsd.live.sse_stream import SseStream
-from topicsd.live.stream import do_nothing
-from topicsd.live.subscription import Subscription
+from topicsd.stream.chunks import Piece, Wanted
+from topicsd.stream.feed import Feed, LocalFeed
+from topicsd.stream.feeds import Feeds
+from topicsd.stream.remote_feed import RemoteFeed, Ways
+from topicsd.stream.sse_stream import SseStream
+from topicsd.stream.stream import do_nothing
+from topicsd.stream.subscription import Subscription
 
 
 def wanted(topic: str, **changes: Any) -> Wanted:

@@ -1,7 +1,4 @@
-"""Threads that go on until the block around them is left, and have come to their end then.
-
-What it must not know: what they do.
-"""
+"""Threads that go on until the block around them is left, and have come to their end then."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The logging of this process as it was, after a test that sets it up as a server would.
-
-What it must not know: what is logged.
-"""
+"""The logging of this process as it was, after a test that sets it up as a server would."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shared.log_setup import set_up_logging
+from shared.runtime.log_setup import set_up_logging
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """A clock that stands still until a test moves it.
 
-Promises `shared.clock.Clock`: wall time and monotonic time go on together by `advance`, and `step_wall` moves
+A `shared.runtime.clock.Clock`: `advance` moves wall time and monotonic time together, and `step_wall` moves
 the wall alone, also backwards. Counted in whole nanoseconds, so that a thousand small steps add up exactly.
-
-What it must not know: timers (the manual loop asks it and moves it).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ wants it, so every interleaving of loop and thread can be played on one thread, 
 
 An exception of a callback or a job (a `PowerCut` above all) comes out of the driver's call, and what was
 behind it stays queued.
-
-What it must not know: the engine, the disk.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ The model, in full: sectors and sizes in `memory_file`, names in `memory_names`,
 faults in `faults`, endings in `memory_machine`. Space is counted by the sizes of files (an extension takes
 its room at once); a file without a name gives its room back with its last descriptor. A failed `sync_dir`
 leaves names pending. Symbolic links, permissions, other mounts and `..` do not exist here.
-
-What it must not know: formats and names of the log. Not thread-safe: `StepThread` runs jobs inline.
 """
 
 from __future__ import annotations

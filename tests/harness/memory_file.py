@@ -6,8 +6,6 @@ sync does what ext4 does: the sectors count as clean and have not reached the me
 
 Both images end at the last byte that was ever written and are zeros from there to the size: room of a
 megabyte costs nothing until it is used, and a disk is copied in microseconds.
-
-What it must not know: names, descriptors, faults, chance (which sectors a failed sync wrote is told to it).
 """
 
 from __future__ import annotations

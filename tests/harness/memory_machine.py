@@ -4,8 +4,6 @@ Promises: every call of `Fs` passes one of two gates. `mutating` counts it, carr
 (a fault, a power cut, a SIGKILL) and else lets it through; `looking` does not count. The endings
 (`after_power_cut`, `after_process_kill`, `after_reboot`, `copied`) each make a new disk and leave this one as
 it is, so that one disk can be the template of many outcomes.
-
-What it must not know: what a single call does to files and names.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ a name (rename, link, unlink) cannot survive without the pending one that put th
 else is free: a later create may survive an earlier unlink that does not. A name that survives has its inode,
 also when the name under which that inode was created did not; a file in a directory whose own name is lost is
 lost, however often it was synced.
-
-What it must not know: the content of files, paths, faults, chance (who survives is told to it).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Promises: paths lead to inodes as in the kernel, with its errno for each way not to; every change of a name
 is handed to `Names` as one operation; links and used space are counted. Also the doors for tests, which make
 no calls and can be used on a disk whose power is gone: `write_file`, `read_file`, `flip`, `tree`.
-
-What it must not know: descriptors, locks, faults, the calls of `Fs` and their order.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Promises: it has what `HadoopFolder` has, over a directory, one change after the other; a rename of a file and
 the end of a write are one step each, as they are on a disk.
-
-Must not know: what the files are.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Promises: topics whose names end with the number of a shard live there. A question to the other shard takes a
 turn of the loop each way. Who is lost starts again at once on the disk that such an end leaves: what it had
 asked has no answer any more, and what it was asked is answered as in doubt.
-
-What it must not know: what should be where.
 """
 
 from __future__ import annotations
@@ -15,16 +13,16 @@ from typing import Any
 
 import msgspec
 
-from shared.errors import IN_DOUBT, Refusal
-from shared.http_head import NO_FIELDS
+from shared.contract.errors import IN_DOUBT, Refusal
+from shared.http.head import NO_FIELDS
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, Told
-from topicsd.http.call import Call
-from topicsd.http.dead_letters import DeadLetters
-from topicsd.http.handlers import Handlers
-from topicsd.http.redrive import Redrives
+from topicsd.service.call import Call
+from topicsd.service.handlers import Handlers
+from topicsd.service.queues.dead_letters import DeadLetters
+from topicsd.service.queues.redrive import Redrives
 
 FIELDS = msgspec.structs.replace(NO_FIELDS, content_type="application/json")
 Again = Callable[[MemoryDisk], MemoryDisk]

@@ -2,8 +2,6 @@
 
 Promises: the shard is `OneShard`'s, on its manual clock and loop; what is for the other shard ends in
 `links.asked`, and the test says what becomes of it. `HOME` and `AWAY` are topics of the one and of the other.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations
@@ -11,19 +9,19 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from shared.auth import parse_keys
-from shared.body_memory import SharedBody
-from shared.connection_mailbox import Postman
-from shared.link import Done, LinkKind, LinkPool, Question
-from shared.names import topic_id
-from shared.placement import shard_of
+from shared.contract.api_keys import parse_keys
+from shared.contract.names import topic_id
+from shared.ipc.connection_mailbox import Postman
+from shared.ipc.link import Done, LinkKind, LinkPool, Question
+from shared.ipc.placement import shard_of
+from shared.runtime.body_memory import SharedBody
 from tests.harness.one_shard import OneShard
 from tests.harness.recording_transport import RecordingTransport
-from topicsd.http.dispatch import Dispatch
-from topicsd.http.fast_lane import FastLane
-from topicsd.http.handlers import Handlers
-from topicsd.http.known_heads import KnownHeads
-from topicsd.http.patience import Connection
+from topicsd.http.http1.connection import FastLane
+from topicsd.http.http1.head_cache import KnownHeads
+from topicsd.http.http1.timeouts import Connection
+from topicsd.service.dispatch import Dispatch
+from topicsd.service.handlers import Handlers
 
 SHARDS = 2
 

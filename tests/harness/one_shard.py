@@ -4,8 +4,6 @@ Promises: nothing happens until the test says so. `send_*` hands a request in an
 will hold its answer; the same without `send_` goes on until everything that was asked is answered. The
 endings (`restart`, `kill`, `cut_power`, `reboot`) go on with the same clock on the disk that such an end
 leaves.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations
@@ -15,16 +13,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shared.config import Settings
-from shared.contract import TopicConfigPatch
-from shared.errors import Refusal
+from shared.contract.errors import Refusal
+from shared.contract.topic_config import TopicConfigPatch
+from shared.runtime.disk_thread import Threads
+from shared.settings.settings import Settings
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
 from topicsd.disk.layout import create_data_dir, shard_paths
-from topicsd.engine.fetch import read_now
-from topicsd.engine.queue_claim import claim
-from topicsd.engine.queue_settle import Settle, ack, extend, nack
+from topicsd.engine.queue.claim import claim
+from topicsd.engine.queue.settle import Settle, ack, extend, nack
+from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import (
     NO_META,
     Appended,
@@ -44,8 +43,7 @@ from topicsd.engine.requests import (
 )
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic import Topic
-from topicsd.wal.sync_thread import Threads
-from topicsd.wal.writer import Identity
+from topicsd.log.writer import Identity
 
 T = TypeVar("T")
 

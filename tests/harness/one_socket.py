@@ -2,8 +2,6 @@
 
 Promises: `OneLane`'s worker is behind it, so what is for the other shard ends in `links.asked`, and the test
 says what becomes of it (`answer`). What the session says is in `take`, message by message.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations
@@ -11,12 +9,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from shared.auth import Key
-from shared.forwarded import encode_answer
+from shared.contract.api_keys import Key
+from shared.ipc.remote_request import encode_answer
 from tests.harness.one_lane import SHARDS, OneLane
-from topicsd.http.ws_session import WsSession
-from topicsd.live.feeds import Feeds
-from topicsd.live.remote_feed import Ways
+from topicsd.http.websocket.session import WsSession
+from topicsd.stream.feeds import Feeds
+from topicsd.stream.remote_feed import Ways
 
 
 def texts_in(frames: bytes) -> list[Any]:

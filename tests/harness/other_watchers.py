@@ -2,8 +2,6 @@
 
 Promises: as those of `watch_crew.py` they do what their seed says and are judged by the `WatchBook`, keep
 their cursors themselves, lose connections, leave, come back, and read to the end in `finish`.
-
-What it must not know: how the server does it.
 """
 
 from __future__ import annotations

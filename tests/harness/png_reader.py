@@ -1,14 +1,11 @@
-"""A PNG of a palette, back as lines of colours; every checksum on the way is tested.
-
-Must not know: what was drawn.
-"""
+"""A PNG of a palette, back as lines of colours; every checksum on the way is tested."""
 
 from __future__ import annotations
 
 import struct
 import zlib
 
-from shared.png_canvas import PALETTE
+from spark.chart.canvas import PALETTE
 
 
 def read_png(data: bytes) -> tuple[int, int, list[bytes]]:

@@ -8,8 +8,6 @@ zeros, and what a kept truncation cut off does not come back. Names go by `Names
 Sectors that are all independent almost never show the plain outcomes: everything lost, everything kept, or
 a disk that wrote in order until it stopped. So a cut first draws a manner for the data and one for the
 names; "each" is the independent one and the most frequent.
-
-What it must not know: formats, and which call was in flight (the disk left its effect pending).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Promises: the rules are `judge`'s. What a client had for sure is told from what it does not know: an answer is
 an ack, a refusal after which nothing was written, or leaves it open, and so does a connection that ends. What
 a reader was shown counts like an ack. `check` reads every topic through the API, with nobody writing.
-
-What it must not know: processes, how the load is made.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 What a scraper would quietly take, or drop with half of the scrape, fails here with its line: a family without
 help or type, or told in two places; a series told twice; a counter that is not called `_total`; a histogram
 whose buckets fall, or whose last one is not its count.
-
-Must not know: which metrics there are.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ generation does some dozens of random things in a random manner of the disk thre
 SIGKILL, a failed sync, a write error, a full disk or a clean stop, at a random call; then the next one judges
 what it finds. Checkpoints begin at any time, and now and then the newest snapshot is damaged
 between two runs.
-
-What it must not know: formats.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import errno
 from random import Random
 
-from shared.config import Settings
+from shared.settings.settings import Settings
 from tests.harness.crash_sweep import finish, without_newest_snapshot
 from tests.harness.fault_sweep import SPACE_RETRY_MS
 from tests.harness.faults import MachineGoneError
@@ -23,7 +21,7 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import Incarnation, ShardBook
 from tests.harness.shard_driver import EVERY_MANNER, ShardRun, empty_disk
-from topicsd.wal.recovery import RecoveryRefused
+from topicsd.log.recovery import RecoveryRefused
 
 ENDS = ("power cut", "power cut", "kill", "clean", "failed sync", "failed write", "full")
 NAMES = ("a", "b", "c", "e")

@@ -2,8 +2,6 @@
 
 Promises: nothing is sent that the test did not write. An answer is parsed to the letter, so a header that is
 malformed, a body of another length than announced, or a byte too many is an error of the test.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Promises: a directory as a server leaves it, file for file, with the time of the manual clock in it. `kill`
 lets go of it as a SIGKILL would, with nothing said in CURRENT.
-
-What it must not know: what is looked at in the directory.
 """
 
 from __future__ import annotations
@@ -12,15 +10,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from shared.config import Settings
+from shared.runtime.disk_thread import Threads
+from shared.settings.settings import Settings
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.one_shard import INSTANCE, OneShard
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LAYOUT_NAME, create_data_dir, shard_paths
 from topicsd.engine.shard import Shard
-from topicsd.wal.sync_thread import Threads
-from topicsd.wal.writer import Identity
+from topicsd.log.writer import Identity
 
 SMALL = {"wal_file_bytes": 1 << 16}
 

@@ -1,8 +1,6 @@
 """A transport that keeps what was written to it and goes nowhere; the test says what comes in.
 
 Promises: nothing happens by itself. `pause` and `resume` tell the protocol what a full buffer would.
-
-What it must not know: what is said.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One script, on a new disk each time, that is ended at each of its calls to the disk.
-
-What it must not know: what the script does, what ends it.
-"""
+"""One script, on a new disk each time, that is ended at each of its calls to the disk."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Promises: inside `served` it is ready; behind it, it is gone, with what it said in `log`. Sockets that
 are passed to it are its descriptors from 3 on, as systemd does it.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Promises: inside the block it listens; behind it, it is gone. `peak_bytes` is the most resident memory since
 `reset_peak_bytes`, as the kernel has counted it.
-
-What it must not know: what is asked of the server.
 """
 
 from __future__ import annotations

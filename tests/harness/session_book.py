@@ -4,8 +4,6 @@ The rules: an answered session is there after the process was killed, and after 
 the media; one is as it was asked for or not at all; one that ended may come back, when its end was not
 written or was lost with the machine; what a recovery did not show never comes later, and nothing is there
 that nobody asked for.
-
-What it must not know: the engine, formats of files.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from topicsd.wal.control_frame import WatchSession
+from topicsd.log.control_frame import WatchSession
 
 
 @dataclass(eq=False)

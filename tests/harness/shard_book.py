@@ -6,8 +6,6 @@ configuration is kept with it: a recovery may show the last acked one or one tha
 only what a cap or a TTL that was ever asked for allows.
 
 A book is plain data: `copied` gives one to each of the outcomes that one crash may have.
-
-What it must not know: the engine at work (it is shown answers), the disk.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, field
 
-from shared.contract import TopicConfig, TopicConfigPatch, merge_config
+from shared.contract.topic_config import TopicConfig, TopicConfigPatch, merge_config
 from tests.harness.ledger import Ledger
 from tests.harness.ledger_entries import Found, Request
 from tests.harness.session_book import SessionBook

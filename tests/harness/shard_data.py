@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from shared.config import Settings
+from shared.settings.settings import Settings
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from topicsd.engine.shard_data import ShardData
+from topicsd.log.files import LogFiles
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import LocalStore
-from topicsd.wal.log_files import LogFiles
 
 
 def empty_data(disk: MemoryDisk | None = None, files: LogFiles | None = None) -> ShardData:

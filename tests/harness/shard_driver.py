@@ -9,8 +9,6 @@ acked (`audit`), so nothing may be visible before its class is satisfied. A chec
 The manner says when the two threads do their jobs, "sync/copy" or one word for both: `prompt` at the end of
 every turn, `late` one job every third turn (one a turn of copying, which has many), so that batches gather
 and rotations, syncs and checkpoints overlap, `by hand` only when the script says so.
-
-What it must not know: formats, how a crash is made.
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from shared.config import Settings
-from shared.contract import TopicConfigPatch
-from shared.errors import (
+from shared.contract.errors import (
     IDEMPOTENCY_MISMATCH,
     SHUTTING_DOWN,
     STORAGE_FAILED,
@@ -33,6 +29,9 @@ from shared.errors import (
     TOPIC_NOT_FOUND,
     Refusal,
 )
+from shared.contract.topic_config import TopicConfigPatch
+from shared.runtime.disk_thread import Threads
+from shared.settings.settings import Settings
 from tests.harness.ledger_entries import Deletion, Found, Request
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
@@ -42,7 +41,7 @@ from tests.harness.shard_book import Incarnation, ShardBook
 from tests.harness.shard_reader import found_of
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import create_data_dir, shard_paths
-from topicsd.engine.durable_seq import durable_seq
+from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.requests import (
     Appended,
     AppendRequest,
@@ -53,11 +52,10 @@ from topicsd.engine.requests import (
     TopicPut,
     TopicState,
 )
+from topicsd.engine.session_log import drop_session, keep_session
 from topicsd.engine.shard import Shard
-from topicsd.engine.watch_session import drop_session, keep_session
-from topicsd.wal.control_frame import WatchSession
-from topicsd.wal.sync_thread import Threads
-from topicsd.wal.writer import Identity
+from topicsd.log.control_frame import WatchSession
+from topicsd.log.writer import Identity
 
 DATA_DIR = "/data"
 INSTANCE = b"crash-harness..."

@@ -3,14 +3,12 @@
 Promises: it reads in small pages, so that the edges between pages are everywhere, and checks what each answer
 promises the next: the cursor goes forward, tombstones join where reading stopped, records lie between the
 cursors. Floor and lost ranges come out as the judge wants them.
-
-What it must not know: what should be there.
 """
 
 from __future__ import annotations
 
 from tests.harness.ledger_entries import Found
-from topicsd.engine.fetch import read_now
+from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
 

@@ -2,8 +2,6 @@
 
 Each is short enough to be stopped everywhere and has one thing that it is about; together they have every
 kind of frame and every way of a file to end. A script may be run in any manner of the disk thread.
-
-What it must not know: how it will end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A board of some shards that all serve, for tests of what is counted over them.
 
 Promises: every slot is as its worker would have it: ready, with a beat of the clock's now.
-
-What it must not know: who reads it.
 """
 
 from __future__ import annotations
@@ -10,8 +8,8 @@ from __future__ import annotations
 import os
 from types import TracebackType
 
-from shared.board import Board, WorkerState
-from shared.clock import Clock
+from shared.ipc.board import Board, WorkerState
+from shared.runtime.clock import Clock
 
 
 class SmallBoard:

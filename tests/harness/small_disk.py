@@ -2,8 +2,6 @@
 
 Promises: it is there inside the block and gone behind it. Where it cannot be made (it takes the right to
 mount) the test is skipped, with the reason.
-
-What it must not know: what is written to it.
 """
 
 from __future__ import annotations

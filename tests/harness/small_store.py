@@ -3,15 +3,13 @@
 Promises: a store has topics of class disk and fsync, a delete, a key, tags, a deleted topic. It ended by a
 clean stop, by SIGKILL after the log had said that all of it is synced, or that way with several WAL files.
 All of it is in the log: no checkpoint came to its end.
-
-What it must not know: what is damaged, and what should come of it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from shared.config import Settings
+from shared.settings.settings import Settings
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook

@@ -2,8 +2,6 @@
 
 Promises: it takes one turn of the asker's loop each way. While it is `cut` nobody is reached, and what was
 under way is lost; a full one takes nothing more just now, and says so at once.
-
-What it must not know: what is asked.
 """
 
 from __future__ import annotations
@@ -11,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from shared.body_memory import SharedBody
-from shared.link import NEVER_SENT, Asked, Done, Link, LinkKind, LinkPool, Question
+from shared.ipc.link import NEVER_SENT, Asked, Done, Link, LinkKind, LinkPool, Question
+from shared.runtime.body_memory import SharedBody
 from tests.harness.manual_loop import ManualLoop
 
 Answer = Callable[[LinkKind, bytes, Asked], object]

@@ -4,8 +4,6 @@ Promises: the start is that of a script which was ended at some call by a power 
 or a clean stop, so every step of recovery happens somewhere: torn tails, later files, lost ranges, copies of
 files that could not be synced. However a start ends, the next one shows what the book allows, and can be
 written to.
-
-What it must not know: formats, the steps of a recovery.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import Manner, ShardRun
 from tests.harness.tally import attempt
-from topicsd.wal.log_walk import UnreadableLog
-from topicsd.wal.recovery import RecoveryRefused
+from topicsd.log.recovery import RecoveryRefused
+from topicsd.log.walk import UnreadableLog
 
 Before = Literal["power cut", "kill", "failed sync", "clean"]
 

@@ -2,8 +2,6 @@
 
 Promises: an `attempt` counts once, tried and, when it raises, failed; the exception carries the line that
 plays it again. `summary` is for the end of a test run.
-
-What it must not know: what is attempted.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Promises: with no arguments everything fits; each field of a BatchEnd can be told otherwise. The chain, the
 ordinals and the offsets go on as the writer would have them go on.
-
-What it must not know: how a log is written or read.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ from typing import Any
 
 from tests.harness.memory_disk import MemoryDisk
 from topicsd.disk.layout import ShardPaths
-from topicsd.wal.batch_end import BatchEnd, chain_of, encode_batch_end
-from topicsd.wal.file_header import FileHeader, encode_file_header
-from topicsd.wal.frame import FrameType, encode_frame
+from topicsd.log.batch_end import BatchEnd, chain_of, encode_batch_end
+from topicsd.log.file_header import FileHeader, encode_file_header
+from topicsd.log.frame import FrameType, encode_frame
 
 EPOCH = b"epoch-of-a-file-"
 INSTANCE = b"one-shard-------"

@@ -6,8 +6,6 @@ passed over in silence was asked to be deleted by then, or is of its own node; a
 over it, and only topics with a cap have those.
 
 A record says of which incarnation of its topic it is (`n`), which is how a watcher learns that.
-
-What it must not know: how anything is delivered, processes.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ of events and otherwise (`other_watchers.py`).
 Promises: what they do comes from their seeds, what they are told is judged by the `WatchBook`; a watcher
 stops reading for a while now and then, leaves, takes over from itself, and comes back with the id of an event
 that it got, mostly the last. `finish` has all of them read to the end.
-
-What it must not know: how the server does it.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from tests.harness.other_watchers import OtherWatcher, Poller, SocketWatcher
 from tests.harness.raw_client import READ_BYTES, Answer
 from tests.harness.watch_book import Told, WatchBook, Written
 from tests.harness.writer_crew import Client, ConnectionEnded
-from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
+from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 NODES: Final = ("", "", "n1", "n2")
 TAGS: Final = ("", "red", "blue")

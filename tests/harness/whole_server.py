@@ -3,8 +3,6 @@
 Promises: `start` makes it ready; a process that it names is signalled through a descriptor of it, so never
 another one that came by its number. `kill` ends all processes at once and comes back when none is left. What
 is still there behind the block is ended.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
-from shared.names import topic_id
-from shared.placement import shard_of
+from shared.contract.names import topic_id
+from shared.ipc.placement import shard_of
 from tests.harness.command_run import environment
 from tests.harness.raw_client import RawClient
 from tests.harness.served import Served, served

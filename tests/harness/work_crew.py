@@ -4,8 +4,6 @@ Some claim, others have a stream of jobs.
 Promises: what they were told is in the `WorkBook`, by the data of a job, and held against what others were
 told before. That a job is held is known from an answer that has come until its deadline, or until the moment
 when its end was sent. Whoever is refused or loses its connection goes on with another.
-
-What it must not know: what becomes of the server.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Promises: what they send and are told is in the `ProcessLedger` before and after. Some stay with one topic,
 some go round all of them, so that their requests cross the shards; some send several at once. A connection
 that ends is opened again, and whoever is refused waits a moment. Behind the block no request is on its way.
-
-What it must not know: what becomes of the server.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Promises: `say` and `frame` send well-formed frames, masked as a client has to; anything else is sent with
 `send`. What comes is read to the letter: a frame that is masked, fragmented, longer written than it need be,
 or no text of JSON is an error of the test. Pings are answered where nothing else is said.
-
-What it must not know: what the answers should be.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Promises: an episode is made by its seed alone. Each operation compares its answer, every `CHECK_EVERY`
 operations and behind every restart all topics are compared: state, and reads from several cursors to the
 head. What goes wrong is said with the seed and the last operations.
-
-What it must not know: what is inside the engine.
 """
 
 from __future__ import annotations
@@ -14,13 +12,12 @@ from typing import Any
 
 import msgspec
 
-from shared.contract import TopicConfig
-from shared.errors import POSITION_PAST_HEAD
+from shared.contract.errors import POSITION_PAST_HEAD
+from shared.contract.topic_config import TopicConfig
 from tests.harness.one_shard import OneShard, Told, record
 from tests.model.topic_oracle import OracleKey, OracleNumber, OracleRecord, OracleTopic
-from topicsd.engine.cursor_lag import records_behind
-from topicsd.engine.cursors import delete_cursor, put_cursor
-from topicsd.engine.read import PAGES_MAX
+from topicsd.engine.read.cursors import delete_cursor, put_cursor, records_behind
+from topicsd.engine.read.read import PAGES_MAX
 from topicsd.engine.requests import Appended, Deleted, Producer, ReadAnswer, TopicState
 
 CHECK_EVERY = 40

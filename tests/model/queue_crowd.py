@@ -3,8 +3,6 @@
 Some jobs are delayed, and some queues go by the tags of their jobs. Either shard is killed or loses its power
 in the middle of its work, and the clock is set. What everybody was
 told is kept by the number that is the data of a job, as seqs change on the way to the dead letters and back.
-
-What it must not know: how a queue keeps its jobs, how they are moved.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@ jobs with tags and delays, some of them cancelled, pauses, and jobs that are par
 
 The oracle knows of each job who was told to have it, until when, and whether it was told to be done. What was
 asked and not answered before a kill may have happened or not, once and whole.
-
-What it must not know: how a queue keeps its jobs.
 """
 
 from __future__ import annotations
@@ -13,10 +11,10 @@ from collections import Counter
 from random import Random
 
 from tests.harness.one_shard import OneShard, Told, record
-from topicsd.engine.queue_explain import explain
-from topicsd.engine.queue_settle import ack, extend, nack
+from topicsd.engine.queue.explain import explain
+from topicsd.engine.queue.job import Counts
+from topicsd.engine.queue.settle import ack, extend, nack
 from topicsd.engine.requests import ClaimAnswer, Settled
-from topicsd.leases.job import Counts
 
 QUEUE = "jobs"
 NODES = ("a", "b", "c")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.model.engine_model import Episode
-from topicsd.engine import find_tagged, tag_index
+from topicsd.engine.records import tag_index
+from topicsd.engine.retention import delete as find_tagged
 
 EPISODES, OPERATIONS = 20, 1000
 DEEP_EPISODES, DEEP_OPERATIONS = 250, 4000

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from shared.forward_rule import ForwardRule
+from shared.contract.route_rule import ForwardRule
 from tests.harness.faults import MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.one_shard import OneShard
-from topicsd.engine.copy_stamp import HOPS_MAX
-from topicsd.engine.forwards import ForwardPut
+from topicsd.engine.routes.route import ForwardPut
+from topicsd.engine.routes.stamp import HOPS_MAX
 
 SHARDS = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.queue_model import QueueModel
-from topicsd.leases import lease_queue
+from topicsd.engine.queue import lease_queue
 
 
 @pytest.mark.parametrize("seed", range(40))

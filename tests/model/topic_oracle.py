@@ -2,15 +2,13 @@
 
 Promises: it is slow and obviously right. There is no index, no batch, no file; every question looks at every
 record. Where the engine may choose (how far an unclean end moves a head) it is told (`resume_at`).
-
-What it must not know: how the engine does anything.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from shared.contract import TopicConfig
+from shared.contract.topic_config import TopicConfig
 
 # The fields of a frame besides node, tag and payload.
 FRAMING_BYTES = 4 + 34 + 8

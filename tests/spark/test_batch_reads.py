@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import col
 
-from spark.source import TopicsdSource
+from spark.source.source import TopicsdSource
 from tests.spark.conftest import CAPPED, CAPPED_BYTES, OTHER, PLAIN, TOPICS, Store
 
 STAYING = [topic for topic in TOPICS if topic != "aging"]

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shared.forward_rule import ForwardRule
-from spark.batch_reader import BatchReader
-from spark.columns import all_columns, arrow_schema
-from spark.read_options import parse_options
-from spark.source_error import DamagedRecord
+from shared.contract.route_rule import ForwardRule
+from spark.errors import DamagedRecord
+from spark.source.batch_reader import BatchReader
+from spark.source.columns import all_columns, arrow_schema
+from spark.source.read_options import parse_options
 from tests.harness.copy_along import copy_along
 from tests.harness.data_dirs import flip
 from tests.harness.one_shard import record

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark.batch_reader import BatchReader
-from spark.columns import all_columns, arrow_schema
-from spark.read_options import parse_options
-from spark.source_error import DamagedRecord, SourceError
+from spark.errors import DamagedRecord, SourceError
+from spark.source.batch_reader import BatchReader
+from spark.source.columns import all_columns, arrow_schema
+from spark.source.read_options import parse_options
 from tests.harness.whole_server import WholeServer
 from tests.spark.conftest import SMALL_FILES
 from tests.spark.topic_client import TopicClient

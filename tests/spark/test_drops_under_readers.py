@@ -12,21 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadtest.one_shard import open_shard
-from shared.config import Settings
-from shared.contract import TopicConfigPatch
-from spark import record_batch
-from spark.kept_store import KeptStore
-from spark.source_error import DataLoss
+from loadtest.engine.one_shard import open_shard
+from shared.contract.topic_config import TopicConfigPatch
+from shared.settings.settings import Settings
+from spark.errors import DataLoss
+from spark.task import record_batch
+from spark.view.kept_store import KeptStore
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.spark.test_damage_and_drops import reader_of, rows_of
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import shard_paths
-from topicsd.engine import upkeep
-from topicsd.engine.durable_seq import durable_seq
+from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.requests import AppendRequest, DeleteRequest, NewRecord
 from topicsd.engine.shard import Shard
+from topicsd.engine.upkeep import upkeep
 from topicsd.segment.store import LocalStore
 
 RECORDS, A_SEGMENT = 500, 100

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
-from spark.batch_reader import FilteredReader
-from spark.columns import KAFKA, arrow_schema
-from spark.read_options import parse_options
-from spark.source_error import DamagedRecord
+from spark.errors import DamagedRecord
+from spark.source.batch_reader import FilteredReader
+from spark.source.columns import KAFKA, arrow_schema
+from spark.source.read_options import parse_options
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.spark.test_damage_and_drops import rows_of

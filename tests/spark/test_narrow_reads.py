@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast
 
-from spark.narrow_reads import narrow_reads
-from spark.source_error import SourceError
+from spark.errors import SourceError
+from spark.optimizer.narrow_reads import narrow_reads
 from tests.spark.conftest import AGING, CAPPED, OTHER, PLAIN, TOPICS, Store
 from tests.spark.test_drops_under_readers import RECORDS, filled
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark.write_options import parse_write_options
-from spark.writers import NumberedWriter, TaskReport
+from spark.sink.write_options import parse_write_options
+from spark.sink.writers import NumberedWriter, TaskReport
 from tests.spark.conftest import Store
 from tests.spark.test_whole_batches import Killed, MortalClient
 
@@ -46,7 +46,7 @@ def test_one_that_is_killed_at_any_request_is_whole_when_it_is_run_again(
         reports = staged(one, name, range(5, 15))
         MortalClient.left, MortalClient.is_done = killed_at, is_done
         with monkeypatch.context() as patched:
-            patched.setattr("spark.writers.ServerClient", MortalClient)
+            patched.setattr("spark.sink.writers.ServerClient", MortalClient)
             try:
                 one.commit(reports)
             except Killed:

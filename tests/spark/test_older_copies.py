@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from spark.columns import KAFKA, arrow_schema
-from spark.read_options import parse_options
-from spark.source_error import DataLoss
-from spark.stream_reader import StreamReader
+from spark.errors import DataLoss
+from spark.source.columns import KAFKA, arrow_schema
+from spark.source.read_options import parse_options
+from spark.source.stream_reader import StreamReader
 from tests.spark.test_damage_and_drops import reader_of
 from tests.spark.test_drops_under_readers import RECORDS, filled
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import CAPPED, OTHER, PLAIN, Store
 from tests.spark.test_drops_under_readers import EVERYTHING, filled, let_go
-from topicsd.wal.frame import HEADER_BYTES
+from topicsd.log.frame import HEADER_BYTES
 
 FAR = 4_000_000_000_000
 OFFSETS = "offset bigint"

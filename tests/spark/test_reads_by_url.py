@@ -9,10 +9,10 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.columns import all_columns, arrow_schema
-from spark.read_options import parse_options
-from spark.read_pages import RangePartition, SeqRange, read_ranges
-from spark.source_error import DamagedRecord, DataLoss
+from spark.errors import DamagedRecord, DataLoss
+from spark.source.columns import all_columns, arrow_schema
+from spark.source.read_options import parse_options
+from spark.task.read_pages import RangePartition, SeqRange, read_ranges
 from tests.harness.whole_server import WholeServer
 from tests.spark.conftest import CAPPED, CAPPED_BYTES, OTHER, PLAIN, SMALL_FILES, Store
 from tests.spark.test_batch_reads import as_answered

@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from spark.server_client import ServerClient, ServerRefusal
-from spark.write_options import parse_write_options
-from spark.writers import BatchWriter
+from spark.sink.write_options import parse_write_options
+from spark.sink.writers import BatchWriter
+from spark.view.server_client import ServerClient, ServerRefusal
 from tests.harness.whole_server import WholeServer, name_on
 from tests.spark.conftest import PLAIN, SHARDS, Store
 from tests.spark.test_stream_killed import run_and_kill

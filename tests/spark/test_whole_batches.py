@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark.decision import Decision, Decisions, Move, Producer
-from spark.moving import move_decided
-from spark.server_client import ServerClient, ServerRefusal
-from spark.sink_rows import RowError, SinkRows
-from spark.source_error import SourceError
-from spark.staging import Staged
-from spark.write_options import WriteOptions, parse_write_options
-from spark.writers import MicroBatches, TaskReport
+from spark.errors import SourceError
+from spark.sink.decision import Decision, Decisions, Move, Producer
+from spark.sink.publish import move_decided
+from spark.sink.rows import RowError, SinkRows
+from spark.sink.staging import Staged
+from spark.sink.write_options import WriteOptions, parse_write_options
+from spark.sink.writers import MicroBatches, TaskReport
+from spark.view.server_client import ServerClient, ServerRefusal
 from tests.harness.whole_server import WholeServer, name_on
 from tests.spark.topic_client import TopicClient
 

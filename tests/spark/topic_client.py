@@ -1,7 +1,4 @@
-"""What a test writes to a running server, and what paging with `diff` gives back of it.
-
-Must not know: Spark.
-"""
+"""What a test writes to a running server, and what paging with `diff` gives back of it."""
 
 from __future__ import annotations
 

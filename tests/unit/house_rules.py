@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.unit.layers import ANY_SIZE, FILES_MAX, FILES_MIN, LAYERS
+
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 
@@ -22,69 +24,26 @@ PACKAGES = ("topicsd", "shared", "router", "loadtest", "spark")
 FOLDERS = (*PACKAGES, "docs", "tests", "systemd")
 ROOT_FOLDERS_WITH_A_DOT = (".ci", ".git", ".venv")
 
-# What the modules at or below a path may import of the project; the longest path that fits decides.
-LAYERS: dict[str, tuple[str, ...]] = {
-    "shared": ("shared",),
-    "router": ("router", "shared"),
-    "loadtest": ("loadtest", "spark", "topicsd", "router", "shared"),
-    "spark": ("spark", "topicsd", "shared"),
-    "topicsd": ("topicsd", "shared"),
-    "topicsd/disk": ("topicsd.disk", "shared"),
-    "topicsd/wal": ("topicsd.wal", "topicsd.disk", "shared"),
-    "topicsd/segment": ("topicsd.segment", "topicsd.wal", "topicsd.disk", "shared"),
-    "topicsd/checkpoint": ("topicsd.checkpoint", "topicsd.segment", "topicsd.wal", "topicsd.disk", "shared"),
-    "topicsd/scheduler": ("topicsd.scheduler",),
-    "topicsd/leases": ("topicsd.leases",),
-    "topicsd/engine": (
-        "topicsd.engine",
-        "topicsd.scheduler",
-        "topicsd.leases",
-        "topicsd.checkpoint",
-        "topicsd.segment",
-        "topicsd.wal",
-        "topicsd.disk",
-        "shared",
-    ),
-    "topicsd/live": (
-        "topicsd.live",
-        "topicsd.engine",
-        "topicsd.scheduler",
-        "topicsd.leases",
-        "topicsd.segment",
-        "topicsd.wal",
-        "shared",
-    ),
-    "topicsd/commands": (
-        "topicsd.commands",
-        "topicsd.engine",
-        "topicsd.leases",
-        "topicsd.checkpoint",
-        "topicsd.segment",
-        "topicsd.wal",
-        "topicsd.disk",
-        "shared",
-    ),
-    # The one place from which the worker's side starts the front process.
-    "topicsd/commands/serve.py": ("topicsd.commands", "topicsd.engine", "topicsd.disk", "router", "shared"),
-}
-
 # Decisions that are pure functions of their inputs and `now`.
 PURE_MODULES = (
-    "topicsd/engine/retention.py",
-    "topicsd/engine/dedupe.py",
-    "topicsd/scheduler/priority.py",
-    "topicsd/scheduler/ready_set.py",
-    "topicsd/scheduler/governor.py",
-    "topicsd/leases/lease_queue.py",
-    "topicsd/leases/cohort.py",
-    "topicsd/leases/dead_letter.py",
+    "topicsd/engine/retention/retention.py",
+    "topicsd/engine/write/idempotency.py",
+    "topicsd/engine/wakeups/priority.py",
+    "topicsd/engine/wakeups/ready_set.py",
+    "topicsd/engine/wakeups/governor.py",
+    "topicsd/engine/queue/lease_queue.py",
+    "topicsd/engine/queue/fresh_jobs.py",
+    "topicsd/engine/queue/dead_letter.py",
 )
-IMPURE_IMPORTS = ("topicsd.disk", "topicsd.wal", "asyncio")
+IMPURE_IMPORTS = ("topicsd.disk", "topicsd.log", "asyncio")
 
 DISK_MODULE = "topicsd/disk/fs.py"
-CLOCK_MODULE = "shared/clock.py"
+CLOCK_MODULE = "shared/runtime/clock.py"
 # Shared memory is mapped, allocated and written like a file and is none.
-MEMORY_MODULES = {"shared/board.py": ("os.posix_fallocate",), "shared/body_memory.py": ("os.write",)}
+MEMORY_MODULES = {
+    "shared/ipc/board.py": ("os.posix_fallocate",),
+    "shared/runtime/body_memory.py": ("os.write",),
+}
 # The members of `os` that change something on the disk, or make a descriptor with which one can.
 DISK_CALLS = re.compile(
     r"copy_file_range|f?(data)?sync|fdopen|f?truncate|link|symlink|mkdir|makedirs|mkfifo|mknod|open"
@@ -180,13 +139,47 @@ def is_within(imported: str, module: str) -> bool:
 def layers_look_down(root: Path) -> list[str]:
     complaints = []
     for name, path in modules(root, PACKAGES):
-        layer = max((key for key in LAYERS if name == key or name.startswith(key + "/")), key=len)
+        layer = max((key for key in LAYERS if name == key or name.startswith(key + "/")), key=len, default="")
+        allowed = LAYERS.get(layer, "").split()
+        own = name.rpartition("/")[0]
         for line, imported in imports(parse(path), name):
-            ours = imported.split(".")[0] in FOLDERS
-            if ours and not any(is_within(imported, allowed) for allowed in LAYERS[layer]):
+            folder = folder_of(root, imported)
+            if folder and folder != own and not any(is_listed(folder, one) for one in allowed):
                 complaints.append(f"{name}:{line}: {layer} may not import {imported}")
             if name in PURE_MODULES and any(is_within(imported, impure) for impure in IMPURE_IMPORTS):
                 complaints.append(f"{name}:{line}: a pure module may not import {imported}")
+    return complaints
+
+
+def folder_of(root: Path, imported: str) -> str:
+    """Return the folder of the project that an imported name is in, or nothing for other packages."""
+    parts = imported.split(".")
+    if parts[0] not in FOLDERS:
+        return ""
+    depth = 1
+    while depth < len(parts) and (
+        root.joinpath(*parts[: depth + 1]).is_dir() or "/".join(parts[: depth + 1]) in LAYERS
+    ):
+        depth += 1
+    return "/".join(parts[:depth])
+
+
+def is_listed(folder: str, allowed: str) -> bool:
+    return folder == allowed or (allowed.endswith("/") and f"{folder}/".startswith(allowed))
+
+
+def folders_have_a_layer_and_a_size(root: Path) -> list[str]:
+    complaints = []
+    counts: dict[str, int] = {}
+    for name, path in modules(root, PACKAGES):
+        if path.name != "__init__.py":
+            folder = name.rpartition("/")[0]
+            counts[folder] = counts.get(folder, 0) + 1
+    for folder, count in counts.items():
+        if folder not in LAYERS:
+            complaints.append(f"{folder}/: has no layer")
+        elif folder not in ANY_SIZE and not FILES_MIN <= count <= FILES_MAX:
+            complaints.append(f"{folder}/: has {count} modules, {FILES_MIN} to {FILES_MAX} are allowed")
     return complaints
 
 
@@ -318,6 +311,7 @@ RULES: tuple[Rule, ...] = (
     functions_are_short,
     modules_say_what_they_promise,
     layers_look_down,
+    folders_have_a_layer_and_a_size,
     only_the_seam_changes_the_disk,
     only_the_clock_reads_the_time,
     names_mean_something,

@@ -10,20 +10,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from router.control import Control
-from router.metrics_render import CURSOR_SERIES, FORWARDED, QUEUE_SERIES, TOPIC_SERIES
-from router.metrics_table import FRONT_METRICS, SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS
-from shared.config import DECLARED, show_value
-from shared.contract import TopicConfig
-from shared.errors import STATUS
-from shared.routes import ROUTES
+from router.control.control import Control
+from router.control.metrics_render import CURSOR_SERIES, FORWARDED, QUEUE_SERIES, TOPIC_SERIES
+from router.control.metrics_table import FRONT_METRICS, SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS
+from shared.contract.endpoints import ROUTES
+from shared.contract.errors import STATUS
+from shared.contract.topic_config import TopicConfig
+from shared.settings.settings import DECLARED, show_value
 from topicsd.engine.requests import AppendRequest, NewRecord, Producer
-from topicsd.http.bodies import CursorBody, DeleteBody, DiffBody
-from topicsd.http.forward_body import ForwardBody
-from topicsd.http.queue_bodies import ClaimBody, ExtendBody, NackBody
-from topicsd.http.redrive_body import RedriveBody
-from topicsd.http.stream_options import Place, StreamOptions
-from topicsd.http.watch_body import WatchBody
+from topicsd.service.input.bodies import CursorBody, DeleteBody, DiffBody
+from topicsd.service.queues.bodies import ClaimBody, ExtendBody, NackBody
+from topicsd.service.queues.redrive_body import RedriveBody
+from topicsd.service.routes import ForwardBody
+from topicsd.service.watch.body import WatchBody
+from topicsd.service.watch.options import Place, StreamOptions
 
 PROJECT = Path(__file__).parents[2]
 API = PROJECT / "docs" / "api"

@@ -23,4 +23,4 @@ def test_the_examples_of_a_module_come_true(name: str) -> None:
 
 
 def test_the_published_vectors_of_placement_are_among_them() -> None:
-    assert "shared.placement" in MODULES
+    assert "shared.ipc.placement" in MODULES

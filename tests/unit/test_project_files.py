@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shared.config import settings_table
+from shared.settings.settings import settings_table
 
 PROJECT = Path(__file__).parents[2]
 

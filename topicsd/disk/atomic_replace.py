@@ -1,7 +1,4 @@
-"""Whole writes and whole files: a short write is continued, a file is replaced in one step or not at all.
-
-Must not know: what is in the files.
-"""
+"""Whole writes and whole files: a short write is continued, a file is replaced in one step or not at all."""
 
 from __future__ import annotations
 

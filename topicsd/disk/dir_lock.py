@@ -2,8 +2,6 @@
 
 A lock that is taken is an answer, not a wait: whoever may wait (a new worker behind the one that is
 draining) asks again at its own pace.
-
-Must not know: whose directory it is.
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 Why a seam: what a log promises is a statement about the order of writes, syncs and renames. The tests
 stand a disk in memory behind the same calls, cut its power after any of them, tear what was not synced,
 and answer EIO or ENOSPC, without a fault switch in this code.
-
-What it must not know: formats, names, policies. One method is one system call, paths are plain strings,
-and a failure is the `OSError` that the kernel gave.
 """
 
 from __future__ import annotations

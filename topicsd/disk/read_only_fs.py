@@ -5,8 +5,6 @@ care: every call that changes something fails an assert here before it reaches t
 
 An error of a read names the file and the offset, which the kernel's does not, and every read is told to
 `on_read`, so that a person can see how far it is.
-
-Must not know: what is read, or for what.
 """
 
 from __future__ import annotations

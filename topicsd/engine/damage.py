@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from shared.log_setup import fields
-from topicsd.engine.shard_state import ShardState
+from shared.runtime.log_setup import fields
+from topicsd.engine.state import ShardState
 from topicsd.segment.entry import DATA, SegmentDamage, SegmentName
 
 logger = logging.getLogger("topicsd.engine")

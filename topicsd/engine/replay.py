@@ -3,29 +3,27 @@
 Replay does what publishing did, in the same order: a topic's frames stand in the log in the order in which
 they were published, so floors, counts and indexes come out the same. A batch was checked whole before it
 comes here, so a frame's own checksum is not looked at again; what copies refer to is (`originals.py`).
-
-Must not know: files, or why a head may not be where the log ends.
 """
 
 from __future__ import annotations
 
-from topicsd.engine.cursors import apply_cursor
-from topicsd.engine.dedupe import KeyedWrite
-from topicsd.engine.delete import apply_delete
-from topicsd.engine.forwards import apply_forward, apply_forward_cursor, remove_forward
-from topicsd.engine.lost_range import LostRange
-from topicsd.engine.originals import Originals, UnknownOriginals
-from topicsd.engine.producer_write import keep_produced
-from topicsd.engine.producers import Produced
-from topicsd.engine.queue_state import apply_lease, jobs_came
-from topicsd.engine.retention import evict_again
+from topicsd.engine.queue.state import apply_lease, jobs_came
+from topicsd.engine.read.cursors import apply_cursor
+from topicsd.engine.records.lost_range import LostRange
+from topicsd.engine.retention.delete import apply_delete
+from topicsd.engine.retention.eviction_log import keep_to_caps
+from topicsd.engine.retention.retention import evict_again
+from topicsd.engine.routes.reference import Originals, UnknownOriginals
+from topicsd.engine.routes.route import apply_forward, apply_forward_cursor, remove_forward
+from topicsd.engine.session_log import apply_session
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
-from topicsd.engine.trim_report import keep_to_caps
-from topicsd.engine.watch_session import apply_session
-from topicsd.wal import control_frame
-from topicsd.wal.control_frame import Control, ForwardCursor, decode_control
-from topicsd.wal.frame import (
+from topicsd.engine.write.idempotency import KeyedWrite
+from topicsd.engine.write.producer_write import keep_produced
+from topicsd.engine.write.producers import Produced
+from topicsd.log import control_frame
+from topicsd.log.control_frame import Control, ForwardCursor, decode_control
+from topicsd.log.frame import (
     CHECKSUM_BYTES,
     FRAME_LEN_MIN,
     HEADER,
@@ -35,8 +33,8 @@ from topicsd.wal.frame import (
     FrameType,
     parse_frame,
 )
-from topicsd.wal.log_walk import BatchRefused
-from topicsd.wal.reader import FoundBatch
+from topicsd.log.reader import FoundBatch
+from topicsd.log.walk import BatchRefused
 
 _APPEND = int(FrameType.APPEND)
 _unpack = HEADER.unpack_from

@@ -2,8 +2,6 @@
 
 `data` and `meta` are raw JSON and stay it: they are never built into objects. Whoever decodes a request has
 checked that they are well-formed; sizes are checked here, against the limits.
-
-Must not know: HTTP, or how an answer is rendered.
 """
 
 from __future__ import annotations
@@ -13,9 +11,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from shared.contract import TopicConfig, TopicConfigPatch
-from topicsd.leases.job import Claimed, Counts
-from topicsd.wal.frame import Record
+from shared.contract.topic_config import TopicConfig, TopicConfigPatch
+from topicsd.engine.queue.job import Claimed, Counts
+from topicsd.log.frame import Record
 
 # What a record without meta has: a union with None would keep the decoder from taking meta as it is.
 NO_META = msgspec.Raw(b"")

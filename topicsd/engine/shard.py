@@ -3,59 +3,72 @@
 It is driven by one event loop and one disk thread, and every call is made on the loop. A write is answered
 through the `reply` that comes with it, when its class is satisfied; reads answer at once.
 
-The walk of a write: `append.py` checks and frames it, `wal/batch.py` gathers what joined in this turn of the
-loop, `wal/group_commit.py` writes it and waits for the disk, and `PendingAppend.publish` makes it visible.
+The walk of a write: `append.py` checks and frames it, `log/batch.py` gathers what joined in this turn of the
+loop, `log/group_commit.py` writes it and waits for the disk, and `PendingAppend.publish` makes it visible.
 
-Must not know: HTTP, other shards.
+One shard of a data directory on the real disk, ready to be used: all its pieces, put together.
+
+A directory that is not there yet is made. Which of them a request belongs to is the caller's business
+(`shared/ipc/placement.py`); one shard is all there is to know for whoever embeds the log.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 from collections.abc import Callable
 
-from shared.clock import Clock
-from shared.config import Settings
-from shared.contract import TopicConfigPatch
-from shared.errors import Refusal
-from topicsd.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
-from topicsd.checkpoint.snapshot_format import Snapshot, SnapshotDamage
+from shared.contract.errors import Refusal
+from shared.contract.topic_config import TopicConfigPatch
+from shared.runtime.clock import Clock, SystemClock
+from shared.runtime.disk_thread import Loop, Threads, start_threads
+from shared.settings.settings import Settings
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.dir_lock import DirLock
-from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths, make_segment_dirs, parse_wal_name, shard_paths
-from topicsd.engine import append, delete, fetch, topic_admin
-from topicsd.engine.background import Background
-from topicsd.engine.ceilings import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
-from topicsd.engine.checkpointer import Checkpointer
-from topicsd.engine.load_snapshot import choose_known, load_snapshot, say_what_is_out_of_reach
-from topicsd.engine.pressure import PressureGauge
-from topicsd.engine.replay import Replay, lose_range
-from topicsd.engine.requests import (
-    AppendRequest,
-    DeleteRequest,
-    ReadRequest,
-    Reply,
-    TopicState,
+from topicsd.disk.fs import Fs, RealFs
+from topicsd.disk.layout import (
+    INSTANCE_BYTES,
+    Layout,
+    LayoutError,
+    ShardPaths,
+    create_data_dir,
+    make_segment_dirs,
+    parse_wal_name,
+    read_layout,
+    restore_empty_dirs,
+    shard_paths,
 )
-from topicsd.engine.resume_head import LossNotes, lost_tail, resume_ephemeral
-from topicsd.engine.segment_copy import Files
-from topicsd.engine.shard_state import ShardState
-from topicsd.engine.trim_report import log_floors_again
-from topicsd.engine.upkeep import Upkeep
+from topicsd.engine import topic_admin
+from topicsd.engine.checkpoint.load import choose_known, load_snapshot, say_what_is_out_of_reach
+from topicsd.engine.checkpoint.scheduler import Checkpointer
+from topicsd.engine.checkpoint.segment_copy import Files
+from topicsd.engine.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage
+from topicsd.engine.jobs import Background
+from topicsd.engine.read import fetch
+from topicsd.engine.replay import Replay, lose_range
+from topicsd.engine.requests import AppendRequest, DeleteRequest, ReadRequest, Reply, TopicState
+from topicsd.engine.retention import delete
+from topicsd.engine.retention.eviction_log import log_floors_again
+from topicsd.engine.state import ShardState
+from topicsd.engine.upkeep.upkeep import Upkeep
+from topicsd.engine.wakeups.pressure import PressureGauge
+from topicsd.engine.write import append
+from topicsd.engine.write.resume_head import LossNotes, lost_tail, resume_ephemeral
+from topicsd.engine.write.seq_ceiling import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
+from topicsd.log import control_frame
+from topicsd.log.batch import Bounds
+from topicsd.log.file_header import UnknownVersion
+from topicsd.log.files import LogFiles
+from topicsd.log.group_commit import BATCH_BYTES_MAX, GroupCommit
+from topicsd.log.recovery import OnProgress, Recovered, Recovery, RecoveryRefused, tell_nobody
+from topicsd.log.walk import BatchRefused, Known, UnreadableLog
+from topicsd.log.writer import Identity, LogEnd, LogWriter
 from topicsd.segment.dead_file import DeadDamage
 from topicsd.segment.entry import SegmentDamage
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import LocalStore, SegmentStore
-from topicsd.wal import control_frame
-from topicsd.wal.batch import Bounds
-from topicsd.wal.file_header import UnknownVersion
-from topicsd.wal.group_commit import BATCH_BYTES_MAX, GroupCommit
-from topicsd.wal.log_files import LogFiles
-from topicsd.wal.log_walk import BatchRefused, Known, UnreadableLog
-from topicsd.wal.recovery import OnProgress, Recovered, Recovery, RecoveryRefused, tell_nobody
-from topicsd.wal.sync_thread import Loop, Threads
-from topicsd.wal.writer import Identity, LogEnd, LogWriter
 
 logger = logging.getLogger("topicsd.engine")
 
@@ -314,3 +327,57 @@ def _failed_call(paths: ShardPaths, error: OSError) -> str:
     """The path of the call that failed, or the shard's where the error names none."""
     sentence = os_error_sentence(error)
     return sentence if error.filename is not None else f"{paths.root}: {sentence}"
+
+
+ONE_SHARD = Settings(shards=1)
+
+
+def open_shard(
+    data_dir: str,
+    shard: int = 0,
+    *,
+    settings: Settings = ONE_SHARD,
+    loop: Loop | None = None,
+    on_failure: Callable[[OSError], None] = lambda error: None,
+) -> Shard:
+    """Open a shard on this loop, the running one unless told, from which all its calls have to come.
+
+    `settings.data_dir` is not looked at. `on_failure` is called once, when the disk failed: from then on
+    writes are refused, and to close the shard and open it again recovers what there is. Raises what `Shard`
+    raises, and `LayoutError` when the directory cannot be used.
+    """
+    fs = RealFs()
+    layout = open_layout(fs, data_dir, settings.shards)
+    if not 0 <= shard < layout.shards:
+        raise LayoutError(f"{data_dir} has shards 0 to {layout.shards - 1}, there is no shard {shard}")
+    used_loop = asyncio.get_running_loop() if loop is None else loop
+    threads = start_threads(used_loop, shard)
+    identity = Identity(layout.instance_bytes, shard)
+    paths = shard_paths(data_dir, shard)
+    try:
+        return Shard(fs, SystemClock(), used_loop, threads, paths, identity, settings, on_failure)
+    except BaseException:
+        for thread in threads:
+            thread.stop()
+        raise
+
+
+def open_layout(fs: Fs, data_dir: str, shard_count: int) -> Layout:
+    """The layout of the directory; a new one gets so many shards, and with 0 one for each core."""
+    layout = read_layout(fs, data_dir)
+    if layout is not None:
+        made = restore_empty_dirs(fs, data_dir, layout)
+        if made:
+            logger.warning(
+                "data directory: %d empty directories were missing and are made again, as a copy leaves them "
+                "out: %s",
+                len(made),
+                ", ".join(os.path.relpath(path, data_dir) for path in made),
+            )
+        return layout
+    return create_data_dir(fs, data_dir, new_shard_count(shard_count), os.urandom(INSTANCE_BYTES))
+
+
+def new_shard_count(shard_count: int) -> int:
+    """One for each core when 0 is asked for."""
+    return shard_count or len(os.sched_getaffinity(0))

@@ -13,19 +13,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from shared.clock import Clock
-from shared.config import Settings
-from shared.contract import TopicConfig
-from topicsd.engine.dedupe import Dedupe
-from topicsd.engine.queue_state import note_former, settle_parked
+from shared.contract.topic_config import TopicConfig
+from shared.runtime.clock import Clock
+from shared.settings.settings import Settings
+from topicsd.engine.queue.state import note_former, settle_parked
 from topicsd.engine.topic import Topic, Totals
+from topicsd.engine.write.idempotency import Dedupe
+from topicsd.log.control_frame import WatchSession
+from topicsd.log.files import LogFiles
 from topicsd.segment.entry import SegmentName
 from topicsd.segment.reader import SegmentReader
-from topicsd.wal.control_frame import WatchSession
-from topicsd.wal.log_files import LogFiles
 
 if TYPE_CHECKING:
-    from topicsd.engine.forwards import Forward
+    from topicsd.engine.routes.route import Forward
 
 
 class ShardData:

@@ -8,8 +8,6 @@ T3  `evicted_to` says, by reason, the last live seq that was lost involuntarily.
     highest of them plus one: it rises on involuntary loss only, so `evict_floor <= earliest_seq`.
 T4  No seq above `ceiling` was ever given out without a sync (see `head_ceiling.py`).
 T5  While some of its entries wait for a sync (`waiting_count`) those behind them wait too.
-
-Must not know: HTTP, files, or how to decide what is to go.
 """
 
 from __future__ import annotations
@@ -18,19 +16,19 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from shared.contract import DURABILITIES, TopicConfig
-from topicsd.engine.lost_range import LostRanges
-from topicsd.engine.producers import Producers
-from topicsd.engine.run import Run
-from topicsd.engine.tail_run import TailRun
-from topicsd.leases.lease_queue import LeaseQueue
-from topicsd.scheduler.priority import base_priority
+from shared.contract.topic_config import DURABILITIES, TopicConfig
+from topicsd.engine.queue.lease_queue import LeaseQueue
+from topicsd.engine.records.lost_range import LostRanges
+from topicsd.engine.records.run import Run
+from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.wakeups.priority import base_priority
+from topicsd.engine.write.producers import Producers
+from topicsd.log.control_frame import Cursor
 from topicsd.segment.entry import SegmentName
-from topicsd.wal.control_frame import Cursor
 
 if TYPE_CHECKING:
-    from topicsd.engine.append import PendingAppend
-    from topicsd.engine.forwards import Forward
+    from topicsd.engine.routes.route import Forward
+    from topicsd.engine.write.append import PendingAppend
 
 NEVER = 1 << 63
 _NONE: Final[dict[str, list[PendingAppend]]] = {}

@@ -2,8 +2,6 @@
 
 Configuration always survives: its frames are waited for whatever the topic's class. A change takes effect
 when its frame is on the disk; what was appended meanwhile has the class that it was appended under.
-
-Must not know: records.
 """
 
 from __future__ import annotations
@@ -12,20 +10,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from shared.contract import TopicConfig, TopicConfigPatch
-from shared.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
-from topicsd.engine.ceilings import first_ceiling, needs_ceiling
-from topicsd.engine.durable_seq import durable_seq
-from topicsd.engine.head_ceiling import Ceiling
-from topicsd.engine.job_age import oldest_ready_ms
+from shared.contract.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
+from shared.contract.topic_config import TopicConfig, TopicConfigPatch
+from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.queue.job import Counts
+from topicsd.engine.queue.job_age import oldest_ready_ms
+from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.requests import Reply, TopicDeleted, TopicPut, TopicState
-from topicsd.engine.shard_state import ShardState
+from topicsd.engine.retention.eviction_log import keep_to_caps, log_expired
+from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import config_after, encode_create, new_topic, register_topic
-from topicsd.engine.topic_entry import TopicEntry, tell
-from topicsd.engine.trim_report import keep_to_caps, log_expired
-from topicsd.leases.job import Counts
-from topicsd.wal.control_frame import ConfigUpdate, TopicDelete, encode_control
+from topicsd.engine.write.seq_ceiling import Ceiling, first_ceiling, needs_ceiling
+from topicsd.log.control_frame import ConfigUpdate, TopicDelete, encode_control
 
 # Jobs that are due: who asks for the state of a queue wants it as it is, and does not ask all the time.
 SEEN_MAX: Final = 500

@@ -1,20 +1,22 @@
-"""A new topic: its checks, its frame, and its place in the shard.
-
-Must not know: who asked, and with what else in one batch.
-"""
+"""A new topic: its checks, its frame, and its place in the shard."""
 
 from __future__ import annotations
 
 from typing import cast
 
-from shared.contract import Durability, TopicConfig, TopicConfigPatch, merge_config, refuse_durable
-from shared.errors import THROTTLED, TOPIC_EXISTS_INCOMPATIBLE, Refusal
-from shared.names import refuse_topic_name, topic_id
-from topicsd.engine.ceilings import begin_ceiling, first_ceiling
-from topicsd.engine.head_ceiling import Ceiling
-from topicsd.engine.shard_state import ShardState
+from shared.contract.errors import THROTTLED, TOPIC_EXISTS_INCOMPATIBLE, Refusal
+from shared.contract.names import refuse_topic_name, topic_id
+from shared.contract.topic_config import (
+    Durability,
+    TopicConfig,
+    TopicConfigPatch,
+    merge_config,
+    refuse_durable,
+)
+from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.wal.control_frame import TopicCreate, encode_control
+from topicsd.engine.write.seq_ceiling import Ceiling, begin_ceiling, first_ceiling
+from topicsd.log.control_frame import TopicCreate, encode_control
 
 
 def new_topic(

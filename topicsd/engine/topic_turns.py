@@ -1,13 +1,10 @@
-"""All topics of a shard, so many at a time as may be looked at in one turn of the loop.
-
-Must not know: what for.
-"""
+"""All topics of a shard, so many at a time as may be looked at in one turn of the loop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topicsd.engine.shard_state import ShardState
+from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 
 # Some microseconds each.

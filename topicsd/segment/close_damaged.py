@@ -7,8 +7,6 @@ read: nobody is given one of the others, so none of them can come back.
 
 Until a snapshot says that it is sealed, nothing of this was done: whoever opens it as an active segment cuts
 the footer off and takes the tags away.
-
-Must not know: the log, what becomes of the records that are lost.
 """
 
 from __future__ import annotations

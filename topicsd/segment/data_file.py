@@ -1,6 +1,6 @@
 """The `.data` file of a segment: a header that says whose it is, then the Append frames as they were logged.
 
-The file begins with a FileHeader frame (see `topicsd/wal/frame.py`; its other fields are 0). Its payload::
+The file begins with a FileHeader frame (see `topicsd/log/frame.py`; its other fields are 0). Its payload::
 
     off  size  field
       0    8   magic       b"TOPICSEG"
@@ -25,8 +25,6 @@ rewritten one those that were dead are not there.
 How far a file counts is said by its entry in the snapshot, not by the file. How to change the format: raise
 VERSION, keep reading the versions before it, and add a golden file of the new one to `tests/golden/`. A file
 of an unknown version is refused, never guessed at.
-
-Must not know: where the bytes come from, what is dead.
 """
 
 from __future__ import annotations
@@ -36,9 +34,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from topicsd.segment.entry import SegmentEntry, SegmentName
-from topicsd.wal.file_header import UnknownVersion
-from topicsd.wal.frame import (
+from topicsd.log.file_header import UnknownVersion
+from topicsd.log.frame import (
     CHECKSUM_BYTES,
     FRAME_LEN_MAX,
     HEADER,
@@ -53,6 +50,7 @@ from topicsd.wal.frame import (
     parse_frame,
     xxh3,
 )
+from topicsd.segment.entry import SegmentEntry, SegmentName
 
 MAGIC = b"TOPICSEG"
 VERSION = 1

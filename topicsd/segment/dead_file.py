@@ -22,8 +22,6 @@
 It is replaced whole, so that it is the old set or the new one. It may be newer than the snapshot (the
 checkpoint writes it first) and then has more in it, never less. How to change the format: as in
 `data_file.py`.
-
-Must not know: why a record is dead.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from topicsd.wal.file_header import UnknownVersion
+from topicsd.log.file_header import UnknownVersion
 
 MAGIC = b"TOPICDEL"
 VERSION = 1

@@ -3,8 +3,6 @@
 Snapshot and manifest say a `SegmentEntry` of each segment; recovery, reads and retention go by it, so that a
 restart opens no segment. A field is only ever added at the end, with a default that means what entries
 without it meant.
-
-Must not know: files, or who keeps the entries.
 """
 
 from __future__ import annotations

@@ -32,8 +32,6 @@ stood): so a range of seqs is one range of bytes, and an index without a footer 
 
 Nothing here loops over records in Python: columns are cut and joined as strided slices. How to change the
 format: as in `data_file.py`, whose version moves with this one.
-
-Must not know: what is in the frames, where the bytes come from.
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ from array import array
 
 import xxhash
 
+from topicsd.log.file_header import UnknownVersion
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES
-from topicsd.wal.file_header import UnknownVersion
 
 MAGIC = b"TOPICIDX"
 VERSION = 1

@@ -10,8 +10,6 @@ when it is damaged.
 
 Indexes, and the directories of tags, are kept up to a bound. Threads may ask at once; what two of them read
 at the same time is read twice, and one of the two is kept.
-
-Must not know: the event loop, why somebody reads.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import threading
 from collections import OrderedDict
 from functools import partial
 
+from topicsd.log.frame import FrameDamage
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, Read, check_frame, is_media_error
 from topicsd.segment.dead_file import DeadDamage, DeadSet, decode_dead
 from topicsd.segment.entry import (
@@ -47,7 +46,6 @@ from topicsd.segment.index_file import (
 from topicsd.segment.rebuild import rebuild_index, rebuild_tags
 from topicsd.segment.store import SegmentStore
 from topicsd.segment.tags_file import TagsDamage, TagsReader, encode_tags
-from topicsd.wal.frame import FrameDamage
 
 INDEX_CACHE_BYTES = 32 << 20
 # Of a dead set; a segment has no more records than a byte of index and a file of frames allow.

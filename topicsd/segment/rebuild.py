@@ -5,8 +5,6 @@ record of a rewritten segment follow from the records around it.
 
 Nearly every file is intact: that is tried first, with the least work that proves it. Only when it is not
 is the file taken apart with care (`scan_data`).
-
-Must not know: stores, tiers, who needs it.
 """
 
 from __future__ import annotations
@@ -15,18 +13,7 @@ import struct
 from array import array
 from operator import lt
 
-from topicsd.segment.data_file import (
-    SCAN_BYTES,
-    SEGMENT_HEADER_BYTES,
-    FoundDamage,
-    Read,
-    parse_segment_header,
-    scan_data,
-)
-from topicsd.segment.entry import SegmentDamage, SegmentEntry, SegmentName
-from topicsd.segment.index_file import DAMAGED, SegmentIndex
-from topicsd.segment.tags_file import tags_of
-from topicsd.wal.frame import (
+from topicsd.log.frame import (
     CHECKSUM_BYTES,
     FLAGS_KNOWN,
     FRAME_LEN_MIN,
@@ -39,6 +26,17 @@ from topicsd.wal.frame import (
     FrameType,
     xxh3,
 )
+from topicsd.segment.data_file import (
+    SCAN_BYTES,
+    SEGMENT_HEADER_BYTES,
+    FoundDamage,
+    Read,
+    parse_segment_header,
+    scan_data,
+)
+from topicsd.segment.entry import SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.index_file import DAMAGED, SegmentIndex
+from topicsd.segment.tags_file import tags_of
 
 _APPEND = int(FrameType.APPEND)
 _unpack = HEADER.unpack_from

@@ -12,8 +12,6 @@ at the files meanwhile:
 
 A sync that failed makes the file unfit: the kernel takes the pages for clean. The checkpoint is off then, and
 the next run cuts the file and writes it again from the log.
-
-Must not know: the event loop, the log, when to seal.
 """
 
 from __future__ import annotations

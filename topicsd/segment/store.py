@@ -7,8 +7,6 @@ A key is a path below the root with "/" between its parts. Something that is not
 
 `LocalStore` keeps the descriptors it used last. It is asked by several threads at once: a descriptor is
 closed only when nobody reads from it, since its number would be somebody else's file at once.
-
-Must not know: formats, tiers.
 """
 
 from __future__ import annotations

@@ -37,8 +37,6 @@ block from the one before it, so that tags of 65,535 bytes do not stand in the d
     ([7, 9], [7, 8])
 
 How to change the format: as in `data_file.py`.
-
-Must not know: records, where the bytes come from.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ from itertools import accumulate, pairwise
 
 import xxhash
 
-from topicsd.wal.file_header import UnknownVersion
+from topicsd.log.file_header import UnknownVersion
 
 MAGIC = b"TOPICTAG"
 VERSION = 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from shared.contract import TopicConfig
+from shared.contract.topic_config import TopicConfig
 from tests.harness.memory_disk import MemoryDisk
-from topicsd.checkpoint.snapshot_format import (
+from topicsd.disk.layout import ShardPaths
+from topicsd.engine.checkpoint.snapshot_format import (
     KeyGeneration,
     Snapshot,
     SnapshotHead,
@@ -13,9 +14,8 @@ from topicsd.checkpoint.snapshot_format import (
     encode_topic,
     snapshot_pieces,
 )
-from topicsd.disk.layout import ShardPaths
+from topicsd.log.files import LogPlace
 from topicsd.segment.entry import COLD, HOT, SegmentEntry
-from topicsd.wal.log_place import LogPlace
 
 PATHS = ShardPaths("/shards/00")
 DIRECTORIES = (PATHS.wal, PATHS.quarantine, PATHS.topics, PATHS.readers, PATHS.trash)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from shared.errors import SHUTTING_DOWN
+from shared.contract.errors import SHUTTING_DOWN
 from tests.harness.one_shard import OneShard, Told, record
 from topicsd.engine.requests import Appended, AppendRequest
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.harness.one_shard import OneShard, record
-from topicsd.engine.sealed_run import SealedRun
-from topicsd.engine.upkeep import ROUND_SECONDS
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.upkeep.upkeep import ROUND_SECONDS
 
 
 def test_records_that_come_while_a_floor_is_synced_are_replayed_once() -> None:

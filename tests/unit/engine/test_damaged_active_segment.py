@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.errors import Refusal
+from shared.contract.errors import Refusal
 from tests.harness.one_shard import PATHS, OneShard, record
-from topicsd.engine.fetch import read_now
-from topicsd.engine.page_cache import PageCache
+from topicsd.engine.read.fetch import read_now
+from topicsd.engine.read.page_cache import PageCache
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.requests import ReadRequest
-from topicsd.engine.sealed_run import SealedRun
-from topicsd.engine.tail_run import TailRun
 from topicsd.segment.entry import DATA, INDEX
 
 COUNT = 10

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.harness.one_shard import OneShard, record
-from topicsd.engine.delayed_append import DELAY_MS_MAX, delay_frame, delay_frame_bytes
-from topicsd.engine.queue_explain import explain
+from topicsd.engine.queue.delay import DELAY_MS_MAX, delay_frame, delay_frame_bytes
+from topicsd.engine.queue.explain import explain
+from topicsd.engine.queue.job import Counts
+from topicsd.engine.queue.lease_queue import COLLECTED_MAX
 from topicsd.engine.topic_admin import SEEN_MAX
-from topicsd.leases.job import Counts
-from topicsd.leases.lease_queue import COLLECTED_MAX
 
 
 def queue(**config: Any) -> OneShard:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.harness.one_shard import DATA_DIR, OneShard, record
-from topicsd.engine.upkeep import ROUND_SECONDS
+from topicsd.engine.upkeep.upkeep import ROUND_SECONDS
 
 WAL_FILE_BYTES = 64 << 10
 SEGMENT_BYTES = 32 << 10

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.harness.one_shard import OneShard, record
-from topicsd.engine.queue_explain import explain
-from topicsd.leases.job import Counts
+from topicsd.engine.queue.explain import explain
+from topicsd.engine.queue.job import Counts
 
 
 def queue(*tags: str | None, **config: Any) -> OneShard:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.one_shard import DATA_DIR, OneShard
-from topicsd.wal.log_walk import UnreadableLog
+from topicsd.log.walk import UnreadableLog
 
 ROOT = f"{DATA_DIR}/shards/00"
 

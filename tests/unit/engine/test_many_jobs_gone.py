@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.harness.one_shard import OneShard, Told, record
-from topicsd.engine.queue_claim import drain_claims
-from topicsd.engine.queue_settle import ack
-from topicsd.leases import lease_queue
-from topicsd.leases.job import Counts
-from topicsd.leases.lease_queue import STEPPED_OVER_MAX
+from topicsd.engine.queue import lease_queue
+from topicsd.engine.queue.claim import drain_claims
+from topicsd.engine.queue.job import Counts
+from topicsd.engine.queue.lease_queue import STEPPED_OVER_MAX
+from topicsd.engine.queue.settle import ack
 
 JOBS = 40
 AT_ONCE = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.one_shard import OneShard
-from topicsd.engine import queue_claim
-from topicsd.leases.job import Counts
+from topicsd.engine.queue import claim as queue_claim
+from topicsd.engine.queue.job import Counts
 
 JOBS = 40
 AT_ONCE = 3

@@ -10,16 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.config import Settings
+from shared.runtime.disk_thread import Threads
+from shared.settings.settings import Settings
 from topicsd.disk.dir_lock import DirectoryInUse
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LayoutError, read_layout, shard_paths
-from topicsd.engine.fetch import read_now
-from topicsd.engine.open_shard import open_shard
+from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import Appended, AppendRequest, NewRecord, ReadAnswer, ReadRequest
-from topicsd.engine.shard import Shard
-from topicsd.wal.recovery import RecoveryRefused
-from topicsd.wal.sync_thread import Threads
+from topicsd.engine.shard import Shard, open_shard
+from topicsd.log.recovery import RecoveryRefused
 
 
 async def appended(shard: Shard, topic: str, data: bytes) -> Appended:

@@ -9,10 +9,10 @@ from typing import NoReturn
 import msgspec
 import pytest
 
-from shared.contract import TopicConfigPatch
+from shared.contract.topic_config import TopicConfigPatch
 from tests.harness.one_shard import OneShard
-from topicsd.engine.queue_settle import ack
-from topicsd.leases.job import Counts
+from topicsd.engine.queue.job import Counts
+from topicsd.engine.queue.settle import ack
 
 
 def queue(jobs: int = 0, **config: object) -> OneShard:

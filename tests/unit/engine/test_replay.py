@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.contract import TopicConfig
+from shared.contract.topic_config import TopicConfig
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import DATA_DIR, IDENTITY, INSTANCE, PATHS, OneShard, record
 from tests.harness.wal_bytes import WalBytes, append_frame
 from topicsd.disk.layout import create_data_dir
-from topicsd.engine.tag_index import TagIndex
-from topicsd.engine.tail_run import TailRun
+from topicsd.engine.records.tag_index import TagIndex
+from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.topic import Topic
-from topicsd.wal.control_frame import (
+from topicsd.log.control_frame import (
     ConfigUpdate,
     Delete,
     EvictWatermark,
@@ -27,8 +27,8 @@ from topicsd.wal.control_frame import (
     TopicDelete,
     encode_control,
 )
-from topicsd.wal.frame import FrameType, encode_frame
-from topicsd.wal.recovery import RecoveryRefused
+from topicsd.log.frame import FrameType, encode_frame
+from topicsd.log.recovery import RecoveryRefused
 
 NAMES = ("a", "b", "c")
 TAGS = [None, "x", "xy", "y"]

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from shared.contract import TopicConfig
+from shared.contract.topic_config import TopicConfig
 from tests.harness.shard_data import empty_data
 from topicsd.engine.replay import Replay, ReplayError
-from topicsd.wal.batch_end import BatchEnd
-from topicsd.wal.control_frame import LostRange, TopicCreate, encode_control
-from topicsd.wal.frame import FrameType, encode_frame
-from topicsd.wal.reader import FoundBatch
+from topicsd.log.batch_end import BatchEnd
+from topicsd.log.control_frame import LostRange, TopicCreate, encode_control
+from topicsd.log.frame import FrameType, encode_frame
+from topicsd.log.reader import FoundBatch
 
 CREATE = encode_control(TopicCreate("orders", TopicConfig(), 256), topic_id=7, ts=0)
 

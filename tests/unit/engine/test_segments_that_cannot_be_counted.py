@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.one_shard import PATHS, OneShard, Told, record
+from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import ReadRequest
-from topicsd.engine.sealed_run import SealedRun
-from topicsd.engine.upkeep import ROUND_SECONDS
+from topicsd.engine.upkeep.upkeep import ROUND_SECONDS
 
 
 def with_lost_segment(**config: object) -> OneShard:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.harness.one_shard import OneShard, record
-from topicsd.engine.tag_index import STRETCH_RECORDS
-from topicsd.engine.tail_run import TailRun
+from topicsd.engine.records.tag_index import STRETCH_RECORDS
+from topicsd.engine.records.tail_run import TailRun
 
 COUNT = 60_000
 BATCH = 10_000

@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from shared.config import Settings
-from shared.contract import TopicConfig
-from shared.errors import Refusal
+from shared.contract.errors import Refusal
+from shared.contract.topic_config import TopicConfig
+from shared.settings.settings import Settings
 from tests.harness.one_shard import OneShard
 from topicsd.engine.requests import TopicPut
 

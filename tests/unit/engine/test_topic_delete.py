@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from shared.contract import TopicConfig
+from shared.contract.topic_config import TopicConfig
 from tests.harness.one_shard import OneShard
 from topicsd.engine.requests import TopicDeleted
 

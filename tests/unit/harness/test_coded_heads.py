@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.harness.http_server import CodedHeads
 from tests.harness.one_lane import HOME, OneLane, append
-from topicsd.http.fast_lane import FastLane
+from topicsd.http.http1.connection import FastLane
 
 
 def test_every_body_is_taken_for_coded_also_when_its_head_is_known() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shared.clock import Clock
+from shared.runtime.clock import Clock
 from tests.harness.faults import PowerCut
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread

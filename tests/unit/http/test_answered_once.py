@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from shared.http_head import NO_FIELDS
+from shared.http.head import NO_FIELDS
 from tests.harness.one_shard import OneShard
-from topicsd.http.call import Call
-from topicsd.http.handlers import Handlers
+from topicsd.service.call import Call
+from topicsd.service.handlers import Handlers
 
 
 class Counted(Call, kw_only=True, eq=False):

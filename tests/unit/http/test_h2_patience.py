@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hpack import Encoder
 
-from shared.http2_preface import PREFACE
-from shared.http_pace import PATIENCE_SECONDS
+from shared.http.http2_preface import PREFACE
+from shared.http.pace import PATIENCE_SECONDS
 from tests.harness.h2_client import frame, request_headers
 from tests.harness.one_lane import HOME, OneLane
 from tests.harness.recording_transport import RecordingTransport
-from topicsd.http.h2_lane import STREAMS_PATIENCE_SECONDS, H2Lane
-from topicsd.live.event_stream import CLOGGED_SECONDS_MAX
+from topicsd.http.http2.connection import STREAMS_PATIENCE_SECONDS, H2Lane
+from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 
 def clogged_on(path: str) -> tuple[OneLane, H2Lane, RecordingTransport]:

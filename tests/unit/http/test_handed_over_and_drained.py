@@ -6,7 +6,7 @@ import asyncio
 
 from tests.harness.one_lane import HOME, OneLane, append
 from tests.harness.recording_transport import RecordingTransport
-from topicsd.http.fast_lane import FastLane
+from topicsd.http.http1.connection import FastLane
 
 
 def _drained(first: bytes) -> RecordingTransport:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from shared.http2_preface import PREFACE
-from shared.link import NEVER_SENT
+from shared.http.http2_preface import PREFACE
+from shared.ipc.link import NEVER_SENT
 from tests.harness.one_lane import AWAY, OneLane, look
-from topicsd.http.drift import LOOKED_AT
+from topicsd.http.http1.affinity import LOOKED_AT
 
 
 @pytest.mark.parametrize(("last", "moves"), [(look(AWAY), True), (PREFACE, False)])

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from tests.harness.one_lane import HOME, OneLane, request
-from tests.unit.engine.test_pressure import be_late
+from tests.unit.engine.wakeups.test_pressure import be_late
 
 
 def ask(lane: OneLane, method: str, path: str, body: object = None) -> tuple[int, bytes, Any]:

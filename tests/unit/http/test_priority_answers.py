@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tests.harness.one_lane import HOME, OneLane, request
-from topicsd.http.topic_list import list_topics
+from topicsd.service.topic_list import list_topics
 
 
 def ask(lane: OneLane, method: str, path: str, body: object = None) -> Any:

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.http_head import NO_FIELDS
+from shared.http.head import NO_FIELDS
 from tests.harness.one_shard import OneShard
-from topicsd.http.call import Call
-from topicsd.http.diff import Diff
-from topicsd.http.request_counts import RequestCounts
-from topicsd.live.feeds import Feeds
+from topicsd.service.call import Call
+from topicsd.service.diff import Diff
+from topicsd.service.request_counts import RequestCounts
+from topicsd.stream.feeds import Feeds
 
 
 class Reader(Call, kw_only=True, eq=False):

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from shared.names import topic_id
-from shared.placement import shard_of
+from shared.contract.names import topic_id
+from shared.ipc.placement import shard_of
 from tests.harness.one_lane import SHARDS
 from tests.harness.one_socket import OneSocket
 

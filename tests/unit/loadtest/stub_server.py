@@ -11,10 +11,10 @@ import os
 
 import uvloop
 
-from loadtest.bare_log import BareLog
 from loadtest.ceilings.bare_http import rendered, serve
 from loadtest.ceilings.fanout_ceiling import STREAM, FanoutCeiling, Watched
 from loadtest.ceilings.read_ceiling import HotTail, ReadCeiling
+from loadtest.engine.bare_log import BareLog
 
 
 class Stub(FanoutCeiling):

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from loadtest.bench.subjects import Subjects
 from loadtest.ceilings import fanout_ceiling
 from loadtest.ceilings.read_ceiling import COUNT, DATA, PAGE, HotTail
-from loadtest.generator import Load, run
-from loadtest.processes import Running
-from loadtest.subjects import Subjects
-from loadtest.traffic import NotMeasured, append_body, ask
-from loadtest.watching import Topic, make_sessions, measure
+from loadtest.clients.generator import Load, run
+from loadtest.clients.processes import Running
+from loadtest.clients.traffic import NotMeasured, append_body, ask
+from loadtest.clients.watching import Topic, make_sessions, measure
 from tests.unit.loadtest.scripted_server import answer, scripted
-from topicsd.live import sse_frames
-from topicsd.live.piece import Piece
+from topicsd.stream import sse_frames
+from topicsd.stream.chunks import Piece
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +120,7 @@ def test_what_is_measured_is_metered_with_its_children(tmp_path: Path) -> None:
 def test_a_process_that_does_not_end_when_asked_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadtest.processes.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("loadtest.clients.processes.STOP_SECONDS", 0.1)
     stubborn = (
         "import os, signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork();"
         "open(sys.argv[1], 'w').write('7'); [signal.pause() for _ in iter(int, 1)]"

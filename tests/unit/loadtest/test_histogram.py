@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from loadtest.generator import program
+from loadtest.clients.generator import program
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99_9": 0.999, "max": 1.0}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from shared.errors import STORAGE_FULL, Refusal
-from tests.unit.router.test_forward_control import A, B, C, Stage, play
+from shared.contract.errors import STORAGE_FULL, Refusal
+from tests.unit.router.control.test_route_registry import A, B, C, Stage, play
 
 
 def in_cycle(stage: Stage) -> dict[str, bool]:

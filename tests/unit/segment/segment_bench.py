@@ -14,6 +14,7 @@ from timeit import Timer
 from tests.unit.segment.written_segment import FIRST_TS, HEADER, NAME
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import ShardPaths, make_segment_dirs
+from topicsd.log.frame import FrameType, encode_frame
 from topicsd.segment.dead_file import pack_marks, unpack_marks
 from topicsd.segment.entry import SegmentEntry
 from topicsd.segment.index_file import decode_index, encode_entries, encode_footer
@@ -22,7 +23,6 @@ from topicsd.segment.rebuild import rebuild_index
 from topicsd.segment.sealer import open_active
 from topicsd.segment.store import LocalStore
 from topicsd.segment.tags_file import TagsReader, encode_tags
-from topicsd.wal.frame import FrameType, encode_frame
 
 COUNT = 10_000
 

@@ -5,6 +5,8 @@ from random import Random
 import pytest
 
 from tests.unit.segment.written_segment import HEADER, NAME, Written, parsed, replaced
+from topicsd.log.file_header import UnknownVersion
+from topicsd.log.frame import FrameDamage, FrameType, encode_frame
 from topicsd.segment.data_file import (
     BLOCK_BYTES,
     SCAN_BYTES,
@@ -16,8 +18,6 @@ from topicsd.segment.data_file import (
     scan_data,
 )
 from topicsd.segment.entry import SegmentEntry
-from topicsd.wal.file_header import UnknownVersion
-from topicsd.wal.frame import FrameDamage, FrameType, encode_frame
 
 FIRST = NAME.first_seq
 

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 import xxhash
 
+from topicsd.log.file_header import UnknownVersion
 from topicsd.segment.dead_file import (
     DeadDamage,
     dead_bytes,
@@ -13,7 +14,6 @@ from topicsd.segment.dead_file import (
     pack_marks,
     unpack_marks,
 )
-from topicsd.wal.file_header import UnknownVersion
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 1000])

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import pytest
 import xxhash
 
+from topicsd.log.file_header import UnknownVersion
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES
 from topicsd.segment.index_file import (
     ENTRY_BYTES,
@@ -18,7 +19,6 @@ from topicsd.segment.index_file import (
     encode_entries,
     encode_footer,
 )
-from topicsd.wal.file_header import UnknownVersion
 
 Columns: TypeAlias = "tuple[array[int], array[int], array[int], bytes]"
 

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 import xxhash
 
+from topicsd.log.file_header import UnknownVersion
 from topicsd.segment.tags_file import BLOCK_BYTES, FOOTER_BYTES, TagsDamage, TagsReader, encode_tags, tags_of
-from topicsd.wal.file_header import UnknownVersion
 
 FIRST = 1000
 Pairs = dict[bytes, list[int]]

@@ -9,6 +9,7 @@ from random import Random
 from tests.harness.memory_disk import MemoryDisk
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, make_segment_dirs
+from topicsd.log.frame import Frame, FrameType, encode_frame, parse_frame
 from topicsd.segment.data_file import SegmentHeader
 from topicsd.segment.dead_file import encode_dead, pack_marks
 from topicsd.segment.entry import DATA, DEAD, HOT, INDEX, TAGS, SegmentEntry, SegmentName
@@ -17,7 +18,6 @@ from topicsd.segment.reader import SegmentReader
 from topicsd.segment.sealer import SegmentWriter, open_active
 from topicsd.segment.store import LocalStore
 from topicsd.segment.tags_file import encode_tags, tags_of
-from topicsd.wal.frame import Frame, FrameType, encode_frame, parse_frame
 
 PATHS = ShardPaths("/data/shards/00")
 COLD_ROOT = "/cold/shards/00"

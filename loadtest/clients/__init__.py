@@ -1,0 +1,1 @@
+"""Load: the generator, and clients that measure."""

@@ -1,0 +1,94 @@
+"""What the benchmark sends: records, topics spread over shards as the load needs them, files of targets."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from loadtest.ceilings.read_ceiling import COUNT, DATA
+from loadtest.clients.generator import Load, run
+from loadtest.engine.one_shard import DATA as ORDER
+from shared.contract.names import topic_id
+from shared.ipc.placement import shard_of
+
+FILL_BATCH = 100
+
+
+class NotMeasured(Exception):
+    """A figure that cannot be had; the text says why."""
+
+
+def append_body(count: int, data: bytes = ORDER) -> bytes:
+    return b'{"records":[%b]}' % b",".join([b'{"data":%b}' % data] * count)
+
+
+def diff_targets(path: str, limit: int, first: int = COUNT * 2 // 3) -> str:
+    """Reads at about a hundred places from there on, so that no one answer is all that is needed."""
+    last = COUNT - limit
+    step = max(1, (last - first) // 100)
+    bodies = [b'{"from_seq":%d,"limit":%d}' % (seq, limit) for seq in range(first, last, step)]
+    return targets(path, [("/v0/topics/x/diff", body) for body in bodies])
+
+
+def targets(path: str, pairs: Iterable[tuple[str, bytes]]) -> str:
+    """A file as `load --targets` reads it; gives its path back."""
+    with open(path, "wb") as file:
+        file.writelines(b"%b\t%b\n" % (target.encode(), body) for target, body in pairs)
+    return path
+
+
+def names_of_shard(shard: int, shards: int) -> Iterator[str]:
+    """Endless: the topics that a server with so many shards keeps on this one."""
+    for number in itertools.count():
+        name = f"topic-{number}"
+        if shard_of(topic_id(name), shards) == shard:
+            yield name
+
+
+def names_by_connection(connections: int, each: int, shards: int) -> list[str]:
+    """Topics in the order of `--own-targets`: what one connection gets all lies on one shard.
+
+    >>> from shared.contract.names import topic_id
+    >>> names = names_by_connection(3, 2, 2)
+    >>> [shard_of(topic_id(name), 2) for name in names]
+    [0, 1, 0, 0, 1, 0]
+    """
+    of_shard = [names_of_shard(shard, shards) for shard in range(shards)]
+    return [next(of_shard[at % connections % shards]) for at in range(connections * each)]
+
+
+def create_topics(port: int, home: str, names: Iterable[str], config: bytes = b"{}") -> None:
+    pairs = [(f"/v0/topics/{name}", config) for name in names]
+    path = targets(os.path.join(home, "put"), pairs)
+    checked(port, Load(method="PUT", targets=path, requests=len(pairs)))
+
+
+def fill(port: int, name: str) -> None:
+    """Write the records that the ceiling of reads has, in the same order."""
+    body = append_body(FILL_BATCH, DATA)
+    checked(port, Load(path=f"/v0/topics/{name}", body=body, requests=COUNT // FILL_BATCH))
+
+
+def checked(port: int, load: Load) -> None:
+    """Put a load on the server that is not measured, and that must not fail."""
+    if fault := run(port, load).fault():
+        raise NotMeasured(fault)
+
+
+def ask(port: int, path: str, body: bytes, method: str = "POST") -> Any:
+    """One request, and what the answer says: a figure is of no use if the answers are wrong."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status // 100 != 2:
+            raise NotMeasured(f"{path}: {answer.status} {text[:200]!r}")
+        return msgspec.json.decode(text)
+    finally:
+        connection.close()

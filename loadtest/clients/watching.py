@@ -1,0 +1,288 @@
+"""The client that measures fan-out: it appends, and takes the time until each watcher has the event whole.
+
+One process and one loop, so that all times are of one clock: from the sending of an append to the last byte
+of its event at each of its watchers. Of what comes it reads one number, the head behind the last event of a
+piece, which is enough as long as nobody else writes. What it costs itself is in the figures of the server and
+of the ceiling alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import http.client
+import resource
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar, cast
+
+import msgspec
+import uvloop
+
+from loadtest.clients.traffic import NotMeasured
+
+CONNECTING_AT_ONCE = 100
+PATIENCE_SECONDS = 60.0
+# What the bench, its subjects and Python have open besides the streams.
+SPARE_FILES = 300
+
+Itself = TypeVar("Itself")
+
+_GOOD = b"HTTP/1.1 200 "
+_HEAD = b'"head_seq":'
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """One that is written to, and the streams that watch it."""
+
+    name: str
+    streams: Sequence[str]
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    seconds: float
+    count: int
+    """Records times watchers."""
+    bytes: int
+    metered: float
+    """By how much the meter went up meanwhile."""
+    each_us: tuple[float, float]
+    """Until a watcher had it: median, 99th percentile."""
+    last_us: tuple[float, float]
+    """Until all of its watchers had it."""
+
+
+def streams_possible(wanted: int) -> int:
+    """As many connections as this user may have open, or so many."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return wanted if most == resource.RLIM_INFINITY else min(wanted, most - SPARE_FILES)
+
+
+def make_sessions(port: int, names: Sequence[str]) -> list[Topic]:
+    """A session for each name, which may come again; those of one topic together."""
+    streams: dict[str, list[str]] = {}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        for name in names:
+            body = b'{"topics":{"%b":{"tail":true}},"heartbeat_ms":60000}' % name.encode()
+            connection.request("POST", "/v0/watch", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status != 200:
+                raise NotMeasured(f"/v0/watch: {answer.status} {text[:200]!r}")
+            streams.setdefault(name, []).append(msgspec.json.decode(text)["stream_url"])
+    finally:
+        connection.close()
+    return [Topic(name, urls) for name, urls in streams.items()]
+
+
+def measure(
+    port: int,
+    topics: Sequence[Topic],
+    body: bytes,
+    seconds: float,
+    window: int = 1,
+    warmup: float = 0.3,
+    meter: Callable[[], float] = float,
+) -> Delivered:
+    """Append to the topics in turn; at most `window` appends are not with all of their watchers."""
+    gc.collect()
+    gc.disable()
+    try:
+        return uvloop.run(_Client(port, topics, body, window).run(seconds, warmup, meter))
+    finally:
+        gc.enable()
+
+
+class _Watcher(asyncio.Protocol):
+    __slots__ = ("_came", "_failed", "_rest", "seq", "transport", "written")
+
+    transport: asyncio.Transport
+
+    def __init__(
+        self, written: _Written, came: Callable[[_Watcher, int, int], None], failed: Callable[[str], None]
+    ) -> None:
+        self.written = written
+        self.seq = -1
+        """What it has; -1 as long as it was told nothing."""
+        self._came = came
+        self._failed = failed
+        self._rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        if not data.endswith(b"}\n\n"):
+            if self.seq < 0 and not data.startswith(_GOOD[: len(data)]):
+                self._failed(f"a stream was answered with {data[:300]!r}")
+            self._rest = data
+            return
+        self._rest = b""
+        at = data.rfind(_HEAD)
+        if at < 0:
+            self._failed(f"a stream says {data[-300:]!r}")
+        else:
+            self._came(self, int(data[at + len(_HEAD) : -3]), len(data))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._failed("a stream ended")
+
+
+class _Written(asyncio.Protocol):
+    """A topic, and the connection that appends to it."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, topic: Topic, body: bytes, failed: Callable[[str], None]) -> None:
+        self.topic = topic
+        self.head = 0
+        self.sent_at: dict[int, float] = {}
+        self.missing: dict[int, int] = {}
+        self._failed = failed
+        head = f"POST /v0/topics/{topic.name} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+        self._request = b"%bcontent-length: %d\r\n\r\n%b" % (head.encode(), len(body), body)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if data.count(b"HTTP/1.1 ") != data.count(b"HTTP/1.1 20"):
+            self._failed(f"an append was answered with {data[:300]!r}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._failed("a connection of appends ended")
+
+    def append(self) -> None:
+        self.head += 1
+        self.missing[self.head] = len(self.topic.streams)
+        self.sent_at[self.head] = time.perf_counter()
+        self.transport.write(self._request)
+
+
+class _Client:
+    def __init__(self, port: int, topics: Sequence[Topic], body: bytes, window: int) -> None:
+        self._port = port
+        self._body = body
+        self._window = window
+        self._topics = topics
+        self._written: list[_Written] = []
+        self._transports: list[asyncio.Transport] = []
+        self._unready = sum(len(topic.streams) for topic in topics)
+        self._turn = 0
+        self._is_over = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Count anew."""
+        self._count = self._bytes = 0
+        self._each_us, self._last_us = array("d"), array("d")
+
+    async def run(self, seconds: float, warmup: float, meter: Callable[[], float]) -> Delivered:
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._failure: asyncio.Future[None] = self._loop.create_future()
+        try:
+            await self._connect()
+            await self._wait(self._ready, PATIENCE_SECONDS)
+            for _ in range(self._window):
+                self._append()
+            await self._wait(self._failure, warmup)
+            metered, started = meter(), time.perf_counter()
+            self._begin()
+            await self._wait(self._failure, seconds)
+            while not self._last_us and time.perf_counter() - started < PATIENCE_SECONDS:
+                await self._wait(self._failure, seconds)
+            took = time.perf_counter() - started
+            metered = meter() - metered
+            if not self._last_us:
+                raise NotMeasured("no append was delivered to all")
+            each, last = percentiles(self._each_us), percentiles(self._last_us)
+            return Delivered(took, self._count, self._bytes, metered, each, last)
+        finally:
+            self._is_over = True
+            for transport in self._transports:
+                transport.abort()
+
+    async def _wait(self, future: asyncio.Future[None], seconds: float) -> None:
+        """Until it is done or the time is over; raises what went wrong."""
+        await asyncio.wait({future, self._failure}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure.done():
+            self._failure.result()
+        if future is self._ready and not future.done():
+            raise NotMeasured(f"{self._unready} streams say nothing")
+
+    async def _connect(self) -> None:
+        opening = []
+        for topic in self._topics:
+            written = _Written(topic, self._body, self._fail)
+            self._written.append(written)
+            for stream in topic.streams:
+                opening.append(self._open(written, stream))
+                if len(opening) == CONNECTING_AT_ONCE:
+                    await asyncio.gather(*opening)
+                    opening.clear()
+        await asyncio.gather(*opening)
+        # Last: a server does not wait long for the first request of a connection.
+        for written in self._written:
+            await self._loop.create_connection(partial(_itself, written), "127.0.0.1", self._port)
+            self._transports.append(written.transport)
+
+    async def _open(self, written: _Written, stream: str) -> None:
+        watcher = _Watcher(written, self._came, self._fail)
+        await self._loop.create_connection(partial(_itself, watcher), "127.0.0.1", self._port)
+        self._transports.append(watcher.transport)
+        watcher.transport.write(b"GET %b HTTP/1.1\r\nhost: bench\r\n\r\n" % stream.encode())
+
+    def _fail(self, why: str) -> None:
+        if not self._is_over and not self._failure.done():
+            self._failure.set_exception(NotMeasured(why))
+
+    # -- what comes ----------------------------------------------------------------------------------------
+
+    def _append(self) -> None:
+        self._written[self._turn % len(self._written)].append()
+        self._turn += 1
+
+    def _came(self, watcher: _Watcher, head: int, size: int) -> None:
+        now = time.perf_counter()
+        written, before = watcher.written, watcher.seq
+        watcher.seq = head
+        if before < 0:
+            self._is_ready(written, head)
+            return
+        self._bytes += size
+        for seq in range(before + 1, head + 1):
+            took_us = (now - written.sent_at[seq]) * 1e6
+            self._count += 1
+            self._each_us.append(took_us)
+            written.missing[seq] -= 1
+            if not written.missing[seq]:
+                self._last_us.append(took_us)
+                del written.missing[seq], written.sent_at[seq]
+                self._append()
+
+    def _is_ready(self, written: _Written, head: int) -> None:
+        written.head = head
+        self._unready -= 1
+        if not self._unready:
+            self._ready.set_result(None)
+
+
+def _itself(made: Itself) -> Itself:
+    """For who wants something that makes a protocol."""
+    return made
+
+
+def percentiles(values: array[float]) -> tuple[float, float]:
+    """
+    >>> percentiles(array("d", range(101)))
+    (50.0, 99.0)
+    """
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2], ordered[(len(ordered) - 1) * 99 // 100]

@@ -1,0 +1,199 @@
+"""The client that measures a queue: producers that stay ahead by so much, and workers that claim and ack.
+
+One process and one loop; each of them has a connection and one request on its way. Of a claim it reads the
+seqs of the jobs by a pattern, which is as much as an ack needs. What it costs itself is the machine's, so its
+figures are those of both together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import msgspec
+import uvloop
+
+from loadtest.clients.traffic import NotMeasured, append_body
+from loadtest.clients.watching import percentiles
+
+# A worker that got nothing asks again after so long.
+IDLE_SECONDS = 0.002
+
+_HEAD_END = b"\r\n\r\n"
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
+_seqs_of = re.compile(rb'"\$seq":(\d+),').findall
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What is asked of the server; the queue is there and may hold jobs."""
+
+    queue: str
+    workers: int = 50
+    claim: int = 8
+    producers: int = 2
+    batch: int = 100
+    ahead: int = 20_000
+    """How many jobs may be produced and not done."""
+
+
+class Worked(msgspec.Struct, frozen=True):
+    seconds: float
+    jobs: int
+    metered: float
+    """By how much the meter went up meanwhile."""
+    claim_us: tuple[float, float]
+    """Of a claim: median, 99th percentile."""
+
+
+def measure(
+    port: int, work: Work, seconds: float, warmup: float = 0.3, meter: Callable[[], float] = float
+) -> Worked:
+    gc.collect()
+    gc.disable()
+    try:
+        return uvloop.run(_Shift(port, work).run(seconds, warmup, meter))
+    finally:
+        gc.enable()
+
+
+class _Client(asyncio.Protocol):
+    """Asks one thing after the other."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, shift: _Shift, path: str) -> None:
+        self.shift = shift
+        self._held = b""
+        self._told: Callable[[bytes], None]
+        self._head = f"POST /v0/topics/{path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.begin()
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def request(self, body: bytes, rest: str = "") -> bytes:
+        head = self._head.replace(" HTTP/1.1", f"{rest} HTTP/1.1", 1)
+        return b"%bcontent-length: %d\r\n\r\n%b" % (head.encode(), len(body), body)
+
+    def ask(self, request: bytes, told: Callable[[bytes], None]) -> None:
+        self._told = told
+        self.transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        data = self._held + data if self._held else data
+        end = data.find(_HEAD_END)
+        length = _LENGTH.search(data, 0, end + 2) if end >= 0 else None
+        if length is None or len(data) < end + len(_HEAD_END) + int(length[1]):
+            self._held = data
+            return
+        self._held = b""
+        if not data.startswith(b"HTTP/1.1 20"):
+            self.shift.fail(f"was answered with {data[:300]!r}")
+        else:
+            self._told(data[end:])
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.shift.fail("a connection ended")
+
+
+class _Producer(_Client):
+    def begin(self) -> None:
+        self._request = self.request(append_body(self.shift.work.batch))
+        self.produce()
+
+    def produce(self) -> None:
+        shift = self.shift
+        if shift.ahead + shift.work.batch > shift.work.ahead:
+            shift.resting.append(self)
+        else:
+            shift.ahead += shift.work.batch
+            self.ask(self._request, lambda answer: self.produce())
+
+
+class _Worker(_Client):
+    def begin(self) -> None:
+        self._claim_request = self.request(b'{"node":"bench","max":%d}' % self.shift.work.claim, "/claim")
+        self._claim()
+
+    def _claim(self) -> None:
+        self._asked_at = time.perf_counter()
+        self.ask(self._claim_request, self._claimed)
+
+    def _claimed(self, answer: bytes) -> None:
+        shift = self.shift
+        seqs = _seqs_of(answer)
+        if not seqs:
+            shift.loop.call_later(IDLE_SECONDS, self._claim)
+            return
+        shift.claim_us.append((time.perf_counter() - self._asked_at) * 1e6)
+        body = b'{"node":"bench","seqs":[%b]}' % b",".join(seqs)
+        self.ask(self.request(body, "/ack"), partial(self._acked, len(seqs)))
+
+    def _acked(self, count: int, answer: bytes) -> None:
+        shift = self.shift
+        if b'"skipped":[]' not in answer:
+            shift.fail(f"an ack of what is held was answered with {answer!r}")
+        shift.jobs += count
+        shift.ahead -= count
+        while shift.resting and shift.ahead + shift.work.batch <= shift.work.ahead:
+            shift.resting.popleft().produce()
+        self._claim()
+
+
+class _Shift:
+    def __init__(self, port: int, work: Work) -> None:
+        self._port = port
+        self.work = work
+        self.loop: asyncio.AbstractEventLoop
+        self.ahead = 0
+        self.jobs = 0
+        self.claim_us: array[float] = array("d")
+        self.resting: deque[_Producer] = deque()
+        self._is_over = False
+
+    async def run(self, seconds: float, warmup: float, meter: Callable[[], float]) -> Worked:
+        self.loop = asyncio.get_running_loop()
+        self._failure: asyncio.Future[None] = self.loop.create_future()
+        clients: list[_Client] = [_Producer(self, self.work.queue) for _ in range(self.work.producers)]
+        clients += [_Worker(self, self.work.queue) for _ in range(self.work.workers)]
+        try:
+            for client in clients:
+                await self.loop.create_connection(partial(_itself, client), "127.0.0.1", self._port)
+            await self._pass(warmup)
+            metered, started = meter(), time.perf_counter()
+            self.jobs, self.claim_us = 0, array("d")
+            await self._pass(seconds)
+            while not self.jobs and time.perf_counter() - started < 60.0:
+                await self._pass(seconds)
+            took, metered = time.perf_counter() - started, meter() - metered
+            if not self.jobs:
+                raise NotMeasured("no job was done")
+            return Worked(took, self.jobs, metered, percentiles(self.claim_us))
+        finally:
+            self._is_over = True
+            for client in clients:
+                if hasattr(client, "transport"):
+                    client.transport.abort()
+
+    async def _pass(self, seconds: float) -> None:
+        await asyncio.wait({self._failure}, timeout=seconds)
+        if self._failure.done():
+            self._failure.result()
+
+    def fail(self, why: str) -> None:
+        if not self._is_over and not self._failure.done():
+            self._failure.set_exception(NotMeasured(why))
+
+
+def _itself(made: _Client) -> _Client:
+    return made

@@ -1,0 +1,187 @@
+"""The log of one shard with no HTTP in front of it, in one run beside the bare log (`bare_log.py`).
+
+Each line is a closed loop: so many writers, each of which sends its next request when the last is answered.
+The two are measured in turn, several rounds, and the medians compared: the machine is shared and noisy, so
+the ratio is what counts.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+
+import uvloop
+
+from loadtest.engine import segment_bench
+from loadtest.engine.bare_log import BareLog
+from loadtest.engine.one_shard import (
+    Line,
+    closed_loop,
+    create_topics,
+    fill,
+    fresh,
+    open_shard,
+    report,
+    request_of,
+    resident_bytes,
+)
+from shared.contract.errors import Refusal
+from shared.contract.topic_config import TopicConfigPatch
+from shared.settings.settings import Settings
+from topicsd.worker.worker import SWITCH_SECONDS
+
+
+async def measure_writes(
+    directory: str, records: int, writers: int, is_durable: bool, seconds: float
+) -> tuple[float, float]:
+    """Records a second: the log's, and the bare log's, in the same minute."""
+    request = request_of(records)
+    bare = BareLog(fresh(directory, "bare"), is_durable)
+    bare_rate = await closed_loop(bare.append, ["topic-0"], request, writers, seconds)
+    bare.close()
+    shard = open_shard(fresh(directory, "log"))
+    names = await create_topics(shard, 1, TopicConfigPatch(durable=is_durable))
+    await closed_loop(shard.append, names, request, writers, min(0.1, seconds))
+    rate = await closed_loop(shard.append, names, request, writers, seconds)
+    shard.close()
+    return rate * records, bare_rate * records
+
+
+async def measure_many_topics(directory: str, topics: int, seconds: float) -> float:
+    """Single writes a second, round all topics."""
+    shard = open_shard(fresh(directory, "log"), Settings(max_topics=0))
+    names = await create_topics(shard, topics, TopicConfigPatch())
+    # Each topic once before the clock runs: its first record is not what is asked for.
+    await closed_loop(shard.append, names, request_of(1), 32, max(0.2, topics / 100_000))
+    gc.collect()
+    gc.freeze()
+    rate = await closed_loop(shard.append, names, request_of(1), 32, seconds)
+    gc.unfreeze()
+    shard.close()
+    return rate
+
+
+async def measure_memory(directory: str, records: int, tag: bool) -> float:
+    """Bytes of memory a record of the tail, by what the process grew."""
+    shard = open_shard(fresh(directory, "log"))
+    await create_topics(shard, 1, TopicConfigPatch())
+    gc.collect()
+    before = resident_bytes()
+    await fill(shard, "topic-0", records, 100, "order-%d" if tag else None)
+    gc.collect()
+    grown = resident_bytes() - before
+    shard.close()
+    return grown / records
+
+
+async def measure_replay(directory: str, records: int, batch: int) -> tuple[float, float]:
+    """Records and MB a second of a start that replays the whole log."""
+    path = fresh(directory, "log")
+    shard = open_shard(path)
+    await create_topics(shard, 1, TopicConfigPatch())
+    await fill(shard, "topic-0", records, batch, None)
+    size = shard.log.counters.bytes_written
+    shard.close(checkpoint=False)
+    started = time.perf_counter()
+    shard = open_shard(path)
+    elapsed = time.perf_counter() - started
+    state = shard.topic_state("topic-0")
+    assert not isinstance(state, Refusal)
+    assert state.head_seq >= records
+    shard.close()
+    return state.head_seq / elapsed, size / elapsed / 1e6
+
+
+async def run_writes(directory: str, rounds: int, seconds: float) -> list[Line]:
+    lines = []
+    cases = [(records, writers, False) for records in (1, 10, 100, 1000) for writers in (1, 32, 256)]
+    cases += [(records, writers, True) for records in (1, 100) for writers in (1, 32, 256)]
+    for records, writers, is_durable in cases:
+        pairs = [
+            await measure_writes(directory, records, writers, is_durable, seconds) for _ in range(rounds)
+        ]
+        rate = statistics.median(pair[0] for pair in pairs)
+        ceiling = statistics.median(pair[1] for pair in pairs)
+        ratio = statistics.median(pair[0] / pair[1] for pair in pairs)
+        name = f"append of {records}, {'fsync' if is_durable else 'disk'}, {writers} writers"
+        lines.append(report(Line(name, rate, "records/s", ceiling, ratio)))
+    return lines
+
+
+async def run_topics(directory: str, rounds: int, seconds: float) -> list[Line]:
+    few = [await measure_many_topics(directory, 10, seconds) for _ in range(rounds)]
+    many = [await measure_many_topics(directory, 100_000, seconds) for _ in range(rounds)]
+    cost = statistics.median(few) / statistics.median(many)
+    return [
+        report(Line("append of 1, disk, 32 writers, 10 topics", statistics.median(few), "records/s")),
+        report(
+            Line(
+                "the same over 100,000 topics (ratio: cost)", statistics.median(many), "records/s", ratio=cost
+            )
+        ),
+    ]
+
+
+async def run_memory(directory: str, rounds: int, seconds: float) -> list[Line]:
+    return [
+        report(
+            Line(
+                "memory a record in the tail, no tag",
+                await measure_memory(directory, 1_000_000, False),
+                "bytes",
+            )
+        ),
+        report(
+            Line(
+                "memory a record in the tail, a tag of its own",
+                await measure_memory(directory, 1_000_000, True),
+                "bytes",
+            )
+        ),
+    ]
+
+
+async def run_replay(directory: str, rounds: int, seconds: float) -> list[Line]:
+    lines = []
+    for batch, records in ((1, 200_000), (100, 1_000_000)):
+        pairs = [await measure_replay(directory, records, batch) for _ in range(rounds)]
+        rate, speed = (
+            statistics.median(pair[0] for pair in pairs),
+            statistics.median(pair[1] for pair in pairs),
+        )
+        lines.append(report(Line(f"replay, batches of {batch}", rate, "records/s")))
+        lines.append(report(Line(f"replay, batches of {batch}", speed, "MB/s")))
+    return lines
+
+
+PARTS = {
+    "writes": run_writes,
+    "topics": run_topics,
+    "memory": run_memory,
+    "replay": run_replay,
+    "sealed": segment_bench.run_sealed,
+    "reads": segment_bench.run_reads,
+    "delay": segment_bench.run_delay,
+}
+
+
+def run(parts: list[str], rounds: int, seconds: float, directory: str | None) -> list[Line]:
+    """Measure the parts, print a line each, and give them back."""
+    # As a worker does, or what the threads do between two calls of the disk takes its time from the loop.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    home = tempfile.mkdtemp(prefix="topicsd-bench-", dir=directory)
+
+    async def measure() -> list[Line]:
+        lines: list[Line] = []
+        for part in parts:
+            lines += await PARTS[part](home, rounds, seconds)
+        return lines
+
+    try:
+        return uvloop.run(measure())
+    finally:
+        shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,177 @@
+"""What segments and checkpoints cost: memory, starts, reads from the past, deletes by tag, and how long a
+checkpoint holds the loop under load. No HTTP in front of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import tracemalloc
+from random import Random
+
+from loadtest.engine.one_shard import (
+    Line,
+    closed_loop,
+    create_topics,
+    fill,
+    fresh,
+    open_shard,
+    report,
+    request_of,
+)
+from shared.contract.errors import Refusal
+from shared.contract.topic_config import TopicConfigPatch
+from shared.settings.settings import Settings
+from topicsd.engine.read.fetch import read_through
+from topicsd.engine.read.page_cache import PageCache
+from topicsd.engine.requests import Deleted, DeleteRequest, ReadAnswer, ReadRequest
+from topicsd.engine.shard import Shard
+
+RECORDS = 1_000_000
+TICK_SECONDS = 0.001
+# About 10,000 a second.
+WRITES_A_TICK = 20
+NAME = "topic-0"
+SETTINGS = Settings(max_waiting_bytes=1 << 30, checkpoint_interval_ms=86_400_000)
+
+
+async def checkpoint(shard: Shard) -> float:
+    """A whole one; the seconds it took."""
+    done = asyncio.get_running_loop().create_future()
+    started = time.perf_counter()
+    shard.start_checkpoint(done.set_result)
+    outcome = await done
+    assert outcome is None, outcome
+    return time.perf_counter() - started
+
+
+async def read_all(shard: Shard, first: int, last: int, limit: int) -> float:
+    """Records a second, each read behind the one before."""
+    loop = asyncio.get_running_loop()
+    started, cursor = time.perf_counter(), first
+    while cursor < last:
+        came: asyncio.Future[ReadAnswer | Refusal] = loop.create_future()
+        read_through(shard.state, NAME, ReadRequest(cursor, limit), came.set_result)
+        answer = await came if not came.done() else came.result()
+        assert isinstance(answer, ReadAnswer), answer
+        cursor = answer.next_from_seq
+    return (cursor - first) / (time.perf_counter() - started)
+
+
+async def run_sealed(directory: str, rounds: int, seconds: float) -> list[Line]:
+    """Memory and starts."""
+    path = fresh(directory, "log")
+    shard = open_shard(path, SETTINGS)
+    await create_topics(shard, 1, TopicConfigPatch())
+    await fill(shard, NAME, RECORDS, 100, None)
+    took = await checkpoint(shard)
+    lines = [report(Line("checkpoint of a million records", took * 1000, "ms"))]
+    shard.close()
+    started = time.perf_counter()
+    shard = open_shard(path, SETTINGS)
+    elapsed = time.perf_counter() - started
+    assert shard.state.topics[NAME].live_count == RECORDS
+    lines.append(report(Line("start after a clean stop, a million sealed", elapsed * 1000, "ms")))
+    shard.close()
+    del shard
+    # What the process grew by is the least of it: of a few bytes for each of a hundred segments, and of what
+    # the allocator keeps of megabytes that a start reads, most is the latter.
+    gc.collect()
+    tracemalloc.start()
+    shard = open_shard(path, SETTINGS)
+    gc.collect()
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    lines.append(report(Line("memory a sealed record, x 100", 100 * grown / RECORDS, "bytes")))
+    await fill(shard, NAME, 200_000, 1, None)
+    shard.close(checkpoint=False)
+    started = time.perf_counter()
+    shard = open_shard(path, SETTINGS)
+    elapsed = time.perf_counter() - started
+    shard.close()
+    lines.append(report(Line("start with one WAL file to replay besides", elapsed * 1000, "ms")))
+    return lines
+
+
+async def run_reads(directory: str, rounds: int, seconds: float) -> list[Line]:
+    """Reads from the tail and from segments, and deletes by tag."""
+    shard = open_shard(fresh(directory, "log"), SETTINGS)
+    await create_topics(shard, 1, TopicConfigPatch())
+    await fill(shard, NAME, RECORDS, 100, "order-%d")
+    lines = []
+    window = 30_000
+    await read_all(shard, RECORDS - window, RECORDS, 100)
+    rate = max([await read_all(shard, RECORDS - window, RECORDS, 100) for _ in range(max(3, rounds))])
+    lines.append(report(Line("diff of 100 from the hot tail", rate, "records/s")))
+    await checkpoint(shard)
+    shard.state.pages = PageCache(SETTINGS.page_cache_bytes)
+    rate = await read_all(shard, 0, 300_000, 100)
+    lines.append(report(Line("diff of 100 from sealed segments, first time", rate, "records/s")))
+    rate = max([await read_all(shard, 0, window, 100) for _ in range(max(3, rounds))])
+    lines.append(report(Line("diff of 100 from sealed segments, again", rate, "records/s")))
+    shard.state.pages = PageCache(SETTINGS.page_cache_bytes)
+    rate = await read_all(shard, 300_000, 600_000, 1000)
+    lines.append(report(Line("diff of 1000 from sealed segments, first time", rate, "records/s")))
+    lines.append(report(Line("delete of one by tag, cold, in a million", await delete(shard, 1, 1), "ms")))
+    await delete(shard, 50, 2)
+    lines.append(report(Line("delete of ten by tag in a million", await delete(shard, 10, 3), "ms")))
+    shard.close()
+    return lines
+
+
+async def delete(shard: Shard, count: int, seed: int) -> float:
+    """So many deletes of one record each, one behind the other; milliseconds of all together."""
+    loop = asyncio.get_running_loop()
+    rng = Random(seed)
+    started = time.perf_counter()
+    for _ in range(count):
+        came: asyncio.Future[Deleted] = loop.create_future()
+        shard.delete_records(NAME, DeleteRequest(tag=f"order-{rng.randrange(RECORDS)}"), came.set_result)
+        assert (await came).deleted <= 1
+    return (time.perf_counter() - started) * 1000
+
+
+async def run_delay(directory: str, rounds: int, seconds: float) -> list[Line]:
+    """How late the loop is under writers, without a checkpoint and during one of 64 MiB.
+
+    They write at a rate, not as fast as they can: then the log would grow more quickly than a checkpoint can
+    follow, and the loop would be late by what the writers themselves do in a turn.
+    """
+    lines = []
+    for has_checkpoint in (False, True):
+        shard = open_shard(fresh(directory, "log"), SETTINGS)
+        names = await create_topics(shard, 100, TopicConfigPatch())
+        while shard.log.counters.bytes_written < 64 << 20:
+            await closed_loop(shard.append, names, request_of(10), 32, 0.1)
+        delays: list[float] = []
+        writing = asyncio.ensure_future(write_steadily(shard, names, delays))
+        if has_checkpoint:
+            lines.append(report(Line("the checkpoint took", await checkpoint(shard) * 1000, "ms")))
+        else:
+            await asyncio.sleep(max(5.0, seconds))
+        writing.cancel()
+        told = "during a checkpoint of 64 MiB" if has_checkpoint else "without a checkpoint"
+        for share in (0.5, 0.99, 0.999):
+            late = sorted(delays)[int(len(delays) * share)]
+            lines.append(report(Line(f"loop delay p{share * 100:g} {told}", late * 1e6, "us")))
+        shard.close()
+    return lines
+
+
+async def write_steadily(shard: Shard, names: list[str], delays: list[float]) -> None:
+    """Some writes each time the loop comes round, and how much later than asked for that was: by up to a
+    millisecond also when nothing holds it, which is how its timers tick."""
+    request = request_of(1)
+    at = 0
+    while True:
+        asked = time.perf_counter() + TICK_SECONDS
+        await asyncio.sleep(TICK_SECONDS)
+        delays.append(max(0.0, time.perf_counter() - asked))
+        for _ in range(WRITES_A_TICK):
+            at += 1
+            shard.append(names[at % len(names)], request, _must_be_taken)
+
+
+def _must_be_taken(answer: object) -> None:
+    assert not isinstance(answer, Refusal), answer.message

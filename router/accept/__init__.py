@@ -1,0 +1,1 @@
+"""Accept connections and place each at the process that answers it."""

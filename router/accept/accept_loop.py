@@ -1,0 +1,158 @@
+"""Takes connections off the listening sockets.
+
+By hand and not with `create_server`: most first requests are there when the connection is accepted, so it is
+read and handed over without a transport ever being made for it; and running out of descriptors has an answer.
+For that one descriptor is kept in reserve: it is given up, the connection accepted with its place, told that
+the server is busy and closed, so that clients neither hang in the queue nor make this process spin.
+
+TCP_NODELAY and TCP_USER_TIMEOUT are set on the listening socket, from which each accepted one has them.
+Without the second, the kernel keeps the connection of a machine that is gone for a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from router.accept.listening import refuse_new
+from shared.contract.errors import NOT_READY, Refusal
+from shared.http.answer import closing_refusal
+
+logger = logging.getLogger(__name__)
+
+ACCEPTED_AT_ONCE_MAX: Final = 64
+PAUSE_SECONDS: Final = 0.1
+HANDSHAKE_SECONDS: Final = 0.05
+# More than a stream waits for a client that does not read (30 s), so that its last event can still leave.
+UNACKNOWLEDGED_MS_MAX: Final = 60_000
+
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_NO_MEMORY: Final = frozenset({errno.ENOBUFS, errno.ENOMEM})
+_BUSY: Final = closing_refusal(
+    Refusal(NOT_READY, "the server has no room for another connection", retry_after_ms=1000)
+)
+
+
+class AcceptLoop:
+    def __init__(self, on_accepted: Callable[[socket.socket], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[socket.socket] = []
+        self._on_accepted = on_accepted
+        self._spare_fd: int | None = None
+        self.accepted_count = 0
+        self.refused_count = 0
+
+    def open(self, listeners: Sequence[socket.socket]) -> None:
+        """Accept from these from here on, and from no others."""
+        before, self._listeners = self._listeners, list(listeners)
+        for listener in before:
+            if listener not in self._listeners:
+                self._loop.remove_reader(listener.fileno())
+        if self._spare_fd is None:
+            self._keep_spare()
+        for listener in self._listeners:
+            if listener not in before:
+                listener.setblocking(False)
+                if listener.family in (socket.AF_INET, socket.AF_INET6):
+                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
+                self._loop.add_reader(listener.fileno(), self._accept, listener)
+
+    async def close(self, is_last: bool) -> None:
+        """Listen no more and close the listeners; who holds them last accepts what waits and what was just
+        being made, which a close would reset."""
+        if is_last:
+            for listener in self._listeners:
+                refuse_new(listener)
+            await asyncio.sleep(HANDSHAKE_SECONDS)
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.fileno())
+            while is_last and self._accept_one(listener):
+                pass
+            listener.close()
+        self._listeners.clear()
+        if self._spare_fd is not None:
+            os.close(self._spare_fd)
+            self._spare_fd = None
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTED_AT_ONCE_MAX):
+            if not self._accept_one(listener):
+                return
+
+    def _accept_one(self, listener: socket.socket) -> bool:
+        """Whether it is worth to ask again."""
+        try:
+            connection, _ = listener.accept()
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                return self._refuse_one(listener)
+            if error.errno in _NO_MEMORY:
+                self._pause(listener)
+                return False
+            # The client has gone before it was accepted.
+            return True
+        connection.setblocking(False)
+        self.accepted_count += 1
+        self._on_accepted(connection)
+        return True
+
+    def _refuse_one(self, listener: socket.socket) -> bool:
+        if self._spare_fd is None:
+            self._pause(listener)
+            return False
+        os.close(self._spare_fd)
+        self._spare_fd = None
+        try:
+            connection, _ = listener.accept()
+        except OSError as error:
+            is_over = isinstance(error, BlockingIOError) or error.errno in _NO_DESCRIPTOR
+            if error.errno in _NO_DESCRIPTOR:
+                self._pause(listener)
+        else:
+            is_over = False
+            if self.refused_count == 0:
+                logger.error("no descriptor is left for another connection; it is refused")
+            self.refused_count += 1
+            _refuse(connection)
+        self._keep_spare()
+        return not is_over
+
+    def _keep_spare(self) -> None:
+        try:
+            self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._spare_fd = None
+
+    def _pause(self, listener: socket.socket) -> None:
+        """Leave the listener alone for a moment: it stays readable, and asking at once would be spinning."""
+        self._loop.remove_reader(listener.fileno())
+        self._loop.call_later(PAUSE_SECONDS, self._resume, listener)
+
+    def _resume(self, listener: socket.socket) -> None:
+        if listener not in self._listeners:
+            return
+        if self._spare_fd is None:
+            self._keep_spare()
+        self._loop.add_reader(listener.fileno(), self._accept, listener)
+
+
+def _refuse(connection: socket.socket) -> None:
+    # There is no descriptor with which to wait for it; what the client sent so far is read, so that the close
+    # does not reset the answer.
+    try:
+        connection.setblocking(False)
+        connection.send(_BUSY, socket.MSG_NOSIGNAL)
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(64 << 10)
+    except OSError:
+        pass
+    finally:
+        connection.close()

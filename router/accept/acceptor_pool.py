@@ -1,0 +1,155 @@
+"""The acceptors, as the supervisor has them: their lives and sockets, what they pass on and what they count.
+
+F1  The supervisor keeps every listening socket open, so what waits in the queue of an acceptor that died is
+    not reset. As long as one is missing, does not beat or is not up yet, the supervisor accepts in its place:
+    nobody waits for one that dies again and again.
+F2  All acceptors pass on what no worker answers through one channel, of which the receiving end is here.
+F3  Counts of acceptors that have ended are kept, so that a sum never falls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from router.accept.acceptor import SPEC_VARIABLE
+from router.accept.worker_channels import silence_ms
+from router.supervision.process_pool import PoolTimes, ProcessPool, Told
+from router.supervision.worker_process import module_command
+from shared.ipc.board import Board, Slot, WorkerState
+from shared.ipc.handoff import Handed, channel_pair, receive_connections
+from shared.runtime.clock import Clock
+
+ACCEPTOR_COMMAND: Final = module_command("router.accept.acceptor")
+# What an acceptor does at its end takes as long as last words do.
+DRAIN_SECONDS: Final = 2.0
+
+
+class Listeners(NamedTuple):
+    sockets: Sequence[socket.socket]
+    are_passed: bool
+    """They belong to who passed them and who holds them too; else each acceptor has one of its own."""
+
+    def of(self, number: int) -> Sequence[socket.socket]:
+        return self.sockets if self.are_passed else self.sockets[number : number + 1]
+
+
+class AcceptorCounts(NamedTuple):
+    accepted: int
+    handed_over: int
+    refused: int
+
+
+class AcceptorPool(ProcessPool):
+    """`doors` are the sending ends of the workers' channels, `on_control` takes what is passed on, and
+    `accept_from` has the supervisor accept from these listening sockets and from no others."""
+
+    kind = "acceptor"
+    number_field = "acceptor"
+    variable = SPEC_VARIABLE
+
+    def __init__(
+        self,
+        count: int,
+        clock: Clock,
+        environment: Mapping[str, str],
+        listeners: Listeners,
+        workers_board: Board,
+        doors: Sequence[socket.socket],
+        instance: str,
+        log: str,
+        on_control: Callable[[socket.socket, bytes], object],
+        accept_from: Callable[[Sequence[socket.socket]], None],
+        times: PoolTimes,
+    ) -> None:
+        times = times._replace(drain_seconds=min(times.drain_seconds, DRAIN_SECONDS))
+        super().__init__(Board.create(count), clock, ACCEPTOR_COMMAND, environment, times)
+        self._listeners = listeners
+        self._workers_board_fd = workers_board.fd
+        self._door_fds = [door.fileno() for door in doors]
+        self._instance = instance
+        self._log = log
+        self._on_control = on_control
+        self._accept_from = accept_from
+        self._counted = AcceptorCounts(0, 0, 0)
+        self._control_sender, self._control_receiver = channel_pair()
+        asyncio.get_running_loop().add_reader(self._control_receiver.fileno(), self._take_passed_on)
+
+    def tell(self, number: int) -> Told:
+        listener_fds = [one.fileno() for one in self._listeners.of(number)]
+        control_fd = self._control_sender.fileno()
+        spec: dict[str, object] = {
+            "number": number,
+            "acceptors": len(self),
+            "workers_board_fd": self._workers_board_fd,
+            "listener_fds": listener_fds,
+            "owns_listeners": not self._listeners.are_passed,
+            "door_fds": self._door_fds,
+            "control_fd": control_fd,
+            "instance": self._instance,
+            "fresh_seconds": self._times.fresh_seconds,
+            "log": self._log,
+        }
+        return Told(spec, (self._workers_board_fd, control_fd, *listener_fds, *self._door_fds))
+
+    def returned(self, number: int, handed: list[Handed]) -> None:
+        raise AssertionError("nobody hands a connection to an acceptor")
+
+    def ticked(self) -> None:
+        """Have the supervisor stand in for whoever does not accept now."""
+        fresh_ms = self._times.fresh_seconds * 1000
+        missing = [
+            number
+            for number, slot in enumerate(self.board)
+            if slot.state is not WorkerState.READY or silence_ms(slot, self._clock) > fresh_ms
+        ]
+        # Sockets that were passed are of all acceptors alike.
+        self._accept_from(
+            list(dict.fromkeys(one for number in missing for one in self._listeners.of(number)))
+        )
+
+    def before_clear(self, slot: Slot) -> None:
+        self._counted = _sum(self._counted, _counts(slot))
+
+    def counts(self) -> AcceptorCounts:
+        total = self._counted
+        for slot in self.board:
+            total = _sum(total, _counts(slot))
+        return total
+
+    def waiting_count(self) -> int:
+        return sum(slot.connections for slot in self.board)
+
+    async def drain(self) -> bool:
+        """As of every pool; behind it nothing is on its way to here."""
+        is_orderly = await super().drain()
+        while self._take_passed_on():
+            pass
+        return is_orderly
+
+    def close(self) -> None:
+        super().close()
+        asyncio.get_running_loop().remove_reader(self._control_receiver.fileno())
+        self._control_sender.close()
+        self._control_receiver.close()
+
+    def _take_passed_on(self) -> bool:
+        """Whether there was something."""
+        taken = receive_connections(self._control_receiver)
+        for handed in taken:
+            connection = socket.socket(fileno=handed.fd)
+            connection.setblocking(False)
+            self._on_control(connection, handed.data)
+        return bool(taken)
+
+
+def _counts(slot: Slot) -> AcceptorCounts:
+    return AcceptorCounts(slot.accepted_total, slot.handed_over_total, slot.refused_total)
+
+
+def _sum(one: AcceptorCounts, other: AcceptorCounts) -> AcceptorCounts:
+    return AcceptorCounts(
+        one.accepted + other.accepted, one.handed_over + other.handed_over, one.refused + other.refused
+    )

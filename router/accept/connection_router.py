@@ -1,0 +1,302 @@
+"""Connections between being accepted and being placed: read until the first line is there, then handed on.
+
+F1  Nothing is written to a connection that is handed over, so the copy of this process can be closed.
+F2  What was read goes along: a worker begins with the first byte that the client sent.
+F3  A connection that cannot be placed is answered, never reset: 503 while its shard is down, 408 when the
+    line does not come in time (nothing at all from who sent nothing), on HTTP/2 that nothing was heard.
+F4  Bounded: so many connections wait here, each with at most a line and one reading, and so many bytes of
+    them all. A channel that is full for a moment makes its connections wait in their order, and no longer
+    than their time.
+F5  Some descriptors are left for what is not a connection: a worker that died is started again also in a
+    flood. The kernel gives out the lowest that is free, so the number of a new one tells how many are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from router.accept.lingering_close import LastWords
+from router.accept.placer import ANY_WORKER, CONTROL, Placer, refusal_of
+from shared.contract.errors import NOT_READY, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.http.answer import closing_refusal
+from shared.http.http2_preface import TURNED_AWAY, is_http2
+from shared.ipc.handoff import DATA_BYTES_MAX, Handed
+from shared.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+HEAD_SECONDS: Final = 10.0
+CONNECTIONS_MAX: Final = 10_000
+QUEUED_BYTES_MAX: Final = 64 << 20
+DESCRIPTORS_KEPT_MAX: Final = 64
+READ_BYTES: Final = 32 << 10
+RETRY_SECONDS: Final = 0.005
+SWEEP_SECONDS: Final = 0.25
+TLS_LOG_SECONDS: Final = 60.0
+# The head of a record with a handshake, of any version of TLS, and the fatal alert `protocol_version`.
+TLS_HELLO: Final = b"\x16\x03"
+TLS_ALERT: Final = b"\x15\x03\x01\x00\x02\x02\x46"
+
+_TIMEOUT: Final = closing_refusal(Refusal(REQUEST_TIMEOUT, "the request line was not complete in time"))
+_BUSY: Final = closing_refusal(
+    Refusal(NOT_READY, "the server has no room for another connection", retry_after_ms=1000)
+)
+_STOPPING: Final = closing_refusal(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
+
+
+class Shards(Protocol):
+    """The workers, as `router/accept/worker_channels.py` has them."""
+
+    def __len__(self) -> int: ...
+    def refusal(self, shard: int) -> Refusal | None: ...
+    def any_ready(self) -> int | None: ...
+    def send(self, shard: int, fd: int, data: bytes) -> bool: ...
+
+
+class _Waiting:
+    """A connection on its way: its line is not there yet, or there is no room in the channel."""
+
+    __slots__ = ("connection", "data", "deadline")
+
+    def __init__(self, connection: socket.socket, data: bytes, deadline: float) -> None:
+        self.connection = connection
+        self.data = data
+        self.deadline = deadline
+
+
+class Front:
+    """`on_control` takes the connections whose first request no worker answers, or is False: no room now."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        clock: Clock,
+        on_control: Callable[[socket.socket, bytes], bool],
+        placer: Placer,
+        head_seconds: float = HEAD_SECONDS,
+        connections_max: int = CONNECTIONS_MAX,
+        queued_bytes_max: int = QUEUED_BYTES_MAX,
+        descriptors_max: int | None = None,
+    ) -> None:
+        assert READ_BYTES * 2 <= DATA_BYTES_MAX + 1
+        self._shards = shards
+        self._clock = clock
+        self._on_control = on_control
+        self._head_seconds = head_seconds
+        self._connections_max = connections_max
+        self._queued_bytes_max = queued_bytes_max
+        self._descriptors_max = descriptors_for_connections() if descriptors_max is None else descriptors_max
+        self._loop = asyncio.get_running_loop()
+        self._placer = placer
+        self._last_words = LastWords()
+        # In the order in which they came, which is that of their deadlines.
+        self._reading: dict[int, _Waiting] = {}
+        # One for each shard, and the last for what no worker answers.
+        self._control = len(shards)
+        self._queues: list[deque[_Waiting]] = [deque() for _ in range(len(shards) + 1)]
+        self._queued = 0
+        self._queued_bytes = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._tls_quiet_until = 0.0
+        self.handed_over_count = 0
+        self.refused_count = 0
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._reading) + self._queued
+
+    def accepted(self, connection: socket.socket) -> None:
+        """A connection from the accept loop; non-blocking, and this object's from here on."""
+        if connection.fileno() >= self._descriptors_max:
+            self._refuse(connection, b"", _BUSY, lingers=False)
+            return
+        if self.waiting_count >= self._connections_max:
+            self._refuse(connection, b"", _BUSY)
+            return
+        waiting = _Waiting(connection, b"", self._clock.monotonic() + self._head_seconds)
+        if not self._read(waiting):
+            self._reading[connection.fileno()] = waiting
+            self._loop.add_reader(connection.fileno(), self._read, waiting)
+
+    def place(self, connection: socket.socket, data: bytes, placement: int) -> None:
+        """Hand on a connection whose first line is in `data`."""
+        self._place(_Waiting(connection, data, self._clock.monotonic() + self._head_seconds), placement)
+
+    def returned(self, shard: int, handed: list[Handed]) -> None:
+        """Connections that were handed over to a worker which will not receive them any more."""
+        refusal = self._shards.refusal(shard)
+        answer = closing_refusal(refusal or Refusal(NOT_READY, f"shard {shard} restarts", None, 1000))
+        for one in handed:
+            connection = socket.socket(fileno=one.fd)
+            connection.setblocking(False)
+            self.handed_over_count -= 1
+            self._refuse(connection, one.data, answer)
+
+    def stop(self) -> None:
+        """Place what can be placed now and turn away the rest; for when nothing is accepted any more."""
+        for waiting in list(self._reading.values()):
+            self._read(waiting)
+        for waiting in list(self._reading.values()):
+            self._forget(waiting)
+            # Also when it has said nothing yet: its request may be on the way, and is to find an answer.
+            self._turn_away(waiting, _STOPPING)
+        for queue in self._queues:
+            while queue:
+                self._turn_away(self._next_queued(queue), _STOPPING)
+
+    async def said_all(self) -> None:
+        """Until those that were turned away have read why, or have had the time for it."""
+        await self._last_words.read()
+
+    def close(self) -> None:
+        self._sweep_timer.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+        self._last_words.close()
+
+    # -- reading the first line ----------------------------------------------------------------------------
+
+    def _read(self, waiting: _Waiting) -> bool:
+        """Whether the connection needs no more reading: placed, or closed."""
+        try:
+            data = waiting.connection.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._forget(waiting)
+            waiting.connection.close()
+            return True
+        waiting.data += data
+        if waiting.data.startswith(TLS_HELLO):
+            self._forget(waiting)
+            self._refuse_tls(waiting)
+            return True
+        placement = self._placer.place(waiting.data)
+        if placement is None:
+            return False
+        self._forget(waiting)
+        self._place(waiting, placement)
+        return True
+
+    def _forget(self, waiting: _Waiting) -> None:
+        fd = waiting.connection.fileno()
+        if self._reading.get(fd) is waiting:
+            del self._reading[fd]
+            self._loop.remove_reader(fd)
+
+    # -- placing -------------------------------------------------------------------------------------------
+
+    def _place(self, waiting: _Waiting, placement: int) -> None:
+        if placement == ANY_WORKER:
+            ready = self._shards.any_ready()
+            if ready is None:
+                self._turn_away(waiting, closing_refusal(refusal_of(waiting.data, self._can_return())))
+                return
+            placement = ready
+        target = self._control if placement == CONTROL else placement
+        refusal = self._refusal(target)
+        if refusal is not None:
+            self._turn_away(waiting, closing_refusal(refusal))
+            return
+        queue = self._queues[target]
+        if queue or not self._send(target, waiting):
+            if self._queued_bytes + len(waiting.data) > self._queued_bytes_max:
+                self._turn_away(waiting, _BUSY)
+                return
+            queue.append(waiting)
+            self._queued += 1
+            self._queued_bytes += len(waiting.data)
+            if self._retry is None:
+                self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
+
+    def _can_return(self) -> bool:
+        """Whether waiting helps: a shard whose refusal suggests no retry is not started again."""
+        refusals = [self._shards.refusal(shard) for shard in range(len(self._shards))]
+        return any(refusal is None or refusal.retry_after_ms is not None for refusal in refusals)
+
+    def _next_queued(self, queue: deque[_Waiting]) -> _Waiting:
+        waiting = queue.popleft()
+        self._queued -= 1
+        self._queued_bytes -= len(waiting.data)
+        return waiting
+
+    def _refusal(self, target: int) -> Refusal | None:
+        return None if target == self._control else self._shards.refusal(target)
+
+    def _send(self, target: int, waiting: _Waiting) -> bool:
+        if target == self._control:
+            return self._on_control(waiting.connection, waiting.data)
+        if not self._shards.send(target, waiting.connection.fileno(), waiting.data):
+            return False
+        waiting.connection.close()
+        self.handed_over_count += 1
+        return True
+
+    def _retry_queues(self) -> None:
+        self._retry = None
+        for target, queue in enumerate(self._queues):
+            if not queue:
+                continue
+            refusal = self._refusal(target)
+            while queue and (refusal is not None or self._send(target, queue[0])):
+                waiting = self._next_queued(queue)
+                if refusal is not None:
+                    self._turn_away(waiting, closing_refusal(refusal))
+        if self._queued:
+            self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
+
+    # -- turning away --------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        now = self._clock.monotonic()
+        while self._reading:
+            waiting = next(iter(self._reading.values()))
+            if waiting.deadline > now:
+                break
+            self._forget(waiting)
+            self._give_up(waiting, _TIMEOUT)
+        for queue in self._queues:
+            while queue and queue[0].deadline <= now:
+                self._give_up(self._next_queued(queue), _BUSY)
+        self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _give_up(self, waiting: _Waiting, answer: bytes) -> None:
+        if waiting.data:
+            self._turn_away(waiting, answer)
+        else:
+            waiting.connection.close()
+
+    def _turn_away(self, waiting: _Waiting, answer: bytes) -> None:
+        self._refuse(waiting.connection, waiting.data, answer)
+
+    def _refuse_tls(self, waiting: _Waiting) -> None:
+        now = self._clock.monotonic()
+        if now >= self._tls_quiet_until:
+            self._tls_quiet_until = now + TLS_LOG_SECONDS
+            logger.warning(
+                "connection: refused: the client speaks TLS and this port is plain HTTP; use http://, or put "
+                "a proxy that ends TLS in front"
+            )
+        self._turn_away(waiting, TLS_ALERT)
+
+    def _refuse(self, connection: socket.socket, data: bytes, answer: bytes, lingers: bool = True) -> None:
+        """`data` is what was read of it: who speaks HTTP/2 is not answered in HTTP/1.1."""
+        self.refused_count += 1
+        self._last_words.say(connection, TURNED_AWAY if is_http2(data) else answer, lingers)
+
+
+def descriptors_for_connections() -> int:
+    """The number from which on descriptors are kept for the rest."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        limit = 1 << 30
+    return limit - min(DESCRIPTORS_KEPT_MAX, limit // 2)

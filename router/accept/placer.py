@@ -1,0 +1,92 @@
+"""Which process is to answer a connection, by the first line of its first request.
+
+A data route goes to the shard that owns its topic or its watch session, a control route stays here. A
+connection of HTTP/2 may ask for anything: it goes to any worker, and stays there. Whatever is neither is
+refused by a worker like any other request on its connections, so that a refusal is the same wherever it comes
+from: any worker will do, as it does for what any worker answers. What a line means is remembered by its
+bytes, because clients repeat them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.contract.endpoints import TOPIC, WATCH_ID, Match, resolve
+from shared.contract.errors import INVALID_REQUEST, NOT_READY, URI_TOO_LONG, Refusal
+from shared.contract.names import refuse_topic_name, topic_id
+from shared.contract.watch_id import WatchIds
+from shared.http.head import LINE_BYTES_MAX, parse_line
+from shared.ipc.placement import shard_of
+from shared.text.message import size_text
+
+ANY_WORKER: Final = -1
+CONTROL: Final = -2
+
+REMEMBERED_MAX: Final = 8192
+REMEMBERED_BYTES_MAX: Final = 1024
+RETRY_AFTER_MS: Final = 1000
+
+
+class Placer:
+    def __init__(self, ids: WatchIds) -> None:
+        self._ids = ids
+        self._known: dict[bytes, int] = {}
+
+    def place(self, data: bytes) -> int | None:
+        """The shard, `ANY_WORKER` or `CONTROL`; None when more has to be read to tell.
+
+        `data` begins with the line, what follows does not matter. A line ends with CRLF; one that ends with
+        LF alone is malformed, and waiting for a CR would be waiting for ever.
+        """
+        end = data.find(b"\n", 0, LINE_BYTES_MAX + 2)
+        if end < 0:
+            return None if len(data) < LINE_BYTES_MAX + 2 else ANY_WORKER
+        line = data[: end - 1] if data[end - 1 : end] == b"\r" else None
+        if line is None:
+            return ANY_WORKER
+        known = self._known.get(line)
+        return self._learn(line) if known is None else known
+
+    def _learn(self, line: bytes) -> int:
+        match = _match(line)
+        placement = ANY_WORKER if isinstance(match, Refusal) else self._place(match)
+        # A token is a key, however it is spelled.
+        has_token = b"token" in line or (isinstance(match, Match) and match.route.takes_token)
+        if len(line) <= REMEMBERED_BYTES_MAX and not has_token:
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            self._known[line] = placement
+        return placement
+
+    def _place(self, match: Match) -> int:
+        route = match.route
+        if not route.is_data:
+            return CONTROL
+        if route.variable == WATCH_ID:
+            wid = self._ids.parse(match.name)
+            return ANY_WORKER if wid is None else wid.shard
+        if route.variable != TOPIC or refuse_topic_name(match.name) is not None:
+            return ANY_WORKER
+        return shard_of(topic_id(match.name), self._ids.shard_count)
+
+
+def refusal_of(data: bytes, can_return: bool = True) -> Refusal:
+    """Why nobody in particular is to answer this: for when there is no worker to say so."""
+    end = data.find(b"\n")
+    if end < 0:
+        return Refusal(URI_TOO_LONG, f"the request line must be at most {size_text(LINE_BYTES_MAX)}")
+    if data[end - 1 : end] != b"\r":
+        return Refusal(INVALID_REQUEST, "the request line must end with CRLF")
+    match = _match(data[: end - 1])
+    refusal = match if isinstance(match, Refusal) else None
+    if isinstance(match, Match) and match.route.variable == TOPIC:
+        refusal = refuse_topic_name(match.name)
+        assert refusal is not None, "this request has an owner"
+    return refusal or Refusal(NOT_READY, "no shard is ready", None, RETRY_AFTER_MS if can_return else None)
+
+
+def _match(line: bytes) -> Match | Refusal:
+    parsed = parse_line(line)
+    if isinstance(parsed, Refusal):
+        return parsed
+    return resolve("GET" if parsed.method == "HEAD" else parsed.method, parsed.path)

@@ -1,0 +1,361 @@
+"""What the front process itself answers: how the server is, what it measures, which topics there are.
+
+Plain functions of the operation and its query, so that an answer is the same for a request on a connection of
+the front process and for one that a worker forwards.
+
+C1  The server is ready while every shard serves. With `allow_degraded=true` it is so too, as degraded, once
+    every shard has been ready or does not start, and at least one has served, until it shuts down.
+C2  Every JSON answer but an error carries `performance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl
+
+from router.control.metrics_render import Measured, Sample, ShardSample, as_json, as_prometheus
+from router.control.metrics_table import FRONT_METRICS, FrontCounts, progress
+from router.control.topic_list import (
+    PAGE_SIZE,
+    PAGE_SIZE_MAX,
+    ListQuery,
+    ListShard,
+    Page,
+    TopicList,
+    bad_cursor,
+    list_page,
+    name_of_cursor,
+)
+from shared.contract.endpoints import ROUTES
+from shared.contract.errors import INVALID_REQUEST, NOT_IMPLEMENTED, NOT_READY, SHUTTING_DOWN, STATUS, Refusal
+from shared.contract.names import is_topic_name
+from shared.http.answer import refusal_body, refusal_fields
+from shared.ipc.board import Board, Slot, WorkerState
+from shared.ipc.shard_refusal import state_text
+from shared.runtime.clock import Clock
+from shared.text.message import quoted
+
+JSON_TYPE: Final = "application/json"
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+FORWARD_OPERATIONS: Final = frozenset({"list_routers", "router_state", "delete_router"})
+METRIC_FIELDS: Final = ("cursors", "cursor_count", "oldest_ready_seconds", "ready", "in_flight")
+METRICS_NAMES: Final = 100
+"""So many topics, and routes, have series of their own unless another number is asked for."""
+
+ENDPOINTS: Final = [f"{one.method} {one.pattern}" for one in ROUTES if one.operation != "about"]
+DOCS: Final = "README.md"
+
+_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+_DIGITS_MAX: Final = 20
+
+Answer = tuple[int, dict[str, object] | str, bytes]
+"""Status; an object for JSON, or text of `METRICS_TYPE`; further header fields, each a line with CRLF."""
+
+
+class Workers(Protocol):
+    """The workers, as `router/supervision/process_pool.py` has them."""
+
+    @property
+    def board(self) -> Board: ...
+    @property
+    def is_draining(self) -> bool: ...
+    def is_serving(self, shard: int) -> bool: ...
+    def was_ready(self, shard: int) -> bool: ...
+    def restart_count(self, shard: int) -> int: ...
+
+
+class Forwards(Protocol):
+    """The rules of forwards, as `router/control/route_answers.py` tells of them."""
+
+    async def answer(
+        self, operation: str, name: str, query: str, prefixes: Sequence[str]
+    ) -> dict[str, object] | Refusal: ...
+    async def page(
+        self, asked: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = ""
+    ) -> Page | Refusal: ...
+
+
+class Control:
+    def __init__(
+        self,
+        workers: Workers,
+        clock: Clock,
+        version: str,
+        list_shard: ListShard,
+        forwards: Forwards,
+        front_counts: Callable[[], FrontCounts] = FrontCounts,
+    ) -> None:
+        self._workers = workers
+        self._clock = clock
+        self._version = version
+        self._list_shard = list_shard
+        self._forwards = forwards
+        self._front_counts = front_counts
+        self._started = clock.monotonic()
+        self._was_ready = False
+
+    async def answer(
+        self, operation: str, name: str, query: str, accept: str, prefixes: Sequence[str] = ()
+    ) -> Answer:
+        """`name` stands in the path, `prefixes` are the names that the key of the request is for; none are
+        all."""
+        started = self._clock.monotonic()
+        result: dict[str, object] | str | Refusal
+        if operation == "health":
+            result = {"status": "ok", "version": self._version, "uptime_ms": self._uptime_ms()}
+        elif operation == "about":
+            result = {"server": "topicsd", "version": self._version, "docs": DOCS, "endpoints": ENDPOINTS}
+        elif operation == "ready":
+            result = self._asked_ready(query)
+        elif operation == "metrics":
+            result = await self._metrics(query, accept, prefixes)
+        elif operation == "list_topics":
+            result = await self._list(query, prefixes)
+        elif operation in FORWARD_OPERATIONS:
+            result = await self._forwards.answer(operation, name, query, prefixes)
+        else:
+            result = Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented")
+        if isinstance(result, Refusal):
+            return refused(result)
+        if isinstance(result, dict):
+            result["performance"] = self._elapsed(started)
+        return 200, result, b""
+
+    def _asked_ready(self, query: str) -> dict[str, object] | Refusal:
+        sent = parse_query(query)
+        if isinstance(sent, Refusal):
+            return sent
+        allow_degraded = _boolean(sent, "allow_degraded")
+        return allow_degraded if isinstance(allow_degraded, Refusal) else self.ready(allow_degraded)
+
+    def ready(self, allow_degraded: bool = False) -> dict[str, object] | Refusal:
+        """The state of the whole, for a probe."""
+        board = self._workers.board
+        shards = [self._shard_state(shard) for shard in range(len(board))]
+        serving = [bool(one["serving"]) for one in shards]
+        if self._workers.is_draining:
+            return Refusal(SHUTTING_DOWN, "the server is shutting down", None, retry_after_ms=1000)
+        settled = [
+            self._workers.was_ready(shard) or board.slot(shard).state is WorkerState.REFUSED
+            for shard in range(len(board))
+        ]
+        self._was_ready = self._was_ready or (all(settled) and any(serving))
+        if not (all(serving) or (allow_degraded and self._was_ready)):
+            detail: dict[str, object] = {"replay_progress": self.replay_progress(), "shards": shards}
+            # A shard that does not start is not started again.
+            can_become_ready = not any(self._does_not_start(shard) for shard in range(len(board)))
+            return Refusal(NOT_READY, _not_ready(board, serving), detail, 1000 if can_become_ready else None)
+        answer: dict[str, object] = {
+            "status": "ready",
+            "wal_replay_complete": all(slot.state is WorkerState.READY for slot in board),
+            "topics": sum(slot.topics for slot in board),
+            "shards": shards,
+        }
+        if not all(serving):
+            answer.update(status="degraded", reason=_not_ready(board, serving))
+        return answer
+
+    def replay_progress(self) -> float:
+        """How much of all logs has been replayed, from 0 to 1."""
+        board = self._workers.board
+        return round(sum(progress(slot) for slot in board) / len(board), 4)
+
+    def _shard_state(self, shard: int) -> dict[str, object]:
+        slot = self._workers.board.slot(shard)
+        state: dict[str, object] = {
+            "shard": shard,
+            "state": slot.state.name.lower(),
+            "serving": self._workers.is_serving(shard),
+            "topics": slot.topics,
+            "replay_progress": progress(slot),
+        }
+        if not state["serving"] and (reason := _public_reason(slot)):
+            state["reason"] = reason
+        return state
+
+    def _does_not_start(self, shard: int) -> bool:
+        return self._workers.board.slot(shard).state is WorkerState.REFUSED
+
+    async def _metrics(
+        self, query: str, accept: str, prefixes: Sequence[str]
+    ) -> dict[str, object] | str | Refusal:
+        asked = parse_metrics_query(query, "topics")
+        asked_routers = parse_metrics_query(query, "routers")
+        if isinstance(asked, Refusal):
+            return asked
+        if isinstance(asked_routers, Refusal):
+            return asked_routers
+        topics: list[dict[str, Any]] = []
+        is_cut = False
+        if asked.page_size:
+            page = await list_page(self._list_serving, len(self._workers.board), asked, prefixes)
+            assert not isinstance(page, Refusal), "a partial list is never refused"
+            topics, is_cut = page.entries, page.next_cursor is not None
+        routers: list[dict[str, Any]] = []
+        has_more_routers = False
+        if asked_routers.page_size:
+            routers_page = await self._forwards.page(asked_routers, prefixes)
+            assert not isinstance(routers_page, Refusal), "a partial list is never refused"
+            routers, has_more_routers = routers_page.entries, routers_page.next_cursor is not None
+        workers = self._workers
+        board = workers.board
+        ready = not isinstance(self.ready(), Refusal)
+        counts = self._front_counts()
+        samples = [
+            Sample("topics_ready", "gauge", "1 while the server is ready.", int(ready)),
+            Sample("topics_draining", "gauge", "1 while the server shuts down.", int(workers.is_draining)),
+            Sample("topics_uptime_ms", "gauge", "Age of the front process.", self._uptime_ms()),
+            Sample(
+                "topics_topic_metrics_truncated",
+                "gauge",
+                "1 when there are more topics than are told of one by one.",
+                int(is_cut),
+            ),
+            Sample(
+                "topics_router_metrics_truncated",
+                "gauge",
+                "1 when there are more routes than are told of one by one.",
+                int(has_more_routers),
+            ),
+            Sample(
+                "topics_cursor_metrics_truncated",
+                "gauge",
+                "1 when these topics have more cursors than are told of.",
+                int(any(one.get("cursor_count", 0) > len(one.get("cursors", ())) for one in topics)),
+            ),
+            *(Sample(one.name, one.kind, one.help, one.read(counts)) for one in FRONT_METRICS),
+        ]
+        restarts = ShardSample(
+            "topics_worker_restarts_total",
+            "counter",
+            "Times that the worker ended and was started again.",
+            [workers.restart_count(shard) for shard in range(len(board))],
+        )
+        measured = Measured(list(board), samples, [restarts], topics, routers)
+        return (as_json if wants_json(accept) else as_prometheus)(measured)
+
+    async def _list(self, query: str, prefixes: Sequence[str]) -> dict[str, object] | Refusal:
+        asked = parse_list_query(query)
+        if isinstance(asked, Refusal):
+            return asked
+        count = len(self._workers.board)
+        page = await list_page(
+            self._list_serving, count, asked, prefixes, does_not_start=self._does_not_start
+        )
+        if isinstance(page, Refusal):
+            return page
+        # What metrics tell of cursors and jobs is no part of the list.
+        topics = [{key: one[key] for key in one if key not in METRIC_FIELDS} for one in page.entries]
+        answer: dict[str, object] = {"topics": topics}
+        if page.next_cursor is not None:
+            answer["next_cursor"] = page.next_cursor
+        if page.missing_shards:
+            answer["missing_shards"] = page.missing_shards
+        return {**answer, **clamped_page_size(query, asked)}
+
+    async def _list_serving(self, shard: int, prefix: str, after: str, limit: int) -> TopicList:
+        """Without waiting for a shard of which it is known that it does not answer."""
+        if not self._workers.is_serving(shard):
+            return None
+        return await self._list_shard(shard, prefix, after, limit)
+
+    def _uptime_ms(self) -> int:
+        return int((self._clock.monotonic() - self._started) * 1000)
+
+    def _elapsed(self, started: float) -> dict[str, object]:
+        return {"server_total_ms": round((self._clock.monotonic() - started) * 1000, 3)}
+
+
+def refused(refusal: Refusal) -> Answer:
+    return STATUS[refusal.code], refusal_body(refusal), refusal_fields(refusal)
+
+
+def parse_list_query(query: str, is_name: Callable[[str], bool] = is_topic_name) -> ListQuery | Refusal:
+    """`is_name` tells what a cursor may stand behind."""
+    sent = parse_query(query)
+    if isinstance(sent, Refusal):
+        return sent
+    page_size = _whole_number(sent, "page_size", PAGE_SIZE)
+    if isinstance(page_size, Refusal):
+        return page_size
+    is_partial = _boolean(sent, "partial")
+    if isinstance(is_partial, Refusal):
+        return is_partial
+    after = name_of_cursor(cursor, is_name) if (cursor := sent.get("cursor")) else ""
+    if after is None:
+        return bad_cursor()
+    return ListQuery(sent.get("prefix", ""), after, min(max(page_size, 1), PAGE_SIZE_MAX), is_partial)
+
+
+def clamped_page_size(query: str, asked: ListQuery) -> dict[str, object]:
+    """The member of a list that names the page size used, if another one was asked for."""
+    sent = dict(parse_qsl(query)).get("page_size")
+    return {} if sent is None or int(sent) == asked.page_size else {"clamped": {"page_size": asked.page_size}}
+
+
+def parse_metrics_query(query: str, what: str) -> ListQuery | Refusal:
+    """Of which `topics`, or `routers`, there are series: the first so many in name order, with `prefix`.
+
+    Not the largest: to find those is work for each topic there is, and the series of a topic would come and
+    go as others grow.
+    """
+    sent = parse_query(query)
+    if isinstance(sent, Refusal):
+        return sent
+    count = _whole_number(sent, what, METRICS_NAMES)
+    if isinstance(count, Refusal):
+        return count
+    return ListQuery(sent.get("prefix", ""), "", min(max(count, 0), PAGE_SIZE_MAX), is_partial=True)
+
+
+def parse_query(query: str) -> dict[str, str] | Refusal:
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
+    except UnicodeDecodeError:
+        return Refusal(INVALID_REQUEST, "the query is not UTF-8 after decoding")
+
+
+def _whole_number(sent: Mapping[str, str], name: str, default: int) -> int | Refusal:
+    text = sent.get(name, str(default))
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
+        return Refusal(INVALID_REQUEST, f"{name}: must be an integer, got {quoted(text)}", {"field": name})
+    return int(text)
+
+
+def _boolean(sent: Mapping[str, str], name: str) -> bool | Refusal:
+    value = _BOOLEANS.get(sent.get(name, "false"))
+    if value is None:
+        message = f"{name}: must be true, false, 1 or 0, got {quoted(sent[name])}"
+        return Refusal(INVALID_REQUEST, message, {"field": name})
+    return value
+
+
+def wants_json(accept: str) -> bool:
+    """
+    >>> wants_json("application/json; q=0.9, text/html"), wants_json("*/*"), wants_json("")
+    (True, False, False)
+    """
+    return any(one.partition(";")[0].strip().lower() == JSON_TYPE for one in accept.split(","))
+
+
+def _not_ready(board: Board, serving: Sequence[bool]) -> str:
+    texts = []
+    for shard, is_serving in enumerate(serving):
+        if not is_serving:
+            slot = board.slot(shard)
+            reason = _public_reason(slot)
+            texts.append(f"shard {shard} {state_text(slot.state)}" + (f" ({reason})" if reason else ""))
+    return "; ".join(texts)
+
+
+def _public_reason(slot: Slot) -> str:
+    """How the last process of the shard ended, or what the next waits for.
+
+    The rest of a reason is the log's: it may name paths.
+    """
+    if slot.state in (WorkerState.REFUSED, WorkerState.FAILED):
+        return ""
+    return slot.reason.partition(": ")[0]

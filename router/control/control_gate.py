@@ -1,0 +1,334 @@
+"""A connection whose first request this process answers itself, for as long as it asks for nothing else.
+
+The gate stands between the transport and aiohttp. It reads each head and each body as strictly as a worker
+does, and has aiohttp answer one request at a time; so between two requests nothing is outstanding, and a
+connection that then asks for a topic is handed to its worker as if it were new, with what was read of it.
+
+G1  One request at a time: the next head is looked at when the answer before it is written.
+G2  A connection moves when nothing is outstanding and all that was written has left (an abort would throw the
+    rest away).
+G3  aiohttp sees a head of our own and no body: no route here takes one, so it is read to its end and
+    dropped, and a field of that head says that there was one. Framing, codings and versions mean what they
+    mean to a worker.
+G4  Bounded: at most a head and one reading are held; a client that has more to send waits in its socket. One
+    that is too slow, with sending or with reading, is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from typing import Final, NamedTuple, cast
+
+from router.accept.placer import CONTROL, Placer, refusal_of
+from router.control.control_app import HAS_BODY, ControlApp, ControlHandler
+from shared.contract.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.http.answer import closing_refusal
+from shared.http.body import CONTINUE, Body, DroppedSink, body_of, refuse_coding
+from shared.http.head import (
+    Fields,
+    RequestLine,
+    keeps_alive,
+    parse_fields,
+    parse_line,
+    refuse_together,
+    refuse_unfinished,
+)
+from shared.http.http2_preface import is_http2
+from shared.http.pace import IDLE_SECONDS, PATIENCE_SECONDS, Outflow, is_too_slow
+
+HEAD_SECONDS: Final = PATIENCE_SECONDS
+LINGER_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 1.0
+READ_BYTES: Final = 20 << 10
+_LOOK_AGAIN_SECONDS: Final = 0.005
+# One for all: what is read into it is copied in the same turn.
+_BUFFER: Final = memoryview(bytearray(READ_BYTES))
+
+Place = Callable[[socket.socket, bytes, int], None]
+
+
+class Coming(NamedTuple):
+    """A request of which the body is not there yet."""
+
+    line: RequestLine
+    fields: Fields
+    body: Body
+
+
+class ControlGate(asyncio.BufferedProtocol):
+    """`place` takes a connection that asked for something of a worker, as `Front.place`."""
+
+    def __init__(
+        self,
+        app: ControlApp,
+        placer: Placer,
+        place: Place,
+        data: bytes,
+        body_bytes_max: int,
+        on_closed: Callable[[ControlGate], None],
+    ) -> None:
+        self._app = app
+        self._placer = placer
+        self._place = place
+        self._body_bytes_max = body_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._handler: ControlHandler | None = None
+        self._held = data
+        self._coming: Coming | None = None
+        self._body_bytes = 0
+        self._since = 0.0
+        self._is_asked = False
+        """A request is with aiohttp."""
+        self.is_last = False
+        """The answer to the request that is with aiohttp ends the connection."""
+        self.is_old = False
+        """That is of HTTP/1.0, whose clients expect to be told that the connection goes on."""
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._outflow = Outflow()
+        self._outflow_timer: asyncio.TimerHandle | None = None
+        self._on_closed = on_closed
+        self.is_closing = False
+        """The server ends: the next answer is the last."""
+
+    # -- the transport's side ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._handler = self._app.make_handler(self)
+        self._handler.connection_made(transport)
+        self._next()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_over:
+            return
+        data = bytes(_BUFFER[:nbytes])
+        if self._coming is not None:
+            self._refuse_or_go_on(self._take_body(self._coming, data))
+            return
+        self._held += data
+        if not self._is_asked:
+            self._next()
+        elif len(self._held) >= READ_BYTES:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """A client that sent all it had to say still hears the answer."""
+        self.is_last = True
+        return self._is_asked and not self._is_over
+
+    def pause_writing(self) -> None:
+        self._outflow.begin(self._transport, self._loop.time())
+        self._outflow_timer = self._loop.call_later(LOOK_SECONDS, self._look_at_outflow)
+        if self._handler is not None:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._outflow_timer is not None:
+            self._outflow_timer.cancel()
+        if self._handler is not None:
+            self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_over = True
+        self._wait(None)
+        if self._outflow_timer is not None:
+            self._outflow_timer.cancel()
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.connection_lost(exc)
+        self._on_closed(self)
+
+    # -- aiohttp's side ------------------------------------------------------------------------------------
+
+    def answered(self, closes: bool) -> None:
+        """The answer is written; `closes` says that it has told so."""
+        self._is_asked = False
+        if closes:
+            self._end_behind_answer()
+        else:
+            # In a later turn, when what was written has left.
+            self._loop.call_soon(self._next)
+
+    def close(self) -> None:
+        """The server ends: with the answer that is due, or at once."""
+        self.is_closing = self.is_last = True
+        if self._is_asked or self._is_over:
+            return
+        if self._held or self._coming is not None:
+            self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
+        else:
+            self._end()
+
+    # -- cutting -------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        """Let the next request through, or the whole connection go, when there is enough of it to tell."""
+        if self._is_asked or self._is_over:
+            return
+        if self.is_last:
+            self._end()
+            return
+        placement = self._placer.place(self._held)
+        if placement is not None and placement != CONTROL:
+            if is_http2(self._held):
+                # It may be at the start of a connection only, where this one would be for who takes it over.
+                self._refuse(refusal_of(self._held))
+            else:
+                self._move(placement)
+            return
+        end = self._held.find(b"\r\n\r\n")
+        if end < 0:
+            self._wait(HEAD_SECONDS if self._held else IDLE_SECONDS)
+        self._refuse_or_go_on(refuse_unfinished(self._held) if end < 0 else self._begin(end))
+
+    def _refuse_or_go_on(self, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            self._refuse(refusal)
+        elif len(self._held) < READ_BYTES or not self._is_asked:
+            self._transport.resume_reading()
+
+    def _begin(self, end: int) -> Refusal | None:
+        """Of a request that begins what is held, with the end of its head."""
+        line_text, _, block = self._held[:end].partition(b"\r\n")
+        line, fields = parse_line(line_text), parse_fields(block)
+        if isinstance(line, Refusal):
+            return line
+        if isinstance(fields, Refusal):
+            return fields
+        refusal = refuse_together(line, fields) or refuse_coding(fields, self._body_bytes_max)
+        if refusal is not None:
+            return refusal
+        behind, self._held = self._held[end + 4 :], b""
+        if not (fields.is_chunked or fields.content_length):
+            self._held = behind
+            self._ask(line, fields)
+            return None
+        coming = Coming(line, fields, body_of(fields, DroppedSink(self._body_bytes_max)))
+        if fields.expect and not behind:
+            refusal = self._app.refusal(line, fields.authorization)
+            if refusal is not None:
+                return refusal
+            self._transport.write(CONTINUE)
+        self._body_bytes, self._since = 0, self._loop.time()
+        self._wait(LOOK_SECONDS)
+        return self._take_body(coming, behind)
+
+    def _take_body(self, coming: Coming, data: bytes) -> Refusal | None:
+        self._body_bytes += len(data)
+        taken = coming.body.feed(data, 0)
+        if isinstance(taken, Refusal):
+            return taken
+        if not coming.body.is_whole:
+            self._coming = coming
+            return None
+        self._coming = None
+        finished = coming.body.finish()
+        if isinstance(finished, Refusal):
+            return finished
+        assert isinstance(finished, bytes)
+        self._held = data[taken:]
+        self._ask(coming.line, coming.fields, finished)
+        return None
+
+    def _ask(self, line: RequestLine, fields: Fields, body: bytes = b"") -> None:
+        self._wait(None)
+        self._is_asked = True
+        self.is_last = self.is_closing or not keeps_alive(line, fields)
+        self.is_old = line.minor_version == 0
+        assert self._handler is not None
+        self._handler.data_received(_plain_head(line, fields, body))
+
+    def _move(self, placement: int) -> None:
+        if self._transport.get_write_buffer_size():
+            self._loop.call_later(_LOOK_AGAIN_SECONDS, self._next)
+            self._transport.pause_reading()
+            return
+        self._is_over = True
+        try:
+            fd = os.dup(self._transport.get_extra_info("socket").fileno())
+        except OSError:
+            self._transport.abort()
+            return
+        self._transport.abort()
+        connection = socket.socket(fileno=fd)
+        connection.setblocking(False)
+        self._place(connection, self._held, placement)
+
+    # -- ending --------------------------------------------------------------------------------------------
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._transport.write(closing_refusal(refusal))
+        self._end_behind_answer()
+
+    def _end_behind_answer(self) -> None:
+        """Read on for a moment: a close with something unread would reset the answer."""
+        self._is_over = True
+        self._held = b""
+        self._coming = None
+        self._outflow.begin(self._transport, self._loop.time())
+        with contextlib.suppress(OSError):
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        self._wait(LINGER_SECONDS)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._transport.close()
+
+    # -- waiting -------------------------------------------------------------------------------------------
+
+    def _wait(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._waited)
+
+    def _waited(self) -> None:
+        if self._is_over:
+            if not self._transport.get_write_buffer_size():
+                self._transport.close()
+            elif not self._abort_if_stuck():
+                self._wait(LOOK_SECONDS)
+        elif self._coming is not None:
+            if is_too_slow(self._loop.time() - self._since, self._body_bytes, is_body=True):
+                self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
+            else:
+                self._wait(LOOK_SECONDS)
+        elif self._held:
+            self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
+        elif self._transport.get_write_buffer_size():
+            # Idle for long, and the answer before is not even read.
+            self._transport.abort()
+        else:
+            self._end()
+
+    def _look_at_outflow(self) -> None:
+        if not self._abort_if_stuck():
+            self._outflow_timer = self._loop.call_later(LOOK_SECONDS, self._look_at_outflow)
+
+    def _abort_if_stuck(self) -> bool:
+        """Whether the client does not read what it asked for."""
+        is_stuck = self._outflow.is_stuck(self._transport, self._loop.time())
+        if is_stuck:
+            self._transport.abort()
+        return is_stuck
+
+
+def _plain_head(line: RequestLine, fields: Fields, body: bytes) -> bytes:
+    """The same request in as few words as it has; nothing in it can mean two things."""
+    target = f"{line.path}?{line.query}" if line.query else line.path
+    head = f"{line.method} {target} HTTP/1.1\r\nhost: topicsd\r\naccept: {fields.accept}\r\n"
+    head += f"accept-encoding: {fields.accept_encoding}\r\n"
+    if body.strip() not in (b"", b"{}"):
+        head += f"{HAS_BODY}: 1\r\n"
+    sent = b"" if fields.authorization is None else b"authorization: %b\r\n" % fields.authorization
+    return head.encode("latin-1") + sent + b"\r\n"

@@ -1,0 +1,201 @@
+"""The front process on the link: it answers the control requests that workers forward, asks shards for their
+topics, gives watch sessions to their homes and rules of forwards to who decides about them, and counts what
+there is over all shards.
+
+What is asked of a shard for its topics is the array of `topicsd/service/topic_list.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import msgspec
+
+from router.control.control import METRICS_TYPE, Answer, Control, refused
+from router.control.reserved_count import ReservedCount
+from router.control.route_answers import ForwardAnswers
+from router.control.watch_home import WatchHome
+from shared.contract.errors import Refusal
+from shared.contract.route_rule import decode_forward_rule, decode_topic_gone
+from shared.contract.watch_request import decode_watch_request
+from shared.http.answer import CLOSE
+from shared.ipc.board import Board
+from shared.ipc.link import FRONT, NEVER_SENT, Asked, LinkKind, LinkPool, LinkServer, serve_links
+from shared.ipc.remote_request import Forwarded, decode_forwarded, encode_answer
+from shared.ipc.stream_count import StreamCount
+from shared.runtime.unexpected_error import unforeseen
+
+logger = logging.getLogger(__name__)
+
+LIST_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 0.25
+
+_CHANGES: Final = frozenset({LinkKind.PUT_FORWARD, LinkKind.DELETE_FORWARD, LinkKind.REQUEST})
+_decode_topics = msgspec.msgpack.Decoder(list[dict[str, Any]]).decode
+_decode_stream = msgspec.msgpack.Decoder(tuple[int, str]).decode
+_decode_shard = msgspec.msgpack.Decoder(int).decode
+_encode = msgspec.msgpack.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
+
+
+class FrontLink:
+    def __init__(
+        self,
+        namespace: str,
+        board: Board,
+        topics: ReservedCount,
+        streams: StreamCount,
+        watches: WatchHome,
+    ) -> None:
+        self._namespace = namespace
+        self._board = board
+        self._topics = topics
+        self._streams = streams
+        self._watches = watches
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._links = LinkPool(namespace)
+        self._control: Control | None = None
+        self._forwards: ForwardAnswers | None = None
+        self._server: LinkServer | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def start(self, control: Control, forwards: ForwardAnswers) -> None:
+        self._control = control
+        self._forwards = forwards
+        self._server = await serve_links(self._namespace, FRONT, self._serve)
+        self._look()
+
+    def close(self) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        self._links.close()
+
+    def _look(self) -> None:
+        self._topics.look()
+        self._watches.sessions.look()
+        self._forget_streams()
+        self._look_timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+    def _forget_streams(self) -> None:
+        """Those of workers that died are over."""
+        self._streams.keep({slot.pid for slot in self._board})
+
+    async def list_shard(
+        self, shard: int, prefix: str, after: str, limit: int
+    ) -> list[dict[str, Any]] | None:
+        """Topics of a shard in name order; None when it does not answer."""
+        answer = await self.ask(shard, LinkKind.LIST_TOPICS, _encode([prefix, after, limit]))
+        return _decode_topics(answer) if answer else None
+
+    async def tell_keys(self, shard: int, api_keys: str) -> bool:
+        """Whether the worker of the shard goes by these keys now."""
+        return bool(await self.ask(shard, LinkKind.KEYS, api_keys.encode()))
+
+    async def ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
+        """The answer; None when there is none, `NEVER_SENT` when nobody heard the question.
+
+        What changes nothing is not waited for long. For what does, a worker that hangs is waited for until it
+        is killed: then nobody does it any more.
+        """
+        answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def done(answer: bytes | None) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        self._links.call(str(shard), kind, payload, done)
+        try:
+            async with asyncio.timeout(None if kind in _CHANGES else LIST_SECONDS):
+                return await answered
+        except TimeoutError:
+            return None
+
+    def _serve(self, kind: int, payload: bytes, reply: Asked) -> None:
+        if kind == LinkKind.RESERVE_TOPIC:
+            reply(_encode(self._topics.reserve(_decode_shard(payload))))
+            return
+        if kind == LinkKind.MAKE_WATCH:
+            self._make_watch(payload, reply)
+            return
+        if kind in (LinkKind.ENTER_STREAM, LinkKind.LEAVE_STREAM):
+            pid, key_id = _decode_stream(payload)
+            is_new = kind == LinkKind.ENTER_STREAM
+            reply(self._enter_stream(pid, key_id) if is_new else self._leave_stream(pid, key_id))
+            return
+        if kind == LinkKind.PUT_FORWARD:
+            answering = self._put_forward(payload, reply)
+        elif kind == LinkKind.TOPIC_DELETED:
+            answering = self._topic_deleted(payload, reply)
+        else:
+            assert kind == LinkKind.REQUEST, f"nobody asks the front process for {kind}"
+            answering = self._answer(decode_forwarded(payload), reply)
+        task = asyncio.get_running_loop().create_task(answering)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    def _enter_stream(self, pid: int, key_id: str) -> bytes:
+        self._forget_streams()
+        return _encode(self._streams.enter(pid, key_id))
+
+    def _leave_stream(self, pid: int, key_id: str) -> bytes:
+        self._streams.leave(pid, key_id)
+        return _encode("")
+
+    def _make_watch(self, payload: bytes, reply: Asked) -> None:
+        home = self._watches.reserve(decode_watch_request(payload).names)
+        if isinstance(home, Refusal):
+            reply(_refusal_answer(home))
+            return
+
+        def answered(answer: bytes | None) -> None:
+            if answer == NEVER_SENT:
+                self._watches.sessions.give_back(home)
+            reply(answer or _refusal_answer(self._watches.not_reached(home)))
+
+        self._links.call(str(home), LinkKind.MAKE_WATCH, payload, answered)
+
+    async def _answer(self, request: Forwarded, reply: Asked) -> None:
+        assert self._control is not None
+        try:
+            answer = await self._control.answer(
+                request.operation, request.name, request.query, request.accept, request.prefixes
+            )
+        except Exception as error:  # whatever nobody foresaw
+            answer = refused(unforeseen(logger, "a forwarded request", error))
+        reply(_rendered(answer))
+
+    async def _put_forward(self, payload: bytes, reply: Asked) -> None:
+        assert self._forwards is not None
+        try:
+            answer = await self._forwards.put(decode_forward_rule(payload))
+        except Exception as error:  # whatever nobody foresaw
+            answer = refused(unforeseen(logger, "a forwarded request", error))
+        reply(_rendered(answer))
+
+    async def _topic_deleted(self, payload: bytes, reply: Asked) -> None:
+        assert self._forwards is not None
+        try:
+            names = await self._forwards.topic_gone(decode_topic_gone(payload))
+        except Exception as error:  # whatever nobody foresaw
+            unforeseen(logger, "a forwarded request", error)
+            names = []
+        reply(_encode(names))
+
+
+def _rendered(answer: Answer) -> bytes:
+    status, content, fields = answer
+    if isinstance(content, str):
+        fields += b"content-type: %b\r\n" % METRICS_TYPE.encode()
+    body = content.encode() if isinstance(content, str) else _encode_json(content)
+    if status == 500:
+        # Last of the fields: who asked ends its connection with it.
+        fields += CLOSE
+    return encode_answer(status, fields, [body])
+
+
+def _refusal_answer(refusal: Refusal) -> bytes:
+    return _rendered(refused(refusal))

@@ -1,0 +1,230 @@
+"""The numbers of the server as Prometheus text and as JSON.
+
+The series are bounded: by the shards, and by as many topics and routes as were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from router.control.metrics_table import SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS, Kind, ShardHistogram
+from shared.ipc.board import Slot
+from shared.runtime.histogram import BUCKETS, bounds
+
+# Of a topic: the series, and what it is called in a list of topics.
+TOPIC_SERIES: Final = (
+    ("topics_topic_head_seq", "head_seq", "The highest sequence number."),
+    ("topics_topic_earliest_seq", "earliest_seq", "The first live one."),
+    ("topics_topic_records_live", "count", "Live records."),
+    ("topics_topic_bytes_live", "bytes", "Bytes of live records."),
+)
+CURSOR_SERIES: Final = (
+    ("topics_cursor_lag_records", "lag_records", "Live records behind a named cursor."),
+    ("topics_cursor_lag_bytes", "lag_bytes", "Their bytes."),
+    ("topics_cursor_lag_seconds", "lag_seconds", "The age of the oldest of them."),
+)
+FORWARDED: Final = ("topics_router_forwarded_total", "forwarded_total", "Copies that a route has made.")
+# Of a queue: the same.
+QUEUE_SERIES: Final = (
+    ("topics_queue_oldest_ready_seconds", "oldest_ready_seconds", "The age of the oldest job that is ready."),
+    ("topics_topic_queue_ready", "ready", "Jobs that a claim would get."),
+    ("topics_topic_queue_in_flight", "in_flight", "Jobs that are leased."),
+)
+# A mean of shares and flags would be no share: of those one shard stands for all.
+_LEAST: Final = ("topics_recovery_progress", "topics_shard_ready")
+_MOST: Final = (
+    "topics_wal_read_only",
+    "topics_wal_queue_depth_peak",
+    "topics_checkpoint_failed",
+    "topics_shard_draining",
+    "topics_loop_late_us",
+    "topics_loop_late_us_peak",
+    "topics_pressure",
+    "topics_pressure_ready",
+    "topics_pressure_delay",
+    "topics_pressure_disk",
+)
+
+
+class Sample(NamedTuple):
+    """One number of the whole server."""
+
+    name: str
+    kind: Kind
+    help: str
+    value: float
+
+
+class ShardSample(NamedTuple):
+    """One number of each shard that is not on the board."""
+
+    name: str
+    kind: Kind
+    help: str
+    values: Sequence[float]
+
+
+class Measured(NamedTuple):
+    slots: Sequence[Slot]
+    samples: Sequence[Sample]
+    by_shard: Sequence[ShardSample]
+    topics: Sequence[Mapping[str, Any]]
+    """As a list of topics has them."""
+    routers: Sequence[Mapping[str, Any]]
+    """As a list of routes has them."""
+
+
+def as_prometheus(measured: Measured) -> str:
+    lines: list[str] = []
+    for sample in measured.samples:
+        lines += _header(sample.name, sample.kind, sample.help)
+        lines.append(f"{sample.name} {_number(sample.value)}")
+    for one in (*_read(measured.slots), *measured.by_shard):
+        lines += _header(one.name, one.kind, one.help)
+        lines += _series(one.name, one.values)
+    for family in SHARD_FAMILIES:
+        lines += _header(family.name, family.kind, family.help)
+        for label, read in family.series:
+            lines += _series(family.name, [read(slot) for slot in measured.slots], f",{label}")
+    for histogram in SHARD_HISTOGRAMS:
+        lines += _header(histogram.name, "histogram", histogram.help)
+        for shard, slot in enumerate(measured.slots):
+            lines += _histogram(histogram, shard, slot)
+    if measured.topics:
+        for name, field, text in TOPIC_SERIES:
+            lines += _header(name, "gauge", text)
+            # A name has no character that would have to be escaped.
+            lines += [f'{name}{{topic="{topic["topic"]}"}} {topic[field]}' for topic in measured.topics]
+    lines += _cursor_lines(measured.topics)
+    if measured.routers:
+        name, field, text = FORWARDED
+        lines += _header(name, "counter", text)
+        lines += [f'{name}{{router="{router["router"]}"}} {router[field]}' for router in measured.routers]
+    lines += _queue_lines(measured.topics)
+    return "\n".join(lines) + "\n"
+
+
+def as_json(measured: Measured) -> dict[str, object]:
+    """What all shards have together and, under `shards` and `topics`, each one's own."""
+    by_shard: list[dict[str, object]] = [{"shard": shard} for shard in range(len(measured.slots))]
+    found: dict[str, object] = {sample.name: _plain(sample.value) for sample in measured.samples}
+    for name, _, _, values in (*_read(measured.slots), *measured.by_shard):
+        for one, value in zip(by_shard, values, strict=True):
+            one[name] = _plain(value)
+        whole = min(values) if name in _LEAST else max(values) if name in _MOST else sum(values)
+        found[name] = _plain(whole)
+    for family in SHARD_FAMILIES:
+        for told, slots in _told_of(found, by_shard, measured.slots):
+            told[family.name] = {
+                _label_value(label): _plain(sum(map(read, slots))) for label, read in family.series
+            }
+    for histogram in SHARD_HISTOGRAMS:
+        for told, slots in _told_of(found, by_shard, measured.slots):
+            series = {
+                _label_value(label): _summary([sum(words) for words in zip(*map(read, slots), strict=True)])
+                for label, read in histogram.series
+            }
+            told[histogram.name] = series.get("", series)
+    fields = ("topic", *_TOPIC_FIELDS, "cursors", *_QUEUE_FIELDS)
+    topics = [{field: one[field] for field in fields if field in one} for one in measured.topics]
+    field = FORWARDED[1]
+    routers = [{"router": one["router"], field: one[field]} for one in measured.routers]
+    return {**found, "shards": by_shard, "topics": topics, "routers": routers}
+
+
+def _read(slots: Sequence[Slot]) -> Iterator[ShardSample]:
+    for metric in SHARD_METRICS:
+        yield ShardSample(metric.name, metric.kind, metric.help, [metric.read(slot) for slot in slots])
+
+
+def _told_of(
+    found: dict[str, object], by_shard: list[dict[str, object]], slots: Sequence[Slot]
+) -> list[tuple[dict[str, object], Sequence[Slot]]]:
+    """Where something is told, and of which shards: of all together, and of each."""
+    return [(found, slots), *((one, [slot]) for one, slot in zip(by_shard, slots, strict=True))]
+
+
+_TOPIC_FIELDS: Final = tuple(field for _, field, _ in TOPIC_SERIES)
+_QUEUE_FIELDS: Final = tuple(field for _, field, _ in QUEUE_SERIES)
+
+
+def _cursor_lines(topics: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    cursors = [(topic["topic"], cursor) for topic in topics for cursor in topic.get("cursors", ())]
+    for name, field, text in CURSOR_SERIES if cursors else ():
+        yield from _header(name, "gauge", text)
+        for topic, cursor in cursors:
+            yield f'{name}{{topic="{topic}",cursor="{cursor["cursor"]}"}} {_number(cursor[field])}'
+
+
+def _queue_lines(topics: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    for name, field, text in QUEUE_SERIES:
+        queues = [topic for topic in topics if field in topic]
+        if queues:
+            yield from _header(name, "gauge", text)
+        for topic in queues:
+            yield f'{name}{{topic="{topic["topic"]}"}} {_number(topic[field])}'
+
+
+def _histogram(histogram: ShardHistogram, shard: int, slot: Slot) -> Iterable[str]:
+    for label, read in histogram.series:
+        words = read(slot)
+        labels = f'shard="{shard}"' + (f",{label}" if label else "")
+        below = list(accumulate(words[: BUCKETS + 1]))
+        for bucket in range(histogram.first, histogram.last + 1):
+            yield f'{histogram.name}_bucket{{{labels},le="{1 << bucket}"}} {below[bucket]}'
+        yield f'{histogram.name}_bucket{{{labels},le="+Inf"}} {below[-1]}'
+        yield f"{histogram.name}_sum{{{labels}}} {words[-1]}"
+        yield f"{histogram.name}_count{{{labels}}} {below[-1]}"
+
+
+def _summary(words: list[int]) -> dict[str, object]:
+    """For a person: how many, what they add up to, and the bounds below which shares of them are."""
+    counts = words[: BUCKETS + 1]
+    count = sum(counts)
+    shares = {"below_p50": 0.5, "below_p99": 0.99, "below_p999": 0.999}
+    return {
+        "count": count,
+        "sum": words[-1],
+        **{name: _bound_of(counts, count * share) for name, share in shares.items() if count},
+    }
+
+
+def _bound_of(counts: list[int], wanted: float) -> int | None:
+    """The least bound below which so many are; None when that has no bound.
+
+    >>> _bound_of([0, 90, 0, 10] + [0] * 27, 50), _bound_of([0, 90, 0, 10] + [0] * 27, 99)
+    (2, 8)
+    """
+    seen = 0
+    for count, bound in zip(counts, bounds(), strict=False):
+        seen += count
+        if seen >= wanted:
+            return bound
+    return None
+
+
+def _label_value(label: str) -> str:
+    """
+    >>> _label_value('operation="read"'), _label_value("")
+    ('read', '')
+    """
+    return label.partition("=")[2].strip('"')
+
+
+def _header(name: str, kind: str, text: str) -> list[str]:
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+
+
+def _series(name: str, values: Sequence[float], more: str = "") -> list[str]:
+    return [f'{name}{{shard="{shard}"{more}}} {_number(value)}' for shard, value in enumerate(values)]
+
+
+def _number(value: float) -> str:
+    plain = _plain(value)
+    return str(plain) if isinstance(plain, int) else repr(plain)
+
+
+def _plain(value: float) -> int | float:
+    return int(value) if value == int(value) else value

@@ -1,0 +1,303 @@
+"""What is measured, as tables: numbers of each shard, also by kind, histograms, and the front's own numbers.
+
+The numbers of a shard come from the board; a reader of it may see one that is half a second old. Where the
+reference has a number, it has its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+from shared.ipc.board import Slot, WorkerState
+
+Kind = Literal["gauge", "counter"]
+
+
+class ShardMetric(NamedTuple):
+    """One number of each slot; its name says what its sum is."""
+
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[Slot], float]
+
+
+class ShardFamily(NamedTuple):
+    """Numbers of each slot of one name, told apart by a label as those of a histogram are."""
+
+    name: str
+    kind: Kind
+    help: str
+    series: tuple[tuple[str, Callable[[Slot], float]], ...]
+
+
+class FrontCounts(NamedTuple):
+    """What the front process counts, of itself and the acceptors together."""
+
+    accepted: int = 0
+    handed_over: int = 0
+    refused: int = 0
+    waiting: int = 0
+    control: int = 0
+    restarts: int = 0
+
+
+class FrontMetric(NamedTuple):
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[FrontCounts], int]
+
+
+class ShardHistogram(NamedTuple):
+    """Counts of `shared/runtime/histogram.py`; `first` and `last` are the buckets whose bounds are shown."""
+
+    name: str
+    help: str
+    first: int
+    last: int
+    series: tuple[tuple[str, Callable[[Slot], list[int]]], ...]
+    """By what tells them apart, written as a label; one without has an empty text."""
+
+
+def _counter(name: str, text: str, read: Callable[[Slot], float]) -> ShardMetric:
+    return ShardMetric(name, "counter", text, read)
+
+
+def _gauge(name: str, text: str, read: Callable[[Slot], float]) -> ShardMetric:
+    return ShardMetric(name, "gauge", text, read)
+
+
+def progress(slot: Slot) -> float:
+    """How much of its log a shard has replayed, from 0 to 1."""
+    if slot.state in (WorkerState.READY, WorkerState.DRAINING):
+        return 1.0
+    done, total = slot.replay_done, slot.replay_total
+    return round(min(done / total, 1.0), 4) if total else 0.0
+
+
+SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
+    _gauge("topics_topics", "Topics.", lambda slot: slot.topics),
+    _gauge("topics_routers", "Routes into topics of the shard.", lambda slot: slot.forwards),
+    _gauge("topics_records_live", "Live records.", lambda slot: slot.records_live),
+    _gauge("topics_bytes_live", "Bytes of live records.", lambda slot: slot.bytes_live),
+    _gauge("topics_idempotency_keys", "Remembered idempotency keys.", lambda slot: slot.idempotency_keys),
+    _gauge("topics_connections", "Connections of clients.", lambda slot: slot.connections),
+    _gauge("topics_queue_topics", "Topics that are queues.", lambda slot: slot.queue_topics),
+    _gauge(
+        "topics_queue_leases_in_flight",
+        "Jobs that somebody holds.",
+        lambda slot: slot.leases_in_flight,
+    ),
+    _gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
+    _gauge(
+        "topics_sse_lagging",
+        "Streams and WebSockets whose clients have not read for 5 seconds.",
+        lambda slot: slot.lagging_streams,
+    ),
+    _gauge(
+        "topics_sse_connections",
+        "Streams of watch sessions and of jobs, and WebSockets.",
+        lambda slot: slot.sse_connections,
+    ),
+    _counter("topics_appends_total", "Writes that were acked.", lambda slot: slot.appends_total),
+    _counter("topics_records_total", "Records that were acked.", lambda slot: slot.records_total),
+    _counter("topics_reads_total", "Reads that were answered.", lambda slot: slot.reads_total),
+    _counter(
+        "topics_evictions_total", "Records that a cap or their age took out.", lambda slot: slot.evicted_total
+    ),
+    _counter(
+        "topics_checkpoints_total",
+        "Times that the log was moved into segments.",
+        lambda slot: slot.checkpoints_total,
+    ),
+    _gauge(
+        "topics_checkpoint_failed",
+        "1 when the last checkpoint failed; the log keeps what it would have moved.",
+        lambda slot: slot.checkpoint_has_failed,
+    ),
+    _gauge(
+        "topics_damaged_segments",
+        "Segments that were found to be damaged.",
+        lambda slot: slot.damaged_segments,
+    ),
+    _counter(
+        "topics_tombstones_total",
+        "Answers to reads that said that something was lost.",
+        lambda slot: slot.tombstones_total,
+    ),
+    _counter(
+        "topics_requests_forwarded_total",
+        "Requests that were answered by another process over the link.",
+        lambda slot: slot.forwarded_total,
+    ),
+    _counter(
+        "topics_connections_moved_total",
+        "Connections that a worker handed to another.",
+        lambda slot: slot.handed_over_total,
+    ),
+    _counter(
+        "topics_adoption_pauses_total",
+        "Times that no connections were taken because descriptors ran short.",
+        lambda slot: slot.adoption_pauses_total,
+    ),
+    _counter("topics_wal_frames_total", "Frames written.", lambda slot: slot.frames_total),
+    _counter("topics_wal_batches_total", "Batches written.", lambda slot: slot.batches_total),
+    _counter("topics_wal_fsyncs_total", "Syncs of the log.", lambda slot: slot.syncs_total),
+    _counter(
+        "topics_wal_bytes_written_total", "Bytes written to the log.", lambda slot: slot.bytes_written_total
+    ),
+    _counter("topics_wal_rotations_total", "Files that became full.", lambda slot: slot.rotations_total),
+    _gauge("topics_wal_files", "Files of the log.", lambda slot: slot.log_files),
+    _gauge(
+        "topics_wal_unsynced_bytes", "Bytes written and not yet synced.", lambda slot: slot.unsynced_bytes
+    ),
+    _gauge("topics_wal_queue_depth", "Writes that wait for a sync.", lambda slot: slot.waiting_writes),
+    _gauge(
+        "topics_wal_queue_depth_peak",
+        "The most that were seen waiting.",
+        lambda slot: slot.waiting_writes_max,
+    ),
+    _counter(
+        "topics_wal_submit_full_total",
+        "Requests refused because too much waits for the disk.",
+        lambda slot: slot.throttled_total,
+    ),
+    _gauge(
+        "topics_wal_read_only",
+        "1 while nothing can be written: the disk is full or has failed.",
+        lambda slot: slot.takes_no_writes,
+    ),
+    _gauge(
+        "topics_loop_late_us", "How late the last beat of the worker came.", lambda slot: slot.loop_late_us
+    ),
+    _gauge("topics_loop_late_us_peak", "How late the latest came.", lambda slot: slot.loop_late_us_max),
+    _gauge(
+        "topics_scheduler_ready",
+        "Topics that changed and wait for their turn to be delivered.",
+        lambda slot: slot.ready_count,
+    ),
+    _gauge(
+        "topics_scheduler_held",
+        "Those whose delivery pauses because of their negative priority.",
+        lambda slot: slot.held_count,
+    ),
+    _gauge(
+        "topics_pressure",
+        "How hard pressed the shard is, from 0 to 1.",
+        lambda slot: slot.pressure_millionths / 1e6,
+    ),
+    _gauge(
+        "topics_pressure_ready",
+        "The part of it that is what waits for delivery, from 0 to 1.",
+        lambda slot: slot.pressure_depth_millionths / 1e6,
+    ),
+    _gauge(
+        "topics_pressure_delay",
+        "The part of it that is how late the worker's loop comes, from 0 to 1.",
+        lambda slot: slot.pressure_delay_millionths / 1e6,
+    ),
+    _gauge(
+        "topics_pressure_disk",
+        "The part of it that is the share of time spent in syncs, from 0 to 1; it counts for little alone.",
+        lambda slot: slot.pressure_busy_millionths / 1e6,
+    ),
+    _counter(
+        "topics_throttled_by_pressure_total",
+        "Writes refused because of pressure, before a bound was reached.",
+        lambda slot: slot.refused_under_pressure_total,
+    ),
+    _gauge("topics_recovery_progress", "Share of the log that recovery has read.", progress),
+    _gauge("topics_shard_ready", "1 while the shard serves.", lambda slot: slot.state is WorkerState.READY),
+    _gauge(
+        "topics_shard_draining",
+        "1 while the worker finishes what it has, to end.",
+        lambda slot: slot.state is WorkerState.DRAINING,
+    ),
+)
+
+SHARD_FAMILIES: Final[tuple[ShardFamily, ...]] = (
+    ShardFamily(
+        "topics_topics_by_class",
+        "gauge",
+        "Topics, by durability class.",
+        (
+            ('class="ephemeral"', lambda slot: slot.topics_ephemeral),
+            ('class="memory"', lambda slot: slot.topics_memory),
+            ('class="disk"', lambda slot: slot.topics_disk),
+            ('class="fsync"', lambda slot: slot.topics_fsync),
+        ),
+    ),
+)
+
+FRONT_METRICS: Final[tuple[FrontMetric, ...]] = (
+    FrontMetric(
+        "topics_front_connections_accepted_total",
+        "counter",
+        "Connections that were accepted.",
+        lambda counts: counts.accepted,
+    ),
+    FrontMetric(
+        "topics_front_connections_handed_over_total",
+        "counter",
+        "Connections that were given to a worker.",
+        lambda counts: counts.handed_over,
+    ),
+    FrontMetric(
+        "topics_front_connections_refused_total",
+        "counter",
+        "Connections that were turned away: no worker, no room, or no first line in time.",
+        lambda counts: counts.refused,
+    ),
+    FrontMetric(
+        "topics_front_connections_waiting",
+        "gauge",
+        "Connections whose first line is still to come, or that wait for room on their way to a worker.",
+        lambda counts: counts.waiting,
+    ),
+    FrontMetric(
+        "topics_front_connections_control",
+        "gauge",
+        "Connections that the front process answers itself.",
+        lambda counts: counts.control,
+    ),
+    FrontMetric(
+        "topics_front_restarts_total",
+        "counter",
+        "Times that an acceptor ended and was started again.",
+        lambda counts: counts.restarts,
+    ),
+)
+
+SHARD_HISTOGRAMS: Final[tuple[ShardHistogram, ...]] = (
+    ShardHistogram(
+        "topics_request_latency_us",
+        "Time from a request being read to its answer, by kind. A waited_read found nothing at first.",
+        4,
+        25,
+        (
+            ('operation="append"', lambda slot: slot.append_us),
+            ('operation="read"', lambda slot: slot.read_us),
+            ('operation="waited_read"', lambda slot: slot.waited_read_us),
+            ('operation="other"', lambda slot: slot.other_us),
+        ),
+    ),
+    ShardHistogram(
+        "topics_wal_fsync_latency_us", "Time of a sync.", 4, 25, (("", lambda slot: slot.sync_us),)
+    ),
+    ShardHistogram(
+        "topics_scheduler_latency_us",
+        "Time from a change to its delivery's turn, with what pressure added.",
+        4,
+        25,
+        (("", lambda slot: slot.scheduler_us),),
+    ),
+    ShardHistogram(
+        "topics_wal_batch_frames",
+        "Frames of a batch, with its end.",
+        0,
+        17,
+        (("", lambda slot: slot.batch_frames),),
+    ),
+)

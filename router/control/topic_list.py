@@ -1,0 +1,123 @@
+"""One list of all topics, or of all routes, out of the lists of the shards, in name order, page by page.
+
+Each shard is asked for one entry more than the page has, from the last name of the page before: what the
+smallest names of all are is known without any shard telling all that it has, so the cost of a page does not
+grow with the number of topics. A shard that does not answer is named, never passed over in silence.
+
+A key may be for names with certain prefixes only. In name order the names of a prefix stand together, so such
+a list is the lists of the prefixes one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from shared.contract.errors import INVALID_REQUEST, NOT_READY, Refusal
+from shared.contract.names import is_topic_name
+
+PAGE_SIZE: Final = 100
+PAGE_SIZE_MAX: Final = 1000
+
+TOPIC: Final = "topic"
+"""What the name is called in an entry of the list of topics."""
+
+TopicList = list[dict[str, Any]] | None
+"""None when the shard does not answer."""
+ListShard = Callable[[int, str, str, int], Awaitable[TopicList]]
+"""Asked with the shard, the prefix, the name to begin after, and how many."""
+
+
+class ListQuery(NamedTuple):
+    prefix: str
+    after: str
+    page_size: int
+    is_partial: bool
+
+
+class Page(NamedTuple):
+    entries: list[dict[str, Any]]
+    next_cursor: str | None
+    missing_shards: list[int]
+
+
+async def list_page(
+    list_shard: ListShard,
+    shard_count: int,
+    query: ListQuery,
+    prefixes: Sequence[str] = (),
+    name_field: str = TOPIC,
+    does_not_start: Callable[[int], bool] = lambda shard: False,
+) -> Page | Refusal:
+    """`prefixes` are those of the key that asks; none are all names.
+
+    `does_not_start` is asked of a shard that is missing: no retry is suggested when waiting cannot help.
+    """
+    found: list[dict[str, Any]] = []
+    missing: set[int] = set()
+    for prefix in narrowed(query.prefix, prefixes):
+        wanted = query.page_size + 1 - len(found)
+        if wanted <= 0:
+            break
+        shards = [shard for shard in range(shard_count) if shard not in missing]
+        lists = await asyncio.gather(*(list_shard(shard, prefix, query.after, wanted) for shard in shards))
+        merged: list[dict[str, Any]] = []
+        for shard, one in zip(shards, lists, strict=True):
+            if one is None:
+                missing.add(shard)
+            else:
+                merged += one
+        merged.sort(key=lambda entry: str(entry[name_field]))
+        found += merged[:wanted]
+    if missing and not query.is_partial:
+        return _missing(sorted(missing), can_return=not any(map(does_not_start, missing)))
+    entries = found[: query.page_size]
+    is_last = len(found) <= query.page_size
+    return Page(entries, None if is_last else cursor_after(str(entries[-1][name_field])), sorted(missing))
+
+
+def narrowed(prefix: str, allowed: Sequence[str]) -> list[str]:
+    """The prefixes that together are what is asked for and allowed, in name order, none within another.
+
+    >>> narrowed("", ["b", "a.", "a.x", "c"]), narrowed("a.x", ["a"]), narrowed("a", ["b"]), narrowed("a", [])
+    (['a.', 'b', 'c'], ['a.x'], [], ['a'])
+    """
+    if not allowed:
+        return [prefix]
+    both = {prefix if prefix.startswith(one) else one for one in allowed if _meet(prefix, one)}
+    return [one for one in sorted(both) if not any(one != other and one.startswith(other) for other in both)]
+
+
+def cursor_after(name: str) -> str:
+    """
+    >>> cursor_after("orders"), name_of_cursor("b3JkZXJz"), name_of_cursor("b3JkZXJzIQ")
+    ('b3JkZXJz', 'orders', None)
+    """
+    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
+
+
+def name_of_cursor(cursor: str, is_name: Callable[[str], bool] = is_topic_name) -> str | None:
+    """None for what `cursor_after` never made."""
+    try:
+        name = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+    return name if is_name(name) and cursor_after(name) == cursor else None
+
+
+def bad_cursor() -> Refusal:
+    return Refusal(INVALID_REQUEST, "cursor: must be the next_cursor of a list", {"field": "cursor"})
+
+
+def _meet(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
+
+
+def _missing(shards: list[int], can_return: bool) -> Refusal:
+    names = ", ".join(map(str, shards))
+    which = f"shard {names} is" if len(shards) == 1 else f"shards {names} are"
+    message = f"{which} unavailable; add ?partial=true for an incomplete list"
+    return Refusal(NOT_READY, message, {"missing_shards": shards}, 1000 if can_return else None)

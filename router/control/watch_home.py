@@ -1,0 +1,60 @@
+"""Which shard is the home of a new watch session, and whether there may be one more.
+
+The home is the shard of most of its topics: what they get is written there, and need not cross a link.
+Between equals it is the one with the fewest sessions, so that sessions of topics that are spread are spread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from router.control.reserved_count import ReservedCount
+from shared.contract.errors import NOT_READY, THROTTLED, Refusal
+from shared.contract.names import topic_id
+from shared.ipc.placement import shard_of
+
+RETRY_AFTER_MS: Final = 1000
+
+
+class Shards(Protocol):
+    """The workers, as `router/accept/worker_channels.py` has them."""
+
+    def __len__(self) -> int: ...
+    def refusal(self, shard: int) -> Refusal | None: ...
+
+
+class WatchHome:
+    def __init__(self, shards: Shards, sessions: ReservedCount) -> None:
+        self._shards = shards
+        self.sessions = sessions
+
+    def reserve(self, names: Sequence[str]) -> int | Refusal:
+        """The home of a session of these topics, which is counted there from here on."""
+        home = self._home_of(names)
+        refusal = self._shards.refusal(home)
+        if refusal is not None:
+            return refusal
+        is_allowed = self.sessions.reserve(home)
+        if is_allowed:
+            return home
+        if is_allowed is None:
+            message = "watch sessions cannot be counted now: a shard is not ready; retry after 1 s"
+            return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
+        bound = self.sessions.bound
+        detail: dict[str, object] = {"limit": "max_watch_sessions", "max": bound}
+        return Refusal(
+            THROTTLED,
+            f"there are {bound} watch sessions, the most that TOPICS_MAX_WATCH_SESSIONS allows",
+            detail,
+            RETRY_AFTER_MS,
+        )
+
+    def not_reached(self, home: int) -> Refusal:
+        message = f"shard {home} does not answer"
+        return self._shards.refusal(home) or Refusal(NOT_READY, message, {"shard": home}, RETRY_AFTER_MS)
+
+    def _home_of(self, names: Sequence[str]) -> int:
+        owned = Counter(shard_of(topic_id(name), len(self._shards)) for name in names)
+        return min(owned, key=lambda shard: (-owned[shard], self.sessions.of(shard), shard))

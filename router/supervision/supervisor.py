@@ -1,0 +1,342 @@
+"""The front process as a whole: what it is made of, in which order it begins and in which it ends.
+
+Begin: listen (so that who comes early waits and is not refused), then the board, the workers and the control
+application, then who accepts, then the port file. End: accept nothing more, place or turn away what is there,
+drain the workers, then everything else.
+
+S1  The listening sockets, the board and the workers belong to this process alone. With `fronts` above 1
+    acceptors accept at its sockets, and it does so itself only where one is missing, and at the end, when
+    they go; else it is the acceptor.
+S2  The first SIGTERM or SIGINT drains, the second does not wait for the deadline, the third kills.
+S3  Nothing is left behind: the board has no name, the links have no file, and workers end when they read the
+    end of their channel. The port file of a process that was killed is removed by the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import uvloop
+
+from router.accept.accept_loop import AcceptLoop
+from router.accept.acceptor_pool import AcceptorPool, Listeners
+from router.accept.connection_router import Front
+from router.accept.listening import (
+    ListenRefused,
+    addresses_of,
+    open_listeners,
+    port_of,
+    remove_port_file,
+    write_port_file,
+)
+from router.accept.placer import Placer
+from router.control.control import Control
+from router.control.control_app import ControlApp
+from router.control.control_connections import ControlConnections
+from router.control.link_requests import FrontLink
+from router.control.metrics_table import FrontCounts
+from router.control.reserved_count import TOPICS, WATCH_SESSIONS, ReservedCount
+from router.control.route_answers import ForwardAnswers
+from router.control.route_registry import ForwardControl
+from router.control.watch_home import WatchHome
+from router.supervision import systemd
+from router.supervision.key_reload import KeyReload, LoadSettings
+from router.supervision.process_pool import PoolTimes, ProcessPool, WorkerPool
+from router.supervision.worker_process import module_command
+from shared.contract.api_keys import Keys, parse_keys
+from shared.contract.errors import Refusal
+from shared.contract.watch_id import WatchIds
+from shared.ipc.board import Board
+from shared.ipc.link import FRONT, address_of
+from shared.ipc.stream_count import StreamCount
+from shared.runtime.clock import SystemClock
+from shared.runtime.log_setup import fields
+from shared.runtime.program_version import program_version
+from shared.settings.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+WORKER_COMMAND: Final = module_command("topicsd.worker")
+EXIT_STOPPED: Final = 0
+EXIT_CANNOT_RUN: Final = 1
+TELL_SECONDS: Final = 0.5
+STDERR_FD: Final = 2
+# A replay, or a drain, may take longer than systemd waits; as long as it goes on more time is asked for.
+MORE_SECONDS: Final = 30.0
+
+
+def run(
+    settings: Settings,
+    shard_count: int,
+    instance: str,
+    namespace: str,
+    listen_sockets: Sequence[socket.socket] = (),
+    notify: Callable[[str], None] = lambda lines: None,
+    worker_command: Sequence[str] = WORKER_COMMAND,
+    times: PoolTimes | None = None,
+    load_settings: LoadSettings = lambda: "there is nothing to read them from",
+) -> int:
+    """The server until it is told to end; the exit code of the process."""
+    try:
+        sockets = list(listen_sockets) or open_listeners(settings.host, settings.port, settings.fronts)
+    except ListenRefused as error:
+        logger.error("%s", error)
+        return EXIT_CANNOT_RUN
+    if settings.port_file:
+        # Of a process that was killed: nobody is to read it before this one has written its own.
+        remove_port_file(settings.port_file)
+    _raise_descriptor_limit()
+    times = times or PoolTimes(drain_seconds=settings.drain_seconds)
+    listeners = Listeners(sockets, are_passed=bool(listen_sockets))
+    supervisor = _Supervisor(
+        settings, shard_count, instance, namespace, listeners, notify, worker_command, times, load_settings
+    )
+    return uvloop.run(supervisor.run())
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        settings: Settings,
+        shard_count: int,
+        instance: str,
+        namespace: str,
+        listeners: Listeners,
+        notify: Callable[[str], None],
+        worker_command: Sequence[str],
+        times: PoolTimes,
+        load_settings: LoadSettings,
+    ) -> None:
+        self._settings = settings
+        self._load_settings = load_settings
+        self._shard_count = shard_count
+        self._instance = instance
+        self._namespace = namespace
+        self._listeners = listeners
+        self._notify = notify
+        self._worker_command = worker_command
+        self._times = times
+        self._clock = SystemClock()
+
+    async def run(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        self._ending = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._asked_to_end)
+        self._is_on_terminal = os.isatty(STDERR_FD)
+        self._loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        try:
+            self._board = Board.create(self._shard_count)
+        except OSError as error:
+            logger.error("%s", error.strerror)
+            return EXIT_CANNOT_RUN
+        self._build()
+        await self._app.start()
+        try:
+            await self._link.start(self._control, self._forwards)
+        except OSError as error:
+            logger.error(
+                "links: cannot listen on %s: %s", address_of(self._namespace, FRONT)[1:], error.strerror
+            )
+            return EXIT_CANNOT_RUN
+        self._pool.start()
+        if self._acceptors is None:
+            self._accept_loop.open(self._listeners.sockets)
+        else:
+            self._acceptors.start()
+        port = port_of(self._listeners.sockets)
+        try:
+            if self._settings.port_file:
+                write_port_file(self._settings.port_file, port)
+        except OSError as error:
+            logger.error("the port file %s cannot be written: %s", self._settings.port_file, error.strerror)
+            await self._end()
+            return EXIT_CANNOT_RUN
+        told = fields(
+            address=addresses_of(self._listeners.sockets),
+            port=port,
+            shards=self._shard_count,
+            fronts=self._settings.fronts,
+        )
+        logger.info("listening", extra=told)
+        # What it took to start is here to stay: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        telling = self._loop.create_task(self._tell_systemd())
+        try:
+            await self._ending.wait()
+            return await self._end()
+        finally:
+            telling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await telling
+
+    def _build(self) -> None:
+        settings, clock = self._settings, self._clock
+        # Read at each start of a worker, so what is changed in it is for the next one.
+        self._worker_spec: dict[str, object] = {
+            "data_dir": os.path.abspath(settings.data_dir),
+            "instance": self._instance,
+            "namespace": self._namespace,
+            "settings": msgspec.to_builtins(settings),
+        }
+        self._pool = WorkerPool(
+            self._board,
+            clock,
+            self._worker_command,
+            os.environ,
+            self._worker_spec,
+            lambda shard, handed: self._front.returned(shard, handed),
+            self._times,
+        )
+        topics = ReservedCount(self._board, settings.max_topics, TOPICS)
+        sessions = ReservedCount(self._board, settings.max_watch_sessions, WATCH_SESSIONS)
+        streams = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
+        self._link = FrontLink(
+            self._namespace, self._board, topics, streams, WatchHome(self._pool.doors, sessions)
+        )
+        forwards = ForwardControl(self._pool.doors, self._board, self._link.ask, settings.max_routers)
+        self._forwards = ForwardAnswers(forwards, clock)
+        self._control = Control(
+            self._pool, clock, program_version(), self._link.list_shard, self._forwards, self._front_counts
+        )
+        self._app = ControlApp(self._control, parse_keys(settings.api_keys), settings.probe_auth)
+        placer = Placer(WatchIds(bytes.fromhex(self._instance), self._shard_count))
+        self._controls = ControlConnections(
+            self._app,
+            placer,
+            lambda connection, data, placement: self._front.place(connection, data, placement),
+            settings.max_body_bytes,
+        )
+        self._front = Front(self._pool.doors, clock, self._controls.adopt, placer)
+        self._accept_loop = AcceptLoop(self._front.accepted)
+        self._acceptors: AcceptorPool | None = None
+        if settings.fronts > 1:
+            self._acceptors = AcceptorPool(
+                settings.fronts,
+                clock,
+                os.environ,
+                self._listeners,
+                self._board,
+                self._pool.senders,
+                self._instance,
+                settings.log,
+                self._controls.adopt,
+                self._accept_loop.open,
+                self._times,
+            )
+
+        self._key_reload = KeyReload(
+            settings, self._shard_count, self._load_settings, self._link.tell_keys, self._take_keys
+        )
+
+    def _take_keys(self, settings: Settings, keys: Keys) -> None:
+        taken = msgspec.structs.replace(self._settings, api_keys=settings.api_keys)
+        self._worker_spec["settings"] = msgspec.to_builtins(taken)
+        self._app.keys = keys
+
+    def _front_counts(self) -> FrontCounts:
+        """Of this process and the acceptors together; theirs may be half a second old."""
+        accepted, handed_over = self._accept_loop.accepted_count, self._front.handed_over_count
+        refused = self._front.refused_count + self._accept_loop.refused_count
+        waiting, restarts = self._front.waiting_count, 0
+        if self._acceptors is not None:
+            counts = self._acceptors.counts()
+            accepted += counts.accepted
+            handed_over += counts.handed_over
+            refused += counts.refused
+            waiting += self._acceptors.waiting_count()
+            restarts = sum(self._acceptors.restart_count(number) for number in range(len(self._acceptors)))
+        return FrontCounts(
+            accepted=accepted,
+            handed_over=max(handed_over, 0),
+            refused=refused,
+            waiting=waiting,
+            control=self._controls.count,
+            restarts=restarts,
+        )
+
+    def _pools(self) -> list[ProcessPool]:
+        return [self._pool] if self._acceptors is None else [self._acceptors, self._pool]
+
+    def _hung_up(self) -> None:
+        """SIGHUP asks for the keys to be read again, unless it says that the terminal is gone."""
+        if self._is_on_terminal and not os.isatty(STDERR_FD):
+            self._asked_to_end()
+        elif not self._ending.is_set():
+            self._key_reload.reload()
+
+    def _asked_to_end(self) -> None:
+        if self._ending.is_set():
+            for pool in self._pools():
+                pool.hasten()
+        self._ending.set()
+
+    async def _end(self) -> int:
+        self._key_reload.close()
+        logger.info("stopping: nothing new is accepted, what is in flight is finished")
+        self._notify(f"{systemd.STOPPING}\n{systemd.extend_timeout(MORE_SECONDS)}")
+        is_orderly = await self._end_acceptors()
+        await self._accept_loop.close(is_last=not self._listeners.are_passed)
+        self._front.stop()
+        await self._controls.close()
+        is_orderly = await self._pool.drain() and is_orderly
+        await self._front.said_all()
+        await self._app.close()
+        self._link.close()
+        self._front.close()
+        for pool in self._pools():
+            pool.close()
+        if self._settings.port_file:
+            remove_port_file(self._settings.port_file)
+        logger.info("stopped", extra=fields(orderly=is_orderly))
+        return EXIT_STOPPED if is_orderly else EXIT_CANNOT_RUN
+
+    async def _end_acceptors(self) -> bool:
+        """Meanwhile this process accepts in their place, so that nobody waits for their end."""
+        if self._acceptors is None:
+            return True
+        self._accept_loop.open(self._listeners.sockets)
+        return await self._acceptors.drain()
+
+    async def _tell_systemd(self) -> None:
+        """Ready once it is, a status all along, and the watchdog fed only while all workers beat."""
+        is_ready = False
+        while True:
+            # A shard that does not start is no reason for systemd to end those that serve.
+            state = self._control.ready(allow_degraded=True)
+            lines = [systemd.status(self._status(state))]
+            if not isinstance(state, Refusal):
+                is_ready = True
+                lines.append(systemd.READY)
+            if not is_ready or self._ending.is_set():
+                lines.append(systemd.extend_timeout(MORE_SECONDS))
+            if all(pool.all_beat() for pool in self._pools()):
+                lines.append(systemd.WATCHDOG)
+            self._notify("\n".join(lines))
+            await asyncio.sleep(TELL_SECONDS)
+
+    def _status(self, state: dict[str, object] | Refusal) -> str:
+        if not isinstance(state, Refusal):
+            told = f"{state['status']}, {state['topics']} topics"
+            return f"{told}: {state['reason']}" if "reason" in state else told
+        if self._pool.is_draining:
+            return f"shutting down, {len(self._pool.pids())} workers to end"
+        return f"replaying, {self._control.replay_progress():.0%}: {state.message}"
+
+
+def _raise_descriptor_limit() -> None:
+    """As many as this user may have: every connection is one, here and, inherited, in the workers."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,109 @@
+"""What systemd and a service say to each other: readiness, status and watchdog one way, sockets the other.
+
+The protocol is small enough to be spoken by hand, which spares a dependency: datagrams of `NAME=value` lines
+to the socket that NOTIFY_SOCKET names, and listening sockets from descriptor 3 on that LISTEN_FDS counts.
+
+Without systemd everything here does nothing, so nobody has to ask whether it is there. Telling systemd
+something never stops the server, nor holds it up: what cannot be told at once is dropped, so what matters is
+told again and again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Final
+
+READY: Final = "READY=1"
+STOPPING: Final = "STOPPING=1"
+WATCHDOG: Final = "WATCHDOG=1"
+
+LISTEN_FDS_START: Final = 3
+
+Notify = Callable[[str], None]
+
+logger = logging.getLogger(__name__)
+
+
+class ListenError(Exception):
+    """What was passed is no socket that the server can listen at; a sentence for the person who set it up."""
+
+
+def status(text: str) -> str:
+    """What `systemctl status` shows; one line.
+
+    >>> status("replaying, 40 %")
+    'STATUS=replaying, 40 %'
+    """
+    return "STATUS=" + " ".join(text.split())
+
+
+def extend_timeout(seconds: float) -> str:
+    """Ask for so much more time, from now, for the start or the stop that is under way.
+
+    >>> extend_timeout(2.5)
+    'EXTEND_TIMEOUT_USEC=2500000'
+    """
+    return f"EXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}"
+
+
+def open_notify(environ: Mapping[str, str]) -> Notify:
+    """The way to systemd: a function of one or several lines. It does nothing when nobody listens."""
+    path = environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return _tell_nobody
+    # A name that begins with @ is abstract, which the kernel spells with a zero byte.
+    address = "\0" + path[1:] if path.startswith("@") else path
+
+    def notify(lines: str) -> None:
+        # What is said is said seldom, so no socket is kept for it.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            try:
+                sender.sendto(lines.encode(), address)
+            except OSError as error:
+                logger.warning("systemd was not told %r: %s", lines, error)
+
+    return notify
+
+
+def take_listen_sockets(environ: MutableMapping[str, str], pid: int | None = None) -> list[socket.socket]:
+    """The sockets that were passed to this process; ListenError when the server cannot listen at one of them.
+
+    The variables are taken out, so that no child believes it is meant, and the sockets are not inherited.
+    """
+    meant = environ.pop("LISTEN_PID", "")
+    count = environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if meant != str(os.getpid() if pid is None else pid) or not count.isdecimal():
+        return []
+    taken: list[socket.socket] = []
+    try:
+        for fd in range(LISTEN_FDS_START, LISTEN_FDS_START + int(count)):
+            taken.append(_listening_socket(fd))
+    except ListenError:
+        for one in taken:
+            one.close()
+        raise
+    return taken
+
+
+def _listening_socket(fd: int) -> socket.socket:
+    try:
+        found = socket.socket(fileno=fd)
+    except OSError as error:
+        raise ListenError(f"LISTEN_FDS names descriptor {fd}, which is no socket: {error.strerror}") from None
+    is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
+    if not is_tcp or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        # Not closed: the descriptor belongs to whoever passed it by mistake.
+        found.detach()
+        raise ListenError(f"LISTEN_FDS names descriptor {fd}, which is no TCP socket that listens")
+    found.set_inheritable(False)
+    found.setblocking(False)
+    return found
+
+
+def _tell_nobody(lines: str) -> None:
+    del lines

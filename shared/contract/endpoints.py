@@ -1,0 +1,253 @@
+"""Every route of the API in one table, and which process answers it.
+
+A route is `data` when a worker answers it: that of the shard which owns the topic, or the watch session, in
+the path, or any worker where there is none (it reads the body, and asks the front process itself). The others
+are `control` and answered by the front process. A
+path is split as it was sent; each segment is decoded once and never split again, so `%2F` is a character of
+a name, which no name can have.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import unquote_plus, unquote_to_bytes
+
+import msgspec
+
+from shared.contract.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
+from shared.text.nearest_name import nearest_name
+from shared.text.unknown_name import unknown_name
+
+TOPIC: Final = ":topic"
+WATCH_ID: Final = ":wid"
+ROUTER: Final = ":router"
+
+SHOWN_CHARACTERS_MAX: Final = 64
+PATH_CHARACTERS_MAX: Final = 256
+
+
+class Route(msgspec.Struct, frozen=True):
+    method: str
+    pattern: str
+    operation: str
+    scopes: frozenset[str]
+    is_data: bool
+    is_open: bool = False
+    """Needs no key."""
+    is_stream: bool = False
+    """The answer does not end. Connections move to the process that has what is streamed."""
+    is_upgrade: bool = False
+    """Asks for another protocol, of whose operations each asks for its own scopes."""
+    takes_token: bool = False
+    """The key may stand in the query, where a browser cannot set a header field."""
+    parameters: frozenset[str] = frozenset()
+    """The names that its query may have."""
+    takes_body: bool = True
+    """A body where none is taken would be ignored, as a filter of what is to be deleted, so it is refused."""
+    variable: str = ""
+    """The segment of the pattern that begins with a colon, if there is one."""
+    is_plain: bool = True
+    """It is about one topic and no stream: the table of handlers has it."""
+
+
+class Match(msgspec.Struct, frozen=True):
+    route: Route
+    name: str
+    """What stands in the place of the pattern's `:`, decoded; empty when it has none."""
+    item: str = ""
+    """What stands in the place of its second one."""
+
+    @property
+    def bound_name(self) -> str:
+        """The name that a key has to be for; empty when the path has none."""
+        return "" if self.route.variable == WATCH_ID else self.name
+
+
+def _scopes(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_WRITTEN: Final[tuple[Route, ...]] = (
+    Route("GET", "/v0/topics", "list_topics", _scopes("read"), is_data=False),
+    Route("PUT", "/v0/topics/:topic", "put_topic", _scopes("admin"), is_data=True),
+    Route("GET", "/v0/topics/:topic", "topic_state", _scopes("read"), is_data=True),
+    Route("POST", "/v0/topics/:topic", "append", _scopes("write"), is_data=True),
+    Route("DELETE", "/v0/topics/:topic", "delete_topic", _scopes("delete"), is_data=True),
+    Route("POST", "/v0/topics/:topic/diff", "diff", _scopes("read"), is_data=True),
+    Route("POST", "/v0/topics/:topic/delete", "delete_records", _scopes("delete"), is_data=True),
+    Route("GET", "/v0/topics/:topic/cursors", "list_cursors", _scopes("read"), is_data=True),
+    Route("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _scopes("write"), is_data=True),
+    Route("GET", "/v0/topics/:topic/cursors/:cursor", "cursor_state", _scopes("read"), is_data=True),
+    Route("DELETE", "/v0/topics/:topic/cursors/:cursor", "delete_cursor", _scopes("delete"), is_data=True),
+    Route("POST", "/v0/topics/:topic/claim", "claim", _scopes("read write"), is_data=True),
+    Route("POST", "/v0/topics/:topic/ack", "ack", _scopes("write"), is_data=True),
+    Route("POST", "/v0/topics/:topic/nack", "nack", _scopes("write"), is_data=True),
+    Route("POST", "/v0/topics/:topic/extend", "extend", _scopes("write"), is_data=True),
+    Route("POST", "/v0/topics/:topic/redrive", "redrive", _scopes("admin"), is_data=True),
+    Route("GET", "/v0/topics/:topic/explain", "explain", _scopes("read"), is_data=True),
+    Route(
+        "GET",
+        "/v0/topics/:topic/work",
+        "work",
+        _scopes("read write"),
+        is_data=True,
+        is_stream=True,
+        takes_token=True,
+    ),
+    Route("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False),
+    Route("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=True),
+    Route("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False),
+    Route("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False),
+    Route("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
+    Route("GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True),
+    Route("GET", "/v0/ws", "web_socket", _scopes(""), is_data=True, takes_token=True, is_upgrade=True),
+    Route("GET", "/", "about", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/v0", "about", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/v0/health", "health", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/healthz", "health", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/v0/ready", "ready", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/readyz", "ready", _scopes(""), is_data=False, is_open=True),
+    Route("GET", "/v0/metrics", "metrics", _scopes("read"), is_data=False),
+)
+
+
+_PARAMETERS: Final = {
+    "list_topics": "prefix page_size cursor partial",
+    "topic_state": "touch from_ts last",
+    "append": "return_seqs",
+    "delete_topic": "if_empty",
+    "explain": "seq",
+    "work": "node max lease_ms",
+    "list_routers": "prefix page_size cursor partial source dest",
+    "create_watch": "lenient",
+    "ready": "allow_degraded",
+    "metrics": "topics routers prefix",
+}
+
+
+def _completed(route: Route) -> Route:
+    variable = next((part for part in route.pattern.split("/") if part.startswith(":")), "")
+    is_plain = route.is_data and not route.is_stream and variable == TOPIC
+    parameters = {*_PARAMETERS.get(route.operation, "").split(), *["token"][: route.takes_token]}
+    return msgspec.structs.replace(
+        route,
+        variable=variable,
+        is_plain=is_plain,
+        parameters=frozenset(parameters),
+        takes_body=route.method in ("POST", "PUT"),
+    )
+
+
+ROUTES: Final = tuple(map(_completed, _WRITTEN))
+
+
+def _table() -> dict[tuple[str, ...], dict[str, Route]]:
+    """By the segments of the pattern, with every variable one called `:`."""
+    table: dict[tuple[str, ...], dict[str, Route]] = {}
+    for route in ROUTES:
+        key = tuple(":" if part.startswith(":") else part for part in route.pattern.split("/")[1:])
+        table.setdefault(key, {})[route.method] = route
+    return table
+
+
+_TABLE = _table()
+# A variable is always the third segment of a path, and a second one the fifth.
+_VARIABLE_AT = 2
+_ITEM_AT = 4
+
+
+def resolve(method: str, path: str) -> Match | Refusal:
+    """The route of a request, or why there is none: 404, or 405 with the methods that there are.
+
+    What answers GET answers HEAD.
+    """
+    parts = path.split("/")[1:]
+    name = item = ""
+    methods = _TABLE.get(tuple(parts)) if ":" not in parts else None
+    if methods is None and len(parts) > _VARIABLE_AT:
+        name_part = parts[_VARIABLE_AT]
+        item_part = parts[_ITEM_AT] if len(parts) == _ITEM_AT + 1 else ""
+        rest = parts[_VARIABLE_AT + 1 :] if not item_part else [*parts[_VARIABLE_AT + 1 : _ITEM_AT], ":"]
+        methods = _TABLE.get((*parts[:_VARIABLE_AT], ":", *rest))
+        if methods is not None:
+            decoded, second = _decode(name_part), _decode(item_part)
+            if isinstance(decoded, Refusal):
+                return decoded
+            if isinstance(second, Refusal):
+                return second
+            name, item = decoded, second
+    if methods is None:
+        return Refusal(NOT_FOUND, _not_found(path, parts))
+    route = methods.get("GET" if method == "HEAD" else method)
+    if route is None:
+        allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+        return Refusal(
+            METHOD_NOT_ALLOWED, f"{method} is not allowed here, allowed: {allowed}", {"allow": allowed}
+        )
+    return Match(route, name, item)
+
+
+def _not_found(path: str, parts: list[str]) -> str:
+    """Say that there is no endpoint, and name the nearest one."""
+    path = path[:PATH_CHARACTERS_MAX]
+    told = f"no endpoint at {path}"
+    if _differences(["v0", *parts]) == {}:
+        return f"{told}, did you mean /v0{path}?"
+    for place, words in (_differences(parts) or {}).items():
+        nearest = nearest_name(parts[place], sorted(words))
+        if nearest is not None:
+            meant = "/".join(["", *parts[:place], nearest, *parts[place + 1 :]])
+            return f"{told}, did you mean {meant[:PATH_CHARACTERS_MAX]}?"
+    is_slashed = "topics" in parts[:2] and len(parts) > parts.index("topics") + 2
+    slash = '; the name of a topic has no "/"' if is_slashed else ""
+    return f"{told}{slash}; GET / lists the endpoints"
+
+
+def _differences(parts: list[str]) -> dict[int, set[str]] | None:
+    """By place, the words of patterns that differ from the path in that place alone; empty if one fits."""
+    found: dict[int, set[str]] = {}
+    for pattern in _TABLE:
+        if len(pattern) != len(parts):
+            continue
+        pairs = enumerate(zip(pattern, parts, strict=True))
+        places = [place for place, (word, part) in pairs if word not in (part, ":")]
+        if not places:
+            return {}
+        if len(places) == 1:
+            found.setdefault(places[0], set()).add(pattern[places[0]])
+    return found or None
+
+
+def refuse_parameters(route: Route, query: str) -> Refusal | None:
+    """Refuse a query with a parameter that the route does not have.
+
+    >>> match = resolve("GET", "/v0/topics")
+    >>> print(refuse_parameters(match.route, "prefix=a&pagesize=5").message)
+    pagesize: unknown parameter, did you mean page_size?
+    """
+    for part in query.split("&"):
+        name = part.partition("=")[0]
+        if name and name not in route.parameters:
+            name = unquote_plus(name)
+            if name not in route.parameters:
+                field = name if len(name) <= SHOWN_CHARACTERS_MAX else f"{name[:SHOWN_CHARACTERS_MAX]}..."
+                told = unknown_name("parameter", name, route.parameters)
+                return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
+    return None
+
+
+def refuse_body(route: Route, body: bytes) -> Refusal | None:
+    """Refuse a body that the route does not take, but for an empty object."""
+    if route.takes_body or body.strip() in (b"", b"{}"):
+        return None
+    message = f"the body must be empty: {route.method} {route.pattern} takes none"
+    if route.operation == "delete_topic":
+        message += "; POST /v0/topics/:topic/delete deletes records"
+    return Refusal(INVALID_REQUEST, message)
+
+
+def _decode(segment: str) -> str | Refusal:
+    try:
+        return unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        return Refusal(INVALID_REQUEST, "the name in the path is not UTF-8 after decoding")

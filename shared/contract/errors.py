@@ -1,0 +1,123 @@
+"""What a client is told when it does not get what it asked for: one type, and one table of codes.
+
+A refusal is a value. A function that may refuse returns `Something | Refusal`, so that the type checker
+sees every caller deal with it, and a request that is refused costs no unwinding. Exceptions are left for
+what nobody foresaw; asserts for our own mistakes.
+
+`code` is stable and for programs, `message` is for people and names the field and the bound that was
+broken. The status of HTTP follows from the code, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+INVALID_REQUEST: Final = "invalid_request"
+BATCH_TOO_LARGE: Final = "batch_too_large"
+RECORD_TOO_LARGE: Final = "record_too_large"
+UNAUTHORIZED: Final = "unauthorized"
+FORBIDDEN: Final = "forbidden"
+TOPIC_NOT_FOUND: Final = "topic_not_found"
+ROUTER_NOT_FOUND: Final = "router_not_found"
+NOT_FOUND: Final = "not_found"
+METHOD_NOT_ALLOWED: Final = "method_not_allowed"
+NOT_ACCEPTABLE: Final = "not_acceptable"
+REQUEST_TIMEOUT: Final = "request_timeout"
+ROUTER_CYCLE: Final = "router_cycle"
+TOPIC_EXISTS_INCOMPATIBLE: Final = "topic_exists_incompatible"
+TOPIC_NOT_EMPTY: Final = "topic_not_empty"
+NOT_A_QUEUE: Final = "not_a_queue"
+IDEMPOTENCY_MISMATCH: Final = "idempotency_mismatch"
+HEAD_MISMATCH: Final = "head_mismatch"
+POSITION_PAST_HEAD: Final = "position_past_head"
+PRODUCER_GAP: Final = "producer_gap"
+GONE: Final = "gone"
+PAYLOAD_TOO_LARGE: Final = "payload_too_large"
+URI_TOO_LONG: Final = "uri_too_long"
+UNSUPPORTED_MEDIA_TYPE: Final = "unsupported_media_type"
+TOPIC_FULL: Final = "topic_full"
+UPGRADE_REQUIRED: Final = "upgrade_required"
+THROTTLED: Final = "throttled"
+HEADERS_TOO_LARGE: Final = "headers_too_large"
+INTERNAL: Final = "internal"
+CORRUPT_SEGMENT: Final = "corrupt_segment"
+NOT_IMPLEMENTED: Final = "not_implemented"
+NOT_READY: Final = "not_ready"
+SHUTTING_DOWN: Final = "shutting_down"
+STORAGE_FAILED: Final = "storage_failed"
+IN_DOUBT: Final = "in_doubt"
+HTTP_VERSION_NOT_SUPPORTED: Final = "http_version_not_supported"
+STORAGE_FULL: Final = "storage_full"
+
+STATUS: Final[dict[str, int]] = {
+    INVALID_REQUEST: 400,
+    BATCH_TOO_LARGE: 400,
+    RECORD_TOO_LARGE: 400,
+    UNAUTHORIZED: 401,
+    FORBIDDEN: 403,
+    TOPIC_NOT_FOUND: 404,
+    ROUTER_NOT_FOUND: 404,
+    NOT_FOUND: 404,
+    METHOD_NOT_ALLOWED: 405,
+    NOT_ACCEPTABLE: 406,
+    REQUEST_TIMEOUT: 408,
+    ROUTER_CYCLE: 409,
+    TOPIC_EXISTS_INCOMPATIBLE: 409,
+    TOPIC_NOT_EMPTY: 409,
+    NOT_A_QUEUE: 409,
+    IDEMPOTENCY_MISMATCH: 409,
+    HEAD_MISMATCH: 409,
+    POSITION_PAST_HEAD: 409,
+    PRODUCER_GAP: 409,
+    GONE: 410,
+    PAYLOAD_TOO_LARGE: 413,
+    URI_TOO_LONG: 414,
+    UNSUPPORTED_MEDIA_TYPE: 415,
+    TOPIC_FULL: 422,
+    UPGRADE_REQUIRED: 426,
+    THROTTLED: 429,
+    HEADERS_TOO_LARGE: 431,
+    INTERNAL: 500,
+    CORRUPT_SEGMENT: 500,
+    NOT_IMPLEMENTED: 501,
+    NOT_READY: 503,
+    SHUTTING_DOWN: 503,
+    STORAGE_FAILED: 503,
+    IN_DOUBT: 504,
+    HTTP_VERSION_NOT_SUPPORTED: 505,
+    STORAGE_FULL: 507,
+}
+
+
+def reason_without_path(error: Exception) -> str:
+    """
+    >>> reason_without_path(OSError(5, "Input/output error", "/srv/topics/LOCK"))
+    'Input/output error'
+    """
+    return error.strerror or "unknown error" if isinstance(error, OSError) else str(error)
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """Why a request was not served. `detail` is for programs too; its keys belong to the code."""
+
+    code: str
+    message: str
+    detail: dict[str, object] | None = None
+    retry_after_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        assert self.code in STATUS, f"{self.code} is no code of ours"
+
+    def inside(self, parent: str) -> Refusal:
+        """Name the refused field by its path in the body, for a refusal that names it without `parent`."""
+        field = self.detail.get("field") if self.detail is not None else None
+        if not parent or self.detail is None or not self.message.startswith(f"{field}: "):
+            return self
+        return Refusal(
+            self.code,
+            f"{parent}.{self.message}",
+            {**self.detail, "field": f"{parent}.{field}"},
+            self.retry_after_ms,
+        )

@@ -1,0 +1,72 @@
+"""What a topic may be called, and the number that stands for its name on the disk and between shards.
+
+Why so narrow a rule: a name travels in paths, in headers, in log lines and in shell commands, and needs
+quoting in none of them. The name itself never becomes a file name; its id does. Names are compared as
+they are: no case folding, no normalisation, so one name has one id.
+
+A forward (the rule that copies one topic into another) has a name of its own, in which `>` is allowed too,
+so that it can be called `orders>billing`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import xxhash
+
+from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.text.message import quoted
+
+NAME_CHARACTERS_MAX = 255
+TOPIC_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
+FORWARD_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
+
+# Always with `fullmatch`: the `$` of a Python pattern also matches before a newline at the end.
+_topic_name = re.compile(TOPIC_NAME_RULE)
+_forward_name = re.compile(FORWARD_NAME_RULE)
+
+
+def is_topic_name(name: str) -> bool:
+    """
+    >>> is_topic_name("orders.eu:2024"), is_topic_name(".hidden"), is_topic_name("a>b")
+    (True, False, False)
+    """
+    return _topic_name.fullmatch(name) is not None
+
+
+def is_forward_name(name: str) -> bool:
+    return _forward_name.fullmatch(name) is not None
+
+
+def refuse_topic_name(name: str, field: str = "topic") -> Refusal | None:
+    """Return the refusal of an invalid name, or None.
+
+    >>> print(refuse_topic_name("a b").message)
+    topic: must be a topic name, 1 to 255 of A-Z a-z 0-9 . _ : - that begins with a letter or digit, got "a b"
+    """
+    return None if is_topic_name(name) else _refusal(name, field, "topic", ". _ : -")
+
+
+def refuse_cursor_name(name: str) -> Refusal | None:
+    """Return the refusal of a name that breaks the rule, which is that of topics."""
+    return None if is_topic_name(name) else _refusal(name, "cursor", "cursor", ". _ : -")
+
+
+def refuse_forward_name(name: str, field: str = "router") -> Refusal | None:
+    """As `refuse_topic_name`, in the words of the API, which calls a forward a route."""
+    return None if is_forward_name(name) else _refusal(name, field, "route", ". _ : > -")
+
+
+def topic_id(name: str) -> int:
+    """The id of a topic, 64 bits. Two names may meet in one id; who creates a topic has to look.
+
+    >>> f"{topic_id('orders'):016x}"
+    'a88ccdc9fa4974fb'
+    """
+    return xxhash.xxh3_64_intdigest(name.encode())
+
+
+def _refusal(name: str, field: str, noun: str, marks: str) -> Refusal:
+    rule = f"1 to {NAME_CHARACTERS_MAX} of A-Z a-z 0-9 {marks} that begins with a letter or digit"
+    message = f"{field}: must be a {noun} name, {rule}, got {quoted(name)}"
+    return Refusal(INVALID_REQUEST, message, {"field": field})

@@ -1,0 +1,227 @@
+"""How a topic is configured: what a client may ask for, what is stored, and how they are merged.
+
+`TopicConfig` is what a topic has. It is written to the log whole, every field of it, so that another default
+in a later release changes no topic that exists. A payload from an older release lacks the fields that came
+after it and gets their defaults, so the default of a new field has to be what topics did before there was
+one; fields of a newer release are passed over. `durable` is not stored: it follows from the class.
+
+`TopicConfigPatch` is what a client sends: each field may be missing, and then the topic keeps what it has.
+
+`merge_config` is pure. Numbers that the API clamps are clamped, others outside their bounds are refused, and
+so is what a topic can never become.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from shared.contract.errors import INVALID_REQUEST, TOPIC_EXISTS_INCOMPATIBLE, Refusal
+from shared.contract.names import refuse_topic_name
+from shared.text.units import duration_ms, size_bytes
+
+TopicType = Literal["log", "queue"]
+Discard = Literal["old", "reject"]
+OrderBy = Literal["tag"]
+Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
+
+# The largest number that every place which keeps one can hold: msgpack and the frame have 64 bits, signed.
+NUMBER_MAX: Final = (1 << 63) - 1
+
+# 0 is off or unlimited for each of these.
+COUNTED_FIELDS: Final = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries")
+
+QUEUE_FIELDS: Final = (
+    "lease_ms",
+    "claim_jitter_ms",
+    "max_deliveries",
+    "dead_letter",
+    "leases_durable",
+    "order_by",
+    "paused",
+)
+
+DURATION_FIELDS: Final = ("ttl_ms", "idempotency_window_ms", "lease_ms", "claim_jitter_ms")
+SIZE_FIELDS: Final = ("cap_bytes",)
+
+CLAMPED_FIELDS: Final[dict[str, tuple[int, int]]] = {
+    "priority": (-1000, 1000),
+    "lease_ms": (100, 86_400_000),
+    "claim_jitter_ms": (0, 5000),
+}
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a topic has. The caps count live records; `cap_bytes` counts payload and framing."""
+
+    type: TopicType = "log"
+    ttl_ms: int = 0
+    cap_records: int = 0
+    cap_bytes: int = 0
+    discard: Discard = "old"
+    durability: Durability = "disk"
+    priority: int | None = None
+    auto_priority: bool = True
+    auto_create: bool = True
+    idempotency_window_ms: int = 120_000
+    dedupe_node: bool = True
+    lease_ms: int = 30_000
+    claim_jitter_ms: int = 0
+    max_deliveries: int = 0
+    dead_letter: str | None = None
+    leases_durable: bool = False
+    protect_cursors: bool = False
+    order_by: OrderBy | None = None
+    paused: bool = False
+
+    @property
+    def durable(self) -> bool:
+        """Whether an ack means that the record is on the disk itself."""
+        return self.durability == "fsync"
+
+
+class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client wants to be different. `durability` wins over `durable`, its shorthand.
+
+    Durations and sizes may be texts with a unit; null is 0 where 0 is off.
+    """
+
+    type: TopicType | UnsetType = UNSET
+    ttl_ms: int | str | UnsetType | None = UNSET
+    cap_records: int | UnsetType | None = UNSET
+    cap_bytes: int | str | UnsetType | None = UNSET
+    discard: Discard | UnsetType = UNSET
+    durable: bool | UnsetType = UNSET
+    durability: Durability | UnsetType = UNSET
+    priority: int | UnsetType | None = UNSET
+    auto_priority: bool | UnsetType = UNSET
+    auto_create: bool | UnsetType = UNSET
+    idempotency_window_ms: int | str | UnsetType | None = UNSET
+    dedupe_node: bool | UnsetType = UNSET
+    lease_ms: int | str | UnsetType = UNSET
+    claim_jitter_ms: int | str | UnsetType | None = UNSET
+    max_deliveries: int | UnsetType | None = UNSET
+    dead_letter: str | UnsetType | None = UNSET
+    leases_durable: bool | UnsetType = UNSET
+    protect_cursors: bool | UnsetType = UNSET
+    order_by: OrderBy | UnsetType | None = UNSET
+    paused: bool | UnsetType = UNSET
+
+
+def merge_config(
+    existing: TopicConfig | None,
+    patch: TopicConfigPatch,
+    topic_name: str,
+    default_durability: Durability = "disk",
+) -> TopicConfig | Refusal:
+    """The configuration of a topic after a patch; `existing` is None for a topic that is being created."""
+    undurable = default_durability if existing is None and default_durability != "fsync" else "disk"
+    changes = _changes(patch, undurable)
+    refusal = _resolve_units(changes) or _refuse_counts(changes) or _refuse_dead_letter(changes, topic_name)
+    if refusal is not None:
+        return refusal
+    for name, (low, high) in CLAMPED_FIELDS.items():
+        if changes.get(name) is not None:
+            changes[name] = min(max(changes[name], low), high)
+    merged = msgspec.structs.replace(existing or TopicConfig(durability=default_durability), **changes)
+    refusal = None if existing is None else _refuse_transition(existing, merged)
+    return refusal or _refuse_queue_fields(changes, merged, existing, topic_name) or merged
+
+
+def _changes(patch: TopicConfigPatch, undurable: Durability) -> dict[str, Any]:
+    """The fields of `TopicConfig` that the patch sets, with `durable` translated into its class."""
+    given = {name: getattr(patch, name) for name in patch.__struct_fields__}
+    changes = {name: value for name, value in given.items() if value is not UNSET}
+    durable = changes.pop("durable", None)
+    if durable is not None:
+        changes.setdefault("durability", "fsync" if durable else undurable)
+    return changes
+
+
+def refuse_durable(patch: TopicConfigPatch) -> Refusal | None:
+    """Refuse what a server without a disk cannot have: any class but ephemeral."""
+    field = "durability" if patch.durability not in (UNSET, "ephemeral") else "durable"
+    if field == "durable" and patch.durable is not True:
+        return None
+    allowed = '"ephemeral"' if field == "durability" else "false"
+    message = f"{field}: must be {allowed}: this server keeps everything in memory (--memory)"
+    return Refusal(INVALID_REQUEST, message, {"field": field})
+
+
+def _resolve_units(changes: dict[str, Any]) -> Refusal | None:
+    """Replace texts by the numbers that they mean, and null by 0 where that is off."""
+    for name in (*COUNTED_FIELDS, "claim_jitter_ms"):
+        if name in changes and changes[name] is None:
+            changes[name] = 0
+    for names, resolve in ((DURATION_FIELDS, duration_ms), (SIZE_FIELDS, size_bytes)):
+        for name in names:
+            if isinstance(changes.get(name), str):
+                found = resolve(name, changes[name])
+                if isinstance(found, Refusal):
+                    return found
+                changes[name] = found
+    return None
+
+
+def _refuse_counts(changes: dict[str, Any]) -> Refusal | None:
+    for name in COUNTED_FIELDS:
+        value = changes.get(name, 0)
+        if not 0 <= value <= NUMBER_MAX:
+            bound = f"at least 0, got {value}" if value < 0 else f"at most {NUMBER_MAX}"
+            return Refusal(INVALID_REQUEST, f"{name}: must be {bound}", {"field": name})
+    return None
+
+
+def _refuse_dead_letter(changes: dict[str, Any], topic_name: str) -> Refusal | None:
+    dead_letter = changes.get("dead_letter")
+    if dead_letter is None:
+        return None
+    if dead_letter == topic_name:
+        return Refusal(
+            INVALID_REQUEST,
+            "dead_letter: must be another topic than the queue itself",
+            {"field": "dead_letter"},
+        )
+    return refuse_topic_name(dead_letter, "dead_letter")
+
+
+def _refuse_queue_fields(
+    changes: dict[str, Any], merged: TopicConfig, existing: TopicConfig | None, topic_name: str
+) -> Refusal | None:
+    """Refuse to set what has no meaning for a log; a log may repeat the values that it reports."""
+    if merged.type == "queue":
+        return None
+    unset = TopicConfig()
+    before = existing or unset
+    for name in QUEUE_FIELDS:
+        if name in changes and changes[name] not in (getattr(before, name), getattr(unset, name)):
+            hint = '; to create a queue, add "type":"queue"' if existing is None else ""
+            message = f'{name}: is for queues, topic "{topic_name}" is a log{hint}'
+            return Refusal(INVALID_REQUEST, message, {"field": name})
+    return None
+
+
+def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | None:
+    if merged.type != existing.type:
+        return _incompatible("type", existing.type, merged.type, "it never changes")
+    # While there is no order, several jobs of a tag may be held.
+    if merged.type == "queue" and merged.order_by != existing.order_by:
+        old, new = existing.order_by or "null", merged.order_by or "null"
+        return _incompatible("order_by", old, new, "it never changes")
+    # An ephemeral topic has no records in the log, so its past could not be told from a loss.
+    if (merged.durability == "ephemeral") != (existing.durability == "ephemeral"):
+        return _incompatible(
+            "durability", existing.durability, merged.durability, "ephemeral cannot be turned on or off later"
+        )
+    return None
+
+
+def _incompatible(field: str, old: str, new: str, reason: str) -> Refusal:
+    return Refusal(
+        TOPIC_EXISTS_INCOMPATIBLE,
+        f'{field}: must be "{old}" as the topic has it, got "{new}"; {reason}',
+        {"field": field},
+    )

@@ -1,0 +1,27 @@
+"""Whether an answer is compressed, and how: the same in every process and lane."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from typing import Final
+
+# Below it an answer does not get shorter by as much as it costs.
+COMPRESSED_BYTES_MIN: Final = 1024
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Asked for, and not with a weight of zero.
+
+    >>> accepts_gzip("br, GZIP;q=0.5"), accepts_gzip("gzip;q=0"), accepts_gzip("")
+    (True, False, False)
+    """
+    for coding in accept_encoding.split(","):
+        name, _, weight = coding.partition(";")
+        if name.strip().lower() == "gzip":
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def compress(parts: Sequence[bytes | memoryview]) -> bytes:
+    return gzip.compress(b"".join(parts), compresslevel=1, mtime=0)

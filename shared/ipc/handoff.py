@@ -1,0 +1,158 @@
+"""How an accepted connection moves to another process, with the bytes that were already read from it.
+
+The two ends are a pair of Unix sockets of type SEQPACKET: a message arrives whole or not at all, and the
+descriptor is part of it. A message is
+
+::
+
+    0      1
+    +------+-----------------------------------------+
+    | type | data, at most 65,535 bytes              |    + one descriptor with type CONNECTION
+    +------+-----------------------------------------+
+    CONNECTION 0x43 'C'   the data is what was read from the connection
+    DRAIN      0x44 'D'   no data: finish what is there, and end
+
+H1  Only a connection to which nothing was written may be handed over: who closes its copy throws away what
+    it had not sent.
+H2  What was sent and not yet received is in the queue of the receiving end. Whoever holds that end too can
+    take it back, also while the other process reads it: each message goes to one of them.
+H3  A receiver that is out of descriptors still gets the message, and the kernel closes the connection; it is
+    counted as lost. So a receiver should stop receiving before it runs out: what waits then is refused by the
+    sender, politely.
+H4  When all copies of the sending end are closed the receiver reads the end, after all that was sent before.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+import socket
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+logger = logging.getLogger(__name__)
+
+CONNECTION: Final = b"C"
+DRAIN: Final = b"D"
+DATA_BYTES_MAX: Final = (1 << 16) - 1
+RECEIVED_AT_ONCE_MAX: Final = 64
+NO_DESCRIPTOR: Final = -1
+
+# The kernel doubles it, and takes no more than net.core.wmem_max. Some 400 small messages fit.
+_CHANNEL_BUFFER_BYTES: Final = 1 << 20
+
+_DESCRIPTOR = struct.Struct("i")
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_DESCRIPTOR.size)
+_SEND_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_RECEIVE_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+# ETOOMANYREFS: as many descriptors are under way as this user may have open.
+_FULL: Final = frozenset({errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})
+
+
+class ChannelClosed(Exception):
+    """The sending end is closed and all that it sent is received: nothing will ever come again."""
+
+
+class Handed(NamedTuple):
+    """A message that arrived: a connection, whose descriptor is now the receiver's, or the word to end."""
+
+    fd: int
+    data: bytes
+    drains: bool = False
+    """No connection: finish what is there, and end. `fd` is none then."""
+
+
+def _log_lost() -> None:
+    logger.error("a connection was lost: this process has no descriptor left to take it")
+
+
+def channel_pair() -> tuple[socket.socket, socket.socket]:
+    """The sending and the receiving end; neither is inherited unless it is passed on."""
+    sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sender.setblocking(False)
+    receiver.setblocking(False)
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHANNEL_BUFFER_BYTES)
+    return sender, receiver
+
+
+def send_connection(channel: socket.socket, fd: int, data: bytes) -> bool:
+    """Hand a connection over; False when the channel has no room now, and nothing happened.
+
+    The caller closes its own copy after True. OSError when the other end is gone.
+    """
+    assert len(data) <= DATA_BYTES_MAX
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(fd))]
+    return _send(channel, [CONNECTION, data], rights)
+
+
+def send_drain(channel: socket.socket) -> bool:
+    """Tell the receiver to finish and end; False when the channel has no room now."""
+    return _send(channel, [DRAIN], [])
+
+
+def receive_connections(
+    channel: socket.socket, count_max: int = RECEIVED_AT_ONCE_MAX, on_lost: Callable[[], None] = _log_lost
+) -> list[Handed]:
+    """What is there now, without waiting, at most `count_max` messages so that others get their turn.
+
+    `on_lost` is called for each connection that the kernel closed because this process has no descriptor
+    left.
+    """
+    received: list[Handed] = []
+    for _ in range(count_max):
+        try:
+            message, ancillary, flags, _ = channel.recvmsg(
+                DATA_BYTES_MAX + 1, _ANCILLARY_BYTES, _RECEIVE_FLAGS
+            )
+        except (BlockingIOError, InterruptedError):
+            break
+        except ConnectionResetError:
+            message = b""
+        if not message:
+            # The end can be read again: what came before it is dealt with first.
+            if not received:
+                raise ChannelClosed
+            break
+        if message[:1] == DRAIN:
+            received.append(Handed(NO_DESCRIPTOR, b"", drains=True))
+            continue
+        assert message[:1] == CONNECTION, f"no message begins with {message[:1]!r}"
+        fd = _descriptor(ancillary)
+        if fd is None:
+            assert flags & socket.MSG_CTRUNC
+            on_lost()
+        else:
+            received.append(Handed(fd, message[1:]))
+    return received
+
+
+def is_told_to_end(channel: socket.socket) -> bool:
+    """Whether the sender is gone, or the next message is the word to end. Nothing is received."""
+    poll = select.poll()
+    poll.register(channel, select.POLLRDHUP)
+    if poll.poll(0):
+        return True
+    try:
+        return channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == DRAIN
+    except OSError:
+        return False
+
+
+def _send(channel: socket.socket, parts: list[bytes], rights: list[tuple[int, int, bytes]]) -> bool:
+    try:
+        channel.sendmsg(parts, rights, _SEND_FLAGS)
+    except OSError as error:
+        if error.errno in _FULL:
+            return False
+        raise
+    return True
+
+
+def _descriptor(ancillary: list[tuple[int, int, bytes]]) -> int | None:
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS and len(payload) >= _DESCRIPTOR.size:
+            (fd,) = _DESCRIPTOR.unpack_from(payload)
+            return int(fd)
+    return None

@@ -1,0 +1,53 @@
+"""A request, and its answer, as they cross the link between two processes of the server.
+
+The key of a request was checked where it came in, and its framing is gone. An answer is its status and the
+length of its further fields as two u16, those fields as lines, and the body.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+_HEAD: Final = struct.Struct("<HH")
+
+
+class Forwarded(msgspec.Struct, array_like=True):
+    """`prefixes` are those of the key, for who answers about many names. `asked_ms` is how long ago it was
+    asked first, when that may have been done already; 0 the first time."""
+
+    operation: str
+    name: str
+    query: str
+    content_type: str
+    accept: str
+    idempotency_key: str
+    body: bytes
+    prefixes: tuple[str, ...] = ()
+    asked_ms: int = 0
+    key_id: str = ""
+    """Of the key; empty when there are no keys."""
+    last_event_id: str = ""
+    is_head: bool = False
+    item: str = ""
+    """The second name of the path."""
+    is_admin: bool = True
+    """Whether the key has the scope `admin`."""
+
+
+encode_forwarded = msgspec.msgpack.Encoder().encode
+decode_forwarded = msgspec.msgpack.Decoder(Forwarded).decode
+
+
+def encode_answer(status: int, fields: bytes, parts: Sequence[bytes | memoryview]) -> bytes:
+    return b"".join([_HEAD.pack(status, len(fields)), fields, *parts])
+
+
+def decode_answer(answer: bytes) -> tuple[int, bytes, bytes]:
+    """The status, the fields and the body."""
+    status, length = _HEAD.unpack_from(answer)
+    body_at = _HEAD.size + length
+    return status, answer[_HEAD.size : body_at], answer[body_at:]

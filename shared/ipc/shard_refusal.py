@@ -1,0 +1,40 @@
+"""Why a shard takes no requests now, in words for a client.
+
+The cause stays in the server's log: it may name paths, which are none of a client's business. A retry is
+suggested only where waiting can help: a shard that does not start is not started again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.contract.errors import NOT_READY, STORAGE_FAILED, Refusal
+from shared.ipc.board import WorkerState
+
+RETRY_AFTER_MS: Final = 1000
+
+
+def shard_refusal(shard: int, state: WorkerState) -> Refusal:
+    """
+    >>> shard_refusal(3, WorkerState.REPLAYING).message
+    'shard 3 is replaying its log'
+    """
+    code = STORAGE_FAILED if state in (WorkerState.REFUSED, WorkerState.FAILED) else NOT_READY
+    retry_after_ms = None if state is WorkerState.REFUSED else RETRY_AFTER_MS
+    return Refusal(code, f"shard {shard} {state_text(state)}", {"shard": shard}, retry_after_ms)
+
+
+def state_text(state: WorkerState) -> str:
+    """What a shard in this state does, after its number; READY is one that has fallen silent."""
+    return _TEXTS[state]
+
+
+_TEXTS: Final = {
+    WorkerState.GONE: "restarts",
+    WorkerState.STARTING: "is starting",
+    WorkerState.REPLAYING: "is replaying its log",
+    WorkerState.READY: "does not answer",
+    WorkerState.DRAINING: "is stopping",
+    WorkerState.REFUSED: "cannot be served from its disk; the server's log says why",
+    WorkerState.FAILED: "restarts because its disk failed; the server's log says why",
+}

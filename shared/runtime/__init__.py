@@ -1,0 +1,1 @@
+"""What every process runs on: clock, disk threads, logging, version."""

@@ -1,0 +1,15 @@
+"""The version of the program that runs, as every process of it tells it."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+
+@cache
+def program_version() -> str:
+    try:
+        return version("topicsd")
+    except PackageNotFoundError:
+        # Run from a copy of the sources that nobody installed.
+        return "(not installed)"

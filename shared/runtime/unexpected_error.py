@@ -1,0 +1,14 @@
+"""An exception that nobody foresaw: it is in the log under an id, and a client hears of no more than that."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+from shared.contract.errors import INTERNAL, Refusal
+
+
+def unforeseen(logger: logging.Logger, what: str, error: BaseException | None) -> Refusal:
+    error_id = secrets.token_hex(4)
+    logger.error("error %s in %s", error_id, what, exc_info=error)
+    return Refusal(INTERNAL, f"unexpected error, {error_id} in the log")

@@ -1,0 +1,470 @@
+"""Every setting of the server, declared once: a field of `Settings` with default, unit, bounds and help.
+
+All the rest is derived from that declaration: the flag (`--wal-file-bytes`), the name in the environment
+(`TOPICS_WAL_FILE_BYTES`), the key in a file (`wal_file_bytes`), how its text is read, which values are
+refused, and the table in the README. A setting that is added is one field more and nothing else.
+
+The bounds are for people. Code that builds `Settings` itself may step outside, as tests do that want a
+tiny log file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import msgspec
+
+from shared.contract.api_keys import advise_on_api_keys, seal_api_keys
+from shared.contract.topic_config import DURABILITIES
+from shared.runtime.log_levels import check_levels
+from shared.settings.setting import (
+    GIB,
+    KIB,
+    MIB,
+    Declared,
+    Setting,
+    declared,
+    render_bounds,
+    show_value,
+)
+
+# A frame gives the length of a tag and of a node 16 bits, and its own length 32.
+LENGTH16_MAX: Final = (1 << 16) - 1
+LENGTH32_MAX: Final = (1 << 32) - 1
+
+# `systemd/topicsd.service` waits longer than this before it kills.
+DRAIN_MAX: Final = 300
+DAY_MS: Final = 86_400_000
+
+
+def without_brackets(host: str) -> str:
+    """
+    >>> without_brackets("[::1]"), without_brackets("::1")
+    ('::1', '::1')
+    """
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running server was told, checked."""
+
+    host: Annotated[
+        str,
+        Setting(
+            help="The address to listen at. One that other machines can reach is refused without keys.",
+            unit="address",
+            minimum=1,
+            maximum=253,
+            normalise=without_brackets,
+        ),
+    ] = "127.0.0.1"
+
+    port: Annotated[
+        int,
+        Setting(help="The port to listen at; 0 is any that is free.", unit="port", minimum=0, maximum=65535),
+    ] = 4000
+
+    port_file: Annotated[
+        str, Setting(help="A file for the port as text, written once the server listens.", unit="path")
+    ] = ""
+
+    data_dir: Annotated[str, Setting(help="Where the data lives.", unit="path", minimum=1)] = "./topics-data"
+
+    api_keys: Annotated[
+        str,
+        Setting(
+            help="Who may do what: `key`, `key:scopes`, `key:scopes:prefixes` or `key::prefixes`, separated "
+            "by commas, or in a file a list; empty is no authentication. As a flag it shows in the list of "
+            "processes.",
+            unit="keys",
+            is_list=True,
+            is_secret=True,
+            normalise=seal_api_keys,
+            advise=advise_on_api_keys,
+        ),
+    ] = ""
+
+    allow_insecure_no_auth: Annotated[
+        bool, Setting(help="Listen without keys also where other machines can reach the server.")
+    ] = False
+
+    probe_auth: Annotated[bool, Setting(help="Ask for a key also for `/v0/health` and `/v0/ready`.")] = False
+
+    log: Annotated[
+        str,
+        Setting(
+            help="What is logged: a level, also by module, as in `info,topicsd.log=debug`.",
+            unit="levels",
+            minimum=1,
+            normalise=check_levels,
+        ),
+    ] = "info"
+
+    fronts: Annotated[
+        int,
+        Setting(help="Processes that accept connections.", unit="processes", minimum=1, maximum=64),
+    ] = 1
+
+    drain_seconds: Annotated[
+        int,
+        Setting(
+            help="How long a stop waits for what is in flight.", unit="seconds", minimum=1, maximum=DRAIN_MAX
+        ),
+    ] = 10
+
+    memory: Annotated[
+        bool,
+        Setting(
+            help="Keep everything in memory and write nothing: all topics are `ephemeral`, there is no data "
+            "directory, and what a process holds ends with it."
+        ),
+    ] = False
+
+    default_durability: Annotated[
+        str,
+        Setting(
+            help="The durability class of topics that are created without one.",
+            unit="class",
+            choices=DURABILITIES,
+        ),
+    ] = "disk"
+
+    shards: Annotated[
+        int,
+        Setting(
+            help="How many shards a new data directory gets; 0 is one for each core. "
+            "A directory keeps the number it was made with.",
+            unit="shards",
+            minimum=0,
+            maximum=1024,
+        ),
+    ] = 0
+
+    wal_file_bytes: Annotated[
+        int,
+        Setting(
+            help="Size of a file of the log, reserved on the disk before it is used.",
+            unit="bytes",
+            minimum=64 * KIB,
+            maximum=4 * GIB,
+        ),
+    ] = 64 * MIB
+
+    max_body_bytes: Annotated[
+        int,
+        Setting(help="The body of one request.", unit="bytes", minimum=1, maximum=1 * GIB),
+    ] = 64 * MIB
+
+    max_response_bytes: Annotated[
+        int,
+        Setting(
+            help="The answer to one read; a record that is larger comes alone.",
+            unit="bytes",
+            minimum=1,
+            maximum=8 * MIB,
+        ),
+    ] = 1 * MIB
+
+    max_batch_records: Annotated[
+        int,
+        Setting(help="Records in one write.", unit="records", minimum=1, maximum=1_000_000),
+    ] = 10_000
+
+    max_record_bytes: Annotated[
+        int,
+        Setting(help="`data` and `meta` of one record together.", unit="bytes", minimum=1, maximum=64 * MIB),
+    ] = 1 * MIB
+
+    max_meta_bytes: Annotated[
+        int,
+        Setting(help="`meta` of one record.", unit="bytes", minimum=0, maximum=1 * MIB),
+    ] = 16 * KIB
+
+    max_tag_bytes: Annotated[
+        int,
+        Setting(help="The tag of a record.", unit="bytes", minimum=1, maximum=LENGTH16_MAX),
+    ] = 256
+
+    max_node_bytes: Annotated[
+        int,
+        Setting(help="The node of a record.", unit="bytes", minimum=1, maximum=LENGTH16_MAX),
+    ] = 128
+
+    max_limit: Annotated[
+        int,
+        Setting(help="Records in the answer to one read.", unit="records", minimum=1, maximum=100_000),
+    ] = 1000
+
+    max_claim: Annotated[
+        int,
+        Setting(help="Jobs in the answer to one claim.", unit="jobs", minimum=1, maximum=100_000),
+    ] = 1000
+
+    max_idempotency_keys: Annotated[
+        int,
+        Setting(
+            help="Idempotency keys that a shard remembers, at about 200 bytes of memory each; "
+            "0 is unlimited.",
+            unit="keys",
+            minimum=0,
+            maximum=1_000_000_000,
+        ),
+    ] = 8_000_000
+
+    max_cursors: Annotated[
+        int,
+        Setting(help="Named cursors of one topic.", unit="cursors", minimum=1, maximum=10_000),
+    ] = 1000
+
+    max_producers: Annotated[
+        int,
+        Setting(
+            help="Producers that a topic remembers the last write of; 0 is unlimited.",
+            unit="producers",
+            minimum=0,
+            maximum=1_000_000,
+        ),
+    ] = 4096
+
+    max_topics: Annotated[
+        int,
+        Setting(
+            help="Topics that may exist; 0 is unlimited.", unit="topics", minimum=0, maximum=1_000_000_000
+        ),
+    ] = 100_000
+
+    max_routers: Annotated[
+        int,
+        Setting(
+            help="Routes between topics that may exist; 0 is unlimited.",
+            unit="routes",
+            minimum=0,
+            maximum=1_000_000,
+        ),
+    ] = 10_000
+
+    max_total_bytes: Annotated[
+        int,
+        Setting(
+            help="Live bytes of all topics together, above which writes are throttled; 0 is unlimited.",
+            unit="bytes",
+            minimum=0,
+            maximum=1 << 50,
+        ),
+    ] = 0
+
+    max_watch_sessions: Annotated[
+        int,
+        Setting(
+            help="Watch sessions that may exist; 0 is unlimited.",
+            unit="sessions",
+            minimum=0,
+            maximum=1_000_000_000,
+        ),
+    ] = 10_000
+
+    max_watch_topics: Annotated[
+        int,
+        Setting(help="Topics that one watch session may have.", unit="topics", minimum=1, maximum=1000),
+    ] = 256
+
+    max_sse_connections: Annotated[
+        int,
+        Setting(
+            help="Streams of events that may be open; 0 is unlimited.",
+            unit="connections",
+            minimum=0,
+            maximum=1_000_000_000,
+        ),
+    ] = 10_000
+
+    max_sse_connections_per_key: Annotated[
+        int,
+        Setting(
+            help="Streams of events of one key that may be open; 0 is unlimited.",
+            unit="connections",
+            minimum=0,
+            maximum=1_000_000_000,
+        ),
+    ] = 1000
+
+    max_inflight_per_key: Annotated[
+        int,
+        Setting(
+            help="Requests of one key that may be in flight; 0 is unlimited.",
+            unit="requests",
+            minimum=0,
+            maximum=1_000_000,
+        ),
+    ] = 1000
+
+    sync_interval_ms: Annotated[
+        int,
+        Setting(
+            help="How often, at least, data of class `disk` is synced in the background while there is any.",
+            unit="ms",
+            minimum=1,
+            maximum=1000,
+        ),
+    ] = 50
+
+    max_waiting_bytes: Annotated[
+        int,
+        Setting(
+            help="Bytes that may be written and not yet synced before new writes are throttled; from half of "
+            "it on every write waits for the disk.",
+            unit="bytes",
+            minimum=1 * MIB,
+            maximum=4 * GIB,
+        ),
+    ] = 128 * MIB
+
+    max_waiting_requests: Annotated[
+        int,
+        Setting(
+            help="Writes that may wait for a sync before new ones are throttled.",
+            unit="requests",
+            minimum=1,
+            maximum=10_000_000,
+        ),
+    ] = 100_000
+
+    page_cache_bytes: Annotated[
+        int,
+        Setting(
+            help="Memory of a shard for records as readers get them, rendered once for all.",
+            unit="bytes",
+            minimum=1 * MIB,
+            maximum=64 * GIB,
+        ),
+    ] = 64 * MIB
+
+    checkpoint_interval_ms: Annotated[
+        int,
+        Setting(
+            help="How often, at least, a shard that was written to moves its log into segments; also when a "
+            "WAL file is full, and at a clean stop.",
+            unit="ms",
+            minimum=100,
+            maximum=DAY_MS,
+        ),
+    ] = 60_000
+
+    segment_max_events: Annotated[
+        int,
+        Setting(help="Records after which a segment is sealed.", unit="records", minimum=1, maximum=1 << 20),
+    ] = 10_000
+
+    segment_max_bytes: Annotated[
+        int,
+        Setting(
+            help="Bytes after which a segment is sealed.", unit="bytes", minimum=4 * KIB, maximum=1 * GIB
+        ),
+    ] = 64 * MIB
+
+    segment_max_age_ms: Annotated[
+        int,
+        Setting(
+            help="Age of its first record at which a segment is sealed.",
+            unit="ms",
+            minimum=1000,
+            maximum=365 * DAY_MS,
+            zero="off",
+        ),
+    ] = 3_600_000
+
+    cold_dir: Annotated[
+        str,
+        Setting(
+            help="Where old sealed segments move, once a minute, as on a larger and slower disk; it has to "
+            "be there. Empty is nowhere.",
+            unit="path",
+        ),
+    ] = ""
+
+    hot_retain_segments: Annotated[
+        int,
+        Setting(
+            help="Sealed segments of a topic that do not move to the cold directory.",
+            unit="segments",
+            minimum=0,
+            maximum=1_000_000,
+        ),
+    ] = 4
+
+    hot_retain_bytes: Annotated[
+        int,
+        Setting(
+            help="Bytes of a topic's newest sealed segments that do not move; the stricter of the two "
+            "counts, 0 is off.",
+            unit="bytes",
+            minimum=0,
+            maximum=1 << 50,
+        ),
+    ] = 0
+
+    reader_grace_ms: Annotated[
+        int,
+        Setting(
+            help="How long files that are no more part of the data stay in `trash/` for outside readers.",
+            unit="ms",
+            minimum=0,
+            maximum=30 * DAY_MS,
+        ),
+    ] = 600_000
+
+    background_bytes_per_second: Annotated[
+        int,
+        Setting(
+            help="What a shard reads or writes in the background at most, for each: checking old segments, "
+            "rewriting half-dead ones.",
+            unit="bytes/s",
+            minimum=64 * KIB,
+            maximum=16 * GIB,
+        ),
+    ] = 8 * MIB
+
+    def __repr__(self) -> str:
+        told = ", ".join(
+            f"{field.name}={show_value(field, value)!r}" for field, value in declared_values(self)
+        )
+        return f"Settings({told})"
+
+
+DECLARED: Final[tuple[Declared, ...]] = declared(Settings)
+
+
+def declared_values(settings: Settings) -> Iterator[tuple[Declared, str | int | bool]]:
+    for field in DECLARED:
+        yield field, getattr(settings, field.name)
+
+
+def settings_table() -> str:
+    """All settings as a table of Markdown, as the README shows it."""
+    rows = ["| variable | default | unit | bounds | what it is |", "|---|---|---|---|---|"]
+    for field in DECLARED:
+        shown = show_value(field, field.default)
+        default = f"`{shown}`" if shown else ""
+        rows.append(
+            f"| `{field.variable}` | {default} | {field.setting.unit} | {_table_bounds(field)} "
+            f"| {field.setting.help} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def _table_bounds(field: Declared) -> str:
+    # The bounds of a text are of its length, which a column beside the numbers would not say.
+    return "" if field.kind is str else render_bounds(field)
+
+
+def _check_declarations() -> None:
+    largest = {field.name: field.setting.maximum or 0 for field in DECLARED}
+    assert largest["max_tag_bytes"] <= LENGTH16_MAX
+    assert largest["max_node_bytes"] <= LENGTH16_MAX
+    # Half is left for the frame's own fields, so that the longest legal frame is far from the 32 bits.
+    parts = largest["max_record_bytes"] + largest["max_tag_bytes"] + largest["max_node_bytes"]
+    assert parts <= LENGTH32_MAX // 2
+
+
+_check_declarations()

@@ -1,0 +1,196 @@
+"""Where the settings come from: flags over the environment over a file over the defaults.
+
+One name serves all three: what is `--drain-seconds` as a flag is `TOPICS_DRAIN_SECONDS` in the environment
+and `drain_seconds` at the top level of a TOML file. For each value it is kept where it came from, so that a
+person who wonders why it is what it is can be told.
+
+`load_settings` collects every problem of every source before it raises: a person who repairs one variable
+per restart loses patience before the last. An unknown key of the file is a problem. An unknown variable that
+begins with `TOPICS_` is only a warning, since other programs set variables too; those that Kubernetes sets
+for a Service are passed over. So are `TOPICS_TEST_`, which belongs to the test suite, and `TOPICS_CONFIG`,
+which names the file. A value that another source overrules is checked all the same.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from shared.settings.relations import SettingProblem, broken_relations, in_memory
+from shared.settings.setting import PREFIX, Declared, Value, accept_value, parse_value, text_of
+from shared.settings.settings import DECLARED, Settings
+from shared.text.nearest_name import nearest_name
+
+TEST_PREFIX: Final = "TOPICS_TEST_"
+CONFIG_VARIABLE: Final = "TOPICS_CONFIG"
+CONFIG_FLAG: Final = "--config"
+DEFAULT: Final = "default"
+
+# Kubernetes sets these in every container for a Service called `topics` or `topics-...`.
+_kubernetes_name = re.compile(
+    r".*_SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?|.*_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"
+)
+_kubernetes_value = re.compile(r"(tcp|udp|sctp)://.*")
+
+BY_NAME: Final[dict[str, Declared]] = {field.name: field for field in DECLARED}
+BY_VARIABLE: Final[dict[str, Declared]] = {field.variable: field for field in DECLARED}
+
+
+class ConfigFile(NamedTuple):
+    path: str
+    """As the person wrote it, to be named in what is said about the file."""
+    text: str
+
+
+class Resolved(NamedTuple):
+    settings: Settings
+    origins: dict[str, str]
+    """By the name of each setting: `default`, the path of the file, the variable or the flag."""
+    sources: dict[str, str]
+    """By the names of those that were set, what a person would look for: in a file its key too."""
+    advice: list[str]
+    """Sentences about values that were taken and still may not be what was meant, and unknown variables."""
+    passed_over: list[str]
+    """The variables that Kubernetes set."""
+
+
+class SettingsError(ValueError):
+    """Everything that is wrong with what the server was told."""
+
+    def __init__(self, problems: list[SettingProblem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+def load_settings(
+    flags: Mapping[str, str], environ: Mapping[str, str], config_file: ConfigFile | None = None
+) -> Resolved:
+    """The settings that all sources together ask for; SettingsError names all that is wrong with them.
+
+    `flags` are texts by the names of their settings.
+    """
+    gathered = _Gathered()
+    if config_file is not None:
+        _read_file(gathered, config_file)
+    _read_environ(gathered, environ)
+    for name, text in flags.items():
+        gathered.take_text(BY_NAME[name], text, BY_NAME[name].flag)
+    if gathered.problems:
+        raise SettingsError(gathered.problems)
+    settings = Settings(**gathered.values)  # type: ignore[arg-type]
+    problems = broken_relations(settings, gathered.sources)
+    if problems:
+        raise SettingsError(problems)
+    if settings.memory:
+        settings_in_memory = in_memory(settings, gathered.sources)
+        if not isinstance(settings_in_memory, Settings):
+            raise SettingsError(settings_in_memory)
+        settings = settings_in_memory
+        if "data_dir" in gathered.sources:
+            gathered.advice["data_dir"] = f"{gathered.sources['data_dir']}: ignored: memory is set"
+    origins = {name: gathered.origins.get(name, DEFAULT) for name in BY_NAME}
+    advice = [*gathered.unknown, *gathered.advice.values()]
+    return Resolved(settings, origins, gathered.sources, advice, gathered.passed_over)
+
+
+def is_of_kubernetes(variable: str, text: str) -> bool:
+    """
+    >>> is_of_kubernetes("TOPICS_PORT", "tcp://10.0.0.7:4000"), is_of_kubernetes("TOPICS_PORT", "4000")
+    (True, False)
+    >>> is_of_kubernetes("TOPICS_SERVICE_HOST", "10.0.0.7"), is_of_kubernetes("TOPICS_HOST", "10.0.0.7")
+    (True, False)
+    """
+    return bool(_kubernetes_name.fullmatch(variable) or _kubernetes_value.fullmatch(text))
+
+
+def _no_such(wrong: str, names: Iterable[str], prefix: str = "") -> str:
+    nearest = nearest_name(wrong, names, prefix)
+    if nearest is None:
+        return "unknown setting; `topicsd config show` lists them"
+    return f"unknown setting, did you mean {nearest}?"
+
+
+class _Gathered:
+    """What the sources said so far; a later one overrules."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = {}
+        self.origins: dict[str, str] = {}
+        self.sources: dict[str, str] = {}
+        self.advice: dict[str, str] = {}
+        self.problems: list[SettingProblem] = []
+        self.unknown: list[str] = []
+        self.passed_over: list[str] = []
+
+    def take_text(self, field: Declared, text: str, origin: str) -> None:
+        try:
+            self._take(field, text, parse_value(field, text), origin, origin)
+        except ValueError as error:
+            self._complain(field, origin, text, error)
+
+    def take_typed(self, field: Declared, given: object, path: str) -> None:
+        source = f"{path}: {field.name}"
+        try:
+            value = accept_value(field, given)
+            text = text_of(field, given) if field.kind is str else str(given)
+            self._take(field, text, value, path, source)
+        except ValueError as error:
+            shown = _shown(given)
+            self._complain(field, source, shown, error)
+
+    def _take(self, field: Declared, text: str, value: Value, origin: str, source: str) -> None:
+        self.values[field.name] = value
+        self.origins[field.name] = origin
+        self.sources[field.name] = source
+        advise = field.setting.advise
+        sentence = None if advise is None else advise(text)
+        self.advice.pop(field.name, None)
+        if sentence is not None:
+            self.advice[field.name] = f"{source}: {sentence}"
+
+    def _complain(self, field: Declared, source: str, shown: str | None, error: ValueError) -> None:
+        hidden = field.setting.is_secret
+        self.problems.append(SettingProblem(source, None if hidden else shown, str(error)))
+
+
+def _shown(given: object) -> str | None:
+    """A value of a TOML file as it is written there, but for quotes."""
+    if isinstance(given, bool):
+        return "true" if given else "false"
+    return str(given) if isinstance(given, str | int | float) else None
+
+
+def _read_environ(gathered: _Gathered, environ: Mapping[str, str]) -> None:
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable.startswith(TEST_PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        field = BY_VARIABLE.get(variable)
+        if is_of_kubernetes(variable, environ[variable]):
+            gathered.passed_over.append(variable)
+        elif field is None:
+            # Without its value: a misspelled name may have a key in it.
+            sentence = _no_such(variable, [*BY_VARIABLE, CONFIG_VARIABLE], PREFIX)
+            gathered.unknown.append(f"{variable}: {sentence}")
+        else:
+            gathered.take_text(field, environ[variable], variable)
+
+
+def _read_file(gathered: _Gathered, config_file: ConfigFile) -> None:
+    path = config_file.path
+    try:
+        document = tomllib.loads(config_file.text)
+    except tomllib.TOMLDecodeError as error:
+        gathered.problems.append(SettingProblem(path, None, f"is not valid TOML: {error}"))
+        return
+    for key, given in document.items():
+        field = BY_NAME.get(key)
+        if field is not None:
+            gathered.take_typed(field, given, path)
+            continue
+        if isinstance(given, dict):
+            sentence = "settings belong at the top level of the file, not in a table"
+        else:
+            sentence = _no_such(key, BY_NAME)
+        gathered.problems.append(SettingProblem(f"{path}: {ascii(key)[1:-1]}", None, sentence))

@@ -1,0 +1,65 @@
+"""Times as people write them: milliseconds, RFC 3339, or relative to now.
+
+Milliseconds are integers since 1970. A relative time is a sign and a duration of `shared/text/quantity.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from shared.text.quantity import parse_duration_ms
+
+# Milliseconds below it are in 1973 and earlier, and seconds are not before the year 5138.
+SECONDS_BELOW: Final = 10**11
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# In a query a plus sign that is not escaped arrives as a blank.
+_rfc_3339 = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(\.[0-9]{1,9})?"
+    r"([Zz]|[+ -][0-9]{2}:[0-9]{2})"
+)
+
+
+def parse_instant_ms(given: int | str, now_ms: int) -> int:
+    """Return milliseconds since 1970; raise ValueError with a sentence about the value.
+
+    >>> now = 1_795_037_271_038
+    >>> [parse_instant_ms(one, now) for one in (now, "-10m", "+1.5s", 0)]
+    [1795037271038, 1795036671038, 1795037272538, 0]
+    >>> times = ("2026-11-18T21:27:51.038Z", "2026-11-18t22:27:51.0389+01:00", "2026-11-18 22:27 01:00")
+    >>> [parse_instant_ms(one, now) for one in times]
+    [1795037271038, 1795037271038, 1795037220000]
+    >>> parse_instant_ms(1_795_037_271, now)
+    Traceback (most recent call last):
+    ValueError: 1795037271 ms is in 1970: did you mean milliseconds, 1795037271000?
+    >>> parse_instant_ms("yesterday", now)
+    Traceback (most recent call last):
+    ValueError: must be milliseconds, RFC 3339 ("2026-01-31T12:00:00Z") or relative ("-10m", "+10m")
+    """
+    if isinstance(given, str):
+        return _parse_text(given.strip(), now_ms)
+    if 0 < given < SECONDS_BELOW:
+        year = 1970 + given // 31_556_952_000
+        raise ValueError(f"{given} ms is in {year}: did you mean milliseconds, {given}000?")
+    return given
+
+
+def _parse_text(text: str, now_ms: int) -> int:
+    wrong = ValueError('must be milliseconds, RFC 3339 ("2026-01-31T12:00:00Z") or relative ("-10m", "+10m")')
+    if text[:1] in ("-", "+") and text[-1].isalpha():
+        try:
+            duration_ms = parse_duration_ms(text[1:])
+        except ValueError:
+            raise wrong from None
+        return now_ms + (duration_ms if text[0] == "+" else -duration_ms)
+    found = _rfc_3339.fullmatch(text)
+    if found is None:
+        raise wrong
+    day, clock, fraction, zone = found.groups(default="")
+    zone = "+00:00" if zone in "Zz" else zone.replace(" ", "+")
+    try:
+        instant = datetime.fromisoformat(f"{day}T{clock}{zone}")
+    except ValueError:
+        raise wrong from None
+    return (instant - _EPOCH) // timedelta(milliseconds=1) + int(f"{fraction[1:4]:0<3}")

@@ -1,0 +1,1 @@
+"""Charts as PNG files, with no library."""

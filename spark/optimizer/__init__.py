@@ -1,0 +1,1 @@
+"""What a query needs, so that the source reads no more."""

@@ -1,0 +1,63 @@
+"""Which records a query may want, as its filters say: topics, seqs, a time, a tag.
+
+A time and a tag never decide alone. Stamps never go back within a topic, so a time is a range of seqs: of
+segments in the plan, and of their records in the task, which reads the index anyway. A tag is looked up in
+what a segment knows of its tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from spark.source.read_options import SEQ_MAX
+from spark.task.stretch import Stretch
+from spark.view.server_view import ServerTopic
+from spark.view.shard_view import TopicView
+from topicsd.segment.entry import SegmentDamage
+
+
+class Limits(msgspec.Struct, frozen=True):
+    topics: frozenset[str] | None = None
+    first: int = 0
+    last: int = SEQ_MAX
+    from_ms: int = 0
+    to_ms: int = SEQ_MAX
+    """The youngest that counts."""
+    tag: bytes | None = None
+    is_prefix: bool = False
+
+    def wants_topic(self, name: str) -> bool:
+        return self.topics is None or name in self.topics
+
+    @property
+    def has_times(self) -> bool:
+        return self.from_ms > 0 or self.to_ms < SEQ_MAX
+
+    def seqs(self, view: TopicView | ServerTopic, first: int, last: int) -> tuple[int, int]:
+        first, last = max(first, self.first), min(last, self.last)
+        if self.has_times:
+            low, high = view.seqs_between(self.from_ms, self.to_ms)
+            first, last = max(first, low), min(last, high)
+        return first, last
+
+    def with_tags(self, view: TopicView, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+        """But for those of a sealed segment that has no record with the tag. One that is damaged, so that
+        nobody can tell, is read: what its damage means is the task's business."""
+        for stretch in stretches:
+            if self.tag is None or stretch.segment is None or not stretch.segment[1].is_sealed:
+                yield stretch
+                continue
+            name, entry = stretch.segment
+            below = stretch.last_seq + 1
+            try:
+                seqs = view.loaded.segments.find_tag(name, entry, self.tag, self.is_prefix, below)
+            except SegmentDamage:
+                yield stretch
+                continue
+            if seqs and seqs[-1] >= stretch.first_seq:
+                yield stretch
+
+
+NO_LIMITS = Limits()

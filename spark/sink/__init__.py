@@ -1,0 +1,1 @@
+"""Write the rows of a query to topics, each row once."""

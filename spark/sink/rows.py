@@ -1,0 +1,225 @@
+"""Rows of a query as the records of appends.
+
+Columns are those of Kafka's sink, so that what was read can be written: `value` is JSON, `key` the tag,
+`headers` become the entries of meta, one that is called `node` the node. The native ones, `data`, `tag`,
+`meta` and `node`, stand in their places. What Kafka's source has besides says where a row was, and is passed
+over.
+
+A value is looked at here, since one that is no JSON would make a body that says something else. All other
+rules are the server's, and its refusal is told with the row it is about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from shared.contract.names import TOPIC_NAME_RULE, is_topic_name
+from spark.errors import SourceError
+
+TEXTS = ("string", "binary")
+HEADERS = "array<struct<key:string,value:binary>>"
+# Each with its types; of those in one line a query has one at most.
+SINK_COLUMNS: dict[str, tuple[str, ...]] = {
+    "value": TEXTS,
+    "data": TEXTS,
+    "key": TEXTS,
+    "tag": TEXTS,
+    "headers": (HEADERS,),
+    "meta": TEXTS,
+    "node": TEXTS,
+    "topic": ("string",),
+}
+PASSED_OVER = ("partition", "offset", "timestamp", "timestampType", "seq", "ts")
+EITHER = (("value", "data"), ("key", "tag"), ("headers", "meta"), ("headers", "node"))
+CHUNK_BYTES = 1 << 20
+
+_encode = msgspec.json.Encoder().encode
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+_INDEX = re.compile(r"records\[(\d+)\]\.?(\w*)")
+
+
+class RowError(SourceError):
+    """A row that cannot be a record."""
+
+
+class Chunk(NamedTuple):
+    """Records for one topic, in one request."""
+
+    topic: str
+    records: list[bytes]
+    rows: list[int]
+    """The number of each in the task."""
+
+    @property
+    def body(self) -> bytes:
+        return b'{"records":[%b]' % b",".join(self.records)
+
+
+def check_sink_columns(columns: Iterable[tuple[str, str]], has_topic: bool) -> None:
+    """Names with Spark's types; all is said that is wrong with one."""
+    found = dict(columns)
+    for name, kind in found.items():
+        kinds = SINK_COLUMNS.get(name)
+        if kinds is None and name not in PASSED_OVER:
+            raise SourceError(
+                f"column {name}: the sink has none of this name; it has {', '.join(SINK_COLUMNS)}"
+            )
+        if kinds is not None and kind not in kinds:
+            raise SourceError(f"column {name}: is {kind}, allowed is {' or '.join(kinds)}")
+    for one, other in EITHER:
+        if one in found and other in found:
+            raise SourceError(f"column {other}: stands in the place of {one}; leave one of them out")
+    if "value" not in found and "data" not in found:
+        raise SourceError("column value: is missing; it is the JSON of each record")
+    if not has_topic and "topic" not in found:
+        raise SourceError("topic: neither the option nor a column of this name says where rows go")
+
+
+class SinkRows:
+    """The rows of one task, in their order, as chunks."""
+
+    def __init__(self, topic: str, chunk_records: int, partition: int) -> None:
+        self._topic = topic
+        self._chunk_records = chunk_records
+        self._partition = partition
+        self._open: dict[str, tuple[Chunk, int]] = {}
+        """By topic, with their bytes."""
+        self._held_bytes = 0
+        self._known: set[str] = set()
+        """Names that are good."""
+        self._row = 0
+
+    def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+        for batch in batches:
+            columns = {
+                name: batch.column(name).to_pylist() for name in batch.schema.names if name in SINK_COLUMNS
+            }
+            for topic, record in zip(
+                self._topics(columns, batch.num_rows), self._records(columns), strict=True
+            ):
+                chunk, size = self._open.get(topic) or (Chunk(topic, [], []), 0)
+                chunk.records.append(record)
+                chunk.rows.append(self._row)
+                self._row += 1
+                size += len(record)
+                self._held_bytes += len(record)
+                self._open[topic] = chunk, size
+                if len(chunk.records) >= self._chunk_records or size >= CHUNK_BYTES:
+                    yield self._close(topic)
+                elif self._held_bytes >= 16 * CHUNK_BYTES:
+                    # Rows of very many topics.
+                    yield self._close(max(self._open, key=lambda name: self._open[name][1]))
+        while self._open:
+            yield self._close(next(iter(self._open)))
+
+    def about(self, chunk: Chunk, field: str, sentence: str) -> RowError:
+        """What the server said of a chunk, with the row and the column that it is about."""
+        found = _INDEX.search(field) or _INDEX.search(sentence)
+        if found is None:
+            rows = f"rows {chunk.rows[0]} to {chunk.rows[-1]}"
+            return RowError(f'{rows} of partition {self._partition}, for topic "{chunk.topic}": {sentence}')
+        column = {"tag": "key", "meta": "headers", "node": "headers"}.get(found[2], "value")
+        return self._wrong(column, chunk.rows[int(found[1])], sentence)
+
+    def _close(self, topic: str) -> Chunk:
+        chunk, size = self._open.pop(topic)
+        self._held_bytes -= size
+        return chunk
+
+    def _topics(self, columns: dict[str, list[Any]], count: int) -> Iterable[str]:
+        if self._topic:
+            return [self._topic] * count
+        names = columns["topic"]
+        for at, name in enumerate(names):
+            if name not in self._known:
+                if name is None or not is_topic_name(name):
+                    raise self._wrong(
+                        "topic",
+                        self._row + at,
+                        f"{name!r} is no topic name, which must match {TOPIC_NAME_RULE}",
+                    )
+                self._known.add(name)
+        return names
+
+    def _records(self, columns: dict[str, list[Any]]) -> Iterator[bytes]:
+        """As JSON."""
+        name = "value" if "value" in columns else "data"
+        parts: list[tuple[str, Callable[[Any], Sequence[bytes]]]] = [
+            (column, make)
+            for column, make in (
+                ("key", _tag),
+                ("tag", _tag),
+                ("node", _node),
+                ("meta", _meta),
+                ("headers", _headers),
+            )
+            if column in columns
+        ]
+        for at, value in enumerate(columns[name]):
+            record = b'{"data":' + self._data(name, value)
+            for column, make in parts:
+                given = columns[column][at]
+                if given is not None:
+                    try:
+                        for part in make(given):
+                            record += part
+                    except (ValueError, msgspec.DecodeError) as error:
+                        raise self._wrong(column, self._row, _said(error)) from None
+            yield record + b"}"
+
+    def _data(self, name: str, value: str | bytes | None) -> bytes:
+        if value is None:
+            return b"null"
+        try:
+            data = value.encode() if isinstance(value, str) else value
+            _check_json(data)
+            if not data.isascii():
+                data.decode()
+        except (ValueError, msgspec.DecodeError) as error:
+            told = f"{data[:40]!r} is no JSON ({_said(error)}); to_json() makes some of a column"
+            raise self._wrong(name, self._row, told) from None
+        return data
+
+    def _wrong(self, column: str, row: int, sentence: str) -> RowError:
+        return RowError(f"column {column}, row {row} of partition {self._partition}: {sentence}")
+
+
+def _said(error: Exception) -> str:
+    return "is no UTF-8" if isinstance(error, UnicodeError) else str(error)
+
+
+def _text(given: str | bytes) -> bytes:
+    return _encode(given if isinstance(given, str) else given.decode())
+
+
+def _tag(given: str | bytes) -> Sequence[bytes]:
+    return (b',"tag":', _text(given)) if given else ()
+
+
+def _node(given: str | bytes) -> Sequence[bytes]:
+    return (b',"node":', _text(given)) if given else ()
+
+
+def _meta(given: str | bytes) -> Sequence[bytes]:
+    meta = given.encode() if isinstance(given, str) else given
+    meta.decode()
+    return b',"meta":', bytes(_check_json(meta))
+
+
+def _headers(given: list[dict[str, Any]]) -> Sequence[bytes]:
+    node, meta = None, {}
+    for entry in given:
+        key, value = entry["key"], entry["value"]
+        if key is None or key in meta or (key == "node" and node is not None):
+            raise ValueError(f"{key!r} is there twice, or is no name; a record has each header once")
+        text = None if value is None else value.decode()
+        if key == "node":
+            node = text
+        else:
+            meta[key] = text
+    return (*(_node(node) if node else ()), *((b',"meta":', _encode(meta)) if meta else ()))

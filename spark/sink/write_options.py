@@ -1,0 +1,80 @@
+"""The options of a write, each checked; as `read_options.py` does it for a read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from shared.contract.names import TOPIC_NAME_RULE, is_topic_name
+from spark.errors import SourceError
+from spark.source.read_options import named, server_url, whole_number
+
+WRITE_OPTIONS: dict[str, str] = {
+    "url": "the server to write to: http://host:4000",
+    "apiKey": "the key for the server, where it wants one; it needs read, write, delete and admin",
+    "topic": "where all rows go; without it the column `topic` says where each does",
+    "recordsPerRequest": "at most so many records a request (1000)",
+    "retrySeconds": "how long to go on asking a server that is busy or away (60)",
+    "stagingPrefix": "what the names of the topics begin with that keep rows until they are whole (`spark-`)",
+    "txnAppId": "with `txnVersion`: a batch write that is done once, also when its program is run again. It "
+    "is the name of who writes",
+    "txnVersion": "which of its writes it is; each has a higher number than the one before",
+    "checkpointLocation": "as of every stream",
+}
+_NAMES = {name.lower(): name for name in WRITE_OPTIONS}
+# What Spark hands on of its own.
+_SPARKS = ("queryname",)
+# An id of a query and the endings come behind it.
+PREFIX_CHARACTERS_MAX = 128
+
+
+class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+    api_key: str
+    topic: str
+    """Empty when each row says its own."""
+    chunk_records: int
+    patience_s: float
+    staging_prefix: str
+    txn: tuple[str, int] | None
+    """Who writes, and which of its writes it is."""
+
+
+def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
+    options = named({key: text for key, text in given.items() if key.lower() not in _SPARKS}, _NAMES)
+    if not options.get("url"):
+        raise SourceError("url: is missing; it names the server to write to")
+    topic, prefix = options.get("topic", ""), options.get("stagingPrefix", "spark-")
+    if "topic" in options and not is_topic_name(topic):
+        raise SourceError(f"topic: {topic!r} is no topic name, which must match {TOPIC_NAME_RULE}")
+    if not is_topic_name(prefix) or len(prefix) > PREFIX_CHARACTERS_MAX:
+        raise SourceError(
+            f"stagingPrefix: {prefix!r} cannot begin a name, which must match {TOPIC_NAME_RULE}"
+        )
+    return WriteOptions(
+        url=server_url(options["url"]),
+        api_key=options.get("apiKey", ""),
+        topic=topic,
+        chunk_records=whole_number(options, "recordsPerRequest", 1000),
+        patience_s=whole_number(options, "retrySeconds", 60, 0),
+        staging_prefix=prefix,
+        txn=_txn(options),
+    )
+
+
+def _txn(options: dict[str, str]) -> tuple[str, int] | None:
+    if "txnAppId" not in options and "txnVersion" not in options:
+        return None
+    name = options.get("txnAppId", "")
+    if not is_topic_name(name) or len(name) > PREFIX_CHARACTERS_MAX - len(".decided"):
+        raise SourceError(f"txnAppId: {name!r} is in the name of a topic and must match {TOPIC_NAME_RULE}")
+    if "txnVersion" not in options:
+        raise SourceError("txnVersion: is missing; it numbers the writes of txnAppId")
+    return name, whole_number(options, "txnVersion", 0, 0)
+
+
+def write_option_table() -> str:
+    """For the README."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in WRITE_OPTIONS.items()]
+    return "\n".join(["| option | what it is |", "|---|---|", *rows])

@@ -1,0 +1,167 @@
+"""The sink: tasks stage their rows, and the driver moves the batch once all of them are done.
+
+So a batch shows in its topics only when it is whole, and what a task does more than once shows never. A batch
+write is done once by Spark. A micro-batch of a stream is run again until Spark has noted that it was done,
+after days as well: which of its attempts counts is decided once (`decision.py`). So is a batch write that has
+a number.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from spark.errors import SourceError
+from spark.sink.decision import Decision, Decisions, decide
+from spark.sink.publish import move_decided, move_keyed
+from spark.sink.rows import SinkRows
+from spark.sink.staging import Staged, forget, open_staging, stage
+from spark.sink.write_options import WriteOptions
+from spark.view.server_client import ServerClient, in_path
+
+QUERY = "sql.streaming.queryId"
+
+logger = logging.getLogger("topicsd.spark")
+
+
+class TaskReport(WriterCommitMessage):
+    """Where a task has left its rows."""
+
+    def __init__(self, query: str, chunks: list[Staged]) -> None:
+        self.query = query
+        self.chunks = chunks
+
+
+Reports = Sequence[WriterCommitMessage | None]
+
+
+class _Staging:
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def _client(self) -> ServerClient:
+        return ServerClient(self._options.url, self._options.api_key, self._options.patience_s)
+
+    def _topic(self, query: str) -> str:
+        return f"{self._options.staging_prefix}{query}.staged"
+
+    def _stage(
+        self, query: str, partition: int, batches: Iterator[pa.RecordBatch], is_open: bool = False
+    ) -> TaskReport:
+        rows = SinkRows(self._options.topic, self._options.chunk_records, partition)
+        topic = self._topic(query)
+        with self._client() as client:
+            staged = [stage(client, topic, chunk, rows, is_open) for chunk in rows.chunks(batches)]
+        return TaskReport(query, staged)
+
+
+class BatchWriter(_Staging, DataSourceArrowWriter):
+    def __init__(self, options: WriteOptions) -> None:
+        super().__init__(options)
+        self._id = str(uuid.uuid4())
+        with self._client() as client:
+            open_staging(client, self._topic(self._id))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._stage(self._id, _task().partitionId(), iterator, is_open=True)
+
+    def commit(self, messages: Reports) -> None:
+        chunks = _chunks(messages)
+        if chunks:
+            move_keyed(self._client, self._topic(self._id), chunks)
+        self._clear()
+
+    def abort(self, messages: Reports) -> None:
+        try:
+            self._clear()
+        except SourceError as refusal:
+            logger.warning("topic %s stays behind, delete it: %s", self._topic(self._id), refusal)
+
+    def _clear(self) -> None:
+        with self._client() as client:
+            client.ask("DELETE", f"topics/{in_path(self._topic(self._id))}")
+
+
+class NumberedWriter(_Staging, DataSourceArrowWriter):
+    """A batch write that whoever writes has numbered: what runs it again after it was cut off, or was done,
+    does the rest of it, as with a micro-batch."""
+
+    def __init__(self, options: WriteOptions, txn: tuple[str, int]) -> None:
+        super().__init__(options)
+        self._name, self._number = txn
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._stage(self._name, _task().partitionId(), iterator)
+
+    def commit(self, messages: Reports) -> None:
+        with self._client() as client:
+            last = Decisions(client, f"{self._options.staging_prefix}{self._name}.decided").last()
+        if last is None or last.batch <= self._number:
+            MicroBatches(self._options).commit(messages, self._number)
+
+    def abort(self, messages: Reports) -> None:
+        """What was staged goes with the next write, as for a stream."""
+
+
+class MicroBatches(_Staging):
+    """What a stream does in its tasks and in its driver; `stream_writer.py` gives it to Spark."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        task = _task()
+        query = task.getLocalProperty(QUERY)
+        assert query is not None, "Spark tells every task of a stream the id of its query"
+        return self._stage(query, task.partitionId(), iterator)
+
+    def commit(self, messages: Reports, batchId: int) -> None:  # noqa: N803  PySpark's name.
+        """For every attempt at a batch that is whole; the driver may be another one each time."""
+        queries = {message.query for message in messages if isinstance(message, TaskReport)}
+        if not queries:
+            return
+        (query,) = queries
+        with self._client() as client:
+            decisions = Decisions(client, f"{self._options.staging_prefix}{query}.decided")
+            chunks = _chunks(messages)
+            decision = self._decided(decisions, query, batchId, chunks)
+            if decision is None:
+                return
+            move_decided(self._client, self._topic(query), decision, decisions, lambda: _new_id(query))
+            # All that was staged up to here, by attempts that do not count as well.
+            every = [*chunks, *(move.chunk for move in decision.moves)]
+            if every:
+                forget(client, self._topic(query), max(chunk.last_seq for chunk in every) + 1)
+
+    def _decided(self, decisions: Decisions, query: str, batch: int, chunks: list[Staged]) -> Decision | None:
+        """None for a batch without rows, of which nobody has decided otherwise."""
+        decision = decisions.last()
+        if (decision is None or decision.batch < batch) and chunks:
+            decision = decisions.keep(decide(batch, chunks, decision, lambda: _new_id(query)))
+        if decision is not None and decision.batch > batch:
+            told = f"batch {batch} comes after batch {decision.batch} of this query was written"
+            raise SourceError(
+                f"{told}: the checkpoint is an older copy, or another driver is at work; a query with a new "
+                "checkpoint begins anew"
+            )
+        return decision if decision is not None and decision.batch == batch else None
+
+    def abort(self, messages: Reports, batchId: int) -> None:  # noqa: N803  PySpark's name.
+        """What was staged goes with the next batch: the decision may be for it already."""
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None
+    return task
+
+
+def _new_id(query: str) -> str:
+    return f"spark/{query}/{uuid.uuid4().hex[:8]}"
+
+
+def _chunks(messages: Reports) -> list[Staged]:
+    """In the order of the partitions."""
+    return [chunk for message in messages if isinstance(message, TaskReport) for chunk in message.chunks]

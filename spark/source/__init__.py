@@ -1,0 +1,1 @@
+"""Read topics as the rows of a query, in batches or as a stream."""

@@ -1,0 +1,56 @@
+"""A batch read: planned once, then read partition by partition.
+
+PySpark fails the query of a reader that has `pushFilters` while its setting for that is off, as it is by
+default; and where it is on, Spark may answer one query by the filters of another. So filters come from the
+rule of `narrow_reads.py` only, and there are two readers. Nothing else of a query comes here in PySpark 4.3:
+no columns, no limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark.optimizer.limits import NO_LIMITS
+from spark.source.plan import Wanted, partitions_for, read, view_of
+from spark.source.positions import check_topics, end_of, refuse_loss, start_of
+from spark.source.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._limits = NO_LIMITS
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        with view_of(options) as view:
+            check_topics(view, options)
+            wanted = []
+            for topic in view.topics.values():
+                start, end = start_of(topic, options), end_of(topic, options)
+                if options.fail_on_data_loss:
+                    refuse_loss(topic, start, end)
+                if self._limits.wants_topic(topic.name):
+                    first, last = self._limits.seqs(topic, start, end - 1)
+                    is_front = first == start == topic.earliest
+                    wanted.append(Wanted(topic.name, first, last, is_front))
+            return partitions_for(view, wanted, options, self._schema, self._limits)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return read(self._options, self._schema, partition, self._limits)
+
+
+class FilteredReader(BatchReader):
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  PySpark's name.
+        from spark.optimizer.filters import limits_of
+
+        self._limits = limits_of(filters)
+        return filters

@@ -1,0 +1,91 @@
+"""From where a query stands to what its tasks read: by files or by a server, whichever the options name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from spark.optimizer.limits import NO_LIMITS, Limits
+from spark.source.columns import FROM_INDEX, RECORDS
+from spark.source.counts import counted
+from spark.source.read_options import ReadOptions
+from spark.task.read_pages import RangePartition, SeqRange, ranges_of, read_ranges
+from spark.task.read_stretch import read_partition
+from spark.task.record_batch import joined
+from spark.task.stretch import PartitionSize, Stretch, StretchPartition, divided, stretches_of
+from spark.view.server_view import ServerView
+from spark.view.shard_view import DirectoryView
+
+# Of a task that reads the bytes of its records, about.
+BYTES_PER_PARTITION = 128 << 20
+# Of one that counts them: a task costs more than to look at a thousand segments.
+RECORDS_PER_COUNT = 10_000_000
+
+
+class Wanted(NamedTuple):
+    topic: str
+    first_seq: int
+    last_seq: int
+    is_front: bool = False
+
+
+def view_of(options: ReadOptions) -> DirectoryView | ServerView:
+    return DirectoryView(options) if options.path else ServerView(options)
+
+
+def partitions_for(
+    view: DirectoryView | ServerView,
+    wanted: Iterable[Wanted],
+    options: ReadOptions,
+    schema: pa.Schema,
+    limits: Limits = NO_LIMITS,
+) -> list[InputPartition]:
+    if isinstance(view, ServerView):
+        ranges = []
+        for name, first, last, is_front in wanted:
+            topic = view.topics[name]
+            low, high = max(first, topic.earliest), min(last, topic.durable)
+            if low <= high:
+                ranges.append(SeqRange(name, topic.epoch, topic.shard, low, high, is_front))
+        return list(ranges_of(ranges, options.max_records, options.min_partitions))
+    size = size_of_partitions(options, schema)
+    stretches: list[Stretch] = []
+    for name, first, last, _ in wanted:
+        found = stretches_of(view.topics[name], first, last, size.records_max)
+        stretches += limits.with_tags(view.topics[name], found)
+    return list(divided(stretches, view.topics, size))
+
+
+def size_of_partitions(options: ReadOptions, schema: pa.Schema) -> PartitionSize:
+    """Of files; what is counted only has nobody to be divided for."""
+    if RECORDS in schema.names:
+        return PartitionSize(RECORDS_PER_COUNT)
+    bytes_max = None if FROM_INDEX.issuperset(schema.names) else BYTES_PER_PARTITION
+    return PartitionSize(options.max_records, bytes_max, options.min_partitions)
+
+
+def read(
+    options: ReadOptions,
+    schema: pa.Schema,
+    partition: InputPartition | None,
+    limits: Limits = NO_LIMITS,
+) -> Iterator[pa.RecordBatch]:
+    read_columns = partial(read_records, options, partition, limits)
+    if RECORDS in schema.names:
+        yield from counted(read_columns, schema)
+    else:
+        yield from joined(read_columns(schema))
+
+
+def read_records(
+    options: ReadOptions, partition: InputPartition | None, limits: Limits, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Spark takes a list without partitions for one that is None."""
+    if isinstance(partition, StretchPartition):
+        yield from read_partition(options, schema, partition, limits)
+    elif isinstance(partition, RangePartition):
+        yield from read_ranges(options, schema, partition)

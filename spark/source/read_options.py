@@ -1,0 +1,290 @@
+"""The options of a read, each checked: names, defaults and rules are those of Spark's Kafka source.
+
+A wrong name or value is a `SourceError` that names it and says what is allowed. Names are told apart without
+regard to case, as Spark does it. What each option means stands in `OPTIONS`, from which the README's table
+and the errors are made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from shared.contract.names import TOPIC_NAME_RULE, is_topic_name
+from spark.errors import SourceError
+
+EARLIEST, LATEST = "earliest", "latest"
+# What Kafka's JSON calls them.
+EARLIEST_NUMBER, LATEST_NUMBER = -2, -1
+SEQ_MAX = (1 << 63) - 1
+RECORDS_PER_PARTITION = 1_000_000
+
+OPTIONS: dict[str, str] = {
+    "path": "the data directory; a server may be running on it",
+    "url": "or the server to read from: http://host:4000; exactly one of the two",
+    "apiKey": "the key for the server, where it wants one",
+    "coldDir": "where old segments were moved to, when that is not where the server last said",
+    "subscribe": "topics, with commas between them (`topics` is the same)",
+    "topics": "the same as `subscribe`",
+    "subscribePattern": "a regular expression that the whole name of a topic has to match",
+    "assign": 'JSON of topics with their shards: {"orders":[0]}',
+    "columns": "`kafka` (the default) or `native`: seq, ts, tag, node, meta, data",
+    "includeHeaders": "`true` adds the column headers: the entries of meta, and node",
+    "startingOffsets": '`earliest`, `latest` (streams only) or JSON: {"orders":{"0":23}} or {"orders":23}, '
+    "the first seq to read; -2 is earliest, -1 is latest. Default: earliest for a batch, latest for a stream",
+    "endingOffsets": "`latest` (the default) or JSON, the seq to stop in front of; batch only",
+    "startingTimestamp": "milliseconds since 1970: from the first record that is not older",
+    "startingOffsetsByTimestamp": 'the same by topic: {"orders":{"0":1700000000000}}',
+    "startingOffsetsByTimestampStrategy": "when no record is that young: `error` (the default) or `latest`",
+    "endingTimestamp": "milliseconds since 1970: up to the first record that is not older; batch only",
+    "failOnDataLoss": "`true` (the default): records that are gone, and that nobody deleted, fail the query",
+    "maxOffsetsPerTrigger": "at most so many records a micro-batch; streams only",
+    "maxBytesPerTrigger": "at most about so many bytes a micro-batch; streams only",
+    "progressCursor": "streams publish how far they are as the cursor of this name of each topic; "
+    "with `path` that is what `url` is given for as well",
+    "minPartitions": "at least so many partitions, where there are as many records",
+    "maxRecordsPerPartition": f"at most so many records a partition ({RECORDS_PER_PARTITION:,})",
+    "mode": "`FAILFAST` (the default): damaged bytes fail the task; `PERMISSIVE`: they are skipped, "
+    "counted, and said in the log of the executor",
+}
+# What the rule of `narrow_reads.py` says of a read that it passes filters to.
+NARROWED = "narrowed"
+_NAMES = {name.lower(): name for name in (*OPTIONS, NARROWED)}
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "progressCursor")
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which topics: names, or a pattern; `shards` are those that `assign` names for them."""
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
+    shards: dict[str, list[int]] = {}
+
+    def matches(self, name: str) -> bool:
+        return re.fullmatch(self.pattern, name) is not None if self.pattern else name in self.names
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """Where to begin or to end: at a word, at a seq by topic, or at a time in ms, by topic or for all."""
+
+    word: str = ""
+    seqs: dict[str, int] | None = None
+    ts: int | None = None
+    stamps: dict[str, int] | None = None
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    """Empty when it is the server that is read."""
+    url: str
+    api_key: str
+    progress_cursor: str
+    cold_dir: str
+    selection: Selection
+    is_native: bool
+    include_headers: bool
+    start: Bound
+    end: Bound
+    latest_if_young: bool
+    fail_on_data_loss: bool
+    max_offsets: int
+    max_bytes: int
+    min_partitions: int
+    max_records: int
+    is_permissive: bool
+    is_narrowed: bool
+
+
+def parse_options(given: Mapping[str, str], is_stream: bool) -> ReadOptions:
+    options = named(given, _NAMES)
+    for name in _BATCH_ONLY if is_stream else _STREAM_ONLY:
+        if name in options:
+            raise SourceError(f"{name}: is for {'a batch read' if is_stream else 'a stream'} only")
+    path, url = options.get("path", ""), options.get("url", "")
+    _check_place(options, path, url)
+    return ReadOptions(
+        # Tasks may run in other folders than the driver.
+        path=os.path.abspath(path) if path else "",
+        url=server_url(url) if url else "",
+        api_key=options.get("apiKey", ""),
+        progress_cursor=options.get("progressCursor", ""),
+        cold_dir=os.path.abspath(options["coldDir"]) if options.get("coldDir") else "",
+        selection=_selection(options),
+        is_native=_one_of(options, "columns", "kafka", "native") == "native",
+        include_headers=_flag(options, "includeHeaders", False),
+        start=_start(options, is_stream),
+        end=_end(options),
+        latest_if_young=_one_of(options, "startingOffsetsByTimestampStrategy", "error", "latest") == "latest",
+        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+        max_offsets=whole_number(options, "maxOffsetsPerTrigger", 0),
+        max_bytes=whole_number(options, "maxBytesPerTrigger", 0),
+        min_partitions=whole_number(options, "minPartitions", 1),
+        max_records=whole_number(options, "maxRecordsPerPartition", RECORDS_PER_PARTITION),
+        is_permissive=_one_of(options, "mode", "FAILFAST", "PERMISSIVE") == "PERMISSIVE",
+        is_narrowed=_flag(options, NARROWED, False),
+    )
+
+
+def _check_place(options: dict[str, str], path: str, url: str) -> None:
+    if bool(path) == bool(url) and not (path and "progressCursor" in options):
+        given = "both are" if path else "neither is"
+        raise SourceError(f"exactly one of path, a data directory, and url, a server, is read; {given} given")
+    if "progressCursor" in options:
+        if not url:
+            raise SourceError("progressCursor: is kept by the server, so url has to name it")
+        if not is_topic_name(options["progressCursor"]):
+            raise SourceError(f"progressCursor: is no name for a cursor; it has to match {TOPIC_NAME_RULE}")
+    if "coldDir" in options and not path:
+        raise SourceError("coldDir: is for path only; a server knows where its segments are")
+    if "apiKey" in options and not url:
+        raise SourceError("apiKey: is for url only")
+
+
+def server_url(url: str) -> str:
+    """As it is, when it can be one."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise SourceError(f"url: {url!r} is no server; like this: http://127.0.0.1:4000")
+    return url
+
+
+def schema_options(given: Mapping[str, str]) -> tuple[bool, bool]:
+    """Whether the columns are the native ones, and whether headers are wanted."""
+    options = named(given, _NAMES)
+    is_native = _one_of(options, "columns", "kafka", "native") == "native"
+    wants_headers = _flag(options, "includeHeaders", False)
+    if is_native and wants_headers:
+        raise SourceError("includeHeaders: the native columns have meta and node; leave it out")
+    return is_native, wants_headers
+
+
+def named(given: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """The options by the names that they have in `names`, where they stand in lower case."""
+    options = {}
+    for key, value in given.items():
+        name = names.get(key.lower())
+        if name is None:
+            known = ", ".join(one for one in names.values() if one != NARROWED)
+            raise SourceError(f"{key}: there is no such option; there are {known}")
+        options[name] = value
+    return options
+
+
+def _selection(options: dict[str, str]) -> Selection:
+    ways = ("subscribe", "topics", "subscribePattern", "assign")
+    given = [name for name in ways if name in options]
+    if len(given) != 1:
+        raise SourceError(f"exactly one of {', '.join(ways)} says which topics; given are {given or 'none'}")
+    (name,) = given
+    text = options[name]
+    if name == "assign":
+        shards = _json(name, text, dict[str, list[int]], '{"orders":[0]}')
+        names = tuple(sorted(shards))
+    elif name == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise SourceError(f"subscribePattern: is no regular expression: {error}") from None
+        return Selection(pattern=text or "(?!)")
+    else:
+        shards, names = {}, tuple(sorted({part.strip() for part in text.split(",")} - {""}))
+    if not names:
+        raise SourceError(f"{name}: names no topic")
+    return Selection(names=names, shards=shards)
+
+
+def _start(options: dict[str, str], is_stream: bool) -> Bound:
+    if "startingTimestamp" in options:
+        return Bound(ts=whole_number(options, "startingTimestamp", 0, 0))
+    name = "startingOffsetsByTimestamp"
+    if name in options:
+        stamps = _by_topic(name, options[name])
+        if min(stamps.values(), default=0) < 0:
+            raise SourceError(f"{name}: a time is a number of milliseconds of at least 0")
+        return Bound(stamps=stamps)
+    bound = _offsets(options, "startingOffsets", LATEST if is_stream else EARLIEST)
+    if not is_stream and LATEST in (bound.word, *_words(bound)):
+        raise SourceError("startingOffsets: latest is for streams only; a batch has to begin before its end")
+    return bound
+
+
+def _end(options: dict[str, str]) -> Bound:
+    if "endingTimestamp" in options:
+        return Bound(ts=whole_number(options, "endingTimestamp", 0, 0))
+    bound = _offsets(options, "endingOffsets", LATEST)
+    if EARLIEST in (bound.word, *_words(bound)):
+        raise SourceError("endingOffsets: earliest is no end; allowed are latest and JSON of seqs")
+    return bound
+
+
+def _words(bound: Bound) -> list[str]:
+    words = {EARLIEST_NUMBER: EARLIEST, LATEST_NUMBER: LATEST}
+    return [words[seq] for seq in (bound.seqs or {}).values() if seq in words]
+
+
+def _offsets(options: dict[str, str], name: str, default: str) -> Bound:
+    text = options.get(name, default).strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return Bound(word=text.lower())
+    seqs = _by_topic(name, text)
+    for topic, seq in seqs.items():
+        if not EARLIEST_NUMBER <= seq <= SEQ_MAX:
+            raise SourceError(f'{name}: {seq} of "{topic}" is no seq; allowed are 0 and more, -1 and -2')
+    return Bound(seqs=seqs)
+
+
+def _by_topic(name: str, text: str) -> dict[str, int]:
+    example = '{"orders":{"0":23}} or {"orders":23}'
+    numbers = {}
+    for topic, given in _json(name, text, dict[str, int | dict[str, int]], example).items():
+        if isinstance(given, dict) and len(given) != 1:
+            raise SourceError(f'{name}: "{topic}" has {len(given)} shards, and a topic has one: {example}')
+        numbers[topic] = next(iter(given.values())) if isinstance(given, dict) else given
+    return numbers
+
+
+def _json(name: str, text: str, kind: Any, example: str) -> Any:
+    try:
+        return msgspec.json.decode(text.encode(), type=kind)
+    except msgspec.DecodeError as error:
+        raise SourceError(f"{name}: {text!r} is not understood ({error}); like this: {example}") from None
+
+
+def whole_number(options: dict[str, str], name: str, default: int, least: int = 1) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"\d{1,18}", text, re.ASCII) or int(text) < least:
+        raise SourceError(f"{name}: {text!r} is not allowed; it is a whole number of at least {least}")
+    return int(text)
+
+
+def _flag(options: dict[str, str], name: str, default: bool) -> bool:
+    return _one_of(options, name, "true" if default else "false", "true", "false") == "true"
+
+
+def _one_of(options: dict[str, str], name: str, default: str, *others: str) -> str:
+    """One of these words, in any case; the first is what it is when nothing was said."""
+    text = options.get(name, default)
+    for word in (default, *others):
+        if text.lower() == word.lower():
+            return word
+    raise SourceError(
+        f"{name}: {text!r} is not allowed; it is one of {', '.join(sorted({default, *others}))}"
+    )
+
+
+def option_table() -> str:
+    """For the README."""
+    rows = [f"| `{name}` | {meaning.replace('|', chr(92) + '|')} |" for name, meaning in OPTIONS.items()]
+    return "\n".join(["| option | what it is |", "|---|---|", *rows])

@@ -1,0 +1,46 @@
+"""The offset of a stream, as Spark keeps it in a checkpoint: JSON, always the same for the same place.
+
+Spark compares offsets as texts, so keys are sorted and there is nothing in them but what says where a query
+stands::
+
+    {"topics":{"orders":{"epoch":1024,"offset":24}},"version":1}
+
+`offset` is the seq of the next record to read. The epoch tells a topic from one that was made under its name
+after it was deleted, whose seqs begin again.
+
+How to change it: raise VERSION and read the versions before it; a checkpoint lives as long as its query.
+
+    >>> encode({"b": Place(2, 7), "a": Place(1, 5)})["topics"]
+    {'a': {'epoch': 1, 'offset': 5}, 'b': {'epoch': 2, 'offset': 7}}
+    >>> decode(encode({"a": Place(1, 5)}))
+    {'a': Place(epoch=1, offset=5)}
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from spark.errors import SourceError
+
+VERSION = 1
+
+
+class Place(NamedTuple):
+    epoch: int
+    offset: int
+
+
+Places = dict[str, Place]
+
+
+def encode(places: Places) -> dict[str, Any]:
+    topics = {name: {"epoch": epoch, "offset": offset} for name, (epoch, offset) in sorted(places.items())}
+    return {"topics": topics, "version": VERSION}
+
+
+def decode(offset: dict[str, Any]) -> Places:
+    if offset.get("version") != VERSION:
+        raise SourceError(
+            f"the checkpoint has offsets of version {offset.get('version')}; this program reads {VERSION}"
+        )
+    return {name: Place(one["epoch"], one["offset"]) for name, one in offset["topics"].items()}

@@ -1,0 +1,130 @@
+"""A stream: where it stands is a seq by topic, and every batch is what is on the disk between two such
+places. Here a batch is all that came; since PySpark 4.2 it may be bounded (`bounded_stream.py`).
+
+So a batch that Spark plans again after a restart, from the same two offsets, has the same rows, as far as
+nobody deleted any meanwhile. While a batch runs, what the shards drop is kept by a reader's lock of the
+driver, from its planning up to the question for the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from spark.errors import DataLoss
+from spark.sink.progress_cursor import publish
+from spark.source.plan import Wanted, partitions_for, read, view_of
+from spark.source.positions import check_topics, recreated, refuse_loss, start_of
+from spark.source.read_options import ReadOptions
+from spark.source.stream_offset import Place, Places, decode, encode
+from spark.view.kept_store import hold_files
+from spark.view.server_view import ServerTopic, ServerView
+from spark.view.shard_view import DirectoryView, TopicView
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+
+class StreamReader(DataSourceStreamReader):
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._held: ExitStack | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For the tasks, which hold locks of their own."""
+        return {**self.__dict__, "_held": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  PySpark's name.
+        with view_of(self._options) as view:
+            check_topics(view, self._options)
+            places = {
+                name: Place(topic.epoch, start_of(topic, self._options))
+                for name, topic in view.topics.items()
+            }
+            return encode(self._starts(view, places))
+
+    def latestOffset(  # noqa: N802  PySpark's name.
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """All that there is. PySpark says since 4.2 from where it goes on; before that, what is wrong with
+        the start is told by the plan of the batch."""
+        self._let_go()
+        with view_of(self._options) as view:
+            if start is None:
+                return encode(ends_of(view))
+            starts = self._starts(view, decode(start))
+            return encode({name: self._end(view.topics[name], place) for name, place in starts.items()})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        options, ends = self._options, decode(end)
+        self._let_go()
+        if options.path:
+            with DirectoryView(options) as looked_at:
+                self._hold(looked_at)
+        # Only what is named by a manifest that was read under the lock is sure to stay.
+        with view_of(options) as view:
+            starts = self._starts(view, decode(start))
+            wanted = []
+            for name, place in ends.items():
+                topic = view.topics.get(name)
+                if topic is None or topic.epoch != place.epoch:
+                    if options.fail_on_data_loss:
+                        raise DataLoss(f'topic "{name}" was deleted or made anew while a batch was planned')
+                    continue
+                first = starts[name].offset
+                if options.fail_on_data_loss:
+                    refuse_loss(topic, first, place.offset)
+                wanted.append(Wanted(name, first, place.offset - 1))
+            return partitions_for(view, wanted, options, self._schema)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return read(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark says it one batch late, and never of the last one."""
+        if self._options.progress_cursor:
+            publish(self._options, decode(end))
+
+    def stop(self) -> None:
+        self._let_go()
+
+    def _hold(self, view: DirectoryView) -> None:
+        self._held = ExitStack()
+        for shard in sorted({topic.shard for topic in view.topics.values()}):
+            hold_files(self._held, view.data_dir, shard)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def _starts(self, view: DirectoryView | ServerView, places: Places) -> Places:
+        """Where each topic goes on; one that came meanwhile, or was made anew, from its earliest record."""
+        if self._options.fail_on_data_loss:
+            for name in places:
+                if name not in view.topics:
+                    raise DataLoss(f'topic "{name}" was deleted; failOnDataLoss=false goes on without it')
+        starts = {}
+        for name, topic in view.topics.items():
+            place = places.get(name)
+            if place is not None and place.epoch != topic.epoch:
+                if self._options.fail_on_data_loss:
+                    raise recreated(topic, place.offset)
+                place = None
+            elif place is not None and self._options.fail_on_data_loss:
+                refuse_loss(topic, place.offset, place.offset)
+            earliest = Place(topic.epoch, min(topic.earliest, topic.end))
+            starts[name] = earliest if place is None else place
+        return starts
+
+    def _end(self, topic: TopicView | ServerTopic, start: Place) -> Place:
+        return Place(start.epoch, max(start.offset, topic.end))
+
+
+def ends_of(view: DirectoryView | ServerView) -> Places:
+    return {name: Place(topic.epoch, topic.end) for name, topic in view.topics.items()}

@@ -1,0 +1,193 @@
+"""What a task reads from a server: ranges of seqs, page by page with `diff`, as batches of Arrow.
+
+A page is at most as large as the server answers, and each is decoded at once: data and meta stay the bytes
+that came. What is gone since the plan was made comes as a tombstone, and is said or passed over like what
+was gone before it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from spark.errors import DamagedRecord
+from spark.source.columns import ARROW_TYPES, HEADERS
+from spark.source.positions import loss_of
+from spark.source.read_options import ReadOptions
+from spark.task.record_batch import LOG_APPEND_TIME, header_entries
+from spark.view.server_client import ServerClient, ServerRefusal, in_path
+from spark.view.server_view import Tombstone
+from topicsd.engine.records.lost_range import LostRange
+from topicsd.engine.requests import NO_META
+
+PAGE_RECORDS = 1000
+CORRUPT = "corrupt_segment"
+GONE = "topic_not_found"
+
+logger = logging.getLogger("topicsd.spark")
+
+
+class SeqRange(NamedTuple):
+    topic: str
+    epoch: int
+    shard: int
+    first_seq: int
+    last_seq: int
+    is_front: bool = False
+    """It begins with the earliest record there was, and whatever goes in front of it meanwhile is no loss."""
+
+
+class RangePartition(InputPartition):
+    """Some ranges of one shard."""
+
+    def __init__(self, ranges: list[SeqRange]) -> None:
+        super().__init__(ranges[0])
+        self.ranges = ranges
+
+
+class PageRecord(msgspec.Struct, gc=False):
+    seq: int = msgspec.field(name="$seq")
+    ts: int = msgspec.field(name="$ts")
+    data: msgspec.Raw
+    tag: str | None = msgspec.field(name="$tag", default=None)
+    node: str | None = msgspec.field(name="$node", default=None)
+    meta: msgspec.Raw = NO_META
+
+
+class DiffPage(msgspec.Struct):
+    records: list[PageRecord]
+    next_from_seq: int
+    earliest_seq: int
+    epoch: int
+    tombstone: Tombstone | None
+
+
+_decode = msgspec.json.Decoder(DiffPage).decode
+
+
+def ranges_of(wanted: Sequence[SeqRange], records_max: int, partitions_min: int) -> list[RangePartition]:
+    """As partitions: neighbours of one shard together, up to so many seqs, and so few that there are enough.
+
+    >>> many = ranges_of([SeqRange("a", 1, 0, 1, 5), SeqRange("b", 2, 0, 1, 2)], 4, 1)
+    >>> [[(one.topic, one.first_seq, one.last_seq) for one in part.ranges] for part in many]
+    [[('a', 1, 4)], [('a', 5, 5), ('b', 1, 2)]]
+    """
+    total = sum(one.last_seq - one.first_seq + 1 for one in wanted)
+    enough = max(1, min(records_max, -(-total // partitions_min)))
+    partitions: list[RangePartition] = []
+    room = 0
+    for one in sorted(wanted, key=lambda one: one.shard):
+        for first in range(one.first_seq, one.last_seq + 1, enough):
+            last = min(one.last_seq, first + enough - 1)
+            is_front = one.is_front and first == one.first_seq
+            piece = one._replace(first_seq=first, last_seq=last, is_front=is_front)
+            room -= piece.last_seq - first + 1
+            if room < 0 or partitions[-1].ranges[0].shard != one.shard:
+                partitions.append(RangePartition([piece]))
+                room = enough - (piece.last_seq - first + 1)
+            else:
+                partitions[-1].ranges.append(piece)
+    return partitions
+
+
+def read_ranges(options: ReadOptions, schema: pa.Schema, part: RangePartition) -> Iterator[pa.RecordBatch]:
+    skipped = 0
+    with ServerClient(options.url, options.api_key) as client:
+        for wanted in part.ranges:
+            cursor = wanted.first_seq - 1
+            while cursor < wanted.last_seq:
+                try:
+                    page = read_page(client, wanted.topic, cursor, wanted.last_seq, wanted.epoch)
+                except ServerRefusal as refusal:
+                    if refusal.code == GONE:
+                        break  # It was deleted, and who deletes wants it gone.
+                    if refusal.code != CORRUPT:
+                        raise
+                    if not options.is_permissive:
+                        raise DamagedRecord(f"{refusal}; mode=PERMISSIVE skips what is damaged") from None
+                    skipped += int(refusal.detail["last_seq"]) - int(refusal.detail["first_seq"]) + 1
+                    cursor = int(refusal.detail["next_from_seq"])
+                    continue
+                if page.epoch != wanted.epoch:
+                    break
+                if page.tombstone is not None and options.fail_on_data_loss:
+                    _say_loss(wanted, page, page.tombstone, cursor + 1)
+                cursor = page.next_from_seq
+                records = [one for one in page.records if one.seq <= wanted.last_seq]
+                if records:
+                    yield page_batch(wanted, records, schema)
+    if skipped:
+        logger.warning("%d damaged records were skipped (mode=PERMISSIVE)", skipped)
+
+
+def read_page(
+    client: ServerClient, topic: str, cursor: int, last_seq: int, epoch: int | None = None
+) -> DiffPage:
+    """What is behind the cursor, up to a bound of the server."""
+    limit = min(PAGE_RECORDS, last_seq - cursor)
+    body = {"after_seq": cursor, "limit": limit, "include_tags": True, "include_meta": True, "epoch": epoch}
+    return _decode(client.ask("POST", f"topics/{in_path(topic)}/diff", body))
+
+
+def _say_loss(wanted: SeqRange, page: DiffPage, tombstone: Tombstone, start: int) -> None:
+    lost = LostRange(max(start, tombstone.gap_from), tombstone.gap_to, tombstone.reason)
+    is_in_front = wanted.is_front and start == wanted.first_seq and lost.last < page.earliest_seq
+    if lost.first <= wanted.last_seq and not is_in_front:
+        raise loss_of(wanted.topic, start, page.earliest_seq, lost)
+
+
+def page_batch(wanted: SeqRange, records: list[PageRecord], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [_COLUMNS[name](wanted, records) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+Column = Callable[[SeqRange, list[PageRecord]], pa.Array]
+
+
+def _each(kind: pa.DataType, value: Callable[[PageRecord], Any]) -> Column:
+    return lambda _, records: pa.array([value(one) for one in records], type=kind)
+
+
+def _same(kind: pa.DataType, value: Callable[[SeqRange], Any]) -> Column:
+    return lambda wanted, records: pa.repeat(pa.scalar(value(wanted), kind), len(records))
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    return bytes(raw).decode() if raw is not NO_META else None
+
+
+def _stamps(_: SeqRange, records: list[PageRecord]) -> pa.Array:
+    micros = pa.array([one.ts * 1000 for one in records], type=pa.int64())
+    return micros.view(pa.timestamp("us", tz="UTC"))
+
+
+def _headers(one: PageRecord) -> list[dict[str, Any]] | None:
+    return header_entries(_bytes(one.node), bytes(one.meta) if one.meta is not NO_META else None)
+
+
+_seqs = _each(pa.int64(), lambda one: one.seq)
+_COLUMNS: dict[str, Column] = {
+    "key": _each(pa.binary(), lambda one: _bytes(one.tag)),
+    "value": _each(pa.binary(), lambda one: bytes(one.data)),
+    "topic": _same(pa.string(), lambda wanted: wanted.topic),
+    "partition": _same(pa.int32(), lambda wanted: wanted.shard),
+    "offset": _seqs,
+    "timestamp": _stamps,
+    "timestampType": _same(pa.int32(), lambda _: LOG_APPEND_TIME),
+    "headers": _each(ARROW_TYPES[HEADERS["headers"]], _headers),
+    "seq": _seqs,
+    "ts": _stamps,
+    "tag": _each(pa.string(), lambda one: one.tag),
+    "node": _each(pa.string(), lambda one: one.node),
+    "meta": _each(pa.string(), lambda one: _text(one.meta)),
+    "data": _each(pa.string(), lambda one: _text(one.data)),
+}

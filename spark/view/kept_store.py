@@ -1,0 +1,81 @@
+"""The files of a shard, also those that it has dropped since: they stay in trash/ for a while, and longer
+while a reader holds its lock.
+
+A job goes by a plan that is older than its last task. So a file that is not in its place is looked for
+where the server puts it: in the directory of a topic that is being deleted, and in trash/ by its name there.
+What is in none of them was dropped longer ago than the grace time, or from the cold directory, which keeps
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack
+
+from topicsd.disk.atomic_replace import exists
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths, names_in, parse_trash_name
+from topicsd.engine.checkpoint.reader_lock import ReaderLock
+from topicsd.engine.checkpoint.trash import DELETED_SUFFIX
+from topicsd.offline.check.segment_check import SegmentFiles
+from topicsd.offline.data_dir import DataDir
+from topicsd.offline.loaded_shard import LookingStore, segment_files
+from topicsd.segment.store import SegmentStore
+
+logger = logging.getLogger("topicsd.spark")
+
+
+def hold_files(stack: ExitStack, data_dir: DataDir, shard: int) -> None:
+    """Keep what the shard drops from now on; one that may not write there has the grace time."""
+    try:
+        stack.enter_context(ReaderLock(data_dir.paths(shard).readers, f"spark-{os.getpid()}"))
+    except OSError as error:
+        logger.info(
+            "no reader's lock in shard %02d, what is dropped stays for a while only: %s", shard, error
+        )
+
+
+class KeptStore(LookingStore):
+    """Segments by their keys, in the shard's directory or its trash.
+
+    The trash of a busy shard is long. So it is looked through for what the cold directory does not have.
+    """
+
+    def __init__(self, fs: Fs, paths: ShardPaths, cold: SegmentStore | None) -> None:
+        super().__init__(fs, paths.root)
+        self._fs = fs
+        self._paths = paths
+        self._cold = cold
+
+    def path_of(self, key: str) -> str:
+        path = super().path_of(key)
+        directory, name = os.path.split(path)
+        for place in (path, os.path.join(directory + DELETED_SUFFIX, name)):
+            if exists(self._fs, place):
+                return place
+        if self._cold is not None and self._cold.exists(key):
+            return path
+        return kept_path(self._fs, self._paths, ".".join(key.split("/")[1:])) or path
+
+    def read_range(self, key: str, offset: int, size: int) -> bytes:
+        try:
+            return super().read_range(key, offset, size)
+        except FileNotFoundError:
+            # It may have gone between the look and the opening, and then it is in its next place.
+            return super().read_range(key, offset, size)
+
+
+def kept_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:
+    """Where trash/ has the file that was dropped last under this name."""
+    for found in reversed(names_in(fs, paths.trash)):
+        parsed = parse_trash_name(found) if found.endswith(name) else None
+        if parsed is not None and parsed[2] == name:
+            return os.path.join(paths.trash, found)
+    return None
+
+
+def kept_files(data_dir: DataDir, shard: int) -> SegmentFiles:
+    """Both tiers. The cold directory keeps nothing that is dropped."""
+    cold = segment_files(data_dir, shard).cold
+    return SegmentFiles(KeptStore(data_dir.fs, data_dir.paths(shard), cold), cold)

@@ -1,0 +1,121 @@
+"""Requests to a server, from a driver or a task: one connection that is kept, and patience.
+
+What is busy, restarting or gone for a moment is asked again, when it said when then, for as long as
+`patience_s`. So whatever is asked here has to be the same when it is done twice; those who write see to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, RemoteDisconnected
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from shared.runtime.clock import Clock, SystemClock
+from spark.errors import SourceError
+
+PATIENCE_S = 60.0
+ANSWER_S = 60.0
+PAUSE_S_MAX = 5.0
+# Busy, in doubt, not ready, full: what may be otherwise in a moment.
+AGAIN = frozenset((429, 503, 504, 507))
+
+
+class _Told(msgspec.Struct):
+    code: str = ""
+    message: str = ""
+    detail: dict[str, Any] = {}
+
+
+class _Refused(msgspec.Struct):
+    error: _Told
+
+
+class ServerRefusal(SourceError):
+    """What the server said no to."""
+
+    def __init__(self, sentence: str, status: int, code: str, detail: dict[str, Any]) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.code = code
+        self.detail = detail
+
+
+class ServerClient:
+    def __init__(
+        self, url: str, api_key: str, patience_s: float = PATIENCE_S, clock: Clock | None = None
+    ) -> None:
+        parts = urlsplit(url)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        assert parts.hostname is not None
+        self._connection = kind(parts.hostname, parts.port, timeout=ANSWER_S)
+        self._base = parts.path.rstrip("/") + "/v0/"
+        self._fields = {"content-type": "application/json"}
+        if api_key:
+            self._fields["authorization"] = f"Bearer {api_key}"
+        self._url = url
+        self._patience_s = patience_s
+        self._clock = SystemClock() if clock is None else clock
+
+    def __enter__(self) -> ServerClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ask(self, method: str, target: str, body: Any = None) -> bytes:
+        """The body of the answer. A refusal that will not be otherwise in a moment is a `ServerRefusal`."""
+        sent = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        deadline, pause_s = self._clock.monotonic() + self._patience_s, 0.05
+        while True:
+            try:
+                status, after, answer = self._once(method, target, sent)
+            except (OSError, HTTPException) as error:
+                # The server ends a connection on which nothing came for a while; the next try is on another.
+                self.close()
+                problem: SourceError = SourceError(f"url: {self._url} does not answer: {_why(error)}")
+                is_idle_end = isinstance(error, RemoteDisconnected | ConnectionResetError)
+                wait_s = 0.05 if is_idle_end else pause_s
+            else:
+                if status < 300:
+                    return answer
+                problem = _refusal(status, answer, f"{method} {target}")
+                if status not in AGAIN:
+                    raise problem
+                wait_s = max(pause_s, after)
+            if self._clock.monotonic() + wait_s > deadline:
+                raise problem
+            threading.Event().wait(min(wait_s, PAUSE_S_MAX))
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _once(self, method: str, target: str, body: bytes | None) -> tuple[int, float, bytes]:
+        self._connection.request(method, self._base + target, body, self._fields)
+        answer = self._connection.getresponse()
+        after = answer.getheader("retry-after", "")
+        return answer.status, float(after) if after.isdecimal() else 0.0, answer.read()
+
+
+def in_path(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _refusal(status: int, body: bytes, asked: str) -> ServerRefusal:
+    try:
+        told = msgspec.json.decode(body, type=_Refused).error
+    except msgspec.DecodeError:
+        told = _Told(message=body[:200].decode(errors="replace"))
+    return ServerRefusal(
+        f"the server answered {asked} with {status} {told.code}: {told.message}",
+        status,
+        told.code,
+        told.detail,
+    )

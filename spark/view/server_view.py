@@ -1,0 +1,167 @@
+"""The topics of a server as it tells of them at this moment, beside `shard_view.py`, which asks the files.
+
+Planning asks once for each topic that is read, and once more for a place by time or one below the earliest
+record. Where a record is lost in the middle of a topic the server says when a reader comes there; that is
+told by the task and not by the plan. How many bytes a stretch has is the topic's average.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.contract.names import topic_id
+from shared.ipc.placement import shard_of
+from spark.source.read_options import SEQ_MAX, ReadOptions
+from spark.view.server_client import ServerClient, ServerRefusal, in_path
+from topicsd.engine.records.lost_range import LostRange
+
+EPHEMERAL = "ephemeral"
+
+
+class _Config(msgspec.Struct):
+    durability: str
+
+
+class _State(msgspec.Struct):
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    durable_seq: int
+    count: int
+    bytes: int
+    config: _Config
+    from_seq: int = 0
+    """Where the time begins that was asked for."""
+
+
+class Tombstone(msgspec.Struct):
+    gap_from: int
+    gap_to: int
+    reason: str
+
+
+class _Told(msgspec.Struct):
+    tombstone: Tombstone | None
+
+
+class _Name(msgspec.Struct):
+    topic: str
+
+
+class _Names(msgspec.Struct):
+    topics: list[_Name]
+    next_cursor: str | None = None
+
+
+class _Ready(msgspec.Struct):
+    shards: list[msgspec.Raw]
+
+
+class ServerTopic:
+    """Has what `TopicView` has."""
+
+    def __init__(self, name: str, shard: int, state: _State, client: ServerClient) -> None:
+        self.name = name
+        self.shard = shard
+        self._state = state
+        self._client = client
+
+    @property
+    def epoch(self) -> int:
+        return self._state.epoch
+
+    @property
+    def earliest(self) -> int:
+        return self._state.earliest_seq
+
+    @property
+    def durable(self) -> int:
+        """An ephemeral topic is never on the disk, and whoever reads one knows."""
+        state = self._state
+        return state.head_seq if state.config.durability == EPHEMERAL else state.durable_seq
+
+    @property
+    def head(self) -> int:
+        return self._state.head_seq
+
+    @property
+    def end(self) -> int:
+        return self.durable + 1
+
+    def seq_at(self, ts: int) -> int | None:
+        found = _state_of(self._client, self.name, f"&from_ts={ts}")
+        return None if found.from_seq >= found.head_seq else found.from_seq + 1
+
+    def seqs_between(self, from_ms: int, to_ms: int) -> tuple[int, int]:
+        """The first and the last seq of the records of this time."""
+        first = self.seq_at(from_ms) if from_ms else self.earliest
+        beyond = self.seq_at(to_ms + 1) if to_ms < SEQ_MAX else None
+        return self.end if first is None else first, (self.end if beyond is None else beyond) - 1
+
+    def lost(self, start: int, end: int) -> LostRange | None:
+        if start >= min(self.earliest, end):
+            return None
+        body = {"after_seq": start - 1, "limit": 1, "include_meta": False}
+        answer = self._client.ask("POST", f"topics/{in_path(self.name)}/diff", body)
+        found = msgspec.json.decode(answer, type=_Told).tombstone
+        return None if found is None else LostRange(start, found.gap_to, found.reason)
+
+    def bytes_between(self, start: int, end: int) -> int:
+        return max(0, end - start) * self._record_bytes
+
+    def end_within(self, start: int, end: int, bytes_max: int) -> int:
+        return min(end, start + max(1, bytes_max // self._record_bytes))
+
+    @property
+    def _record_bytes(self) -> int:
+        return max(1, self._state.bytes // max(1, self._state.count))
+
+
+class ServerView:
+    def __init__(self, options: ReadOptions) -> None:
+        self.place = options.url
+        self.topics: dict[str, ServerTopic] = {}
+        """Those that the options select, by name in their order."""
+        self._client = ServerClient(options.url, options.api_key)
+        try:
+            selection = options.selection
+            names = selection.names or [name for name in self._listed() if selection.matches(name)]
+            shards = len(msgspec.json.decode(self._client.ask("GET", "ready"), type=_Ready).shards)
+            for name in sorted(names):
+                self._look(name, shards)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> ServerView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _look(self, name: str, shards: int) -> None:
+        try:
+            state = _state_of(self._client, name)
+        except ServerRefusal as refusal:
+            if refusal.status != 404:
+                raise
+        else:
+            shard = shard_of(topic_id(name), shards)
+            self.topics[name] = ServerTopic(name, shard, state, self._client)
+
+    def _listed(self) -> list[str]:
+        names: list[str] = []
+        cursor = ""
+        while True:
+            page = msgspec.json.decode(self._client.ask("GET", f"topics?page_size=1000{cursor}"), type=_Names)
+            names += [one.topic for one in page.topics]
+            if page.next_cursor is None:
+                return names
+            cursor = f"&cursor={in_path(page.next_cursor)}"
+
+
+def _state_of(client: ServerClient, name: str, more: str = "") -> _State:
+    return msgspec.json.decode(client.ask("GET", f"topics/{in_path(name)}?touch=false{more}"), type=_State)

@@ -1,0 +1,26 @@
+"""What is remembered of jobs that are gone is bounded, and what is forgotten is not told wrongly."""
+
+from __future__ import annotations
+
+from topicsd.engine.queue.job import ENDED_MAX, Endings, Taken
+
+
+def test_the_oldest_are_forgotten_and_nothing_is_said_of_those_in_front_of_them() -> None:
+    endings = Endings()
+    for seq in range(1, 3 * ENDED_MAX, 2):
+        if seq % 3:
+            endings.note_dead([seq])
+        else:
+            endings.note_deleted(Taken(seq))
+    assert len(endings.dead) + len(endings.deleted) <= ENDED_MAX
+    last = 3 * ENDED_MAX - 1
+    assert (endings.of(last - 1), endings.of(last)) == ("acked", "dead")
+    assert (endings.of(last - 2), endings.of(1), endings.of(2)) == ("deleted", "gone", "gone")
+    assert endings.of(endings.known_from - 1) == "gone"
+
+
+def test_of_very_many_that_are_deleted_at_once_none_is_kept() -> None:
+    endings = Endings(dead=[7, 10**6])
+    endings.note_deleted(Taken(*range(100, 101 + ENDED_MAX)))
+    assert (endings.of(7), endings.of(100), endings.of(10**6)) == ("gone", "gone", "dead")
+    assert not endings.deleted

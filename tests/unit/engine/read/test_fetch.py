@@ -1,0 +1,98 @@
+"""A read of sealed records waits for the disk on its own, and says what cannot be had."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared.contract.errors import INTERNAL, Refusal
+from tests.harness.one_shard import OneShard, Told
+from topicsd.engine.read.fetch import read_through
+from topicsd.engine.requests import ReadAnswer, ReadRequest
+
+NEVER_MS = 1 << 40
+
+
+def sealed(count: int = 12) -> OneShard:
+    """All but the last record are in segments of four; no page is in the cache."""
+    one = OneShard(checkpoint_interval_ms=NEVER_MS, segment_max_events=4)
+    one.append("t", *range(count))
+    one.checkpoint()
+    one.restart()
+    return one
+
+
+def send_read(one: OneShard, from_seq: int = 0, limit: int = 100) -> Told:
+    told = Told()
+    read_through(one.shard.state, "t", ReadRequest(from_seq, limit), told)
+    return told
+
+
+def seqs(answer: ReadAnswer) -> list[int]:
+    return [found.seq for found in answer.records]
+
+
+def test_a_reader_of_a_segment_is_answered_when_the_thread_has_read_it() -> None:
+    one = sealed()
+    told = send_read(one)
+    assert not told.came
+    one.settle()
+    assert seqs(told.answer) == list(range(1, 13))
+
+
+def test_what_is_in_a_page_is_answered_at_once() -> None:
+    one = sealed()
+    send_read(one)
+    one.settle()
+    assert seqs(send_read(one, 2, 5).answer) == [3, 4, 5, 6, 7]
+
+
+def test_a_topic_that_is_deleted_while_its_reader_waits_is_not_found() -> None:
+    one = sealed()
+    told = send_read(one)
+    one.send_delete_topic("t")
+    one.loop.run_until_idle()
+    while one.thread.run_one():
+        one.loop.run_until_idle()
+    one.settle()
+    assert isinstance(told.answer, Refusal)
+    assert told.code == "topic_not_found"
+
+
+def test_what_is_deleted_while_its_reader_waits_is_not_delivered() -> None:
+    one = sealed()
+    told = send_read(one)
+    one.send_delete("t", before_seq=6)
+    one.loop.run_until_idle()
+    one.settle()
+    assert seqs(told.answer) == list(range(6, 13))
+
+
+def test_a_segment_that_cannot_be_read_is_told_and_the_next_one_is_read() -> None:
+    one = sealed()
+    (first, *_) = [path for path in one.disk.all_files() if path.endswith(".data")]
+    one.disk.unlink(first)
+    told = send_read(one)
+    one.settle()
+    assert told.code == "corrupt_segment"
+    assert told.answer.detail["next_from_seq"] == 4
+    told = send_read(one, 4)
+    one.settle()
+    assert seqs(told.answer) == list(range(5, 13))
+
+
+def test_a_failure_that_nobody_foresaw_is_told_to_who_waits_for_the_disk(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = sealed()
+    told = send_read(one)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a secret of ours")
+
+    monkeypatch.setattr("topicsd.engine.read.fetch.read", broken)
+    one.settle()
+    assert told.code == INTERNAL
+    assert send_read(one).code == INTERNAL
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == 2 * [
+        "a secret of ours"
+    ]

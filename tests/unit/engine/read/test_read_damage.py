@@ -1,0 +1,130 @@
+"""A reader never gets a wrong record: damage is answered with where it is and how to go on behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.one_shard import OneShard, record
+from topicsd.disk.layout import wal_name
+from topicsd.engine.read.fetch import read_now
+from topicsd.engine.requests import ReadAnswer, ReadRequest
+
+
+def damaged(seq: int, *, offset: int = 20, count: int = 6, **config: object) -> OneShard:
+    """A topic whose record at `seq` has one wrong byte on the disk."""
+    one = OneShard()
+    one.put("t", **config)
+    for number in range(1, count + 1):
+        one.append("t", record(number, node=f"node-{number % 2}"))
+    flip(one, seq, offset)
+    return one
+
+
+def flip(one: OneShard, seq: int, offset: int = 20, topic: str = "t") -> None:
+    run = one.topic(topic).run_of(seq)
+    assert run is not None
+    file, at = run.place_of(seq, one.shard.state.files)
+    one.disk.flip(f"/data/shards/00/wal/{file}", at + offset)
+
+
+def test_what_is_good_in_front_of_the_damage_is_answered_first() -> None:
+    one = damaged(4)
+    answer = one.read("t")
+    assert [found.seq for found in answer.records] == [1, 2, 3]
+    assert (answer.next_from_seq, answer.caught_up) == (3, False)
+
+
+def test_the_damage_is_named_with_its_place_and_the_way_around_it() -> None:
+    one = damaged(4)
+    refusal = one.refused_read("t", 3)
+    assert refusal.code == "corrupt_segment"
+    assert refusal.detail == {"segment": wal_name(1), "first_seq": 4, "last_seq": 4, "next_from_seq": 4}
+    assert 'seq 4 of topic "t" is damaged at offset' in refusal.message
+    assert one.seqs("t", 4) == [5, 6]
+
+
+def test_every_byte_of_a_record_is_looked_at() -> None:
+    clean = OneShard()
+    clean.append("t", 1, 2, 3)
+    length = clean.topic("t").run.lengths[1]
+    for offset in range(length):
+        one = OneShard()
+        one.append("t", 1, 2, 3)
+        flip(one, 2, offset)
+        assert one.seqs("t") == [1]
+        assert one.refused_read("t", 1).code == "corrupt_segment"
+        assert one.seqs("t", 2) == [3]
+
+
+def test_a_record_that_is_another_one_is_damage() -> None:
+    one = OneShard()
+    one.append("t", "aa", "bb")
+    run = one.topic("t").run
+    first, second = run.positions
+    _, at = one.shard.state.files.place_of(first)
+    _, to = one.shard.state.files.place_of(second)
+    fd = one.disk.open_write(one.wal_files()[0])
+    one.disk.pwrite(fd, one.disk.pread(fd, run.lengths[0], at), to)
+    refusal = one.refused_read("t", 1)
+    assert refusal.code == "corrupt_segment"
+    assert "holds seq 1 of topic id" in refusal.message
+
+
+def test_damage_at_the_front_of_a_gap_does_not_swallow_the_tombstone() -> None:
+    one = damaged(4, cap_records=3)
+    answer = one.read("t")
+    assert answer.records == []
+    assert answer.tombstone is not None
+    assert (answer.tombstone.gap_from, answer.tombstone.gap_to) == (1, 3)
+    assert answer.next_from_seq == 3
+    refusal = one.refused_read("t", answer.next_from_seq)
+    assert refusal.detail is not None
+    assert (refusal.code, refusal.detail["next_from_seq"]) == ("corrupt_segment", 4)
+
+
+def read_on(one: OneShard, nodes: frozenset[str] = frozenset()) -> tuple[list[int], list[str]]:
+    """The seqs that a reader gets who goes on behind every damage, and the codes of what it was told."""
+    cursor, seqs, codes = 0, [], []
+    while cursor < one.state("t").head_seq:
+        answer = read_now(one.shard.state, "t", ReadRequest(cursor, nodes=nodes))
+        if isinstance(answer, ReadAnswer):
+            seqs += [found.seq for found in answer.records]
+            after = answer.next_from_seq
+        else:
+            codes.append(answer.code)
+            assert answer.detail is not None
+            after = answer.detail["next_from_seq"]
+            assert isinstance(after, int)
+        assert after > cursor
+        cursor = after
+    return seqs, codes
+
+
+def test_damage_behind_own_records_is_reached_in_the_end() -> None:
+    assert read_on(damaged(4), frozenset({"node-0", "node-1"})) == ([], ["corrupt_segment"])
+
+
+def test_a_deleted_record_may_be_damaged_without_anybody_minding() -> None:
+    one = damaged(4)
+    one.delete("t", before_seq=6)
+    assert one.seqs("t") == [6]
+
+
+@pytest.mark.parametrize("seq", [1, 6])
+def test_damage_at_either_end_is_stepped_over(seq: int) -> None:
+    rest = [number for number in range(1, 7) if number != seq]
+    assert read_on(damaged(seq)) == (rest, ["corrupt_segment"])
+
+
+def test_a_file_that_was_cut_from_outside_is_damage_and_no_exception() -> None:
+    one = damaged(1, count=6)
+    path = one.wal_files()[0]
+    run = one.topic("t").run
+    _, at = one.shard.state.files.place_of(run.positions[3])
+    fd = one.disk.open_write(path)
+    one.disk.truncate(fd, at + 10)
+    assert one.seqs("t", 1) == [2, 3]
+    for seq in (4, 5, 6):
+        refusal = one.refused_read("t", seq - 1)
+        assert refusal.detail is not None
+        assert (refusal.code, refusal.detail["first_seq"]) == ("corrupt_segment", seq)

@@ -1,0 +1,192 @@
+"""A job goes from step to step as what it waits for comes, and stops where it is told to."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL, Refusal
+from tests.harness.manual_clock import ManualClock
+from tests.harness.manual_loop import ManualLoop, StepThread
+from topicsd.engine.jobs import SYNCED, Background, Job
+from topicsd.log.batch import Entry
+
+
+class ManualLog:
+    """A log whose syncs come when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Entry] = []
+        self.settled = 0
+        self.failed: Refusal | None = None
+
+    def when_synced(self, entry: Entry) -> None:
+        self.waiting.append(entry)
+
+    def settle(self) -> None:
+        self.settled += 1
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.loop = ManualLoop(self.clock)
+        self.thread = StepThread(self.loop)
+        self.log = ManualLog()
+        self.background = Background(self.loop, self.thread, self.log)
+        self.outcomes: list[Any] = []
+
+    def start(self, job: Job[Any]) -> None:
+        self.background.start(job, self.outcomes.append)
+
+    def settle(self) -> None:
+        self.loop.run_until_idle()
+        while self.thread.run_one():
+            self.loop.run_until_idle()
+
+
+def _fail(number: int = errno.EIO) -> Callable[[], None]:
+    def work() -> None:
+        raise OSError(number, "the disk says no")
+
+    return work
+
+
+def test_a_job_gets_what_the_thread_found_and_its_answer_is_told() -> None:
+    def job() -> Job[int]:
+        yield None
+        found = yield lambda: 20
+        return int(found) + 1
+
+    stage = Stage()
+    stage.start(job())
+    assert not stage.outcomes
+    stage.settle()
+    assert stage.outcomes == [21]
+
+
+def test_a_disk_error_is_raised_where_it_was_asked_for_and_the_job_may_live_on() -> None:
+    def job() -> Job[str]:
+        try:
+            yield _fail()
+        except OSError as error:
+            yield lambda: None
+            return f"lived on: {error.strerror}"
+        return "never"
+
+    stage = Stage()
+    stage.start(job())
+    stage.settle()
+    assert stage.outcomes == ["lived on: the disk says no"]
+    assert stage.background.run_now(job()) == "lived on: the disk says no"
+
+
+def test_what_a_job_does_not_catch_is_its_outcome() -> None:
+    def job() -> Job[None]:
+        yield _fail(errno.ENOSPC)
+
+    stage = Stage()
+    stage.start(job())
+    stage.settle()
+    assert stage.outcomes[0].errno == errno.ENOSPC
+    with pytest.raises(OSError, match="the disk says no"):
+        stage.background.run_now(job())
+
+
+def test_a_job_that_waits_for_a_sync_goes_on_in_a_turn_behind_what_was_published() -> None:
+    went_on = []
+
+    def job() -> Job[None]:
+        yield SYNCED
+        went_on.append(True)
+
+    stage = Stage()
+    stage.start(job())
+    stage.loop.run_until_idle()
+    stage.log.waiting[0].publish()
+    assert not went_on
+    stage.loop.run_until_idle()
+    assert went_on == [True]
+    stage.background.run_now(job())
+    assert stage.log.settled == 1
+
+
+def test_a_log_that_takes_nothing_ends_the_wait_with_an_error() -> None:
+    def job() -> Job[None]:
+        yield SYNCED
+
+    stage = Stage()
+    stage.start(job())
+    stage.loop.run_until_idle()
+    stage.log.waiting[0].undo()
+    stage.log.waiting[0].refuse(Refusal(STORAGE_FAILED, "it is over"))
+    stage.loop.run_until_idle()
+    assert "it is over" in str(stage.outcomes[0])
+
+
+def test_a_stopped_job_cleans_up_behind_what_the_thread_had_begun_and_gives_it_nothing_more() -> None:
+    done: list[str] = []
+
+    def job() -> Job[None]:
+        try:
+            yield lambda: done.append("begun")
+            yield lambda: done.append("one more")
+        finally:
+            done.append("cleaned up")
+
+    stage = Stage()
+    stage.start(job())
+    stage.loop.run_until_idle()
+    assert stage.thread.pending == 1
+    stage.background.stop()
+    assert done == ["begun", "cleaned up"]
+    assert stage.thread.pending == 0
+    stage.settle()
+    assert done == ["begun", "cleaned up"]
+    assert not stage.outcomes
+
+
+@pytest.mark.parametrize("wait", [None, SYNCED])
+def test_a_job_that_is_stopped_while_it_waits_is_not_woken_again(wait: Any) -> None:
+    def job() -> Job[None]:
+        yield wait
+        raise AssertionError("it went on")
+
+    stage = Stage()
+    stage.start(job())
+    stage.loop.run_turn()
+    stage.background.stop()
+    for entry in stage.log.waiting:
+        entry.publish()
+    stage.settle()
+    assert not stage.outcomes
+
+
+def test_a_job_that_holds_the_loop_does_not_go_on_behind_a_sync_that_failed() -> None:
+    went_on = []
+
+    def job() -> Job[None]:
+        yield SYNCED
+        went_on.append(True)
+
+    stage = Stage()
+    stage.log.failed = Refusal(STORAGE_FAILED, "it is over")
+    with pytest.raises(OSError, match="it is over"):
+        stage.background.run_now(job())
+    assert not went_on
+
+
+@pytest.mark.parametrize(("code", "number"), [(STORAGE_FULL, errno.ENOSPC), (STORAGE_FAILED, errno.EIO)])
+def test_a_job_learns_why_the_log_takes_nothing(code: str, number: int) -> None:
+    def job() -> Job[None]:
+        yield SYNCED
+
+    stage = Stage()
+    stage.start(job())
+    stage.settle()
+    stage.log.waiting[0].refuse(Refusal(code, "no"))
+    stage.settle()
+    assert [outcome.errno for outcome in stage.outcomes] == [number]

@@ -1,0 +1,246 @@
+"""The fast lane: what starts when, and in what order answers leave."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from typing import Any
+
+import pytest
+
+from shared.ipc.link import NEVER_SENT
+from shared.ipc.remote_request import decode_forwarded, encode_answer
+from tests.harness.one_lane import AWAY, HOME, OneLane, append, diff, look
+from tests.harness.raw_client import request_bytes
+from topicsd.http.http1.connection import AHEAD_MAX, LARGE_BODY_BYTES
+
+BODY = b'{"records":[{"data":1}]}'
+CHUNKED = request_bytes("POST", f"/v0/topics/{HOME}", BODY, is_chunked=True)
+ZIPPED = request_bytes("POST", f"/v0/topics/{HOME}", gzip.compress(BODY, mtime=0), "content-encoding: gzip")
+
+
+def _answers(written: bytes) -> list[Any]:
+    """The bodies of all answers, in order; each has a length that is right."""
+    bodies, at = [], 0
+    while at < len(written):
+        head_end = written.index(b"\r\n\r\n", at) + 4
+        length = re.search(rb"content-length: (\d+)", written[at:head_end])
+        assert length is not None
+        at = head_end + int(length[1])
+        bodies.append(json.loads(written[head_end:at]))
+    return bodies
+
+
+@pytest.fixture
+def lane() -> OneLane:
+    made = OneLane()
+    made.one.append(HOME, 0)
+    return made
+
+
+def test_appends_in_a_row_share_a_batch_and_are_answered_in_order(lane: OneLane) -> None:
+    lane.receive(*(append(HOME, n) for n in range(10)))
+    assert lane.under_way == 10
+    assert lane.wire.written == b""
+    lane.settle()
+    assert [answer["first_seq"] for answer in _answers(lane.wire.written)] == list(range(2, 12))
+
+
+def test_no_more_than_sixteen_are_ahead_and_reading_pauses_meanwhile(lane: OneLane) -> None:
+    lane.receive(*(append(HOME, n) for n in range(50)))
+    assert lane.under_way == AHEAD_MAX
+    assert lane.wire.is_reading_paused
+    lane.settle()
+    assert [answer["first_seq"] for answer in _answers(lane.wire.written)] == list(range(2, 52))
+    assert not lane.wire.is_reading_paused
+
+
+def test_another_request_starts_when_those_before_it_are_answered(lane: OneLane) -> None:
+    lane.receive(append(HOME), append(HOME), diff(HOME), append(HOME), look(HOME))
+    assert lane.under_way == 2
+    lane.settle()
+    first, second, read, third, state = _answers(lane.wire.written)
+    assert [answer["first_seq"] for answer in (first, second, third)] == [2, 3, 4]
+    assert (read["head_seq"], state["head_seq"]) == (3, 4)
+
+
+def test_an_append_does_not_start_beside_what_is_none(lane: OneLane) -> None:
+    lane.receive(diff(HOME, b'{"from_seq":1,"wait_ms":1000}'), append(HOME))
+    lane.settle()
+    assert lane.wire.written == b""
+    assert lane.under_way == 0
+    lane.one.pass_time(1000)
+    read, written = _answers(lane.wire.written)
+    assert (read["records"], written["first_seq"]) == ([], 2)
+
+
+def test_an_answer_that_comes_early_waits_for_those_before_it(lane: OneLane) -> None:
+    lane.receive(append(AWAY), append(HOME), append(AWAY))
+    lane.settle()
+    assert lane.wire.written == b""
+    (_, _, first, answer_first), (_, _, _, answer_last) = lane.links.asked
+    assert decode_forwarded(first).name == AWAY
+    answer_last(encode_answer(200, b"", [b'{"n":3}']))
+    assert lane.wire.written == b""
+    answer_first(encode_answer(201, b"", [b'{"n":1}']))
+    one, two, three = _answers(lane.wire.written)
+    assert (one["n"], two["first_seq"], three["n"]) == (1, 2, 3)
+    assert lane.wire.written.startswith(b"HTTP/1.1 201 Created\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "outcome", "status", "code"),
+    [
+        (append(AWAY), None, 504, "in_doubt"),
+        (append(AWAY), NEVER_SENT, 503, "not_ready"),
+        (diff(AWAY), None, 503, "not_ready"),
+        (look(AWAY), NEVER_SENT, 503, "not_ready"),
+    ],
+)
+def test_what_the_owner_did_not_answer_is_told_and_the_connection_goes_on(
+    lane: OneLane, request_bytes: bytes, outcome: bytes | None, status: int, code: str
+) -> None:
+    lane.receive(request_bytes, append(HOME))
+    lane.links.asked[0][3](outcome)
+    lane.settle()
+    assert lane.wire.written.startswith(b"HTTP/1.1 %d " % status)
+    assert b"\r\nretry-after: 1\r\n" in lane.wire.written
+    refused, written = _answers(lane.wire.written)
+    assert (refused["error"]["code"], written["first_seq"]) == (code, 2)
+
+
+def test_nothing_is_started_behind_a_request_that_ends_the_connection(lane: OneLane) -> None:
+    lane.receive(append(HOME, 1, "connection: close"), append(HOME), look(HOME))
+    assert lane.under_way == 1
+    lane.settle()
+    assert len(_answers(lane.wire.written)) == 1
+    assert lane.one.state(HOME).head_seq == 2
+    assert lane.wire.has_ended_writing or lane.wire.is_closed
+
+
+def test_a_malformed_request_is_refused_behind_the_answers_before_it(lane: OneLane) -> None:
+    lane.receive(append(HOME), append(HOME), b"nonsense\r\n\r\n", append(HOME))
+    assert lane.wire.written == b""
+    lane.settle()
+    *written, refused = _answers(lane.wire.written)
+    assert [answer["first_seq"] for answer in written] == [2, 3]
+    assert refused["error"]["code"] == "invalid_request"
+    assert lane.one.state(HOME).head_seq == 3
+
+
+def test_a_client_that_does_not_read_is_not_served_on(lane: OneLane) -> None:
+    lane.lane.pause_writing()
+    lane.receive(append(HOME), look(HOME))
+    lane.settle()
+    assert lane.wire.written == b""
+    assert lane.wire.is_reading_paused
+    lane.lane.resume_writing()
+    lane.settle()
+    assert len(_answers(lane.wire.written)) == 2
+    assert not lane.wire.is_reading_paused
+
+
+def test_a_large_body_is_put_together_and_what_follows_it_is_read(lane: OneLane) -> None:
+    body = b'{"records":[{"data":"%b"}]}' % (b"x" * LARGE_BODY_BYTES)
+    head = append(HOME).partition(b"\r\n\r\n")[0].replace(b": 24", b": %d" % len(body)) + b"\r\n\r\n"
+    sent = append(HOME) + head + body + append(HOME) + look(HOME)
+    for at in range(0, len(sent), 50_000):
+        lane.receive(sent[at : at + 50_000])
+        lane.settle()
+    heads = [answer["head_seq"] for answer in _answers(lane.wire.written)]
+    assert heads == [2, 3, 4, 4]
+    assert len(lane.one.read(HOME, 2).records[0].data) == LARGE_BODY_BYTES + 2
+
+
+def test_a_coded_body_starts_once_everything_before_it_is_answered(lane: OneLane) -> None:
+    lane.receive(append(HOME), CHUNKED, append(HOME), CHUNKED, look(HOME))
+    assert lane.under_way == 1
+    lane.settle()
+    assert [answer["head_seq"] for answer in _answers(lane.wire.written)] == [2, 3, 4, 5, 5]
+    assert len(lane.connections) == 1
+
+
+@pytest.mark.parametrize("size", [1, 7, len(CHUNKED) - 1, len(CHUNKED) + 1])
+def test_a_coded_body_may_come_in_pieces_and_what_is_behind_it_is_the_next_request(
+    lane: OneLane, size: int
+) -> None:
+    sent = CHUNKED + append(HOME) + ZIPPED + look(HOME)
+    for at in range(0, len(sent), size):
+        lane.receive(sent[at : at + size])
+        lane.settle()
+    assert [answer["head_seq"] for answer in _answers(lane.wire.written)] == [2, 3, 4, 4]
+
+
+def test_who_waits_for_a_word_gets_it_once_all_before_is_answered_or_hears_why_not(lane: OneLane) -> None:
+    head, _, body = append(HOME, 1, "expect: 100-continue").partition(b"\r\n\r\n")
+    lane.receive(append(HOME), head + b"\r\n\r\n")
+    assert lane.wire.written == b""
+    lane.settle()
+    assert lane.wire.written.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    lane.wire.take()
+    lane.receive(body)
+    lane.settle()
+    assert [answer["head_seq"] for answer in _answers(lane.wire.written)] == [3]
+    lane.wire.take()
+    lane.receive(head.replace(b"/v0/topics/", b"/v0/nothing/") + b"\r\n\r\n")
+    assert lane.wire.written.startswith(b"HTTP/1.1 404 ")
+    assert lane.wire.is_closed or lane.wire.has_ended_writing
+
+
+def test_a_coded_body_that_is_malformed_ends_the_connection_in_turn(lane: OneLane) -> None:
+    lane.receive(append(HOME), CHUNKED.replace(b"\r\n0\r\n", b"x0\r\n"), append(HOME))
+    lane.settle()
+    first, second = lane.wire.written.split(b"HTTP/1.1 ")[1:]
+    assert (first[:3], second[:3]) == (b"200", b"400")
+    assert lane.wire.is_closed or lane.wire.has_ended_writing
+    assert lane.one.state(HOME).head_seq == 2
+
+
+# -- the end -----------------------------------------------------------------------------------------------
+
+
+def test_a_drain_closes_an_idle_connection_at_once(lane: OneLane) -> None:
+    lane.lane.drain()
+    assert lane.wire.is_closed
+    assert lane.wire.written == b""
+
+
+def test_a_drain_answers_what_is_under_way_and_starts_nothing_more(lane: OneLane) -> None:
+    lane.receive(*(append(HOME) for _ in range(AHEAD_MAX + 5)))
+    lane.dispatch.drains = True
+    lane.lane.drain()
+    assert lane.wire.written == b""
+    lane.settle()
+    assert len(_answers(lane.wire.written)) == AHEAD_MAX
+    assert lane.wire.written.count(b"connection: close\r\n") == 1
+    assert lane.one.state(HOME).head_seq == 1 + AHEAD_MAX
+    assert lane.wire.is_closed or lane.wire.has_ended_writing
+
+
+def test_a_drain_does_not_wait_for_what_may_come(lane: OneLane) -> None:
+    timers = lane.one.loop.timer_count
+    lane.receive(diff(HOME, b'{"from_seq":1,"wait_ms":30000}'))
+    assert lane.one.loop.timer_count == timers + 1
+    lane.dispatch.drains = True
+    lane.lane.drain()
+    assert _answers(lane.wire.written)[0]["records"] == []
+    assert lane.one.loop.timer_count == timers
+    assert lane.wire.is_closed
+
+
+def test_what_is_under_way_when_the_client_goes_away_is_still_done(lane: OneLane) -> None:
+    lane.receive(append(HOME), append(HOME))
+    lane.lane.connection_lost(None)
+    lane.settle()
+    assert lane.one.state(HOME).head_seq == 3
+    assert lane.wire.written == b""
+    assert lane.connections == set()
+
+
+def test_nobody_waits_on_for_a_client_that_went_away(lane: OneLane) -> None:
+    timers = lane.one.loop.timer_count
+    lane.receive(diff(HOME, b'{"from_seq":1,"wait_ms":30000}'))
+    lane.lane.connection_lost(None)
+    assert lane.one.topic(HOME).waiters is None
+    assert lane.one.loop.timer_count == timers

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from shared.contract.api_keys import parse_keys
+from shared.contract.endpoints import Match
+from topicsd.http.http1.head_cache import REMEMBERED_MAX, KnownFields, KnownHeads
+
+SECRET = b"a-key-that-is-in-no-table-behind-the-request"
+PLAIN = b"host: x\r\ncontent-length: 2"
+BLOCK = PLAIN + b"\r\nauthorization: Bearer " + SECRET
+SCOPES = frozenset({"read"})
+
+
+class Dispatch:
+    def owner_of(self, match: Match) -> int:
+        return 0
+
+
+@pytest.fixture
+def heads() -> KnownHeads:
+    return KnownHeads(Dispatch())  # type: ignore[arg-type]
+
+
+def reachable(start: object) -> Iterator[object]:
+    """All that is held by an object, but for code."""
+    seen: set[int] = set()
+    waiting = [start]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, type) or (type(one).__module__ == "builtins" and callable(one)):
+            continue
+        seen.add(id(one))
+        yield one
+        if isinstance(one, msgspec.Struct):
+            waiting += [getattr(one, name) for name in one.__struct_fields__]
+        else:
+            waiting += gc.get_referents(one)
+
+
+def has_secret(heads: KnownHeads) -> bool:
+    return any(isinstance(one, bytes) and SECRET in one for one in reachable(vars(heads)))
+
+
+def test_a_block_is_remembered(heads: KnownHeads) -> None:
+    for block in (PLAIN, BLOCK):
+        first = heads.fields(block)
+        assert isinstance(first, KnownFields)
+        assert heads.fields(block) is first
+    assert heads.known_fields(BLOCK) is None
+
+
+def test_no_key_is_remembered_and_its_digest_opens_the_same(heads: KnownHeads) -> None:
+    known = heads.fields(BLOCK)
+    assert isinstance(known, KnownFields)
+    assert not has_secret(heads)
+    keys = parse_keys(SECRET.decode())
+    assert keys.check_sent(known.fields.sent_key, SCOPES, "") == keys.check(b"Bearer " + SECRET, SCOPES, "")
+    other = heads.fields(BLOCK + b"x")
+    assert isinstance(other, KnownFields)
+    assert other.fields.sent_key != known.fields.sent_key
+
+
+@pytest.mark.parametrize("name", ["token", "%74oken"])
+def test_a_line_with_a_token_is_not_remembered(heads: KnownHeads, name: str) -> None:
+    for path in ("/v0/ws", "/v0/topics/a"):
+        if path == "/v0/ws" or name == "token":
+            heads.line(f"GET {path}?{name}={SECRET.decode()} HTTP/1.1".encode())
+    assert not has_secret(heads)
+
+
+def test_what_is_remembered_is_bounded(heads: KnownHeads) -> None:
+    for number in range(REMEMBERED_MAX + 10):
+        heads.fields(BLOCK + b"%d" % number)
+    assert sum(isinstance(one, KnownFields) for one in reachable(vars(heads))) <= REMEMBERED_MAX

@@ -1,0 +1,66 @@
+"""A stream that has its connection for itself: what is left of it when the client is gone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.harness.recording_transport import RecordingTransport
+from topicsd.http.http1.stream import ConnectionStream
+from topicsd.http.http1.timeouts import Connection
+
+
+class GoneTransport(RecordingTransport):
+    """As uvloop's is once its connection is lost."""
+
+    is_gone = False
+
+    def write(self, data: Any) -> None:
+        if self.is_gone:
+            raise RuntimeError("the handler is closed")
+        super().write(data)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self
+
+    def setsockopt(self, level: int, name: int, value: int) -> None:
+        pass
+
+    def getsockopt(self, level: int, name: int, size: int) -> bytes:
+        if self.is_gone:
+            raise ValueError("negative file descriptor")
+        return bytes(size)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.connections: set[Connection] = set()
+        self.wire = GoneTransport()
+        self.stream = ConnectionStream(self.wire, self, time.monotonic, b"head")
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+
+
+def test_what_comes_for_a_client_that_is_gone_goes_nowhere_and_harms_nobody() -> None:
+    stage = Stage()
+    lost: list[int] = []
+    stage.stream.on_lost = lambda: lost.append(1)
+    stage.stream.write(b"one")
+    stage.wire.is_gone = True
+    stage.stream.connection_lost(None)
+    stage.stream.write(b"two")
+    stage.stream.close()
+    stage.stream.check_patience(time.monotonic())
+    assert (lost, stage.wire.take(), stage.connections) == ([1], b"headone", set())
+
+
+def test_a_connection_that_is_lost_while_its_rest_leaves_is_no_mistake() -> None:
+    stage = Stage()
+    stage.stream.close()
+    stage.wire.is_gone = True
+    stage.stream.check_patience(time.monotonic() + 1)
+    assert stage.wire.is_closed

@@ -1,0 +1,136 @@
+"""A lane of HTTP/2 that is sent anything: it answers or ends, and what it counts comes out even."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from hpack import Encoder
+
+from shared.http.http2_preface import PREFACE
+from tests.harness.h2_client import frame, request_headers
+from tests.harness.one_lane import AWAY, HOME, OneLane
+from tests.harness.recording_transport import RecordingTransport
+from topicsd.http.http2.connection import H2Lane
+
+BODY = b'{"records":[{"data":1}]}'
+ASKED = (("POST", ""), ("POST", ""), ("POST", "/diff"), ("GET", ""), ("HEAD", ""), ("PUT", ""))
+BODIES = (BODY, BODY, BODY, b'{"wait_ms":30000}', b"{}", b"no JSON")
+
+
+class Client:
+    """Makes frames that may be sent, and some that may not."""
+
+    def __init__(self, rng: random.Random, wildness: float) -> None:
+        self._rng = rng
+        self._wildness = wildness
+        self._encoder = Encoder()
+        self._last_id = -1
+        self._unfinished: list[int] = []
+
+    def next(self) -> bytes:
+        rng = self._rng
+        if rng.random() < self._wildness:
+            return self._wild()
+        makers = (self._request, self._request, self._request, self._rest, self._reset, self._word)
+        return rng.choice(makers)()
+
+    def _request(self) -> bytes:
+        rng = self._rng
+        self._last_id += 2
+        method, rest = rng.choice(ASKED)
+        headers = request_headers(method, f"/v0/topics/{rng.choice((HOME, HOME, AWAY))}{rest}")
+        headers.append((b"content-type", b"application/json"))
+        body = rng.choice(BODIES)
+        is_told = rng.random() < 0.5
+        if is_told:
+            headers.append((b"content-length", b"%d" % len(body)))
+        if rng.random() < 0.1:
+            headers.append(rng.choice(((b"content-encoding", b"gzip"), (b"x", b"a\x01"), (b"expect", b"x"))))
+        block = self._encoder.encode(headers)
+        if not is_told and rng.random() < 0.3:
+            return frame(1, 5, self._last_id, block)
+        if not is_told and rng.random() < 0.3:
+            self._unfinished.append(self._last_id)
+            return frame(1, 4, self._last_id, block)
+        if rng.random() < 0.2:
+            block_frames = frame(1, 0, self._last_id, block[:9]) + frame(9, 4, self._last_id, block[9:])
+        else:
+            block_frames = frame(1, 4, self._last_id, block)
+        return block_frames + frame(0, 1, self._last_id, body)
+
+    def _rest(self) -> bytes:
+        if not self._unfinished:
+            return b""
+        at = self._rng.randrange(len(self._unfinished))
+        return frame(0, 1, self._unfinished.pop(at), self._rng.choice(BODIES))
+
+    def _reset(self) -> bytes:
+        if self._last_id < 1:
+            return b""
+        return frame(3, 0, self._rng.randrange(1, self._last_id + 1, 2), bytes([0, 0, 0, 8]))
+
+    def _word(self) -> bytes:
+        rng = self._rng
+        opened = rng.choice((0, max(0, self._last_id)))
+        return rng.choice(
+            (
+                frame(8, 0, opened, struct.pack(">I", rng.choice((1, 100, 70_000)))),
+                frame(4, 0, 0, struct.pack(">HI", 4, rng.choice((0, 1, 100, 65535)))),
+                frame(6, 0, 0, rng.randbytes(8)),
+                frame(2, 0, 1, bytes(4) + b"\x0f"),
+            )
+        )
+
+    def _wild(self) -> bytes:
+        rng = self._rng
+        stream_id = rng.choice((0, 1, max(0, self._last_id), rng.randrange(20)))
+        payload = rng.randbytes(rng.choice((0, 4, 5, 6, 8, rng.randrange(40))))
+        return frame(rng.choice((*range(10), 0xEE)), rng.choice((0, 1, 4, 5, 8, 255)), stream_id, payload)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_sent_the_lane_answers_or_ends(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    rng = random.Random(seed)
+    one = OneLane()
+    wire = RecordingTransport()
+    lane = H2Lane(one.dispatch, one.heads, one)
+    lane.connection_made(wire)
+    client = Client(rng, rng.choice((0.0, 0.0, 0.01, 0.3)))
+    lane.data_received(PREFACE + frame(4, 0, 0))
+    for _ in range(60):
+        data = b"".join(client.next() for _ in range(rng.randrange(1, 6)))
+        if data and rng.random() < 0.003:
+            at = rng.randrange(len(data))
+            data = data[:at] + rng.randbytes(1) + data[at + 1 :]
+        at = rng.randrange(len(data) + 1)
+        # Behind the end somebody else has the connection.
+        for piece in (data[:at], data[at:]):
+            if wire.protocol is None:
+                lane.data_received(piece)
+        act = rng.random()
+        if wire.protocol is not None:
+            break
+        if act < 0.1:
+            lane.pause_writing()
+        elif act < 0.3:
+            lane.resume_writing()
+        elif act < 0.35:
+            lane.check_patience(one.one.clock.monotonic() + rng.choice((5, 11)))
+        elif act < 0.36:
+            lane.drain()
+        if act < 0.7:
+            one.one.settle()
+    if wire.protocol is None:
+        lane.resume_writing()
+        one.one.settle()
+    lane.connection_lost(None)
+    for _, _, _, done in one.links.asked:
+        done(b"")
+    one.one.settle()
+    assert [record for record in caplog.records if record.exc_info] == []
+    requests = lane._requests
+    counts = (requests._unsent, requests._working, len(requests._under_way), len(requests._exchanges))
+    assert counts == (0, 0, 0, 0)
+    assert (len(requests.sender._ready), len(requests.sender._blocked)) == (0, 0)

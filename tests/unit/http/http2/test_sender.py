@@ -1,0 +1,152 @@
+"""Who may send when several have something to, and who is stuck."""
+
+from __future__ import annotations
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+
+from tests.harness.h2_client import request_headers
+from topicsd.http.http2.frames import FRAME_BYTES_MAX
+from topicsd.http.http2.sender import WRITE_BYTES, Outgoing, Sender
+from topicsd.http.http2.wire import Wire
+
+WINDOW = 65535
+
+
+class Stage:
+    """A client and a server's sender, with three streams whose heads are sent."""
+
+    def __init__(self) -> None:
+        self.client = H2Connection(H2Configuration())
+        self.client.initiate_connection()
+        self.wire = Wire()
+        for stream_id in (1, 3, 5):
+            self.client.send_headers(stream_id, request_headers("GET", "/"), end_stream=True)
+        self.wire.receive_data(self.client.data_to_send())
+        for stream_id in (1, 3, 5):
+            self.wire.send_headers(stream_id, [(b":status", b"200")])
+        self.wire.data_to_send()
+        self.sender = Sender[Outgoing](self.wire)
+        self.left: list[tuple[int, int]] = []
+
+    def add(self, stream_id: int, size: int, ends: bool = True) -> Outgoing:
+        one = Outgoing(stream_id)
+        one.add(b"x" * size)
+        one.is_ending = ends
+        self.sender.wake(one)
+        return one
+
+    def fill(self, now: float = 0.0) -> list[tuple[int, int]]:
+        self.left.clear()
+        self.sender.fill(now, lambda one, size: self.left.append((one.id, size)))
+        return list(self.left)
+
+    def open(self, stream_id: int | None, size: int) -> None:
+        self.client.increment_flow_control_window(size, stream_id)
+        self.wire.receive_data(self.client.data_to_send())
+        self.sender.window_opened(stream_id or 0)
+
+
+def test_streams_take_turns_a_frame_each() -> None:
+    stage = Stage()
+    stage.add(1, 2 * FRAME_BYTES_MAX + 1)
+    stage.add(3, 10)
+    stage.add(5, FRAME_BYTES_MAX + 1)
+    whole = FRAME_BYTES_MAX
+    assert stage.fill() == [(1, whole), (3, 10), (5, whole), (1, whole), (5, 1), (1, 1)]
+    assert stage.fill() == []
+
+
+def test_not_more_is_made_at_a_time_than_fits_into_a_write() -> None:
+    stage = Stage()
+    stage.open(None, 1 << 20)
+    for stream_id in (1, 3):
+        stage.add(stream_id, WINDOW)
+    made = [sum(size for _, size in stage.fill()) for _ in range(3)]
+    assert made == [WRITE_BYTES, WRITE_BYTES - 2, 0]
+
+
+def test_a_window_that_is_used_up_holds_back_its_stream_only() -> None:
+    stage = Stage()
+    stage.open(None, 1 << 20)
+    stage.add(1, WINDOW + 10)
+    for _ in range(3):
+        stage.fill()
+    stage.add(3, 5)
+    assert stage.fill() == [(3, 5)]
+    stage.open(1, 4)
+    assert stage.fill() == [(1, 4)]
+    stage.open(None, 1000)
+    assert stage.fill() == []
+    stage.open(1, 1000)
+    assert stage.fill() == [(1, 6)]
+
+
+def test_the_window_of_the_connection_holds_back_all_and_then_none() -> None:
+    stage = Stage()
+    stage.add(1, WINDOW)
+    while stage.fill():
+        pass
+    stage.add(3, 5)
+    stage.add(5, 0)
+    assert stage.fill() == [(5, 0)]
+    stage.open(None, 1000)
+    assert stage.fill() == [(3, 5)]
+
+
+def test_who_is_blocked_is_stuck_in_time_unless_more_than_next_to_nothing_is_taken() -> None:
+    stage = Stage()
+    stage.open(None, 1 << 20)
+    slow, quick = stage.add(1, WINDOW + 9000), stage.add(3, WINDOW + 9000)
+    for _ in range(5):
+        stage.fill(now=100.0)
+    for now in (104.0, 108.0):
+        stage.open(1, 50)
+        stage.open(3, 600)
+        assert stage.fill(now) == [(1, 50), (3, 600)]
+        assert not slow.is_stuck(now)
+    assert (slow.is_stuck(110.5), quick.is_stuck(110.5)) == (True, False)
+    assert quick.is_stuck(118.5)
+
+
+def test_who_may_still_add_something_is_not_stuck() -> None:
+    stage = Stage()
+    one = stage.add(1, WINDOW + 1, ends=False)
+    while stage.fill():
+        pass
+    assert not one.is_stuck(1000.0)
+    one.is_ending = True
+    assert one.is_stuck(1000.0)
+
+
+def test_a_stream_that_waits_for_more_is_not_blocked() -> None:
+    stage = Stage()
+    one = stage.add(1, 10, ends=False)
+    assert stage.fill() == [(1, 10)]
+    assert (stage.fill(), one.blocked_since) == ([], None)
+    one.add(b"more")
+    one.is_ending = True
+    stage.sender.wake(one)
+    assert stage.fill() == [(1, 4)]
+
+
+def test_what_is_forgotten_is_not_sent() -> None:
+    stage = Stage()
+    waiting, blocked = stage.add(3, 10), stage.add(1, 2 * WINDOW)
+    stage.sender.forget(waiting)
+    while stage.fill():
+        assert 3 not in [stream_id for stream_id, _ in stage.left]
+    stage.sender.forget(blocked)
+    stage.open(None, 1000)
+    assert (stage.fill(), blocked.unsent, waiting.unsent) == ([], 0, 0)
+
+
+def test_parts_are_taken_across_their_borders_and_not_copied_before() -> None:
+    one = Outgoing(1)
+    held = bytearray(b"hello ")
+    for part in (memoryview(held), b"", b"wor", b"ld"):
+        one.add(part)
+    held[0] = ord("H")
+    assert one.unsent == 11
+    assert [one.take(size) for size in (3, 5, 3)] == [b"Hel", b"lo wo", b"rld"]
+    assert one.unsent == 0

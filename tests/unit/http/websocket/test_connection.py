@@ -1,0 +1,170 @@
+"""The transport of a WebSocket, without a socket: when it listens, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from tests.harness.manual_clock import ManualClock
+from tests.harness.recording_transport import RecordingTransport
+from tests.harness.ws_client import TEXT, masked
+from topicsd.http.http1.timeouts import Connection, Lingering
+from topicsd.http.websocket import frames as ws_frames
+from topicsd.http.websocket.connection import WsLane
+from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
+
+MESSAGE = masked(0x80 | TEXT, b"{}")
+
+
+class Listener:
+    """A session that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self.calls: list[str] = []
+        self.is_busy = False
+        self.on_message: Callable[[], None] = lambda: None
+
+    def receive(self, message: bytes) -> None:
+        self.heard.append(message)
+        self.on_message()
+
+    def ready(self) -> None:
+        self.calls.append("ready")
+
+    def check_key(self) -> None:
+        pass
+
+    def too_slow(self) -> None:
+        self.calls.append("too slow")
+
+    def drain(self) -> None:
+        self.calls.append("drain")
+
+    def lost(self) -> None:
+        self.calls.append("lost")
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.connections: set[Connection] = set()
+        self.session = Listener()
+        self.wire = RecordingTransport()
+        self.ends = 0
+        self.lane = WsLane(b"head", 1 << 16, self, self.clock.monotonic, lambda _: self.session)
+        self.lane.on_end = self.end
+        self.lagging = 0
+        self.lane.on_lag = self.lag
+        self.lane.connection_made(self.wire)
+        assert self.wire.take() == b"head"
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+
+    def end(self) -> None:
+        self.ends += 1
+
+    def lag(self, change: int) -> None:
+        self.lagging += change
+
+
+def test_what_comes_waits_while_the_session_is_busy() -> None:
+    stage = Stage()
+    session = stage.session
+
+    def be_busy() -> None:
+        session.is_busy = True
+
+    session.on_message = be_busy
+    stage.lane.data_received(MESSAGE * 3)
+    assert (len(session.heard), stage.wire.is_reading_paused) == (1, True)
+    session.is_busy = False
+    stage.lane.go_on()
+    assert len(session.heard) == 2
+    session.on_message = lambda: None
+    session.is_busy = False
+    stage.lane.go_on()
+    assert (len(session.heard), stage.wire.is_reading_paused) == (3, False)
+
+
+def test_a_clogged_client_is_not_listened_to_and_is_given_up_in_time() -> None:
+    stage = Stage()
+    stage.lane.pause_writing()
+    stage.lane.data_received(MESSAGE)
+    assert stage.session.heard == []
+    stage.lane.check_patience(stage.clock.monotonic() + CLOGGED_SECONDS_MAX - 1)
+    assert stage.session.calls == []
+    stage.lane.resume_writing()
+    assert (stage.session.calls, len(stage.session.heard)) == (["ready"], 1)
+    stage.lane.pause_writing()
+    stage.lane.check_patience(stage.clock.monotonic() + CLOGGED_SECONDS_MAX + 1)
+    assert stage.session.calls == ["ready", "too slow"]
+
+
+def test_a_client_that_has_not_read_for_a_while_lags_until_it_reads_or_ends() -> None:
+    stage = Stage()
+    stage.lane.pause_writing()
+    stage.lane.check_patience(stage.clock.monotonic() + LAGGING_SECONDS - 1)
+    assert stage.lagging == 0
+    for seconds in (1, 2):
+        stage.lane.check_patience(stage.clock.monotonic() + LAGGING_SECONDS + seconds)
+        assert stage.lagging == 1
+    stage.lane.resume_writing()
+    assert stage.lagging == 0
+    stage.lane.pause_writing()
+    stage.lane.check_patience(stage.clock.monotonic() + LAGGING_SECONDS + 1)
+    stage.lane.connection_lost(None)
+    assert stage.lagging == 0
+
+
+def test_an_end_comes_once_whoever_ends_it() -> None:
+    stage = Stage()
+    stage.lane.close(1000, "enough")
+    stage.lane.close(1001, "again")
+    stage.lane.data_received(MESSAGE)
+    stage.lane.write(b"more")
+    stage.lane.connection_lost(None)
+    assert stage.wire.take() == ws_frames.close_frame(1000, "enough")
+    assert (stage.session.calls, stage.session.heard, stage.ends) == (["lost"], [], 1)
+    assert isinstance(stage.wire.protocol, Lingering)
+    assert stage.connections == {stage.wire.protocol}
+
+    stage = Stage()
+    stage.lane.connection_lost(None)
+    assert (stage.session.calls, stage.ends, stage.connections) == (["lost"], 1, set())
+
+
+def test_one_that_was_lost_before_it_began_ends_too() -> None:
+    stage = Stage()
+    lane = WsLane(b"head", 1 << 16, stage, stage.clock.monotonic, lambda _: stage.session)
+    lane.on_end = stage.end
+    lane.connection_lost(None)
+    assert stage.ends == 1
+
+
+def test_an_exception_ends_it_with_an_id_that_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    stage.session.on_message = fail
+    with caplog.at_level(logging.ERROR, "topicsd.http"):
+        stage.lane.data_received(MESSAGE * 2)
+    assert len(stage.session.heard) == 1
+    written = stage.wire.take()
+    assert written[2:4] == ws_frames.INTERNAL_ERROR.to_bytes(2, "big")
+    (logged,) = caplog.records
+    assert str(logged.args[0]).encode() in written  # type: ignore[index]
+
+
+def test_a_long_reason_is_cut_between_characters() -> None:
+    frame = ws_frames.close_frame(1008, "ä" * 100)
+    assert frame[1] == 2 + 122
+    assert frame[4:].decode() == "ä" * 61

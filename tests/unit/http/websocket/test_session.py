@@ -1,0 +1,195 @@
+"""What one WebSocket has under way, in which order, and what becomes of it at an end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.contract.api_keys import ALL_SCOPES, Key
+from shared.contract.names import topic_id
+from shared.http.answer import CLOSE
+from shared.ipc.placement import shard_of
+from tests.harness.one_lane import AWAY, HOME, SHARDS
+from tests.harness.one_socket import OneSocket
+from topicsd.http.http1.connection import AHEAD_MAX
+from topicsd.http.websocket import frames as ws_frames
+
+STATE = {"head_seq": 5, "earliest_seq": 1, "epoch": 3}
+
+
+def _kinds(told: list[Any]) -> list[str]:
+    return [one["op"] for one in told]
+
+
+def test_as_many_publishes_are_on_their_way_as_appends_of_a_connection() -> None:
+    socket = OneSocket()
+    for number in range(AHEAD_MAX):
+        socket.publish(AWAY, request_id=number)
+    assert socket.session.is_busy
+    assert socket.asked_count == AHEAD_MAX
+    socket.answer(3, {"topic": AWAY})
+    assert socket.settle() == [{"op": "ack", "request_id": 3, "topic": AWAY}]
+    assert (socket.session.is_busy, socket.wire.went_on) == (False, 1)
+
+
+def test_another_operation_waits_for_the_publishes_before_it() -> None:
+    socket = OneSocket()
+    socket.publish(AWAY)
+    socket.publish(HOME)
+    socket.say("subscribe", topic=HOME)
+    assert socket.session.is_busy
+    assert _kinds(socket.settle()) == ["ack"]
+    socket.answer(0, {"topic": AWAY})
+    assert _kinds(socket.settle()) == ["ack", "subscribed", "record", "caught_up"]
+    assert not socket.session.is_busy
+
+
+def test_a_ping_waits_for_nothing() -> None:
+    socket = OneSocket()
+    socket.publish(AWAY)
+    socket.say("ping", request_id=1)
+    assert socket.take() == [{"op": "pong", "request_id": 1}]
+
+
+def test_what_is_behind_a_subscribe_waits_until_all_topics_are_looked_up() -> None:
+    socket = OneSocket()
+    socket.publish(HOME)
+    socket.settle()
+    socket.say("subscribe", topics=[AWAY, HOME], tail=True, request_id="s")
+    assert socket.settle() == []
+    assert socket.session.is_busy
+    socket.answer(0, STATE)
+    (told, *_) = socket.settle()
+    assert told["topics"] == {
+        AWAY: {"from_seq": 5, **STATE},
+        HOME: {"from_seq": 1, "head_seq": 1, "earliest_seq": 1, "epoch": told["topics"][HOME]["epoch"]},
+    }
+    assert not socket.session.is_busy
+
+
+def test_a_subscribe_is_for_all_of_its_topics_or_none() -> None:
+    socket = OneSocket()
+    socket.publish(HOME)
+    socket.settle()
+    socket.say("subscribe", topics=[HOME, AWAY], request_id="s")
+    error = {"code": "not_ready", "message": "shard 1 is starting"}
+    socket.answer(0, {"error": error}, 503)
+    assert socket.settle() == [{"op": "error", "request_id": "s", **error}]
+    socket.publish(HOME)
+    assert _kinds(socket.settle()) == ["ack"]
+
+
+def test_nothing_is_said_to_who_has_left() -> None:
+    socket = OneSocket()
+    socket.publish(HOME)
+    socket.settle()
+    socket.say("subscribe", topic=HOME)
+    socket.settle()
+    socket.publish(AWAY)
+    socket.publish(HOME)
+    socket.session.lost()
+    socket.session.lost()
+    socket.answer(0, {"topic": AWAY})
+    assert socket.settle() == []
+    assert socket.worker.one.state(HOME).head_seq == 2, "what was under way is still done"
+
+    socket = OneSocket()
+    socket.say("subscribe", topic=AWAY)
+    socket.session.lost()
+    socket.answer(0, STATE)
+    assert socket.settle() == []
+
+
+def test_a_drain_lets_what_is_under_way_be_answered_and_says_where_it_stood() -> None:
+    socket = OneSocket()
+    socket.publish(HOME)
+    socket.settle()
+    socket.say("subscribe", topic=HOME)
+    socket.settle()
+    socket.publish(AWAY)
+    socket.session.drain()
+    assert socket.session.is_busy
+    assert socket.settle() == []
+    socket.answer(0, {"topic": AWAY})
+    ack, error = socket.settle()
+    assert ack["op"] == "ack"
+    epoch = socket.worker.one.state(HOME).epoch
+    assert error["code"] == "shutting_down"
+    assert error["cursors"] == {HOME: {"from_seq": 1, "epoch": epoch}}
+    assert [code for code, _ in socket.wire.closed] == [ws_frames.GOING_AWAY]
+
+
+def test_a_drain_of_a_socket_with_nothing_to_do_ends_it_at_once() -> None:
+    socket = OneSocket()
+    socket.session.drain()
+    assert _kinds(socket.take()) == ["error"]
+    assert [code for code, _ in socket.wire.closed] == [ws_frames.GOING_AWAY]
+
+
+def test_what_nobody_foresaw_ends_the_socket_behind_its_answer() -> None:
+    socket = OneSocket()
+    socket.publish(AWAY, request_id=1)
+    error = {"code": "internal", "message": "unexpected error, 1234 in the log"}
+    socket.answer(0, {"error": error}, 500, CLOSE)
+    assert socket.settle() == [{"op": "error", "request_id": 1, **error}]
+    assert [code for code, _ in socket.wire.closed] == [ws_frames.INTERNAL_ERROR]
+
+
+def test_publishes_count_among_the_requests_of_their_key() -> None:
+    key = Key("12345678", ALL_SCOPES, ())
+    socket = OneSocket(key=key, max_inflight_per_key=2)
+    for number in range(3):
+        socket.publish(AWAY, request_id=number)
+    (told,) = socket.take()
+    assert (told["request_id"], told["code"], told["detail"]["limit"]) == (
+        2,
+        "throttled",
+        "max_inflight_per_key",
+    )
+    socket.answer(0, {"topic": AWAY})
+    socket.take()
+    socket.publish(AWAY)
+    assert socket.take() == []
+
+
+def test_a_clogged_socket_is_told_nothing_of_what_it_follows() -> None:
+    socket = OneSocket()
+    socket.publish(HOME)
+    socket.settle()
+    socket.say("subscribe", topic=HOME, tail=True)
+    socket.settle()
+    socket.wire.is_clogged = True
+    for _ in range(3):
+        socket.publish(HOME)
+        assert _kinds(socket.settle()) == ["ack"]
+    socket.wire.is_clogged = False
+    socket.session.ready()
+    record, caught_up = socket.settle()
+    assert [one["$seq"] for one in record["records"]] == [2, 3, 4]
+    assert caught_up["op"] == "caught_up"
+
+
+def test_a_topic_that_was_left_while_it_was_held_is_not_told() -> None:
+    socket = OneSocket()
+    socket.publish(HOME)
+    socket.settle()
+    socket.say("subscribe", topic=HOME, tail=True)
+    socket.settle()
+    socket.wire.is_clogged = True
+    socket.publish(HOME)
+    socket.settle()
+    socket.say("unsubscribe", topic=HOME)
+    socket.wire.is_clogged = False
+    socket.take()
+    socket.session.ready()
+    assert socket.settle() == []
+
+
+def test_the_topics_of_one_subscribe_are_no_requests_of_their_own() -> None:
+    key = Key("12345678", ALL_SCOPES, ())
+    socket = OneSocket(key=key, max_inflight_per_key=1)
+    names = [name for name in (f"n{n}" for n in range(40)) if shard_of(topic_id(name), SHARDS) == 1]
+    socket.say("subscribe", topics=names)
+    assert socket.asked_count == len(names) > 2
+    for number in range(len(names)):
+        socket.answer(number, STATE)
+    assert _kinds(socket.take()) == ["subscribed"]

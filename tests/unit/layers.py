@@ -1,0 +1,89 @@
+"""The layers: what each folder of the project may import from other folders.
+
+A folder may import itself. Beside that it may import what is listed here: a folder's own modules, or with a
+slash at the end everything below it. The longest path that fits a module decides.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_ENGINE: Final = "topicsd/engine topicsd/segment topicsd/log shared/"
+_OFFLINE: Final = "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/"
+
+LAYERS: Final = {
+    # -- shared: no process, no topic
+    "shared/text": "shared/contract",
+    "shared/contract": "shared/text",
+    "shared/http": "shared/contract shared/runtime shared/text",
+    "shared/runtime": "shared/contract shared/text",
+    "shared/settings": "shared/contract shared/runtime shared/text",
+    "shared/ipc": "shared/contract shared/runtime",
+    # -- router: never a record
+    "router/accept": "router/supervision shared/",
+    "router/control": "router/accept shared/",
+    "router/supervision": "router/accept router/control shared/",
+    # -- topicsd: disk, log, segment, engine, stream, service, http, worker; each may import what is before it
+    "topicsd/disk": "shared/",
+    "topicsd/log": "topicsd/disk shared/",
+    "topicsd/segment": "topicsd/log topicsd/disk",
+    "topicsd/engine": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
+    "topicsd/engine/records": "topicsd/engine topicsd/segment",
+    "topicsd/engine/wakeups": "topicsd/log shared/",
+    "topicsd/engine/retention": f"{_ENGINE} topicsd/engine/records topicsd/engine/queue",
+    "topicsd/engine/read": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/routes",
+    "topicsd/engine/queue": (
+        f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/read"
+        " topicsd/engine/wakeups"
+    ),
+    "topicsd/engine/write": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/queue",
+    "topicsd/engine/routes": (
+        f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/read topicsd/engine/write"
+        " topicsd/disk"
+    ),
+    "topicsd/engine/upkeep": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention",
+    "topicsd/engine/checkpoint": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
+    "topicsd/stream": "topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream/sessions": "topicsd/stream topicsd/engine/ topicsd/log shared/",
+    "topicsd/service": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
+    "topicsd/service/input": "topicsd/engine/ shared/",
+    "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
+    "topicsd/service/shards": "topicsd/service topicsd/stream topicsd/engine/ shared/",
+    "topicsd/service/watch": "topicsd/service/ topicsd/stream/ topicsd/engine/ shared/",
+    "topicsd/http/http1": "topicsd/service topicsd/stream shared/",
+    "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
+    "topicsd/http/websocket": (
+        "topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine/read shared/"
+    ),
+    "topicsd/worker": "topicsd/http/ topicsd/service/ topicsd/engine topicsd/log topicsd/disk shared/",
+    # -- tools: a directory that another process may own
+    "topicsd/offline": f"{_OFFLINE} topicsd/offline/check",
+    "topicsd/offline/report": f"{_OFFLINE} topicsd/offline",
+    "topicsd/offline/check": f"{_OFFLINE} topicsd/offline topicsd/offline/report",
+    "topicsd/offline/repair": f"{_OFFLINE} topicsd/offline topicsd/offline/check",
+    "topicsd/cli": f"{_OFFLINE} topicsd/offline/",
+    # The one place from which the worker's side starts the front process.
+    "topicsd/cli/serve.py": "router/ topicsd/cli topicsd/offline topicsd/disk topicsd/engine shared/",
+    "topicsd": "topicsd/cli",
+    # -- spark: files as the offline tools read them, or a server
+    "spark": "spark/ shared/",
+    "spark/chart": "topicsd/offline spark/jobs",
+    "spark/examples": "spark spark/optimizer",
+    "spark/view": f"{_OFFLINE} spark spark/source topicsd/offline/",
+    "spark/optimizer": "spark spark/source spark/task spark/view topicsd/segment",
+    "spark/source": f"{_OFFLINE} spark spark/optimizer spark/sink spark/task spark/view topicsd/offline",
+    "spark/task": f"{_OFFLINE} spark spark/optimizer spark/source spark/view topicsd/offline",
+    "spark/sink": "spark spark/source spark/task spark/view topicsd/engine shared/",
+    "spark/jobs": "spark spark/chart spark/source spark/view topicsd/offline topicsd/engine/ shared/",
+    # -- loadtest
+    "loadtest": "loadtest/ spark/ topicsd/engine shared/",
+    "loadtest/bench": "loadtest/ceilings loadtest/clients spark/chart",
+    "loadtest/ceilings": "loadtest/engine topicsd/engine",
+    "loadtest/clients": "loadtest/bench loadtest/ceilings loadtest/engine shared/",
+    "loadtest/engine": "topicsd/ shared/",
+}
+
+FILES_MIN: Final = 3
+FILES_MAX: Final = 15
+# Folders whose size says nothing: entry points, and programs for users to copy.
+ANY_SIZE: Final = ("topicsd", "router", "shared", "topicsd/http", "loadtest", "spark/examples", "tests")

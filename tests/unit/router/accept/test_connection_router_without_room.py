@@ -1,0 +1,121 @@
+"""What the front process says to connections for which a worker has no room."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+import uvloop
+
+from router.accept.connection_router import Front
+from router.accept.placer import Placer
+from shared.contract.errors import NOT_READY, Refusal
+from shared.contract.watch_id import WatchIds
+from shared.ipc.handoff import Handed
+from shared.runtime.clock import SystemClock
+from tests.harness.front_stage import request, until
+
+PLACER = Placer(WatchIds(b"instance--------", 1))
+
+
+class _FullShards:
+    """One shard that is ready and never has room."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def refusal(self, shard: int) -> Refusal | None:
+        return self.down
+
+    def any_ready(self) -> int | None:
+        return 0
+
+    def send(self, shard: int, fd: int, data: bytes) -> bool:
+        return False
+
+    down: Refusal | None = None
+
+
+@pytest.mark.parametrize("goes_down", [False, True])
+def test_who_waits_for_room_in_vain_is_told(goes_down: bool) -> None:
+    async def run() -> bytes:
+        shards = _FullShards()
+        front = Front(shards, SystemClock(), lambda connection, data: True, PLACER, head_seconds=0.2)
+        client, accepted = socket.socketpair()
+        client.setblocking(False)
+        accepted.setblocking(False)
+        client.send(request("GET", "/v0/topics/a"))
+        front.accepted(accepted)
+        assert front.waiting_count == 1
+        if goes_down:
+            shards.down = Refusal(NOT_READY, "it went down")
+        answer = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 4096), 5)
+        client.close()
+        assert front.waiting_count == 0
+        front.close()
+        return answer
+
+    answer = uvloop.run(run())
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert (b"it went down" in answer) == goes_down
+
+
+def test_a_returned_connection_is_answered_though_its_shard_is_up_again() -> None:
+    async def run() -> bytes:
+        front = Front(_FullShards(), SystemClock(), lambda connection, data: True, PLACER)
+        client, accepted = socket.socketpair()
+        front.returned(0, [Handed(accepted.detach(), b"")])
+        answer = client.recv(4096)
+        client.close()
+        front.close()
+        return answer
+
+    assert b'"not_ready"' in uvloop.run(run())
+
+
+@pytest.mark.parametrize("bound", [{"queued_bytes_max": 10}, {"descriptors_max": 0}, {"connections_max": 0}])
+def test_more_than_may_wait_is_told_at_once(bound: dict[str, int]) -> None:
+    async def run() -> bytes:
+        front = Front(_FullShards(), SystemClock(), lambda connection, data: True, PLACER, **bound)  # type: ignore[arg-type]
+        client, accepted = socket.socketpair()
+        accepted.setblocking(False)
+        client.send(request("GET", "/v0/topics/a"))
+        front.accepted(accepted)
+        assert (front.waiting_count, front.refused_count) == (0, 1)
+        answer = client.recv(4096)
+        client.close()
+        front.close()
+        return answer
+
+    assert uvloop.run(run()).startswith(b"HTTP/1.1 503 ")
+
+
+def test_what_the_supervisor_has_no_room_for_waits_its_turn() -> None:
+    async def run() -> list[bytes]:
+        taken: list[bytes] = []
+        has_room = False
+
+        def on_control(connection: socket.socket, data: bytes) -> bool:
+            if has_room:
+                taken.append(data)
+                connection.close()
+            return has_room
+
+        front = Front(_FullShards(), SystemClock(), on_control, PLACER)
+        clients = []
+        for number in range(3):
+            client, accepted = socket.socketpair()
+            accepted.setblocking(False)
+            client.send(request("GET", "/v0/health", f"n: {number}"))
+            front.accepted(accepted)
+            clients.append(client)
+        assert front.waiting_count == 3
+        has_room = True
+        await until(lambda: front.waiting_count == 0)
+        for client in clients:
+            client.close()
+        front.close()
+        return taken
+
+    assert [data[-5:-4] for data in uvloop.run(run())] == [b"0", b"1", b"2"]

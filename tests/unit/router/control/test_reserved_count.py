@@ -1,0 +1,122 @@
+"""How many topics there are, while workers ask, make, delete, die and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from router.control.reserved_count import TOPICS, ReservedCount
+from shared.ipc.board import WorkerState
+from tests.harness.manual_clock import ManualClock
+from tests.harness.small_board import SmallBoard
+
+
+@pytest.fixture
+def small() -> Iterator[SmallBoard]:
+    with SmallBoard(2, ManualClock()) as made:
+        yield made
+
+
+def _make(small: SmallBoard, shard: int, makes: bool = True) -> None:
+    """The worker hears that it may, and makes the topic, or something else refuses it."""
+    slot = small.board.slot(shard)
+    slot.topics += makes
+    slot.topic_grants_total += 1
+
+
+def test_no_more_are_allowed_than_there_may_be_whoever_asks(small: SmallBoard) -> None:
+    count = ReservedCount(small.board, 5, TOPICS)
+    assert [count.reserve(shard) for shard in (0, 1, 0, 1, 1, 0, 1)] == [True] * 5 + [False] * 2
+    for shard in (0, 1, 0, 1, 1):
+        _make(small, shard)
+    assert count.reserve(0) is False
+
+
+def test_what_was_allowed_and_not_made_is_given_back(small: SmallBoard) -> None:
+    count = ReservedCount(small.board, 1, TOPICS)
+    assert count.reserve(0)
+    assert count.reserve(1) is False
+    _make(small, 0, makes=False)
+    assert count.reserve(1)
+
+
+def test_a_topic_that_is_deleted_makes_room_at_once(small: SmallBoard) -> None:
+    small.begin(0, pid=1, topics=3)
+    count = ReservedCount(small.board, 3, TOPICS)
+    assert count.reserve(1) is False
+    small.board.slot(0).topics -= 1
+    assert count.reserve(1)
+    assert count.reserve(1) is False
+
+
+def test_a_shard_that_is_down_has_the_topics_that_it_had(small: SmallBoard) -> None:
+    small.begin(1, pid=7, topics=4)
+    count = ReservedCount(small.board, 6, TOPICS)
+    count.look()
+    small.end(1)
+    assert [count.reserve(0) for _ in range(3)] == [True, True, False]
+    small.board.slot(1).state = WorkerState.REPLAYING
+    assert count.reserve(0) is False
+    for _ in range(2):
+        _make(small, 0)
+    small.begin(1, pid=8, topics=3)
+    assert [count.reserve(0) for _ in range(2)] == [True, False]
+
+
+def test_the_reservations_of_a_worker_that_died_are_given_back_when_it_is_ready_again(
+    small: SmallBoard,
+) -> None:
+    count = ReservedCount(small.board, 2, TOPICS)
+    assert count.reserve(1)
+    assert count.reserve(1)
+    small.end(1)
+    assert count.reserve(0) is False
+    small.begin(1, pid=9, topics=1)
+    assert [count.reserve(0) for _ in range(2)] == [True, False]
+
+
+def test_nothing_is_allowed_before_every_shard_has_said_what_it_has(small: SmallBoard) -> None:
+    small.end(1)
+    count = ReservedCount(small.board, 10, TOPICS)
+    assert count.reserve(0) is None
+    small.board.slot(1).state = WorkerState.REFUSED
+    assert count.reserve(0) is True
+
+
+def test_without_a_bound_everything_is_allowed(small: SmallBoard) -> None:
+    small.end(1)
+    assert ReservedCount(small.board, 0, TOPICS).reserve(0) is True
+
+
+def test_whatever_happens_in_whatever_order_there_are_never_more() -> None:
+    bound = 6
+    for seed in range(200):
+        rng = Random(seed)
+        with SmallBoard(3, ManualClock()) as small:
+            count = ReservedCount(small.board, bound, TOPICS)
+            topics, under_way = [0, 0, 0], [0, 0, 0]
+            for _ in range(60):
+                shard = rng.randrange(3)
+                slot = small.board.slot(shard)
+                what = rng.choice(["ask", "ask", "hear", "delete", "die", "look"])
+                if slot.state is not WorkerState.READY:
+                    small.begin(shard, pid=rng.randrange(1, 1 << 30), topics=topics[shard])
+                elif what == "ask" and count.reserve(shard):
+                    under_way[shard] += 1
+                elif what == "hear" and under_way[shard]:
+                    under_way[shard] -= 1
+                    topics[shard] += rng.random() < 0.8
+                    slot.topics = topics[shard]
+                    slot.topic_grants_total += 1
+                elif what == "delete" and topics[shard]:
+                    topics[shard] -= 1
+                    slot.topics = topics[shard]
+                elif what == "look":
+                    count.look()
+                elif what == "die":
+                    count.look()
+                    small.end(shard)
+                    under_way[shard] = 0
+                assert sum(topics) <= bound, seed

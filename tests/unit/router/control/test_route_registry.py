@@ -1,0 +1,477 @@
+"""The rules of forwards over shards that are only told of: the steps of a PUT, and what is left of one that
+does not come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+
+from router.control.route_answers import ForwardAnswers
+from router.control.route_registry import ForwardControl
+from shared.contract.errors import NOT_READY, STORAGE_FULL, TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
+from shared.contract.names import topic_id
+from shared.contract.route_rule import (
+    ForwardRule,
+    ToldForward,
+    TopicGone,
+    decode_delete_forward,
+    decode_forwards_asked,
+    decode_put_forward,
+    encode_forward,
+)
+from shared.http.answer import refusal_body
+from shared.ipc.board import Board, WorkerState
+from shared.ipc.link import LinkKind
+from shared.ipc.placement import shard_of
+from shared.ipc.remote_request import decode_forwarded, encode_answer
+from tests.harness.manual_clock import ManualClock
+from tests.harness.whole_server import name_on
+
+SHARDS = 2
+A, B, C = name_on(0, SHARDS, "a"), name_on(1, SHARDS, "b"), name_on(0, SHARDS, "c")
+
+
+class Stage:
+    """Shards that keep topics and rules, say what they are asked, and go away when they are told to."""
+
+    def __init__(self, bound: int) -> None:
+        self.board = Board.create(SHARDS)
+        for shard, slot in enumerate(self.board):
+            slot.state, slot.pid = WorkerState.READY, 100 + shard
+        self.control = ForwardControl(self, self.board, self.ask, bound)
+        self.answers = ForwardAnswers(self.control, ManualClock())
+        self.topics: dict[str, int] = {}
+        """With their epochs."""
+        self.rules: dict[str, tuple[ForwardRule, int]] = {}
+        self.asked: list[str] = []
+        self.refusing: dict[str, Refusal] = {}
+        """What is asked, as `asked` has it, and what is the answer then."""
+        self.lost: set[str] = set()
+        """What is done, and has no answer."""
+        self.held: dict[str, asyncio.Event] = {}
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return SHARDS
+
+    def refusal(self, shard: int) -> Refusal | None:
+        if self.board.slot(shard).state is WorkerState.READY:
+            return None
+        return Refusal(NOT_READY, f"shard {shard} is gone", {"shard": shard}, 1000)
+
+    async def ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
+        assert self.refusal(shard) is None
+        what, answer = self._answer(shard, kind, payload)
+        self.asked.append(what)
+        if what in self.held:
+            await self.held[what].wait()
+        await asyncio.sleep(0)
+        if what in self.refusing:
+            return refused(self.refusing[what])
+        told = answer()
+        return None if what in self.lost else told
+
+    def _answer(self, shard: int, kind: LinkKind, payload: bytes) -> tuple[str, Callable[[], bytes]]:
+        if kind == LinkKind.LIST_FORWARDS:
+            return f"list {shard}", lambda: self._list(shard, payload)
+        if kind == LinkKind.PUT_FORWARD:
+            rule, epoch = msgspec.structs.astuple(decode_put_forward(payload))
+            assert self.owner(rule.dest) == shard
+            return f"put rule {rule.name}", lambda: self._put_rule(rule, epoch)
+        if kind == LinkKind.DELETE_FORWARD:
+            name, source_epoch = msgspec.structs.astuple(decode_delete_forward(payload))
+            return f"delete rule {name}", lambda: self._delete_rule(name, source_epoch)
+        assert kind == LinkKind.REQUEST
+        request = decode_forwarded(payload)
+        assert self.owner(request.name) == shard
+        return f"{request.operation} {request.name}", lambda: self._topic(request.operation, request.name)
+
+    @staticmethod
+    def owner(topic: str) -> int:
+        return shard_of(topic_id(topic), SHARDS)
+
+    def _list(self, shard: int, payload: bytes) -> bytes:
+        asked = decode_forwards_asked(payload)
+        found = [
+            ToldForward(rule, 5)
+            for name, (rule, _) in sorted(self.rules.items())
+            if self.owner(rule.dest) == shard and name.startswith(asked.prefix) and name > asked.after
+            if asked.name in ("", name)
+        ]
+        return encode_forward(found[: asked.limit or None])
+
+    def _put_rule(self, rule: ForwardRule, epoch: int) -> bytes:
+        if rule.source not in self.topics or rule.dest not in self.topics:
+            return refused(Refusal(TOPIC_NOT_FOUND, "it is gone"))
+        assert epoch == self.topics[rule.source]
+        created = rule.name not in self.rules
+        self.rules[rule.name] = (rule, epoch)
+        return encode_answer(200, b"", [encode_forward(ToldForward(rule, 0, created))])
+
+    def _delete_rule(self, name: str, source_epoch: int | None) -> bytes:
+        if name in self.rules and source_epoch in (None, self.rules[name][1]):
+            del self.rules[name]
+        return encode_answer(200, b"", [encode_forward(name not in self.rules)])
+
+    def _topic(self, operation: str, name: str) -> bytes:
+        if operation == "put_topic":
+            created = name not in self.topics
+            if created:
+                self.make(name)
+            return encode_answer(200, b"", [msgspec.json.encode({"created": created})])
+        if operation == "delete_topic":
+            self.topics.pop(name, None)
+            return encode_answer(200, b"", [b"{}"])
+        if name not in self.topics:
+            return refused(Refusal(TOPIC_NOT_FOUND, f"{name} is not there"))
+        return encode_answer(200, b"", [msgspec.json.encode({"epoch": self.topics[name]})])
+
+    def make(self, *names: str) -> None:
+        for name in names:
+            self._epoch += 1
+            self.topics[name] = self._epoch
+
+    def lose(self, topic: str) -> TopicGone:
+        """Deleted by its shard, with the rules into it."""
+        self.rules = {name: one for name, one in self.rules.items() if one[0].dest != topic}
+        return TopicGone(topic, self.topics.pop(topic))
+
+    async def put(self, name: str, source: str, dest: str, **options: Any) -> ToldForward | Refusal:
+        return await self.control.put(ForwardRule(name, source, dest, **options))
+
+    async def made(self, name: str, source: str, dest: str, **options: Any) -> ToldForward:
+        told = await self.put(name, source, dest, **options)
+        assert isinstance(told, ToldForward), told
+        return told
+
+    async def refused(self, name: str, source: str, dest: str, **options: Any) -> Refusal:
+        told = await self.put(name, source, dest, **options)
+        assert isinstance(told, Refusal), told
+        return told
+
+
+def refused(refusal: Refusal) -> bytes:
+    return encode_answer(400, b"", [msgspec.json.encode(refusal_body(refusal))])
+
+
+def play(what: Callable[[Stage], Coroutine[Any, Any, None]], bound: int = 0) -> None:
+    async def whole() -> None:
+        stage = Stage(bound)
+        async with asyncio.timeout(10):
+            await what(stage)
+        stage.board.close()
+        os.close(stage.board.fd)
+
+    asyncio.run(whole())
+
+
+def test_the_rule_comes_last_behind_both_of_its_ends() -> None:
+    async def steps(stage: Stage) -> None:
+        assert (await stage.made("r", A, B)).created
+        changes = [one for one in stage.asked if one.startswith("put")]
+        assert changes == [f"put_topic {A}", f"put_topic {B}", "put rule r"]
+        assert set(stage.topics) == {A, B}
+        assert not (await stage.made("r", A, B, keeps_tag=False)).created
+        assert stage.control.graph.find("r") == ForwardRule("r", A, B, keeps_tag=False)
+
+    play(steps)
+
+
+def test_what_the_checks_refuse_makes_no_topic() -> None:
+    async def steps(stage: Stage) -> None:
+        await stage.made("r", A, B)
+        before = dict(stage.topics)
+        assert (await stage.refused("s", "new", B)).code == "topic_exists_incompatible"
+        assert (await stage.refused("s", B, A)).code == "router_cycle"
+        assert (await stage.refused("s", A, C)).code == "throttled"
+        assert (stage.topics, len(stage.control.graph)) == (before, 1)
+
+    play(steps, bound=1)
+
+
+def test_a_destination_that_is_not_to_be_made_has_to_be_there() -> None:
+    async def steps(stage: Stage) -> None:
+        missing = await stage.refused("r", A, B, makes_dest=False)
+        assert (missing.code, B in missing.message) == ("topic_not_found", True)
+        assert (stage.topics, len(stage.control.graph)) == ({}, 0)
+        stage.make(B)
+        await stage.made("r", A, B, makes_dest=False)
+        assert set(stage.topics) == {A, B}
+
+    play(steps)
+
+
+@pytest.mark.parametrize("what", [f"put_topic {B}", "put rule r"])
+def test_topics_that_were_made_for_a_rule_that_is_refused_are_deleted_again(what: str) -> None:
+    async def steps(stage: Stage) -> None:
+        stage.refusing[what] = Refusal(STORAGE_FULL, "the disk is full", {"free_bytes": 1}, 1000)
+        assert await stage.refused("r", A, B) == stage.refusing[what]
+        assert (stage.topics, len(stage.control.graph)) == ({}, 0)
+        stage.make(A)
+        await stage.refused("r", A, B)
+        assert set(stage.topics) == {A}
+        stage.refusing.clear()
+        assert (await stage.made("r", A, B)).created
+
+    play(steps)
+
+
+def test_a_topic_that_is_not_empty_any_more_or_of_another_rule_stays() -> None:
+    async def steps(stage: Stage) -> None:
+        stage.refusing["put rule r"] = Refusal(STORAGE_FULL, "the disk is full")
+        stage.refusing[f"delete_topic {A}"] = Refusal(TOPIC_NOT_EMPTY, "somebody has written")
+        await stage.refused("r", A, B)
+        assert set(stage.topics) == {A}
+        stage.topics.clear()
+        stage.refusing.pop(f"delete_topic {A}")
+        stage.held["put rule r"] = asyncio.Event()
+        first = asyncio.create_task(stage.refused("r", A, B))
+        await until(lambda: stage.asked[-1] == "put rule r")
+        await stage.made("s", A, C)
+        stage.held["put rule r"].set()
+        await first
+        assert set(stage.topics) == {A, C}
+
+    play(steps)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if not is_so():
+            await asyncio.sleep(0)
+    assert is_so()
+
+
+@pytest.mark.parametrize(("second", "source", "dest"), [("s", C, B), ("s", B, A)])
+def test_two_at_once_that_exclude_each_other_are_not_both_made(second: str, source: str, dest: str) -> None:
+    async def steps(stage: Stage) -> None:
+        told = await asyncio.gather(stage.put("r", A, B), stage.put(second, source, dest))
+        assert [isinstance(one, ToldForward) for one in told] == [True, False]
+        assert set(stage.rules) == {"r"}
+
+    play(steps)
+
+
+def test_what_is_asked_of_one_name_is_done_one_after_the_other() -> None:
+    async def steps(stage: Stage) -> None:
+        told = await asyncio.gather(
+            stage.made("r", A, B), stage.control.delete("r"), stage.made("r", A, C), stage.put("r", A, B)
+        )
+        assert [isinstance(one, Refusal) for one in told] == [False, False, False, True]
+        assert told[1] is True
+        assert stage.rules["r"][0].dest == C
+        assert stage.control.graph.find("r") == stage.rules["r"][0]
+
+    play(steps)
+
+
+def test_while_the_rules_of_a_shard_are_unknown_nothing_is_decided() -> None:
+    async def steps(stage: Stage) -> None:
+        stage.board.slot(1).state = WorkerState.REPLAYING
+        unknown = await stage.refused("r", A, C)
+        assert (unknown.code, unknown.detail) == ("not_ready", {"shard": 1})
+        stage.board.slot(1).state = WorkerState.READY
+        await stage.made("r", A, C)
+        # What is known stays so when its shard is down.
+        stage.board.slot(1).state = WorkerState.GONE
+        await stage.made("r", A, C, keeps_node=False)
+        assert (await stage.refused("s", A, B)).detail == {"shard": 1}
+
+    play(steps)
+
+
+def test_another_worker_is_asked_again_before_anything_is_decided() -> None:
+    async def steps(stage: Stage) -> None:
+        await stage.made("r", A, B)
+        stage.make("elsewhere")
+        stage.rules["old"] = (ForwardRule("old", "elsewhere", B), 3)
+        del stage.rules["r"]
+        stage.board.slot(1).pid += 1
+        refusal = await stage.refused("r", A, B)
+        assert refusal.detail == {"reason": "router_dest_fan_in", "router": "old"}
+
+    play(steps)
+
+
+def test_a_rule_that_has_ended_by_itself_is_in_the_way_of_nothing() -> None:
+    async def steps(stage: Stage) -> None:
+        await stage.made("r", A, B)
+        stage.rules.clear()
+        assert (await stage.made("s", C, B)).created
+        stage.rules.clear()
+        assert (await stage.made("t", B, C)).created
+
+    play(steps)
+
+
+def test_what_may_have_been_kept_is_in_doubt_until_its_shard_says_so() -> None:
+    async def steps(stage: Stage) -> None:
+        await stage.made("r", A, B)
+        for is_kept in (True, False):
+            name = f"s{is_kept}"
+            dest = name_on(1, SHARDS, name)
+            stage.lost = {f"put rule {name}"}
+            assert (await stage.refused(name, A, dest)).code == "in_doubt"
+            assert {A, dest} <= set(stage.topics), "nobody takes away what a rule may need"
+            if not is_kept:
+                del stage.rules[name]
+            stage.board.slot(1).state = WorkerState.GONE
+            assert (await stage.refused("t", A, C)).detail == {"shard": 1}
+            stage.board.slot(1).state = WorkerState.READY
+            told = await stage.put(f"other{name}", C, dest)
+            assert isinstance(told, Refusal) == is_kept
+
+    play(steps)
+
+
+def test_a_rule_is_found_and_deleted_wherever_it_is() -> None:
+    async def steps(stage: Stage) -> None:
+        await stage.made("r", A, B)
+        await stage.made("rr", B, C)
+        found = await stage.control.find("r")
+        assert isinstance(found, ToldForward)
+        assert (found.rule.name, found.forwarded_total) == ("r", 5)
+        assert await stage.control.find("q") is None
+        stage.board.slot(1).state = WorkerState.GONE
+        assert isinstance(await stage.control.find("rr"), ToldForward)
+        for absent in (await stage.control.find("r"), await stage.control.delete("q")):
+            assert isinstance(absent, Refusal)
+            assert absent.detail == {"shard": 1}
+        stage.board.slot(1).state = WorkerState.READY
+        assert [await stage.control.delete("r") for _ in range(2)] == [True, False]
+        assert stage.control.graph.find("r") is None
+        stage.lost = {"delete rule rr"}
+        in_doubt = await stage.control.delete("rr")
+        assert isinstance(in_doubt, Refusal)
+        assert in_doubt.code == "in_doubt"
+
+    play(steps)
+
+
+def test_a_topic_takes_the_rules_from_it_and_into_it_along() -> None:
+    async def steps(stage: Stage) -> None:
+        for name, source, dest in (("in", A, B), ("out", B, C), ("on", C, "end")):
+            await stage.made(name, source, dest)
+        assert await stage.control.topic_gone(stage.lose(B)) == ["in", "out"]
+        assert set(stage.rules) == {"on"}
+        assert len(stage.control.graph) == 1
+        assert await stage.control.topic_gone(TopicGone("nobody", 1)) == []
+
+    play(steps)
+
+
+def test_rules_of_a_topic_that_is_there_again_stay() -> None:
+    async def steps(stage: Stage) -> None:
+        await stage.made("in", A, B)
+        await stage.made("out", B, C)
+        gone = stage.lose(B)
+        stage.rules.clear()
+        # Made anew before the front process hears of the end of the other one.
+        await stage.made("new", A, B)
+        await stage.made("out", B, C)
+        assert await stage.control.topic_gone(gone) == []
+        assert set(stage.rules) == {"new", "out"}
+        assert stage.control.graph.find("new") is not None
+        assert stage.control.graph.find("out") is not None
+
+    play(steps)
+
+
+def test_a_rule_on_a_shard_that_is_down_ends_later() -> None:
+    async def steps(stage: Stage) -> None:
+        await stage.made("out", A, B)
+        stage.board.slot(1).state = WorkerState.GONE
+        assert await stage.control.topic_gone(stage.lose(A)) == ["out"]
+        assert set(stage.rules) == {"out"}
+
+    play(steps)
+
+
+def test_what_nobody_foresaw_leaves_nothing_reserved() -> None:
+    async def steps(stage: Stage) -> None:
+        async def broken(shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
+            if kind == LinkKind.PUT_FORWARD:
+                raise ZeroDivisionError
+            return await stage.ask(shard, kind, payload)
+
+        stage.control._ask_any = broken
+        with pytest.raises(ZeroDivisionError):
+            await stage.put("r", A, B)
+        stage.control._ask_any = stage.ask
+        assert (await stage.made("r", A, B)).created
+
+    play(steps)
+
+
+def test_the_answer_has_every_field_of_the_rule() -> None:
+    async def steps(stage: Stage) -> None:
+        rule = ForwardRule("r", A, B, ["tag", "Eq", "x"], False, True, True, True, False, True)
+        status, content, _ = await stage.answers.put(rule)
+        assert (status, list(content)[:2]) == (201, ["router", "created"])
+        assert isinstance(content, dict)
+        fields = {
+            "source": A,
+            "dest": B,
+            "preserve_node": False,
+            "preserve_tag": True,
+            "create_dest": True,
+            "filter": ["tag", "Eq", "x"],
+            "allow_cycle": False,
+            "guarantee": "exactly_once",
+            "from": "earliest",
+        }
+        assert content == {"router": "r", "created": True, **fields, "performance": {"server_total_ms": 0.0}}
+        assert (await stage.answers.put(rule))[0] == 200
+        told = await stage.answers.answer("router_state", "r", "", ())
+        assert told == {"router": "r", **fields, "forwarded_total": 5}
+        listed = await stage.answers.answer("list_routers", "", "prefix=r", ())
+        assert listed == {"routers": [told]}
+
+    play(steps)
+
+
+def test_routes_are_listed_in_pages_by_name_and_by_their_ends() -> None:
+    async def steps(stage: Stage) -> None:
+        for number in range(5):
+            await stage.made(f"r>{number}", A, f"d{number}")
+        seen, cursor = [], ""
+        while cursor is not None:
+            told: Any = await stage.answers.answer("list_routers", "", f"page_size=2&cursor={cursor}", ())
+            seen += [one["router"] for one in told["routers"]]
+            cursor = told.get("next_cursor")
+        assert seen == [f"r>{number}" for number in range(5)]
+        stage.board.slot(1).state = WorkerState.GONE
+        missing: Any = await stage.answers.answer("list_routers", "", "", ())
+        assert (missing.code, missing.detail) == ("not_ready", {"missing_shards": [1]})
+        partial: Any = await stage.answers.answer("list_routers", "", "partial=true", ())
+        assert partial["missing_shards"] == [1]
+        assert {one["router"] for one in partial["routers"]} < set(seen)
+
+    play(steps)
+
+
+@pytest.mark.parametrize("query", ["source=a%20b", "dest=-", "page_size=x", "cursor=%21", "partial=perhaps"])
+def test_a_query_that_is_wrong_is_refused_by_its_name(query: str) -> None:
+    async def steps(stage: Stage) -> None:
+        told: Any = await stage.answers.answer("list_routers", "", query, ())
+        assert (told.code, told.message.partition(":")[0]) == ("invalid_request", query.partition("=")[0])
+
+    play(steps)
+
+
+def test_a_name_that_is_none_is_refused_and_an_absent_one_is_not_found() -> None:
+    async def steps(stage: Stage) -> None:
+        for operation in ("router_state", "delete_router"):
+            told: Any = await stage.answers.answer(operation, "a b", "", ())
+            assert (told.code, told.detail) == ("invalid_request", {"field": "router"})
+        told = await stage.answers.answer("router_state", "a>b", "", ())
+        assert told.code == "router_not_found"
+        told = await stage.answers.answer("delete_router", "a>b", "", ())
+        assert told == {"router": "a>b", "deleted": False}
+
+    play(steps)

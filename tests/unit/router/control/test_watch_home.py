@@ -1,0 +1,85 @@
+"""The home of a watch session, and how many there may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from router.control.reserved_count import WATCH_SESSIONS, ReservedCount
+from router.control.watch_home import WatchHome
+from shared.contract.errors import NOT_READY, Refusal
+from tests.harness.manual_clock import ManualClock
+from tests.harness.small_board import SmallBoard
+from tests.harness.whole_server import name_on
+
+SHARDS = 3
+
+
+class Doors:
+    def __init__(self) -> None:
+        self.down: set[int] = set()
+
+    def __len__(self) -> int:
+        return SHARDS
+
+    def refusal(self, shard: int) -> Refusal | None:
+        return Refusal(NOT_READY, f"shard {shard} is gone") if shard in self.down else None
+
+
+@pytest.fixture
+def small() -> Iterator[SmallBoard]:
+    with SmallBoard(SHARDS, ManualClock()) as made:
+        yield made
+
+
+def names(*shards: int) -> list[str]:
+    return [name_on(shard, SHARDS, f"{prefix}-") for prefix, shard in zip("abcdef", shards, strict=False)]
+
+
+def home(small: SmallBoard, bound: int = 0, doors: Doors | None = None) -> WatchHome:
+    return WatchHome(doors or Doors(), ReservedCount(small.board, bound, WATCH_SESSIONS))
+
+
+@pytest.mark.parametrize(("shards", "expected"), [((1,), 1), ((0, 2, 2), 2), ((0, 1, 0, 1, 1), 1)])
+def test_it_is_where_most_topics_are(small: SmallBoard, shards: tuple[int, ...], expected: int) -> None:
+    assert home(small).reserve(names(*shards)) == expected
+
+
+def test_between_equals_it_is_where_the_fewest_sessions_are(small: SmallBoard) -> None:
+    for shard, count in enumerate((4, 2, 3)):
+        small.board.slot(shard).watch_sessions = count
+    one = home(small)
+    one.sessions.look()
+    assert [one.reserve(names(0, 1, 2)) for _ in range(6)] == [1, 1, 2, 0, 1, 2]
+    assert one.reserve(names(0, 2)) == 0
+
+
+def test_no_more_are_reserved_than_there_may_be(small: SmallBoard) -> None:
+    small.board.slot(2).watch_sessions = 3
+    one = home(small, bound=4)
+    assert one.reserve(names(0)) == 0
+    refused = one.reserve(names(1))
+    assert isinstance(refused, Refusal)
+    assert (refused.code, refused.detail) == ("throttled", {"limit": "max_watch_sessions", "max": 4})
+    one.sessions.give_back(0)
+    assert one.reserve(names(1)) == 1
+
+
+def test_a_home_that_is_down_is_told_and_takes_no_place(small: SmallBoard) -> None:
+    doors = Doors()
+    one = home(small, bound=1, doors=doors)
+    doors.down = {1}
+    refused = one.reserve(names(1))
+    assert isinstance(refused, Refusal)
+    assert refused.message == "shard 1 is gone"
+    assert one.not_reached(1).message == "shard 1 is gone"
+    assert one.not_reached(0).message == "shard 0 does not answer"
+    assert one.reserve(names(0)) == 0
+
+
+def test_what_is_not_known_is_not_allowed(small: SmallBoard) -> None:
+    small.end(2)
+    refused = home(small, bound=4).reserve(names(0))
+    assert isinstance(refused, Refusal)
+    assert refused.code == NOT_READY

@@ -1,0 +1,306 @@
+"""The workers' lives: fake workers as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from router.accept.worker_channels import silence_ms
+from router.supervision import worker_process
+from router.supervision.process_pool import Backoff
+from router.supervision.worker_process import WorkerProcess
+from shared.contract.errors import NOT_READY, SHUTTING_DOWN, STORAGE_FAILED
+from shared.ipc.board import Board, WorkerState
+from shared.ipc.handoff import send_connection
+from shared.runtime.clock import SystemClock
+from tests.harness.front_stage import (
+    END_SOON,
+    FAKE_WORKER,
+    IMPATIENT,
+    TIMES,
+    FrontStage,
+    environment,
+    is_alive,
+    until,
+)
+
+pytestmark = pytest.mark.slow
+
+Play = Callable[[FrontStage], Coroutine[Any, Any, None]]
+
+
+def on_stage(play: Play, **given: Any) -> None:
+    async def run() -> None:
+        async with FrontStage(**given) as stage:
+            await play(stage)
+
+    uvloop.run(run())
+
+
+def code_of(stage: FrontStage, shard: int) -> str | None:
+    refusal = stage.pool.refusal(shard)
+    return None if refusal is None else refusal.code
+
+
+def test_a_worker_that_is_killed_comes_back_and_the_others_stay() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        first, other = stage.pid(0), stage.pid(1)
+        for count in (1, 2):
+            os.kill(stage.pid(0), signal.SIGKILL)
+            await until(lambda: stage.pool.restart_count(0) == count)  # noqa: B023
+            assert code_of(stage, 0) == NOT_READY
+            await stage.ready()
+        assert stage.pid(0) != first
+        assert stage.pid(1) == other
+        assert stage.pool.restart_count(1) == 0
+
+    on_stage(play)
+
+
+def test_a_worker_that_replays_is_not_ready_and_nobody_kills_it() -> None:
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
+        assert code_of(stage, 0) == NOT_READY
+        assert not stage.pool.was_ready(0)
+        await stage.ready()
+        assert stage.pool.was_ready(0)
+        assert stage.pool.restart_count(0) == 0
+
+    on_stage(play, shard_count=1, worker={"ready_after": IMPATIENT.hung_seconds * 1.5}, times=IMPATIENT)
+
+
+def test_a_worker_that_never_beats_is_killed_and_tried_again() -> None:
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.board.slot(0).pid)
+        os.kill(stage.pid(0), signal.SIGSTOP)
+        await until(lambda: stage.pool.restart_count(0) == 1)
+
+    on_stage(play, shard_count=1, worker={"ready_after": 60}, times=END_SOON._replace(start_seconds=1.0))
+
+
+def test_a_worker_that_waits_for_its_disk_is_not_taken_to_hang(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.board.slot(0).state is WorkerState.READY)
+        pid = stage.pid(0)
+        # Twice as long as one that hangs has.
+        await until(lambda: silence_ms(stage.board.slot(0), SystemClock()) > IMPATIENT.hung_seconds * 2000)
+        assert stage.pool.all_beat()
+        assert stage.pool.restart_count(0) == 0
+        os.close(os.open(fifo, os.O_WRONLY))
+        await stage.ready()
+        assert (stage.pid(0), stage.pool.restart_count(0)) == (pid, 0)
+
+    on_stage(play, shard_count=1, worker={"disk_wait": str(fifo)}, times=IMPATIENT)
+    assert caplog.text.count("worker: does not answer: it waits for its disk") == 1
+
+
+def test_a_worker_that_refuses_stays_away_with_its_reason() -> None:
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.board.slot(0).state is WorkerState.REFUSED)
+        await asyncio.sleep(0.3)
+        assert stage.pool.pids() == []
+        assert stage.pool.restart_count(0) == 0
+        refusal = stage.pool.refusal(0)
+        assert refusal is not None
+        assert refusal.code == STORAGE_FAILED
+        assert refusal.message == "shard 0 cannot be served from its disk; the server's log says why"
+        assert refusal.retry_after_ms is None
+        assert stage.board.slot(0).reason == "wal-1 is damaged"
+        assert stage.pool.all_beat()
+
+    on_stage(play, shard_count=1, worker={"exit_code": 3, "reason": "wal-1 is damaged"})
+
+
+def test_a_worker_that_crashes_on_its_way_up_is_tried_again_ever_more_slowly() -> None:
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.pool.restart_count(0) == 3)
+        assert stage.board.slot(0).reason == "ended with code 7: no luck"
+        assert code_of(stage, 0) == NOT_READY
+
+    on_stage(play, shard_count=1, worker={"exit_code": 7, "reason": "no luck"})
+
+
+def test_why_a_worker_ended_is_told_until_it_is_ready_again() -> None:
+    async def play(stage: FrontStage) -> None:
+        for count in (1, 2):
+            await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
+            os.kill(stage.pid(0), signal.SIGKILL)
+            await until(lambda: stage.pool.restart_count(0) == count)  # noqa: B023
+            await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
+            assert stage.board.slot(0).reason == "was ended by SIGKILL"
+        assert b"was ended by SIGKILL" in (await stage.ask("GET", "/v0/ready")).body
+
+    on_stage(play, shard_count=1, worker={"ready_after": 60}, times=END_SOON)
+
+
+def test_what_comes_into_the_channel_of_a_dead_worker_is_given_back() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        os.kill(stage.pid(0), signal.SIGKILL)
+        await until(lambda: stage.pool.restart_count(0) == 1)
+        client, accepted = socket.socketpair()
+        # As from an acceptor that has not looked at the board since.
+        assert send_connection(stage.pool.senders[0], accepted.fileno(), b"GET / HTTP/1.1\r\n")
+        accepted.close()
+        client.setblocking(False)
+        answer = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 4096), 10)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        client.close()
+
+    on_stage(play, shard_count=1, times=TIMES._replace(backoff_first_seconds=60, backoff_max_seconds=60))
+
+
+def test_a_worker_that_cannot_be_spawned_is_tried_again() -> None:
+    async def play(stage: FrontStage) -> None:
+        stage.pool._command = ("/does/not/exist",)
+        await stage.ready()
+        os.kill(stage.pid(0), signal.SIGKILL)
+        await until(lambda: stage.pool.restart_count(0) == 3)
+        assert "could not be started" in stage.board.slot(0).reason
+        stage.pool._command = FAKE_WORKER
+        await stage.ready()
+
+    on_stage(play, shard_count=1)
+
+
+def test_a_failed_disk_is_told_as_what_it_is() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        stage.board.slot(0).state = WorkerState.FAILED
+        assert code_of(stage, 0) == STORAGE_FAILED
+        stage.board.slot(0).state = WorkerState.READY
+
+    on_stage(play, shard_count=1)
+
+
+def test_a_drain_ends_all_workers_in_order() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        pids = stage.pool.pids()
+        assert await stage.pool.drain()
+        assert stage.pool.pids() == []
+        assert not any(is_alive(pid) for pid in pids)
+        assert stage.pool.all_beat()
+        assert code_of(stage, 0) == SHUTTING_DOWN
+        await asyncio.sleep(0.1)
+        assert stage.pool.pids() == []
+
+    on_stage(play)
+
+
+def test_a_drain_does_not_start_workers_again() -> None:
+    async def play(stage: FrontStage) -> None:
+        await until(lambda: stage.pool.restart_count(0) == 1)
+        assert await stage.pool.drain()
+        count = stage.pool.restart_count(0)
+        await asyncio.sleep(0.2)
+        assert (stage.pool.restart_count(0), stage.pool.pids()) == (count, [])
+
+    on_stage(play, shard_count=1, worker={"exit_code": 7}, times=TIMES._replace(backoff_first_seconds=0.1))
+
+
+def test_a_worker_that_does_not_end_is_ended_after_the_deadline() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        started = asyncio.get_running_loop().time()
+        # The fake worker has no handler for SIGTERM, which ends it.
+        assert not await stage.pool.drain()
+        assert asyncio.get_running_loop().time() - started >= 0.3
+
+    on_stage(play, shard_count=1, worker={"ignores_drain": True}, times=TIMES._replace(drain_seconds=0.3))
+
+
+def test_a_stopped_worker_is_killed_by_the_watchdog_also_while_draining() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        os.kill(stage.pid(0), signal.SIGSTOP)
+        await stage.pool.drain()
+        assert stage.pool.restart_count(0) == 0
+
+    on_stage(play, shard_count=1, times=IMPATIENT)
+
+
+def test_haste_does_not_wait_for_the_deadline() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        draining = asyncio.create_task(stage.pool.drain())
+        await asyncio.sleep(0.1)
+        assert not draining.done()
+        stage.pool.hasten()
+        async with asyncio.timeout(5):
+            assert not await draining
+
+    on_stage(play, shard_count=1, worker={"drain_seconds": 60})
+
+
+def test_after_a_pause_of_this_process_nobody_is_killed() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        pid = stage.pid(0)
+        os.kill(pid, signal.SIGSTOP)
+        # Both stand still, as when the whole machine does.
+        time.sleep(IMPATIENT.hung_seconds * 1.5)  # noqa: ASYNC251
+        await asyncio.sleep(IMPATIENT.tick_seconds * 3)
+        os.kill(pid, signal.SIGCONT)
+        await stage.ready()
+        assert stage.pid(0) == pid
+        assert stage.pool.restart_count(0) == 0
+
+    on_stage(play, shard_count=1, times=IMPATIENT)
+
+
+def test_what_systemd_told_the_front_process_is_not_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, str]] = []
+
+    class NeverRuns:
+        def __init__(self, command: object, env: dict[str, str], **given: object) -> None:
+            seen.append(env)
+            raise FileNotFoundError("none")
+
+    monkeypatch.setattr(worker_process.subprocess, "Popen", NeverRuns)
+
+    async def run() -> None:
+        board = Board.create(1)
+        given = {**environment(), "NOTIFY_SOCKET": "/x", "LISTEN_FDS": "1", "WATCHDOG_USEC": "1"}
+        with pytest.raises(FileNotFoundError):
+            WorkerProcess(FAKE_WORKER, given, "TOLD", {"shard": 0}, (board.fd,), lambda process: None)
+        board.close()
+        os.close(board.fd)
+
+    uvloop.run(run())
+    assert not {"NOTIFY_SOCKET", "LISTEN_FDS", "WATCHDOG_USEC"} & set(seen[0])
+    assert '"shard":0' in seen[0]["TOLD"]
+
+
+def test_a_worker_inherits_its_channel_and_the_board_and_nothing_else() -> None:
+    async def play(stage: FrontStage) -> None:
+        await stage.ready()
+        kinds = []
+        for fd in os.listdir(f"/proc/{stage.pid(0)}/fd"):
+            target = os.readlink(f"/proc/{stage.pid(0)}/fd/{fd}")
+            kinds.append(target.split(":")[0].split("/")[-1] if int(fd) > 2 else "")
+        # Its loop has an epoll and a pair of sockets of its own.
+        assert kinds.count("socket") == 3
+        assert not any("TCP" in kind for kind in kinds)
+
+    on_stage(play)
+
+
+def test_a_healthy_life_resets_the_wait() -> None:
+    backoff = Backoff(1.0, 4.0, healthy_seconds=30.0)
+    assert [backoff.ended(0.0), backoff.ended(29.9), backoff.ended(30.0), backoff.ended(0.0)] == [1, 2, 1, 2]

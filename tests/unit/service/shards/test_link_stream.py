@@ -1,0 +1,151 @@
+"""A stream over the link says at one end what was written at the other, and waits for who does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+from shared.ipc.link import Asked, LinkKind, LinkPool, LinkServer, serve_links
+from tests.harness.live_stage import FakeStream
+from topicsd.service.shards.link_stream import UNDER_WAY_BYTES_MAX, LinkStream, PassedOn
+
+
+class Ends:
+    """Both ends of one stream: `home` is written to, `client` gets it."""
+
+    def __init__(self) -> None:
+        self.client = FakeStream()
+        self.fields = b""
+        self.answers: list[bytes | None] = []
+        self.home: LinkStream
+        self.server: LinkServer
+        self.passed_on: PassedOn
+
+    async def open(self) -> None:
+        instance = secrets.token_hex(16)
+        self.server = await serve_links(instance, "1", self._asked)
+        self.links = LinkPool(instance)
+        question = self.links.call("1", LinkKind.REQUEST, b"", self._answered)
+        self.passed_on = PassedOn(question, self._open)
+        await until(lambda: self.passed_on.is_open)
+
+    def _asked(self, kind: int, payload: bytes, asked: Asked) -> None:
+        self.home = LinkStream(asked, b"content-type: text/event-stream\r\n")
+
+    def _open(self, fields: bytes) -> FakeStream:
+        self.fields = fields
+        return self.client
+
+    def open_never(self, fields: bytes) -> FakeStream:
+        raise AssertionError("the connection is gone")
+
+    def _answered(self, answer: bytes | None) -> None:
+        self.answers.append(answer)
+        self.passed_on.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(1_000_000):
+        if holds():
+            return
+        await asyncio.sleep(0)
+
+
+def run(scene: Callable[[Ends], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            ends = Ends()
+            await ends.open()
+            await scene(ends)
+            ends.server.close()
+            ends.links.close()
+
+    uvloop.run(bounded())
+
+
+def test_what_is_written_comes_out_in_its_order_and_ends() -> None:
+    async def scene(ends: Ends) -> None:
+        assert ends.fields == b"content-type: text/event-stream\r\n"
+        for number in range(100):
+            ends.home.write(b"%d," % number)
+        ends.home.close()
+        await until(lambda: ends.client.is_closed)
+        assert ends.client.written == b"".join(b"%d," % number for number in range(100))
+        assert ends.answers == [b""]
+
+    run(scene)
+
+
+def test_a_client_that_does_not_read_clogs_the_home_and_it_goes_on_when_it_does() -> None:
+    async def scene(ends: Ends) -> None:
+        ready: list[bool] = []
+        ends.home.on_ready = lambda: ready.append(True)
+        ends.client.is_clogged = True
+        written = 0
+        while not ends.home.is_clogged:
+            ends.home.write(b"x" * 1000)
+            written += 1000
+            await asyncio.sleep(0)
+        assert written <= UNDER_WAY_BYTES_MAX + 1000
+        await until(lambda: len(ends.client.written) == written)
+        assert not ready
+        ends.client.unclog()
+        await until(lambda: bool(ready))
+        assert not ends.home.is_clogged
+
+    run(scene)
+
+
+def test_a_client_that_reads_never_clogs_the_home() -> None:
+    async def scene(ends: Ends) -> None:
+        for _ in range(100):
+            ends.home.write(b"x" * 20_000)
+            await until(lambda: not ends.home.is_clogged)
+        await until(lambda: len(ends.client.written) == 2_000_000)
+
+    run(scene)
+
+
+def test_a_client_that_leaves_is_told_to_the_home_once() -> None:
+    async def scene(ends: Ends) -> None:
+        lost: list[bool] = []
+        ends.home.on_lost = lambda: lost.append(True)
+        ends.client.on_lost()
+        await until(lambda: bool(lost))
+        await until(lambda: bool(ends.answers))
+        assert (lost, ends.answers) == ([True], [b""])
+
+    run(scene)
+
+
+def test_a_client_that_has_left_is_no_stream_any_more() -> None:
+    async def scene(ends: Ends) -> None:
+        question = ends.links.call("1", LinkKind.REQUEST, b"", ends.answers.append)
+        passed_on = PassedOn(question, ends.open_never)
+        question.hurry()
+        await until(lambda: bool(ends.answers))
+        assert (passed_on.is_open, ends.answers) == (False, [b""])
+
+    run(scene)
+
+
+def test_a_home_that_dies_ends_the_stream() -> None:
+    async def scene(ends: Ends) -> None:
+        ends.server.close()
+        await until(lambda: ends.client.is_closed)
+        assert ends.answers == [None]
+
+    run(scene)
+
+
+def test_a_connection_that_dies_with_its_process_is_told_to_the_home() -> None:
+    async def scene(ends: Ends) -> None:
+        lost: list[bool] = []
+        ends.home.on_lost = lambda: lost.append(True)
+        ends.links.close()
+        await until(lambda: bool(lost))
+
+    run(scene)

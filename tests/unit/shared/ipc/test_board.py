@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.contract.api_keys import KEY_PLACES
+from shared.ipc.board import REASON_BYTES_MAX, SLOT_BYTES, Board, Slot, WorkerState
+from shared.runtime.histogram import WORDS as HISTOGRAM_WORDS
+
+PROJECT = Path(__file__).parents[4]
+WORDS = [name for name, value in vars(Slot).items() if type(value).__name__ == "_Word"]
+HISTOGRAMS = [name for name, value in vars(Slot).items() if type(value).__name__ == "_Histogram"]
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    board = Board.create(3)
+    yield board
+    board.close()
+    os.close(board.fd)
+
+
+def test_a_new_board_says_that_every_worker_is_gone(board: Board) -> None:
+    assert len(board) == 3
+    assert [slot.state for slot in board] == [WorkerState.GONE] * 3
+    assert [slot.reason for slot in board] == [""] * 3
+
+
+def test_the_board_has_no_name_from_the_beginning() -> None:
+    before = set(os.listdir("/dev/shm"))
+    board = Board.create(2)
+    assert set(os.listdir("/dev/shm")) <= before
+    board.close()
+    os.close(board.fd)
+
+
+def test_the_descriptor_is_not_inherited_by_accident(board: Board) -> None:
+    assert not os.get_inheritable(board.fd)
+
+
+def test_each_number_has_a_place_of_its_own(board: Board) -> None:
+    slot = board.slot(1)
+    for number, name in enumerate(WORDS, 1):
+        setattr(slot, name, number << 32 | number)
+    slot.state = WorkerState.READY
+    slot.reason = "why"
+    assert [getattr(slot, name) for name in WORDS] == [n << 32 | n for n in range(1, len(WORDS) + 1)]
+    assert slot.state is WorkerState.READY
+    assert slot.reason == "why"
+
+
+def test_each_histogram_has_a_place_of_its_own(board: Board) -> None:
+    slot = board.slot(1)
+    slot.reason = "why"
+    for number, name in enumerate(HISTOGRAMS, 1):
+        setattr(slot, name, [number << 32 | word for word in range(HISTOGRAM_WORDS)])
+    for number, name in enumerate(HISTOGRAMS, 1):
+        assert getattr(slot, name) == [number << 32 | word for word in range(HISTOGRAM_WORDS)]
+    slot.in_flight_by_key[0] = slot.in_flight_by_key[KEY_PLACES - 1] = 7
+    assert slot.reason == "why"
+    assert not any(getattr(slot, name) for name in WORDS)
+    assert not any(board.slot(2).words)
+
+
+def test_slots_do_not_reach_into_each_other(board: Board) -> None:
+    slot = board.slot(1)
+    for index in range(SLOT_BYTES // 8):
+        slot.words[index] = (1 << 64) - 1
+    for other in (board.slot(0), board.slot(2)):
+        assert not any(other.words)
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ("", ""),
+        ("disk gone", "disk gone"),
+        ("x" * 300, "x" * REASON_BYTES_MAX),
+        ("x" * (REASON_BYTES_MAX - 1) + "ü", "x" * (REASON_BYTES_MAX - 1)),
+        ("\udcff", "?"),
+    ],
+)
+def test_a_reason_is_cut_to_whole_characters(board: Board, told: str, kept: str) -> None:
+    board.slot(0).reason = told
+    assert board.slot(0).reason == kept
+
+
+def test_a_reason_that_is_being_changed_can_be_read(board: Board) -> None:
+    slot = board.slot(0)
+    slot.reason = "äöü"
+    slot.words[384] = 3
+    assert slot.reason == "ä\ufffd"
+    slot.words[384] = 1 << 60
+    assert slot.reason.startswith("äöü")
+
+
+def test_clearing_leaves_nothing(board: Board) -> None:
+    slot = board.slot(0)
+    slot.reason, slot.state, slot.topics = "why", WorkerState.REFUSED, 7
+    slot.in_flight_by_key[5] = 1
+    slot.clear()
+    assert not any(slot.in_flight_by_key)
+    assert (slot.reason, slot.state, slot.topics) == ("", WorkerState.GONE, 0)
+
+
+@pytest.mark.slow
+def test_what_a_child_writes_is_there_after_it_was_killed(board: Board) -> None:
+    child = (
+        "import os, signal, sys\n"
+        "from shared.ipc.board import Board, WorkerState\n"
+        "slot = Board.attach(int(sys.argv[1]), 3).slot(2)\n"
+        "slot.pid, slot.state, slot.reason = os.getpid(), WorkerState.READY, 'from below'\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", child, str(board.fd)],
+        pass_fds=[board.fd],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+    )
+    assert process.wait(30) == -9
+    slot = board.slot(2)
+    assert (slot.pid, slot.state, slot.reason) == (process.pid, WorkerState.READY, "from below")

@@ -1,0 +1,497 @@
+"""Links: what is asked is answered once, however the bytes come, and whatever becomes of the peer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+import uvloop
+
+from shared.ipc.link import (
+    HEADER,
+    LARGE_PAYLOAD_BYTES,
+    NEVER_SENT,
+    PAYLOAD_BYTES_MAX,
+    Asked,
+    Link,
+    LinkKind,
+    LinkPool,
+    Serve,
+    address_of,
+    serve_links,
+)
+from shared.runtime.body_memory import SHARED_BYTES_MIN, BodyBuffer, SharedBody
+from tests.harness.recording_transport import RecordingTransport
+
+T = TypeVar("T")
+Answers = list[bytes | None]
+
+
+def _run(scene: Callable[[], Awaitable[T]]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(20):
+            return await scene()
+
+    return uvloop.run(bounded())
+
+
+def _link(serve: Serve = lambda kind, payload, reply: None) -> tuple[Link, RecordingTransport]:
+    link, wire = Link(serve, asks=True), RecordingTransport()
+    link.connection_made(wire)
+    return link, wire
+
+
+def _frame(kind: int, number: int, payload: bytes) -> bytes:
+    return HEADER.pack(len(payload), kind, number) + payload
+
+
+@pytest.mark.parametrize("large_bytes", [LARGE_PAYLOAD_BYTES, 100, 1])
+def test_frames_mean_the_same_wherever_they_are_cut(
+    monkeypatch: pytest.MonkeyPatch, large_bytes: int
+) -> None:
+    """Also those that are gathered apart, behind and in front of others."""
+    monkeypatch.setattr("shared.ipc.link.LARGE_PAYLOAD_BYTES", large_bytes)
+    payloads = [b"", b"x", b"some bytes", b"y" * 300]
+    sent = b"".join(_frame(LinkKind.REQUEST, n, payload) for n, payload in enumerate(payloads))
+
+    async def scene() -> None:
+        for cut in range(len(sent) + 1):
+            for step in (1, 7, len(sent)):
+                asked: list[bytes] = []
+                link, _ = _link(lambda kind, payload, reply, asked=asked: asked.append(payload))  # type: ignore[misc]
+                pieces = [sent[:cut], *(sent[at : at + step] for at in range(cut, len(sent), step))]
+                for piece in pieces if cut % 13 == 0 or step > 1 else ():
+                    if piece:
+                        link.data_received(piece)
+                assert asked in (payloads, []), (cut, step)
+                assert asked or (cut % 13 and step == 1)
+
+    _run(scene)
+
+
+def test_what_is_asked_in_one_turn_leaves_in_one_write_and_answers_find_their_askers() -> None:
+    async def scene() -> None:
+        link, wire = _link()
+        told: list[tuple[str, bytes | None]] = []
+        for name in "abc":
+            link.call(LinkKind.REQUEST, name.encode(), lambda answer, name=name: told.append((name, answer)))  # type: ignore[misc]
+        assert wire.writes == []
+        await asyncio.sleep(0)
+        assert len(wire.writes) == 1
+        for number in (3, 1, 2):
+            link.data_received(_frame(LinkKind.ANSWER, number, b"%d" % number))
+        assert told == [("c", b"3"), ("a", b"1"), ("b", b"2")]
+
+    _run(scene)
+
+
+def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
+    async def scene() -> None:
+        link, wire = _link()
+        told: Answers = []
+        link.call(LinkKind.REQUEST, b"", told.append)
+        for number in (1, 1, 99):
+            link.data_received(_frame(LinkKind.ANSWER, number, b"answer"))
+        assert told == [b"answer"]
+        assert not wire.is_closed
+
+    _run(scene)
+
+
+def test_a_mistake_in_taking_one_answer_ends_neither_the_link_nor_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers: Answers = []
+
+    def fail(answer: bytes | None) -> None:
+        raise RuntimeError("the handler is closed")
+
+    async def scene() -> None:
+        link, _ = _link()
+        link.call(LinkKind.REQUEST, b"first", fail)
+        link.call(LinkKind.REQUEST, b"second", answers.append)
+        link.data_received(_frame(LinkKind.ANSWER, 1, b"one") + _frame(LinkKind.ANSWER, 2, b"two"))
+
+    _run(scene)
+    assert answers == [b"two"]
+    assert "the handler is closed" in caplog.text
+
+
+def test_who_asked_a_peer_that_dies_is_told_so_once() -> None:
+    async def scene() -> None:
+        lost: list[Link] = []
+        link = Link(lambda kind, payload, reply: None, lost.append)
+        link.connection_made(RecordingTransport())
+        told: Answers = []
+        link.call(LinkKind.REQUEST, b"1", told.append)
+        link.call(LinkKind.REQUEST, b"2", told.append)
+        link.data_received(_frame(LinkKind.ANSWER, 1, b"in time"))
+        link.connection_lost(None)
+        assert told == [b"in time", None]
+        link.call(LinkKind.REQUEST, b"3", told.append)
+        assert told == [b"in time", None, NEVER_SENT]
+        await asyncio.sleep(0)
+        assert (lost, link.is_open) == ([link], False)
+
+    _run(scene)
+
+
+def test_an_answer_for_a_peer_that_is_gone_is_dropped() -> None:
+    async def scene() -> None:
+        replies: list[Callable[[bytes], None]] = []
+        link, wire = _link(lambda kind, payload, reply: replies.append(reply))
+        link.data_received(_frame(LinkKind.REQUEST, 5, b"x"))
+        link.connection_lost(None)
+        replies[0](b"too late")
+        await asyncio.sleep(0)
+        assert wire.writes == []
+
+    _run(scene)
+
+
+def test_a_length_that_nobody_sends_closes_the_link() -> None:
+    async def scene() -> None:
+        asked: list[bytes] = []
+        link, wire = _link(lambda kind, payload, reply: asked.append(payload))
+        link.data_received(_frame(LinkKind.REQUEST, 1, b"good"))
+        link.data_received(HEADER.pack(PAYLOAD_BYTES_MAX + 1, LinkKind.REQUEST, 2) + b"x" * 100)
+        assert wire.is_closed
+        assert asked == [b"good"]
+
+    _run(scene)
+
+
+def test_frames_that_stand_before_a_close_still_leave() -> None:
+    async def scene() -> None:
+        link, wire = _link(lambda kind, payload, reply: reply(b"answer"))
+        link.data_received(_frame(LinkKind.REQUEST, 1, b"x"))
+        link.close()
+        assert wire.written == _frame(LinkKind.ANSWER, 1, b"answer")
+        assert wire.is_closed
+
+    _run(scene)
+
+
+# -- haste -------------------------------------------------------------------------------------------------
+
+
+def test_who_asked_may_hurry_the_other_end_which_answers_once() -> None:
+    async def scene() -> None:
+        waiting: list[Asked] = []
+
+        def serve(kind: int, payload: bytes, asked: Asked) -> None:
+            waiting.append(asked)
+            asked.hurry = lambda: asked(b"what there is")
+
+        link, wire = _link(serve)
+        link.data_received(_frame(LinkKind.REQUEST, 7, b"x"))
+        assert len(waiting) == 1
+        for _ in range(2):
+            link.data_received(_frame(LinkKind.HURRY, 7, b""))
+        waiting[0](b"too late")
+        link.data_received(_frame(LinkKind.HURRY, 8, b""))
+        await asyncio.sleep(0)
+        assert wire.take() == _frame(LinkKind.ANSWER, 7, b"what there is")
+
+    _run(scene)
+
+
+def test_a_question_is_hurried_once_and_not_when_it_is_answered() -> None:
+    async def scene() -> None:
+        link, wire = _link()
+        told: Answers = []
+        first, second = (link.call(LinkKind.REQUEST, b"", told.append) for _ in range(2))
+        await asyncio.sleep(0)
+        wire.take()
+        first.hurry()
+        first.hurry()
+        link.data_received(_frame(LinkKind.ANSWER, 2, b"answer"))
+        second.hurry()
+        await asyncio.sleep(0)
+        assert wire.take() == _frame(LinkKind.HURRY, 1, b"")
+        assert told == [b"answer"]
+
+    _run(scene)
+
+
+def test_what_waits_for_a_peer_that_is_gone_is_hurried() -> None:
+    async def scene() -> None:
+        hurried: list[int] = []
+
+        def serve(kind: int, payload: bytes, asked: Asked) -> None:
+            asked.hurry = lambda: hurried.append(1)
+
+        link, _ = _link(serve)
+        link.data_received(_frame(LinkKind.REQUEST, 1, b""))
+        link.connection_lost(None)
+        assert hurried == [1]
+
+    _run(scene)
+
+
+# -- what waits to be written ------------------------------------------------------------------------------
+
+
+def test_nothing_more_is_asked_of_a_peer_that_does_not_read() -> None:
+    async def scene() -> None:
+        link, wire = _link()
+        told: Answers = []
+        link.call(LinkKind.REQUEST, b"1", told.append)
+        link.pause_writing()
+        link.call(LinkKind.REQUEST, b"2", told.append)
+        assert told == [NEVER_SENT]
+        # Its answers are read on, or two processes might wait for each other.
+        assert not wire.is_reading_paused
+        link.data_received(_frame(LinkKind.ANSWER, 1, b"one"))
+        link.resume_writing()
+        link.call(LinkKind.REQUEST, b"3", told.append)
+        assert told == [NEVER_SENT, b"one"]
+
+    _run(scene)
+
+
+def test_one_turn_does_not_take_more_than_the_bound_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.ipc.link.WAITING_BYTES_MAX", 100)
+
+    async def scene() -> None:
+        link, wire = _link()
+        told: Answers = []
+        for _ in range(5):
+            link.call(LinkKind.REQUEST, b"x" * 60, told.append)
+        assert told == [NEVER_SENT] * 3
+        await asyncio.sleep(0)
+        assert len(wire.written) == 2 * (60 + HEADER.size)
+
+    _run(scene)
+
+
+def test_an_end_that_answers_reads_no_more_while_its_answers_are_not_read() -> None:
+    async def scene() -> None:
+        link = Link(lambda kind, payload, reply: reply(b"answer"))
+        wire = RecordingTransport()
+        link.connection_made(wire)
+        link.pause_writing()
+        assert wire.is_reading_paused
+        link.resume_writing()
+        assert not wire.is_reading_paused
+
+    _run(scene)
+
+
+# -- over a socket -----------------------------------------------------------------------------------------
+
+
+def _echo(kind: int, payload: bytes, reply: Callable[[bytes], None]) -> None:
+    reply(b"%d:%b" % (kind, payload))
+
+
+async def _ask(pool: LinkPool, name: str, payload: bytes) -> bytes | None:
+    told: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    pool.call(name, LinkKind.REQUEST, payload, told.set_result)
+    return await told
+
+
+def test_two_processes_ask_each_other_over_the_links_that_they_opened() -> None:
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        servers = [await serve_links(instance, name, _echo) for name in ("0", "1")]
+        pools = [LinkPool(instance) for _ in range(2)]
+        large = secrets.token_bytes(3 << 20)
+        answers = await asyncio.gather(
+            *(_ask(pools[n % 2], str(1 - n % 2), b"%d" % n) for n in range(200)), _ask(pools[0], "1", large)
+        )
+        assert answers == [*(b"1:%d" % n for n in range(200)), b"1:" + large]
+        for pool in pools:
+            pool.close()
+        for server in servers:
+            server.close()
+
+    _run(scene)
+
+
+def test_a_body_goes_apart_and_is_there_with_its_question() -> None:
+    """Also of one that waits for the link to be opened, and no other question has it."""
+
+    def serve(kind: int, payload: bytes, reply: Asked) -> None:
+        del kind
+        reply(b"%b:%b" % (payload, reply.body))
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
+        large = secrets.token_bytes(LARGE_PAYLOAD_BYTES)
+        for _ in range(2):
+            told: list[asyncio.Future[bytes | None]] = []
+            for payload, body in ((b"a", b""), (b"b", large), (b"c", b""), (b"", large)):
+                told.append(asyncio.get_running_loop().create_future())
+                pool.call("0", LinkKind.REQUEST, payload, told[-1].set_result, body)
+            assert await asyncio.gather(*told) == [b"a:", b"b:" + large, b"c:", b":" + large]
+        pool.close()
+        server.close()
+
+    _run(scene)
+
+
+def _shared_body() -> SharedBody:
+    buffer = BodyBuffer()
+    buffer.write(b"y" * SHARED_BYTES_MIN)
+    body = buffer.finish()
+    assert isinstance(body, SharedBody)
+    return body
+
+
+def test_a_shared_body_is_mapped_by_the_peer() -> None:
+    bodies: list[bytes] = []
+
+    def serve(kind: int, payload: bytes, reply: Asked) -> None:
+        bodies.append(reply.body)
+        reply(payload)
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
+        for _ in range(2):
+            told = asyncio.get_running_loop().create_future()
+            pool.call("0", LinkKind.REQUEST, b"a", told.set_result, _shared_body())
+            assert await told == b"a"
+        assert [type(body).__name__ for body in bodies] == ["MappedBody", "MappedBody"]
+        assert {bytes(body) for body in bodies} == {b"y" * SHARED_BYTES_MIN}
+        pool.close()
+        server.close()
+
+    _run(scene)
+
+
+def test_after_a_shared_body_that_could_not_be_opened_bodies_are_copied(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(SharedBody, "ticket", lambda body: bytes(24))
+    bodies: list[bytes] = []
+
+    def serve(kind: int, payload: bytes, reply: Asked) -> None:
+        bodies.append(reply.body)
+        reply(payload)
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
+        answers: Answers = []
+        for _ in range(2):
+            told = asyncio.get_running_loop().create_future()
+            pool.call("0", LinkKind.REQUEST, b"a", told.set_result, _shared_body())
+            answers.append(await told)
+        assert answers == [NEVER_SENT, b"a"]
+        pool.close()
+        server.close()
+
+    _run(scene)
+    assert bodies == [b"y" * SHARED_BYTES_MIN]
+    assert "not opened" in caplog.text
+
+
+def test_a_peer_that_is_not_there_is_told_at_once_and_found_when_it_comes() -> None:
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        pool = LinkPool(instance)
+        assert await asyncio.gather(*(_ask(pool, "0", b"x") for _ in range(3))) == [NEVER_SENT] * 3
+        server = await serve_links(instance, "0", _echo)
+        assert await _ask(pool, "0", b"x") == b"1:x"
+        pool.close()
+        server.close()
+
+    _run(scene)
+
+
+def test_a_peer_that_dies_is_found_again_when_it_is_back() -> None:
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        peers: list[Link] = []
+
+        def silent(kind: int, payload: bytes, reply: Callable[[bytes], None]) -> None:
+            peers[-1].close()
+
+        loop = asyncio.get_running_loop()
+
+        def make() -> Link:
+            peers.append(Link(silent))
+            return peers[-1]
+
+        server = await loop.create_unix_server(make, address_of(instance, "0"))
+        pool = LinkPool(instance)
+        assert await _ask(pool, "0", b"x") is None
+        server.close()
+        again = await serve_links(instance, "0", _echo)
+        assert await _ask(pool, "0", b"x") == b"1:x"
+        pool.close()
+        again.close()
+
+    _run(scene)
+
+
+def test_a_process_of_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = os.getuid()
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        asked: list[bytes] = []
+        server = await serve_links(instance, "0", lambda kind, payload, reply: asked.append(payload))
+        monkeypatch.setattr("shared.ipc.link.os.getuid", lambda: uid + 1)
+        pool = LinkPool(instance)
+        assert not await _ask(pool, "0", b"x")
+        # So is one that asks without looking whom it talks to.
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(10)
+            peer.connect(address_of(instance, "0"))
+            peer.send(_frame(LinkKind.REQUEST, 1, b"x"))
+            assert await asyncio.to_thread(_rest, peer) == b""
+        assert asked == []
+        server.close()
+
+    _run(scene)
+
+
+def _rest(peer: socket.socket) -> bytes:
+    try:
+        return peer.recv(100)
+    except ConnectionError:
+        return b""
+
+
+def test_a_peer_that_stops_reading_costs_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.ipc.link.WAITING_BYTES_MAX", 1 << 20)
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(address_of(instance, "0"))
+        listener.listen()
+        pool = LinkPool(instance)
+        told: Answers = []
+        piece = secrets.token_bytes(64 << 10)
+        for _ in range(200):
+            pool.call("0", LinkKind.REQUEST, piece, told.append)
+            await asyncio.sleep(0.001)
+        refused = told.count(NEVER_SENT)
+        assert 200 - refused < (1 << 20) * 2 // len(piece) + 16
+        # It reads on, and is asked again.
+        peer, _ = listener.accept()
+        peer.setblocking(False)
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                while True:
+                    await loop.sock_recv(peer, 1 << 20)
+        before = len(told)
+        pool.call("0", LinkKind.REQUEST, b"x", told.append)
+        assert len(told) == before
+        pool.close()
+        peer.close()
+        listener.close()
+
+    _run(scene)

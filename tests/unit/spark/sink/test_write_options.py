@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark.errors import SourceError
+from spark.sink.rows import check_sink_columns
+from spark.sink.write_options import parse_write_options, write_option_table
+
+GIVEN = {"url": "http://127.0.0.1:4000"}
+
+
+def test_what_is_not_said_has_a_default() -> None:
+    options = parse_write_options({**GIVEN, "checkpointLocation": "/done", "queryName": "copy"})
+    assert (options.topic, options.chunk_records, options.patience_s) == ("", 1000, 60)
+    assert options.staging_prefix == "spark-"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"url": ""}, "url: is missing; it names the server to write to"),
+        ({"url": "ftp://a"}, "url: 'ftp://a' is no server"),
+        ({"path": "/data"}, "path: there is no such option; there are url, apiKey, topic"),
+        ({"topic": ""}, "topic: '' is no topic name, which must match"),
+        ({"txnAppId": "a"}, "txnVersion: is missing; it numbers the writes of txnAppId"),
+        ({"txnVersion": "1"}, "txnAppId: '' is in the name of a topic and must match"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion: '-1' is not allowed"),
+        ({"stagingPrefix": "-"}, "stagingPrefix: '-' cannot begin a name, which must match"),
+        ({"retrySeconds": "-1"}, "retrySeconds: '-1' is not allowed; it is a whole number of at least 0"),
+    ],
+)
+def test_a_wrong_option_is_named(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SourceError, match=sentence):
+        parse_write_options({**GIVEN, **given})
+
+
+def test_columns_that_only_a_read_has_are_passed_over() -> None:
+    columns = [("value", "binary"), ("partition", "int"), ("offset", "bigint"), ("timestamp", "timestamp")]
+    check_sink_columns(columns, has_topic=True)
+    with pytest.raises(
+        SourceError, match="column headers: is string, allowed is array<struct<key:string,val"
+    ):
+        check_sink_columns([*columns, ("headers", "string")], has_topic=True)
+    kinds = [("headers", "array<struct<key:string,value:binary>>"), ("meta", "string")]
+    with pytest.raises(SourceError, match="column meta: stands in the place of headers"):
+        check_sink_columns([*columns, *kinds], has_topic=True)
+
+
+def test_the_readme_has_every_option() -> None:
+    readme = Path(__file__).parents[4] / "README.md"
+    assert write_option_table() in readme.read_text(encoding="utf-8")

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark.errors import SourceError
+from spark.source.columns import all_columns
+from spark.source.read_options import OPTIONS, Bound, Selection, option_table, parse_options, schema_options
+
+GIVEN = {"path": "/data", "subscribe": "orders"}
+
+
+def test_a_batch_reads_everything_unless_told() -> None:
+    options = parse_options(GIVEN, is_stream=False)
+    assert (options.start, options.end) == (Bound(word="earliest"), Bound(word="latest"))
+    assert options.fail_on_data_loss
+    assert not any((options.is_permissive, options.is_narrowed, options.include_headers, options.is_native))
+
+
+def test_a_stream_begins_at_the_end_unless_told() -> None:
+    assert parse_options(GIVEN, is_stream=True).start == Bound(word="latest")
+    told = parse_options({**GIVEN, "startingOffsets": "earliest"}, is_stream=True)
+    assert told.start == Bound(word="earliest")
+
+
+def test_names_are_told_apart_without_their_case() -> None:
+    options = parse_options({"PATH": "/data", "topics": "b, a,", "failondataloss": "FALSE"}, is_stream=False)
+    assert options.selection == Selection(names=("a", "b"))
+    assert not options.fail_on_data_loss
+
+
+@pytest.mark.parametrize(
+    ("given", "selected"),
+    [
+        ({"assign": '{"orders":[0]}'}, Selection(names=("orders",), shards={"orders": [0]})),
+        ({"subscribePattern": "or.*"}, Selection(pattern="or.*")),
+    ],
+)
+def test_topics_are_selected_in_one_of_kafkas_ways(given: dict[str, str], selected: Selection) -> None:
+    options = parse_options({"path": "/data", **given}, is_stream=False)
+    assert options.selection == selected
+    assert options.selection.matches("orders")
+    assert not options.selection.matches("bills")
+
+
+@pytest.mark.parametrize(
+    ("text", "seqs"),
+    [('{"a":{"0":23},"b":7}', {"a": 23, "b": 7}), ('{"a":-2}', {"a": -2})],
+)
+def test_offsets_are_json_by_topic_with_a_shard_or_without(text: str, seqs: dict[str, int]) -> None:
+    assert parse_options({**GIVEN, "startingOffsets": text}, is_stream=False).start == Bound(seqs=seqs)
+
+
+def test_a_time_goes_before_offsets() -> None:
+    both = {**GIVEN, "startingOffsets": '{"orders":1}', "startingTimestamp": "5"}
+    assert parse_options(both, is_stream=False).start == Bound(ts=5)
+    by_topic = {
+        **GIVEN,
+        "startingOffsets": '{"orders":1}',
+        "startingOffsetsByTimestamp": '{"orders":{"0":5}}',
+    }
+    assert parse_options(by_topic, is_stream=False).start == Bound(stamps={"orders": 5})
+
+
+REFUSED = [
+    ({"subscribe": "a", "assign": '{"a":[0]}'}, "exactly one of subscribe, topics, subscribePattern, assign"),
+    ({}, "given are none"),
+    ({"subscribe": " ,"}, "subscribe: names no topic"),
+    ({"subscribePattern": "("}, "subscribePattern: is no regular expression"),
+    ({"assign": "[]"}, "assign: '[]' is not understood"),
+    ({"subscribe": "a", "startingOffset": "1"}, "startingOffset: there is no such option; there are path"),
+    ({"subscribe": "a", "startingOffsets": "first"}, "startingOffsets: 'first' is not understood"),
+    ({"subscribe": "a", "startingOffsets": '{"a":{"0":1,"1":2}}'}, '"a" has 2 shards, and a topic has one'),
+    ({"subscribe": "a", "startingOffsets": '{"a":-3}'}, "allowed are 0 and more, -1 and -2"),
+    ({"subscribe": "a", "startingOffsets": "latest"}, "startingOffsets: latest is for streams only"),
+    ({"subscribe": "a", "startingOffsets": '{"a":-1}'}, "startingOffsets: latest is for streams only"),
+    ({"subscribe": "a", "endingOffsets": "earliest"}, "endingOffsets: earliest is no end"),
+    ({"subscribe": "a", "endingOffsets": '{"a":-2}'}, "endingOffsets: earliest is no end"),
+    (
+        {"subscribe": "a", "startingTimestamp": "now"},
+        "startingTimestamp: 'now' is not allowed; it is a whole",
+    ),
+    ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a":-1}'}, "a time is a number of milliseconds"),
+    ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "x"}, "it is one of error, latest"),
+    (
+        {"subscribe": "a", "failOnDataLoss": "no"},
+        "failOnDataLoss: 'no' is not allowed; it is one of false, true",
+    ),
+    ({"subscribe": "a", "columns": "avro"}, "columns: 'avro' is not allowed; it is one of kafka, native"),
+    ({"subscribe": "a", "mode": "DROPMALFORMED"}, "it is one of FAILFAST, PERMISSIVE"),
+    (
+        {"subscribe": "a", "minPartitions": "0"},
+        "minPartitions: '0' is not allowed; it is a whole number of at",
+    ),
+    ({"subscribe": "a", "maxRecordsPerPartition": "1.5"}, "maxRecordsPerPartition: '1.5' is not allowed"),
+    ({"subscribe": "a", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: is for a stream only"),
+    (
+        {"subscribe": "a", "url": "http://localhost"},
+        "exactly one of path, a data directory, and url, a server",
+    ),
+    ({"subscribe": "a", "apiKey": "secret"}, "apiKey: is for url only"),
+]
+
+
+@pytest.mark.parametrize(("given", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
+def test_a_wrong_option_is_named_with_what_is_allowed(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SourceError) as told:
+        parse_options({"path": "/data", **given}, is_stream=False)
+    assert sentence in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    with pytest.raises(SourceError, match=f"{name}: is for a batch read only"):
+        parse_options({**GIVEN, name: "1"}, is_stream=True)
+
+
+def test_directories_are_the_same_wherever_a_task_runs() -> None:
+    options = parse_options({**GIVEN, "path": "./data", "coldDir": "cold"}, is_stream=False)
+    assert (options.path, options.cold_dir) == (f"{Path.cwd()}/data", f"{Path.cwd()}/cold")
+
+
+def test_a_path_or_a_server_has_to_be_given() -> None:
+    with pytest.raises(SourceError, match=r"exactly one of path, .* and url, .*; neither is given"):
+        parse_options({"subscribe": "orders"}, is_stream=False)
+    options = parse_options({"url": "http://localhost:1", "subscribe": "a", "apiKey": "k"}, is_stream=False)
+    assert (options.path, options.url, options.api_key) == ("", "http://localhost:1", "k")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"url": "localhost:4000"}, "url: 'localhost:4000' is no server; like this: http://127.0.0.1:4000"),
+        ({"url": "http://a:b"}, "url: 'http://a:b' is no server; like this"),
+        ({"url": "http://a", "coldDir": "/cold"}, "coldDir: is for path only"),
+        (
+            {"path": "/data", "progressCursor": "spark"},
+            "progressCursor: is kept by the server, so url has to",
+        ),
+        ({"url": "http://a", "progressCursor": "a b"}, "progressCursor: is no name for a cursor"),
+    ],
+)
+def test_what_does_not_go_with_a_place_is_refused(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SourceError, match=sentence):
+        parse_options({"subscribe": "orders", **given}, is_stream=True)
+
+
+def test_a_stream_of_a_directory_may_have_a_server_for_its_cursor() -> None:
+    both = {**GIVEN, "url": "http://a", "progressCursor": "spark"}
+    assert parse_options(both, is_stream=True).path == "/data"
+
+
+def test_native_columns_have_no_headers() -> None:
+    assert schema_options({"columns": "native"}) == (True, False)
+    assert list(all_columns(False, True))[-1] == "headers"
+    with pytest.raises(SourceError, match="includeHeaders: the native columns have meta and node"):
+        schema_options({"columns": "native", "includeHeaders": "true"})
+
+
+def test_the_readme_has_every_option() -> None:
+    readme = Path(__file__).parents[4] / "README.md"
+    assert option_table() in readme.read_text(encoding="utf-8")
+    assert option_table().count("\n") == len(OPTIONS) + 1

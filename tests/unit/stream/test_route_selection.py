@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from shared.contract.route_rule import ForwardRule
+from topicsd.engine.requests import CopiedRecord
+from topicsd.engine.routes.stamp import HOPS_MAX, Stamp, read_stamp, stamped_meta
+from topicsd.stream.chunks import Piece
+from topicsd.stream.route_selection import Source, changed, stamps_of, wanted_of
+
+RULE = ForwardRule("r", "a", "b")
+STAMP = Stamp("z", 3, 4, 5)
+
+
+def source(*metas: bytes) -> Source:
+    parts = [
+        b'{"$seq":%d,"$ts":1,"meta":%b,"data":%d}' % (seq, meta, seq) for seq, meta in enumerate(metas, 1)
+    ]
+    records = b",".join(parts)
+    return Source(Piece("a", 9, 0, len(metas), len(metas), 1, len(metas), records, None))
+
+
+def metas(found: list[Any]) -> list[bytes]:
+    return [bytes(one.meta) for one in found]
+
+
+def copies_of(source: Source, rule: ForwardRule, held: set[int]) -> list[CopiedRecord]:
+    return changed(source, rule, wanted_of(source, rule, held))
+
+
+def rule(**changes: Any) -> ForwardRule:
+    return msgspec.structs.replace(RULE, **changes)
+
+
+def test_a_rule_that_takes_all_shares_the_records_with_others() -> None:
+    taken = source(b'{"k":1}')
+    assert copies_of(taken, RULE, set()) is copies_of(taken, rule(may_cycle=False), set())
+
+
+@pytest.mark.parametrize("meta", [b"{}", b'{"k":1.0}', b'{ "k" : [1, 2] }', b'{"_topics_router2":1}'])
+def test_a_stamp_leaves_the_writers_meta_as_it_is(meta: bytes) -> None:
+    stamped = stamped_meta(meta, STAMP)
+    assert msgspec.json.decode(stamped)["_topics_router"] == STAMP._asdict()
+    assert msgspec.json.decode(read_stamp(stamped)[1] or b"{}") == msgspec.json.decode(meta)
+    again = stamped_meta(read_stamp(stamped)[1], STAMP)
+    assert again == stamped
+    assert read_stamp(meta) == (None, meta)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        b'{"x":{"_topics_router":{"source":"a","epoch":1,"seq":2,"hops":3}}}',
+        b'{"x":"\\"_topics_router\\":{\\"source\\":\\"a\\",\\"epoch\\":1,\\"seq\\":2,\\"hops\\":3}}"}',
+        b'{"_topics_router":7}',
+    ],
+)
+def test_what_only_looks_like_a_stamp_is_none(meta: bytes) -> None:
+    found, rest = read_stamp(meta)
+    assert found is None
+    assert b"7" in meta or rest == meta
+
+
+def test_a_stamp_is_found_in_a_dead_letter_too() -> None:
+    stamped = stamped_meta(b'{"k":1}', STAMP)
+    dead = stamped[:-1] + b',"$dead_letter_from":"q"}'
+    found, rest = read_stamp(dead)
+    assert (found, rest) == (STAMP, b'{"k":1,"$dead_letter_from":"q"}')
+
+
+def test_who_has_a_stamp_keeps_having_one_and_counts() -> None:
+    taken = source(
+        b'{"k":1}', stamped_meta(b'{"k":1}', STAMP), stamped_meta(b"", STAMP._replace(hops=HOPS_MAX))
+    )
+    first, second = copies_of(taken, RULE, set())
+    assert bytes(first.meta) == b'{"k":1}'
+    assert read_stamp(bytes(second.meta)) == (Stamp("a", 9, 2, 6), b'{"k":1}')
+    for stamping in (rule(may_cycle=True), rule(is_exactly_once=True)):
+        stamps = [read_stamp(meta)[0] for meta in metas(copies_of(taken, stamping, set()))]
+        assert stamps == [Stamp("a", 9, 1, 1), Stamp("a", 9, 2, 6)]
+
+
+def test_what_the_destination_holds_is_not_copied() -> None:
+    taken = source(b"{}", b"{}", b"{}")
+    assert [one.seq for one in copies_of(taken, rule(is_exactly_once=True), {2, 7})] == [1, 3]
+
+
+def test_the_stamps_of_one_source_and_incarnation_are_found() -> None:
+    taken = source(
+        *(stamped_meta(b"", STAMP._replace(seq=seq, epoch=epoch)) for seq, epoch in ((7, 3), (8, 2)))
+    )
+    assert stamps_of(taken.piece, "z", 3) == [7]
+    assert stamps_of(taken.piece, "a", 3) == []
+    assert stamps_of(source(b"{}").piece, "z", 3) == []

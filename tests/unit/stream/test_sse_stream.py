@@ -1,0 +1,379 @@
+"""A stream of events tells each topic from its cursor on, and what it says last can be come back with."""
+
+from __future__ import annotations
+
+import re
+
+from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow, wanted
+from topicsd.stream.cursor_token import MAP_TOPICS_MAX, read_token
+from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.read_limiter import A_TURN_MAX, AT_ONCE_MAX
+from topicsd.stream.sse_stream import SseStream
+
+
+def names(events: list[Event]) -> list[str]:
+    return [event.name for event in events]
+
+
+def seqs(events: list[Event], topic: str) -> list[int]:
+    return [
+        record["$seq"]
+        for event in events
+        if event.name == "record" and event.data["topic"] == topic
+        for record in event.data["records"]
+    ]
+
+
+def test_what_was_there_comes_first_and_then_that_it_is_all() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", {"n": 1}, "two")
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    assert stream.written.startswith(b"retry: 2000\n\n")
+    events = stream.take()
+    assert names(events) == ["record", "caught-up"]
+    assert events[0].data["records"][0]["data"] == {"n": 1}
+    assert {key: events[0].data[key] for key in ("topic", "from_seq", "to_seq", "head_seq")} == {
+        "topic": "a0",
+        "from_seq": 0,
+        "to_seq": 2,
+        "head_seq": 2,
+    }
+    assert events[1].data == {"topic": "a0", "head_seq": 2}
+    assert read_token(events[1].id, ["a0"]) == {"a0": (2, None)}
+
+
+def test_each_id_is_the_cursor_of_all_topics_behind_its_event() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stage.away.append("b1", 1, 2)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0, "b1": 1}))
+    stage.settle()
+    stream.take()
+    stage.away.append("b1", 3)
+    stage.settle()
+    stage.home.append("a0", 2)
+    stage.settle()
+    cursors = [read_token(event.id, ["a0", "b1"]) for event in stream.take()]
+    assert cursors == [{"a0": (1, None), "b1": (3, None)}] * 2 + [{"a0": (2, None), "b1": (3, None)}] * 2
+
+
+def test_with_many_topics_the_id_is_opaque_and_still_says_it_all() -> None:
+    stage = LiveStage()
+    topics = [f"t{number}-0" for number in range(MAP_TOPICS_MAX + 1)]
+    for topic in topics:
+        stage.home.append(topic, 1)
+    stream, _ = follow(stage, Followed(stage, dict.fromkeys(topics, 0)))
+    stage.settle()
+    last = stream.take()[-1].id
+    assert read_token(last, topics) == dict.fromkeys(topics, (1, None))
+    assert read_token(last, topics[:-1]) is None
+
+
+def test_caught_up_at_once_is_said_once() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 1}))
+    assert names(stream.take()) == ["caught-up"]
+    stage.home.append("a0", 2)
+    stage.settle()
+    assert names(stream.take()) == ["record", "caught-up"]
+
+
+def test_a_cursor_that_comes_too_late_is_told_so_at_connect() -> None:
+    stage = LiveStage()
+    stage.home.put("a0", cap_records=2)
+    stage.home.append("a0", *range(5))
+    stream, _ = follow(stage, Followed(stage, {"a0": 1}))
+    events = stream.take()
+    assert names(events) == ["tombstone", "record", "caught-up"]
+    assert events[0].data == {
+        "topic": "a0",
+        "reason": "cap",
+        "gap_from": 2,
+        "gap_to": 3,
+        "earliest_seq": 4,
+        "head_seq": 5,
+    }
+    assert read_token(events[0].id, ["a0"]) == {"a0": (3, None)}
+
+
+def test_what_is_evicted_in_front_of_a_stream_that_is_on_is_told_by_its_reason() -> None:
+    stage = LiveStage()
+    stage.home.put("a0", cap_records=2)
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    stream.take()
+    stream.is_clogged = True
+    stage.home.append("a0", *range(5))
+    stage.settle()
+    stage.home.append("a0", *range(5))
+    stage.settle()
+    stream.unclog()
+    stage.settle()
+    events = stream.take()
+    assert [event.data["reason"] for event in events if event.name == "tombstone"] == ["cap"]
+    assert seqs(events, "a0") == [10, 11]
+
+
+def test_line_ends_inside_of_data_come_back_as_they_were() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", b'{"a":\n1,\r\n"b":2}')
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    assert stream.take()[0].data["records"][0]["data"] == {"a": 1, "b": 2}
+
+
+def test_a_position_past_the_head_is_an_error_and_the_other_topics_go_on() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stage.away.append("b1", 1)
+    stream, sse = follow(stage, Followed(stage, {"a0": 9, "b1": 9}))
+    stage.settle()
+    told = {event.data["topics"][0]: event.data for event in stream.take() if event.name == "error"}
+    assert {name: (one["code"], one["detail"]["head_seq"]) for name, one in told.items()} == {
+        "a0": ("position_past_head", 1),
+        "b1": ("position_past_head", 1),
+    }
+    stage.home.append("a0", 2)
+    stage.away.append("b1", 2)
+    stage.settle()
+    assert stream.take() == []
+    sse.end("shutting_down", "")
+
+
+def test_a_deleted_topic_is_told_and_the_others_go_on() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stage.away.append("b1", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0, "b1": 0}))
+    stage.settle()
+    stream.take()
+    stage.home.delete_topic("a0")
+    stage.away.append("b1", 2)
+    stage.settle()
+    events = stream.take()
+    assert names(events)[0] == "topic-deleted"
+    assert events[0].data == {"topic": "a0", "head_seq": 1, "reason": "deleted"}
+    assert seqs(events, "b1") == [2]
+
+
+def test_a_topic_whose_shard_is_away_is_named_and_picked_up_again() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stage.away.append("b1", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0, "b1": 0}))
+    stage.settle()
+    stream.take()
+    stage.restart_away()
+    stage.pass_time(500)
+    events = stream.take()
+    assert names(events) == ["error"]
+    assert events[0].data["topics"] == ["b1"]
+    assert events[0].data["code"] == "not_ready"
+    stage.home.append("a0", 2)
+    stage.away.append("b1", 2)
+    stage.settle()
+    stage.mend()
+    stage.pass_time(500)
+    events = stream.take()
+    assert (seqs(events, "a0"), seqs(events, "b1")) == ([2], [2])
+
+
+def test_silence_is_broken_by_a_heartbeat_without_an_id() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 1}, heartbeat_ms=1000))
+    stream.take()
+    stage.pass_time(900)
+    assert stream.written == b""
+    stage.home.append("a0", 2)
+    stage.settle()
+    assert names(stream.take()) == ["record", "caught-up"]
+    stage.pass_time(900)
+    assert stream.written == b"", "it was not silent for so long"
+    stage.pass_time(200)
+    assert re.fullmatch(rb": hb \d{13}\n\n", stream.written)
+    stream.written = b""
+    stage.pass_time(3000)
+    assert stream.written.count(b": hb ") == 3
+
+
+def test_who_does_not_read_lags_and_then_ends_with_a_cursor() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    following = Followed(stage, {"a0": 0}, heartbeat_ms=60_000)
+    stream, _ = follow(stage, following)
+    stream.take()
+    stream.is_clogged = True
+    stage.home.append("a0", 2)
+    stage.settle()
+    stage.pass_time(round(LAGGING_SECONDS * 1000) - 1000)
+    assert not stream.is_lagging
+    stage.pass_time(2000)
+    assert stream.is_lagging
+    stage.pass_time(round((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
+    (event,) = stream.take()
+    assert (event.name, event.data["code"]) == ("error", "slow_consumer")
+    assert read_token(event.id, ["a0"]) == {"a0": (1, None)}
+    assert following.seqs == [1]
+    assert (stream.is_closed, stream.has_ended, stream.is_lagging) == (True, True, False)
+
+
+def test_who_reads_again_in_time_lags_no_longer() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=60_000))
+    stream.take()
+    stream.is_clogged = True
+    stage.home.append("a0", 2)
+    stage.settle()
+    stage.pass_time(20_000)
+    stream.unclog()
+    stage.settle()
+    assert not stream.is_lagging
+    assert seqs(stream.take(), "a0") == [2]
+    stage.pass_time(20_000)
+    assert not stream.is_closed
+
+
+def test_a_client_that_leaves_is_followed_for_no_longer() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stage.away.append("b1", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0, "b1": 0}))
+    stage.settle()
+    stream.on_lost()
+    stage.settle()
+    assert not stage.home.topic("a0").waiters
+    assert not stage.away.topic("b1").waiters
+
+
+def test_an_id_behind_a_topic_that_was_made_anew_says_of_which_it_is() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", *range(5))
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    stream.take()
+    stream.is_clogged = True
+    stage.home.delete_topic("a0")
+    stage.home.append("a0", "new", "newer")
+    stage.settle()
+    stream.unclog()
+    stage.settle()
+    events = stream.take()
+    assert names(events) == ["tombstone", "record", "caught-up"]
+    epoch = stage.home.topic("a0").epoch
+    assert [read_token(event.id, ["a0"]) for event in events] == [{"a0": (seq, epoch)} for seq in (0, 2, 2)]
+
+
+def test_coming_back_with_the_last_id_goes_on_behind_it() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", *range(10))
+    first, sse = follow(stage, Followed(stage, {"a0": 0}), limit=4)
+    events = first.take()
+    sse.end("shutting_down", "the server ends")
+    told = read_token(events[0].id, ["a0"])
+    assert told is not None
+    second, _ = follow(stage, Followed(stage, {name: seq for name, (seq, _) in told.items()}))
+    assert seqs(second.take(), "a0") == [5, 6, 7, 8, 9, 10]
+
+
+def test_records_behind_a_loss_begin_where_it_ends() -> None:
+    stage = LiveStage()
+    stage.home.put("a0", cap_records=2)
+    stage.home.append("a0", *range(5))
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    tombstone, record, _ = stream.take()
+    assert (tombstone.data["gap_to"], record.data["from_seq"], record.data["to_seq"]) == (3, 3, 5)
+
+
+def test_of_many_topics_a_clogged_stream_reads_no_more_than_a_few() -> None:
+    stage = LiveStage()
+    topics = [f"t{number}-1" for number in range(50)]
+    for topic in topics:
+        stage.away.append(topic, 1)
+    following = Followed(stage, dict.fromkeys(topics, 0))
+    stream = FakeStream()
+    stream.is_clogged = False
+    sse = SseStream(
+        stream,
+        stage.feeds,
+        stage.home.loop,
+        stage.clock,
+        following,
+        lambda name: wanted(name),
+        stream,
+    )
+    sse.begin()
+    stream.is_clogged = True
+    stage.settle()
+    assert len(stream.take()) <= 2 * AT_ONCE_MAX
+    stream.unclog()
+    stage.settle()
+    stream.unclog()
+    stage.settle()
+    assert following.seqs == [1] * 50
+
+
+def test_of_many_topics_a_few_go_on_in_a_turn_of_the_loop() -> None:
+    stage = LiveStage()
+    topics = [f"t{number}0" for number in range(4 * A_TURN_MAX)]
+    for topic in topics:
+        stage.home.append(topic, 1)
+    followed, stream = Followed(stage, dict.fromkeys(topics, 0)), FakeStream()
+    home = stage.home
+    sse = SseStream(stream, stage.feeds, home.loop, stage.clock, followed, wanted, stream)
+    sse.begin()
+    assert names(stream.take()).count("record") == A_TURN_MAX
+    stage.settle()
+    assert names(stream.take()).count("record") == 3 * A_TURN_MAX
+    assert followed.seqs == [1] * len(topics)
+    stream.is_clogged = True
+    for topic in topics:
+        stage.home.append(topic, 2)
+    stage.settle()
+    stream.unclog()
+    assert names(stream.take()).count("record") == A_TURN_MAX
+    stage.settle()
+    assert names(stream.take()).count("record") == 3 * A_TURN_MAX
+    assert followed.seqs == [2] * len(topics)
+
+
+def test_a_client_that_does_not_read_is_too_slow_also_when_nothing_more_is_there_for_it() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
+    stream.take()
+    stream.is_clogged = True
+    stage.pass_time(1000 + int(LAGGING_SECONDS * 1000))
+    assert stream.is_lagging
+    stage.pass_time(int((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
+    assert stream.is_closed
+    assert [event.data["code"] for event in stream.take()] == ["slow_consumer"]
+
+
+def test_patience_counts_from_when_nothing_more_leaves() -> None:
+    """Also when nothing more is there for the client, and no heartbeat is due for long."""
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=60_000))
+    stream.take()
+    stream.clogs_at_write = True
+    stage.home.append("a0", 2)
+    stage.settle()
+    stage.pass_time(int(LAGGING_SECONDS * 1000))
+    assert stream.is_lagging
+    stage.pass_time(int((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
+    assert stream.is_closed
+
+
+def test_a_client_that_does_not_read_costs_no_more_looks_than_one_that_does() -> None:
+    stage = LiveStage()
+    stage.home.append("a0", 1)
+    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
+    stream.is_clogged = True
+    loop, looks = stage.home.loop, 0
+    until_ns = stage.clock.monotonic_ns() + 10 * 10**9
+    while (due_ns := loop.next_timer_ns()) is not None and due_ns < until_ns:
+        loop.advance((due_ns - stage.clock.monotonic_ns()) / 1e6)
+        looks += 1
+        # Most are those of the log, which has a timer of its own.
+        assert looks < 1000, "it is looked at without a pause"

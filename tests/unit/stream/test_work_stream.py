@@ -1,0 +1,247 @@
+"""A stream of jobs gets what is ready when it is, by the priority of its queue; nothing looks in between."""
+
+from __future__ import annotations
+
+from errno import ENOSPC
+
+import pytest
+
+from tests.harness.live_stage import Event, FakeStream
+from tests.harness.one_shard import OneShard
+from topicsd.engine.queue.claim import drain_claims
+from topicsd.engine.requests import ClaimRequest
+from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.work_stream import HEARTBEAT_MS, WorkStreams
+
+MINUTE = 60_000
+
+
+class Stage:
+    def __init__(self, **config: object) -> None:
+        self.one = OneShard()
+        self.count = 0
+        self.left = 0
+        self.streams = WorkStreams(self.one.shard.state, self.one.loop, self._counted)
+        self.queue("q", **config)
+
+    def _counted(self, change: int) -> None:
+        self.count += change
+
+    def _leave(self) -> None:
+        self.left += 1
+
+    def queue(self, name: str, **config: object) -> None:
+        self.one.put(name, type="queue", **config)
+
+    def open(self, count: int = 1, lease_ms: int = MINUTE, name: str = "q", key_id: str = "") -> FakeStream:
+        stream = FakeStream()
+        request = ClaimRequest("w", count, lease_ms)
+        self.streams.open(self.one.topic(name), request, stream, self._leave, key_id)
+        self.one.settle()
+        return stream
+
+
+def seqs(events: list[Event]) -> list[int]:
+    return [int(one.id) for one in events if one.name == "job"]
+
+
+def test_a_lease_that_runs_out_is_delivered_at_that_moment_and_nothing_runs_until_then() -> None:
+    stage = Stage()
+    stage.one.append("q", 1)
+    stage.one.claim("q", "gone", lease_ms=5000)
+    stream = stage.open()
+    stage.one.pass_time(4999)
+    assert seqs(stream.take()) == []
+    stage.one.pass_time(1)
+    (event,) = stream.take()
+    assert (event.data["$seq"], event.data["deliveries"]) == (1, 2)
+
+
+def test_a_lease_that_is_given_while_the_stream_waits_is_waited_for_too() -> None:
+    stage = Stage()
+    stage.one.append("q", 1, 2)
+    stage.one.claim("q", "slow", lease_ms=MINUTE)
+    stage.one.claim("q", "slower", lease_ms=2 * MINUTE)
+    stream = stage.open(count=5)
+    stage.one.append("q", 3)
+    stage.one.settle()
+    assert seqs(stream.take()) == [3]
+    stage.one.nack("q", "slower", 2, ms=1000)
+    stage.one.pass_time(1000)
+    assert seqs(stream.take()) == [2]
+    stage.one.pass_time(MINUTE)
+    assert 1 in seqs(stream.take())
+
+
+def test_leases_last_while_the_connection_does() -> None:
+    stage = Stage()
+    stage.one.append("q", 1, 2)
+    stream = stage.open(count=2, lease_ms=1000)
+    other = stage.open(lease_ms=1000)
+    stage.one.append("q", 3)
+    stage.one.settle()
+    for _ in range(40):
+        stage.one.pass_time(250)
+    assert (seqs(stream.take()), seqs(other.take())) == ([1, 2], [3])
+    assert stage.one.state("q").queue.in_flight == 3  # type: ignore[union-attr]
+    stream.on_lost()
+    stage.one.settle()
+    assert [event.data["deliveries"] for event in other.take()] == []
+    assert stage.one.state("q").queue.ready == 2  # type: ignore[union-attr]
+
+
+def test_leases_last_while_the_client_does_not_read_and_its_stream_lives() -> None:
+    stage = Stage()
+    stage.one.append("q", 1)
+    stream = stage.open(lease_ms=1000)
+    stream.is_clogged = True
+    stage.one.append("q", 2)
+    stage.one.pass_time(CLOGGED_SECONDS_MAX * 1000 - 1)
+    assert stage.one.state("q").queue.in_flight == 1  # type: ignore[union-attr]
+    stage.one.pass_time(1)
+    assert (stream.is_closed, stage.one.state("q").queue.ready) == (True, 2)  # type: ignore[union-attr]
+
+
+def test_a_lease_that_its_worker_extended_is_not_shortened() -> None:
+    stage = Stage()
+    stage.one.append("q", 1)
+    stage.open(lease_ms=1000)
+    stage.one.extend("q", "w", 1, ms=MINUTE)
+    deadline = stage.one.topic("q").queue.jobs[1].deadline  # type: ignore[union-attr]
+    stage.one.pass_time(5000)
+    assert stage.one.topic("q").queue.jobs[1].deadline == deadline  # type: ignore[union-attr]
+
+
+def test_durable_leases_are_extended_twice_in_their_time_however_many_there_are() -> None:
+    stage = Stage(leases_durable=True)
+    stage.one.append("q", *range(50))
+    stream = stage.open(count=50, lease_ms=1000)
+    frames = stage.one.shard.state.log.frame_count
+    stage.one.pass_time(10_000)
+    assert len(seqs(stream.take())) == 50
+    assert 18 <= stage.one.shard.state.log.frame_count - frames <= 22
+
+
+def test_an_extension_that_is_refused_is_tried_again_before_the_lease_ends() -> None:
+    stage = Stage(leases_durable=True)
+    stage.one.append("q", 1)
+    stream = stage.open(lease_ms=20_000)
+    stage.one.pass_time(9_999)
+    fault = stage.one.disk.fail("pwrite", error=ENOSPC)
+    stage.one.pass_time(1)
+    assert fault.fired == 1
+    stage.one.pass_time(MINUTE)
+    assert seqs(stream.take()) == [1]
+
+
+def test_a_clock_that_was_set_back_delays_nothing_for_ever() -> None:
+    stage = Stage()
+    stage.one.append("q", 1)
+    stage.one.claim("q", "gone", lease_ms=1000)
+    stream = stage.open()
+    stage.one.clock.step_wall(-5000)
+    stage.one.pass_time(5999)
+    assert not stream.take()
+    stage.one.pass_time(1)
+    assert seqs(stream.take()) == [1]
+
+
+def test_streams_are_counted_and_end_with_their_jobs_given_back() -> None:
+    stage = Stage()
+    stage.one.append("q", 1, 2)
+    first, second = stage.open(), stage.open()
+    assert (stage.count, seqs(first.take()), seqs(second.take())) == (2, [1], [2])
+    first.on_lost()
+    stage.one.settle()
+    assert (stage.count, stage.left) == (1, 1)
+    stage.one.ack("q", "w", 2)
+    stage.one.settle()
+    assert seqs(second.take()) == [1]
+    stage.streams.drain()
+    assert [one.name for one in second.take()] == ["error"]
+    assert (stage.count, stage.left, stage.one.shard.state.due.timers) == (0, 2, {})
+
+
+def test_a_client_that_does_not_read_lags_and_then_its_stream_ends() -> None:
+    stage = Stage()
+    stream = stage.open()
+    stream.is_clogged = True
+    stage.one.append("q", 1)
+    stage.one.pass_time(LAGGING_SECONDS * 1000)
+    assert (stage.streams.lagging_count, stage.one.state("q").queue.ready) == (1, 1)  # type: ignore[union-attr]
+    stream.unclog()
+    stage.one.settle()
+    assert (stage.streams.lagging_count, seqs(stream.take())) == (0, [1])
+    stream.is_clogged = True
+    stage.one.ack("q", "w", 1)
+    stage.one.pass_time(CLOGGED_SECONDS_MAX * 1000)
+    assert [one.data["code"] for one in stream.take()] == ["slow_consumer"]
+    assert (stream.is_closed, stage.count) == (True, 0)
+
+
+def test_who_hears_nothing_for_long_gets_a_heartbeat() -> None:
+    stage = Stage()
+    stream = stage.open()
+    stream.written = b""
+    stage.one.pass_time(HEARTBEAT_MS)
+    assert stream.written.startswith(b": hb ")
+
+
+def test_streams_of_the_more_important_queue_claim_first() -> None:
+    stage = Stage(priority=-10)
+    stage.queue("important", priority=900)
+    low, high = stage.open(), stage.open(name="important")
+    order: list[str] = []
+    low.stamp = lambda: order.append("low")
+    high.stamp = lambda: order.append("high")
+    stage.one.send_append("q", 1)
+    stage.one.send_append("important", 1)
+    stage.one.settle()
+    assert order == ["high", "low"]
+
+
+@pytest.mark.parametrize("priority", [-10, 10])
+def test_in_a_pause_a_stream_that_begins_waits_as_a_reader_would(priority: int) -> None:
+    stage = Stage(priority=priority)
+    stage.one.append("q", 1)
+    stage.one.shard.state.watch.obey(0.0, pauses=True)
+    stream = stage.open()
+    assert seqs(stream.take()) == ([] if priority < 0 else [1])
+    stage.one.shard.state.watch.obey(0.0, pauses=False)
+    stage.one.settle()
+    assert seqs(stream.take()) == ([1] if priority < 0 else [])
+
+
+def test_claims_that_wait_for_each_other_wait_for_their_turn_as_well() -> None:
+    stage = Stage(priority=-10, claim_jitter_ms=100)
+    stage.one.append("q", 1)
+    told = stage.one.send_claim("q", "w")
+    stage.one.shard.state.watch.obey(0.0, pauses=True)
+    stage.one.pass_time(100)
+    assert not told.came
+    stage.one.shard.state.watch.obey(0.0, pauses=False)
+    stage.one.settle()
+    assert [one.seq for one in told.answer.claimed] == [1]
+
+
+def test_claims_that_wait_for_each_other_hurry_when_the_shard_ends() -> None:
+    stage = Stage(claim_jitter_ms=5000)
+    stage.one.append("q", 1, 2)
+    first = stage.one.send_claim("q", "v")
+    drain_claims(stage.one.shard.state)
+    second = stage.one.send_claim("q", "w")
+    stage.one.settle()
+    assert [one.seq for told in (first, second) for one in told.answer.claimed] == [1, 2]
+    stage.one.pass_time(5000)
+
+
+def test_a_key_that_is_taken_back_ends_its_streams_and_gives_their_jobs_back() -> None:
+    stage = Stage()
+    stage.one.append("q", 1, 2)
+    first, second = stage.open(key_id="old"), stage.open(key_id="kept")
+    assert (seqs(first.take()), seqs(second.take())) == ([1], [2])
+    stage.streams.end_where_not(lambda key_id, name: (key_id, name) == ("kept", "q"))
+    stage.one.settle()
+    assert [one.data["code"] for one in first.take()] == ["unauthorized"]
+    assert (first.is_closed, second.is_closed) == (True, False)
+    assert stage.one.state("q").queue.ready == 1  # type: ignore[union-attr]

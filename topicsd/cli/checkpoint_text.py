@@ -1,0 +1,151 @@
+"""What `inspect --checkpoint` found, in words and tables for a terminal."""
+
+from __future__ import annotations
+
+from topicsd.cli.inspect_text import NAME_WIDTH
+from topicsd.disk.layout import segment_stem, topic_dir_name, wal_name
+from topicsd.engine.checkpoint.snapshot_format import TopicEntry
+from topicsd.offline.report.checkpoint import CheckpointReport, PublishedReport, ReaderReport, SnapshotReport
+from topicsd.offline.table import NOTHING, facts, harmless, plural, size, table, utc_or_nothing
+from topicsd.segment.entry import SegmentEntry
+
+
+def checkpoint_text(report: CheckpointReport) -> list[str]:
+    lines = [f"shard {report.shard:02d}  {report.path}"]
+    lines += facts([("WRONG", problem) for problem in report.problems], name_width=NAME_WIDTH)
+    trash = f"{plural(report.trash_files, 'file')}, {size(report.trash_bytes)}"
+    lines += facts(
+        [
+            ("start", _start_sentence(report)),
+            ("published", _published_sentence(report.published, report.used)),
+            ("trash", trash if report.trash_files else "empty"),
+            *(("reader", _reader_sentence(reader)) for reader in report.readers),
+        ],
+        name_width=NAME_WIDTH,
+    )
+    if report.snapshots:
+        lines += ["", *_snapshots_table(report.snapshots)]
+    if report.topics:
+        lines += ["", *_topics_table(report.topics)]
+    return lines
+
+
+def _start_sentence(report: CheckpointReport) -> str:
+    used = next((one for one in report.snapshots if one.number == report.used), None)
+    if used is not None and used.replay_from is not None:
+        place = used.replay_from
+        return (
+            f"uses snapshot {used.number} and reads the log from ordinal {place.ordinal}, at offset "
+            f"{place.offset} of {wal_name(place.file)}"
+        )
+    if report.snapshots:
+        return "has no snapshot that it can use"
+    return "reads the whole log: there was no checkpoint yet"
+
+
+def _published_sentence(published: PublishedReport | None, used: int | None) -> str:
+    if published is None:
+        return "nothing that a reader from outside could go by"
+    cold = "" if published.cold_dir is None else f", cold segments below {harmless(published.cold_dir)}"
+    topics = plural(published.topic_count, "topic")
+    late = "" if published.number == used else f", while a start uses {NOTHING if used is None else used}"
+    return f"snapshot {published.number}, {utc_or_nothing(published.made_ts)}: {topics}{cold}{late}"
+
+
+def _reader_sentence(reader: ReaderReport) -> str:
+    if reader.held_by is None:
+        return f"{harmless(reader.name)}: left over, or held where this process cannot see it"
+    return f"{harmless(reader.name)}: process {reader.held_by} keeps what is in trash/"
+
+
+def _snapshots_table(snapshots: list[SnapshotReport]) -> list[str]:
+    headers = ("SNAPSHOT", ">SIZE", "MADE", ">FROM ORDINAL", ">TO", ">TOPICS", ">SEGMENTS", ">KEYS", "STATE")
+    rows = []
+    for one in snapshots:
+        told = [NOTHING] * 5
+        if one.replay_from is not None:
+            counts = (one.topic_count, one.segment_count, one.idempotency_keys)
+            told = [str(one.replay_from.ordinal), str(one.complete_to_ordinal), *(f"{n:,}" for n in counts)]
+        state = "NOT USED" if one.damage else "good"
+        rows.append((one.name, size(one.size_bytes), utc_or_nothing(one.made_ts), *told, state))
+    return table(headers, rows)
+
+
+def _topics_table(topics: list[TopicEntry]) -> list[str]:
+    headers = (
+        "TOPIC",
+        ">HEAD",
+        ">EARLIEST",
+        ">FLOOR",
+        ">COMPLETE TO",
+        ">SEGMENTS",
+        ">COLD",
+        ">RECORDS",
+        ">DATA",
+    )
+    rows = [
+        (
+            harmless(topic.name),
+            str(topic.head),
+            str(topic.earliest_seq),
+            str(topic.evict_floor),
+            str(topic.complete_to),
+            f"{len(topic.segments):,}",
+            f"{sum(segment.tier == 'cold' for segment in topic.segments):,}",
+            f"{sum(segment.live_count for segment in topic.segments):,}",
+            size(sum(segment.data_bytes for segment in topic.segments)),
+        )
+        for topic in topics
+    ]
+    return table(headers, rows)
+
+
+def topic_checkpoint_text(report: CheckpointReport, topic: TopicEntry) -> list[str]:
+    """One topic in detail, with its segments."""
+    lost = [("lost", f"seqs {first} to {last} ({reason})") for first, last, reason in topic.lost]
+    sections = [
+        ("also kept", f"{harmless(name)}: {size(len(state))}") for name, state in topic.sections.items()
+    ]
+    pairs = [
+        ("shard", f"{report.shard:02d}, snapshot {report.used}"),
+        ("directory", f"topics/{topic_dir_name(topic.topic_id, topic.epoch)}"),
+        ("complete", f"its frames below ordinal {topic.complete_to} are in here"),
+        ("head", f"{topic.head}, ceiling {topic.ceiling}"),
+        ("alive", f"from seq {topic.earliest_seq}, floor {topic.evict_floor}"),
+        *lost,
+        ("last write", utc_or_nothing(topic.last_ts)),
+        *sections,
+    ]
+    lines = [f'topic "{harmless(topic.name)}"', *facts(pairs, name_width=NAME_WIDTH)]
+    return [*lines, "", *_segments_table(topic.segments)] if topic.segments else lines
+
+
+def _segments_table(segments: list[SegmentEntry]) -> list[str]:
+    headers = (
+        "SEGMENT",
+        "TIER",
+        "STATE",
+        ">SEQS",
+        ">ALIVE",
+        ">MARKED DEAD",
+        ">DATA",
+        "TAGS",
+        "FIRST",
+        "LAST",
+    )
+    rows = [
+        (
+            segment_stem(segment.first_seq, segment.generation),
+            harmless(segment.tier),
+            "sealed" if segment.is_sealed else "active",
+            f"{segment.first_seq}-{segment.last_seq}" if segment.count else NOTHING,
+            f"{segment.live_count:,}",
+            f"{segment.dead_count:,}",
+            size(segment.data_bytes),
+            "yes" if segment.has_tags else "no",
+            utc_or_nothing(segment.first_ts),
+            utc_or_nothing(segment.last_ts),
+        )
+        for segment in segments
+    ]
+    return table(headers, rows)

@@ -1,0 +1,92 @@
+"""`topicsd config show`: what a server that was started like this would run with, and where each value comes
+from.
+
+It resolves the settings as `topicsd serve` does, with the same flags, and starts nothing. A secret is told to
+be there and no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import msgspec
+
+from shared.settings.setting import Value, show_value
+from shared.settings.settings import declared_values
+from shared.settings.sources import Resolved
+from topicsd.cli.command import Command
+from topicsd.cli.setting_flags import add_setting_flags, resolved_settings
+from topicsd.offline.command_error import FINE
+from topicsd.offline.table import NOTHING, harmless, table
+
+
+class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    value: Value
+    origin: str
+    """`default`, the path of the file, the variable or the flag."""
+    variable: str
+    flag: str
+
+
+class ShownConfig(msgspec.Struct, frozen=True, kw_only=True):
+    settings: list[ShownSetting]
+    advice: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="what to do", metavar="ACTION")
+    parser.set_defaults(show_help=parser.print_help)
+    show = actions.add_parser("show", help="each setting with its value and where it comes from")
+    show.set_defaults(parser=show, show_help=None)
+    add_setting_flags(show)
+    show.add_argument("--json", action="store_true", help="one JSON document")
+    show.usage = f"{show.usage} [--json]"
+
+
+def run(given: argparse.Namespace) -> int:
+    if given.show_help is not None:
+        given.show_help()
+        return FINE
+    resolved = resolved_settings(given, os.environ)
+    if given.json:
+        shown = shown_config(resolved)
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
+        return FINE
+    rows = [
+        (field.name, harmless(show_value(field, value)) or NOTHING, harmless(resolved.origins[field.name]))
+        for field, value in declared_values(resolved.settings)
+    ]
+    print(*table(("SETTING", "VALUE", "ORIGIN"), rows, indent=0), sep="\n")
+    for sentence in resolved.advice:
+        print(f"topicsd: {sentence}", file=sys.stderr)
+    return FINE
+
+
+def shown_config(resolved: Resolved) -> ShownConfig:
+    return ShownConfig(
+        settings=[
+            ShownSetting(
+                name=field.name,
+                value=show_value(field, value) if field.setting.is_secret else value,
+                origin=resolved.origins[field.name],
+                variable=field.variable,
+                flag=field.flag,
+            )
+            for field, value in declared_values(resolved.settings)
+        ],
+        advice=resolved.advice,
+    )
+
+
+COMMAND = Command(
+    name="config",
+    summary="show the settings and where each comes from",
+    description="Show what the server would run with, and where each value comes from.",
+    example="  topicsd config show\n  topicsd config show --config topicsd.toml --port 0 --json",
+    add_arguments=add_arguments,
+    run=run,
+    exit_codes="exit code: 0 the settings can be used, 2 they cannot, and what is wrong with them is told",
+)

@@ -1,0 +1,273 @@
+"""`topicsd inspect DIR`: what is there, how the last run ended, and what a start would make of it.
+
+It only looks, takes no lock and may run beside a server. It reads the log as a start would, so what it says
+about heads and floors is what a server would say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from contextlib import closing
+
+import msgspec
+
+from shared.contract.names import topic_id
+from shared.ipc.placement import shard_of
+from shared.runtime.clock import SystemClock
+from topicsd.cli.checkpoint_text import checkpoint_text, topic_checkpoint_text
+from topicsd.cli.command import Command
+from topicsd.cli.index_view import is_index, show_index
+from topicsd.cli.inspect_text import COPY_NOTE, shard_text, topic_text
+from topicsd.cli.json_document import write_json
+from topicsd.disk.fs import RealFs
+from topicsd.disk.read_only_fs import ReadOnlyFs
+from topicsd.engine.checkpoint.snapshot_format import TopicEntry
+from topicsd.offline.command_error import FINE, WRONG, CommandError
+from topicsd.offline.data_dir import DataDir, add_directory, open_data_dir, owner_first, stray_shards
+from topicsd.offline.loaded_shard import choose_basis, segment_files
+from topicsd.offline.report.checkpoint import CheckpointReport, checkpoint_report, document
+from topicsd.offline.report.frame_rows import FrameRow, heading, row_text
+from topicsd.offline.report.frames import FrameListing
+from topicsd.offline.report.shard import ShardReport, notes, problems, shard_report
+from topicsd.offline.report.topic import TopicReport, fill_lags
+from topicsd.offline.shard_log import ShardLog
+from topicsd.offline.table import WIDTH, facts, plural, readable
+from topicsd.segment.reader import SegmentReader
+
+DESCRIPTION = f"""\
+Show what a data directory holds: its shards, how their last runs ended, their files, and their topics with
+heads and floors. It changes nothing and takes no lock, so it may run beside a server.
+
+Given the path of an index file of a segment, a .idx in place of DIR, it shows the entries of that file.
+
+{textwrap.fill(COPY_NOTE, WIDTH)}
+"""
+
+
+class DirectoryReport(msgspec.Struct, frozen=True, kw_only=True):
+    directory: str
+    format: int
+    instance: str
+    shard_count: int
+    shards: list[ShardReport]
+    stray_shards: list[str]
+    note: str = COPY_NOTE
+
+
+class CheckpointsReport(msgspec.Struct, frozen=True, kw_only=True):
+    directory: str
+    shards: list[CheckpointReport]
+
+
+class TopicCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic, as the newest good snapshot of its shard has it."""
+
+    shard: int
+    snapshot: int | None
+    problems: list[str]
+    topic: TopicEntry
+
+
+class TopicAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic, with what is to be known of its shard."""
+
+    shard: int
+    starts: bool
+    heads_exact: bool
+    problems: list[str]
+    topic: TopicReport
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_directory(parser)
+    parser.add_argument("--topic", metavar="NAME", help="one topic in detail; with --frames, its frames")
+    views = parser.add_mutually_exclusive_group()
+    views.add_argument("--frames", action="store_true", help="list every frame of the log, as it is read")
+    views.add_argument(
+        "--checkpoint",
+        action="store_true",
+        help="the snapshots, what is published to readers, and the trash; with --topic, its segments",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON document; with --frames, one object a line"
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    if is_index(given.directory):
+        return show_index(ReadOnlyFs(RealFs()), given.directory, given.json)
+    data_dir = open_data_dir(given)
+    if given.checkpoint and given.topic is not None:
+        return show_topic_checkpoint(data_dir, given.topic, given.json)
+    if given.checkpoint:
+        return show_checkpoints(data_dir, given.json)
+    if given.frames:
+        return show_frames(data_dir, given.topic, given.json)
+    if given.topic is not None:
+        return show_topic(data_dir, given.topic, given.json)
+    return show_directory(data_dir, given.json)
+
+
+def show_directory(data_dir: DataDir, as_json: bool) -> int:
+    clock, layout = SystemClock(), data_dir.layout
+    shards = [shard_report(data_dir, shard, clock) for shard in data_dir.shards]
+    fill_lags([topic for shard in shards for topic in shard.topics])
+    report = DirectoryReport(
+        directory=readable(data_dir.path),
+        format=layout.format,
+        instance=layout.instance,
+        shard_count=layout.shards,
+        shards=shards,
+        stray_shards=stray_shards(data_dir),
+    )
+    if as_json:
+        write_json(report)
+    else:
+        count = plural(layout.shards, "shard")
+        print(f"{data_dir.path}: format {layout.format}, {count}, instance {layout.instance}")
+        for name in report.stray_shards:
+            print(f"  shards/{name} is beside the {count} that the layout names; no server looks at it")
+        for shard in report.shards:
+            print("", *shard_text(shard), sep="\n")
+        print("", *facts([("", COPY_NOTE)], indent=0), sep="\n")
+    return WRONG if any(shard.problems for shard in report.shards) else FINE
+
+
+def show_topic(data_dir: DataDir, name: str, as_json: bool) -> int:
+    troubled: list[ShardReport] = []
+    for shard in owner_first(data_dir, name):
+        report = shard_report(data_dir, shard, SystemClock())
+        if report.problems:
+            troubled.append(report)
+        for topic in report.topics:
+            if topic.topic == name:
+                fill_lags([topic], _sources(data_dir, report, topic))
+                _print_topic(report, topic, as_json)
+                return WRONG if report.problems else FINE
+    raise no_such_topic(data_dir, name, troubled)
+
+
+def _sources(data_dir: DataDir, report: ShardReport, topic: TopicReport) -> list[TopicReport]:
+    """The topics of the shards that own the sources of its routes."""
+    owners = {shard_of(topic_id(route.source), data_dir.layout.shards) for route in topic.routes}
+    found = list(report.topics)
+    for shard in owners - {report.shard}:
+        found += shard_report(data_dir, shard, SystemClock()).topics
+    return found
+
+
+def _print_topic(report: ShardReport, topic: TopicReport, as_json: bool) -> None:
+    if as_json:
+        write_json(
+            TopicAnswer(
+                shard=report.shard,
+                starts=report.starts,
+                heads_exact=report.heads_exact,
+                problems=report.problems,
+                topic=topic,
+            )
+        )
+        return
+    print(*topic_text(report, topic), sep="\n")
+    if report.problems:
+        print(*facts([("WRONG", problem) for problem in report.problems]), sep="\n")
+
+
+def no_such_topic(data_dir: DataDir, name: str, troubled: list[ShardReport]) -> CommandError:
+    sentence = f'there is no topic "{name}" in {data_dir.path}'
+    for report in troubled:
+        sentence += f"; shard {report.shard:02d} could not be read to its end: {report.problems[0]}"
+    return CommandError(sentence)
+
+
+def show_checkpoints(data_dir: DataDir, as_json: bool) -> int:
+    reports = [checkpoint_report(data_dir, shard) for shard in data_dir.shards]
+    if as_json:
+        write_json(document(CheckpointsReport(directory=readable(data_dir.path), shards=reports)))
+    else:
+        print(data_dir.path)
+        for report in reports:
+            print("", *checkpoint_text(report), sep="\n")
+    return WRONG if any(report.problems for report in reports) else FINE
+
+
+def show_topic_checkpoint(data_dir: DataDir, name: str, as_json: bool) -> int:
+    problems: list[str] = []
+    for shard in owner_first(data_dir, name):
+        report = checkpoint_report(data_dir, shard)
+        for topic in report.topics:
+            if topic.name == name:
+                _print_topic_checkpoint(report, topic, as_json)
+                return WRONG if report.problems else FINE
+        problems += [f"; shard {shard:02d}: {problem}" for problem in report.problems]
+    raise CommandError(f'no snapshot in {data_dir.path} has a topic "{name}"{"".join(problems[:1])}')
+
+
+def _print_topic_checkpoint(report: CheckpointReport, topic: TopicEntry, as_json: bool) -> None:
+    if as_json:
+        answer = TopicCheckpoint(
+            shard=report.shard, snapshot=report.used, problems=report.problems, topic=topic
+        )
+        write_json(document(answer))
+        return
+    print(*topic_checkpoint_text(report, topic), sep="\n")
+    if report.problems:
+        print(*facts([("WRONG", problem) for problem in report.problems]), sep="\n")
+
+
+def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
+    """Rows go out as they are read; what is to be said about the end of a log goes to stderr."""
+    shards = data_dir.shards if topic is None else owner_first(data_dir, topic)
+    wanted = None if topic is None else topic_id(topic)
+    code, found, is_known = FINE, 0, False
+    for shard in shards:
+        show = _show_json if as_json else _TableOfFrames(f"shard {shard:02d}  {data_dir.paths(shard).root}")
+        with closing(SegmentReader(*segment_files(data_dir, shard))) as segments:
+            basis = choose_basis(data_dir.fs, data_dir.paths(shard), data_dir.identity(shard), segments)
+        is_known = is_known or topic in basis.names.values()
+        with closing(ShardLog(data_dir.fs, data_dir.paths(shard), basis.known)) as log:
+            listing = FrameListing(shard, log, wanted, show, basis.names, basis.snapshot)
+            listing.run(data_dir.identity(shard))
+            sys.stdout.flush()
+            found += listing.count
+            for problem in problems(log, basis):
+                code = WRONG
+                print(f"topicsd: shard {shard:02d}: {problem}", file=sys.stderr)
+            for note in notes(log):
+                print(f"topicsd: shard {shard:02d}: {note}", file=sys.stderr)
+        if topic is not None and found:
+            break
+    if topic is not None and not found and not is_known:
+        raise no_such_topic(data_dir, topic, [])
+    return code
+
+
+def _show_json(row: FrameRow) -> None:
+    sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
+
+
+class _TableOfFrames:
+    """Rows below a heading, which comes with the first of them."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+
+    def __call__(self, row: FrameRow) -> None:
+        if self._title:
+            print(self._title, heading(), sep="\n")
+            self._title = ""
+        sys.stdout.write(row_text(row) + "\n")
+
+
+COMMAND = Command(
+    name="inspect",
+    summary="show what a data directory holds; changes nothing",
+    description=DESCRIPTION,
+    example="  topicsd inspect ./topics-data\n"
+    "  topicsd inspect ./topics-data --frames --topic orders | head\n"
+    "  topicsd inspect ./topics-data/shards/00/topics/*/seg-0000000000000001.idx",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,255 @@
+"""What `inspect` found, in words and tables for a terminal.
+
+The order is that of the questions at 3 a.m.: is anything wrong, did it end well, will it start and where do
+heads go on, and only then the inventory.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from topicsd.offline.report.shard import FileReport, ShardReport
+from topicsd.offline.report.topic import LostSeqs, TopicReport
+from topicsd.offline.report.topic_parts import (
+    cursor_sentence,
+    cursor_table,
+    queue_sentence,
+    queue_table,
+    route_sentence,
+    route_table,
+)
+from topicsd.offline.table import (
+    NOTHING,
+    facts,
+    harmless,
+    plural,
+    size,
+    table,
+    utc,
+    utc_or_nothing,
+)
+
+COPY_NOTE = (
+    "One thing cannot be told from inside: a copy of a data directory that is older than what its original "
+    "went on to write looks like the newest there is."
+)
+
+NAME_WIDTH = 10
+
+
+def shard_text(report: ShardReport) -> list[str]:
+    lines = [f"shard {report.shard:02d}  {report.path}"]
+    lines += facts([("WRONG", problem) for problem in report.problems], name_width=NAME_WIDTH)
+    lines += facts(
+        [
+            ("last run", report.last_run_means or NOTHING),
+            ("heads", heads_sentence(report)),
+            ("log", _log_sentence(report)),
+            *(("note", note) for note in report.notes),
+        ],
+        name_width=NAME_WIDTH,
+    )
+    if report.files:
+        lines += ["", *_files_table(report.files)]
+    if report.quarantine:
+        rows = [(harmless(kept.name), size(kept.size_bytes)) for kept in report.quarantine]
+        lines += ["", *table(("QUARANTINE", ">SIZE"), rows)]
+    if report.topics:
+        lines += ["", *_topics_table(report.topics)]
+    for lines_of in (_queues, _routes, _cursors):
+        if found := lines_of(report.topics):
+            lines += ["", *found]
+    losses = [line for topic in report.topics for line in _loss_lines(topic)]
+    if losses:
+        lines += ["", *losses]
+    return lines
+
+
+def heads_sentence(report: ShardReport) -> str:
+    """What a start would do with the heads of the topics."""
+    if not report.starts:
+        return "no server starts here until that is repaired"
+    if report.heads_exact:
+        when = "if the process died now, " if report.in_use_by is not None else ""
+        return f"exact: {when}a start goes on where the log ends"
+    losing = [
+        topic for topic in report.topics if topic.after_restart.lost is not None and not _is_memory(topic)
+    ]
+    if not losing:
+        return (
+            "not known to be exact, but no topic has a ceiling above its head: nothing would be reported lost"
+        )
+    return (
+        "NOT EXACT: a start resumes each head at its ceiling, so that no seq is given twice, and reports "
+        f"what is in between as lost: {plural(len(losing), 'topic')}, see below"
+    )
+
+
+def _log_sentence(report: ShardReport) -> str:
+    if not report.files:
+        return "empty"
+    batches = sum(file.batches for file in report.files)
+    frames = sum(file.frames for file in report.files)
+    used = sum(file.used_bytes for file in report.files)
+    counts = [plural(len(report.files), "file"), plural(batches, "batch", "batches"), plural(frames, "frame")]
+    return f"{', '.join(counts)}, {size(used)}; {report.end}"
+
+
+def _files_table(files: list[FileReport]) -> list[str]:
+    headers = (
+        "FILE",
+        ">SIZE",
+        ">USED",
+        ">ORDINALS",
+        ">BATCHES",
+        ">FRAMES",
+        ">SYNCED TO",
+        "MADE",
+        "END",
+    )
+    rows = [
+        (
+            file.name,
+            size(file.size_bytes),
+            size(file.used_bytes),
+            f"{file.first_ordinal}-{file.last_ordinal}" if file.batches else NOTHING,
+            f"{file.batches:,}",
+            f"{file.frames:,}",
+            str(file.synced_offset),
+            utc_or_nothing(file.made_ts),
+            file.end,
+        )
+        for file in files
+    ]
+    return table(headers, rows)
+
+
+def _topics_table(topics: list[TopicReport]) -> list[str]:
+    headers = (
+        "TOPIC",
+        "CLASS",
+        ">HEAD",
+        ">EARLIEST",
+        ">FLOOR",
+        ">DURABLE",
+        ">RECORDS",
+        ">BYTES",
+        ">CEILING",
+        "LAST WRITE",
+    )
+    rows = [
+        (
+            harmless(topic.topic),
+            topic.durability,
+            _number(topic.head_seq),
+            _number(topic.earliest_seq),
+            _number(topic.evict_floor),
+            str(topic.durable_seq),
+            _number(topic.count),
+            NOTHING if topic.bytes is None else size(topic.bytes),
+            str(topic.ceiling) if topic.durability != "fsync" else NOTHING,
+            utc_or_nothing(topic.last_write_ts),
+        )
+        for topic in topics
+    ]
+    return table(headers, rows)
+
+
+def _queues(topics: list[TopicReport]) -> list[str]:
+    return queue_table((topic.topic, topic.queue) for topic in topics if topic.queue is not None)
+
+
+def _routes(topics: list[TopicReport]) -> list[str]:
+    return route_table(route for topic in topics for route in topic.routes)
+
+
+def _cursors(topics: list[TopicReport]) -> list[str]:
+    return cursor_table((topic.topic, cursor) for topic in topics for cursor in topic.cursors)
+
+
+def _loss_lines(topic: TopicReport) -> list[str]:
+    """What readers of the topic are, or would be, told is missing."""
+    name = harmless(topic.topic)
+    said = [
+        f'topic "{name}" lost records up to seq {last} by {reason}'
+        for reason, last in topic.evicted_to.items()
+    ]
+    said += [f'topic "{name}" lost {_range(lost)}' for lost in topic.lost_ranges]
+    lost = topic.after_restart.lost
+    if lost is not None:
+        head = topic.after_restart.head_seq
+        said.append(
+            f'topic "{name}" is in memory only: after a start its head is {head} and all records are gone'
+            if _is_memory(topic)
+            else f'topic "{name}" WOULD RESUME at {head} and report {_range(lost)} as lost'
+        )
+    return [f"  {line}" for line in said]
+
+
+def topic_text(report: ShardReport, topic: TopicReport) -> list[str]:
+    """One topic in detail."""
+    pairs = [
+        ("shard", f"{report.shard:02d}"),
+        ("id", f"{topic.topic_id}, epoch {topic.epoch} (the ordinal of its creation in the log)"),
+        ("class", topic.durability),
+        ("head", "in memory only" if topic.head_seq is None else str(topic.head_seq)),
+        ("durable", _durable_sentence(topic)),
+        ("restart", _restart_sentence(report, topic)),
+    ]
+    if topic.head_seq is not None:
+        alive = f"{plural(topic.count or 0, 'record')}, {size(topic.bytes or 0)}"
+        pairs += [("alive", f"{alive}, from seq {topic.earliest_seq}"), ("floor", _floor_sentence(topic))]
+    if topic.durability != "fsync":
+        pairs.append(("ceiling", f"{topic.ceiling}: no seq above it was ever given out"))
+    pairs += [("lost", _range(lost)) for lost in topic.lost_ranges]
+    if topic.queue is not None:
+        pairs.append(("queue", queue_sentence(topic.queue)))
+    pairs += [("route", route_sentence(route)) for route in topic.routes]
+    pairs += [("cursor", cursor_sentence(cursor)) for cursor in topic.cursors]
+    pairs.append(("last write", utc(topic.last_write_ts) if topic.last_write_ts else "never"))
+    changed = ", ".join(f"{name}={_value(value)}" for name, value in topic.config_not_default.items())
+    pairs.append(("config", changed or "all defaults"))
+    return [f'topic "{harmless(topic.topic)}"', *facts(pairs, name_width=NAME_WIDTH)]
+
+
+def _durable_sentence(topic: TopicReport) -> str:
+    if topic.head_seq is None:
+        return "nothing: its records are in memory only"
+    if topic.durable_seq >= topic.head_seq:
+        return "all of it is known to be on the disk"
+    return f"up to seq {topic.durable_seq} it is known to be on the disk; of the rest the log does not tell"
+
+
+def _restart_sentence(report: ShardReport, topic: TopicReport) -> str:
+    after = topic.after_restart
+    if not report.starts:
+        return "none: a server does not start this shard"
+    if _is_memory(topic):
+        return f"the head would be {after.head_seq}, and no record would be left"
+    if after.lost is None:
+        return f"the head would be {after.head_seq}, and nothing would be reported lost"
+    head = f"the head would be {after.head_seq}, its ceiling"
+    return f"{head}, and readers would be told that {_range(after.lost)} are lost"
+
+
+def _floor_sentence(topic: TopicReport) -> str:
+    if not topic.evicted_to:
+        return f"{topic.evict_floor}: nothing was lost to a cap or to age"
+    reasons = ", ".join(f"up to {last} by {reason}" for reason, last in topic.evicted_to.items())
+    return f"{topic.evict_floor}: records were lost {reasons}"
+
+
+def _range(lost: LostSeqs) -> str:
+    return f"seqs {lost.gap_from} to {lost.gap_to} ({lost.reason})"
+
+
+def _is_memory(topic: TopicReport) -> bool:
+    return topic.durability == "ephemeral"
+
+
+def _number(number: int | None) -> str:
+    return NOTHING if number is None else str(number)
+
+
+def _value(value: object) -> str:
+    return msgspec.json.encode(value).decode()

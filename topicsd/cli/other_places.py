@@ -1,0 +1,68 @@
+"""The places besides the data directory that a server is told of: are they such that it can go on?
+
+Asked before anything is started or made, so that a typing error is not found out about a minute later, or by
+a cold directory that fills the wrong disk.
+
+The cold directory is not made when it is missing: it is mostly a disk of its own, and what is missing then is
+the mount. Files of segments have the same names in both tiers, so neither place may be within the other's.
+"""
+
+from __future__ import annotations
+
+import os
+
+from shared.settings.sources import Resolved
+from topicsd.disk.atomic_replace import exists
+from topicsd.disk.fs import Fs
+from topicsd.offline.command_error import CommandError
+
+SHARDS = "shards"
+
+
+def refuse_places(fs: Fs, resolved: Resolved) -> None:
+    """CommandError when the port file or the cold directory cannot be where the settings say."""
+    settings = resolved.settings
+    for name, why in (
+        ("port_file", why_no_port_file(fs, settings.port_file)),
+        ("cold_dir", why_no_cold_dir(fs, settings.cold_dir, settings.data_dir)),
+    ):
+        if why:
+            raise CommandError(f"{resolved.sources[name]}={getattr(settings, name)!r}: {why}")
+
+
+def why_no_port_file(fs: Fs, path: str) -> str:
+    if not path:
+        return ""
+    directory = os.path.dirname(os.path.abspath(path))
+    if not exists(fs, directory):
+        return f"there is no directory {directory}"
+    if not os.path.isdir(directory):
+        return f"{directory} is no directory"
+    if os.path.isdir(path):
+        return "is a directory, not a file"
+    return "" if os.access(directory, os.W_OK | os.X_OK) else f"{directory} may not be written to"
+
+
+def why_no_cold_dir(fs: Fs, path: str, data_dir: str) -> str:
+    if not path:
+        return ""
+    if not exists(fs, path):
+        return "there is no such directory; make it, or mount what it is on"
+    if not os.path.isdir(path):
+        return "is no directory"
+    cold, hot = os.path.realpath(path), os.path.realpath(data_dir)
+    if cold == hot:
+        return "is the data directory itself"
+    if _is_within(cold, os.path.join(hot, SHARDS)):
+        return f"is among the shards of the data directory {hot}"
+    if _is_within(hot, os.path.join(cold, SHARDS)):
+        return f"the data directory {hot} is among the shards that would be in it"
+    return ""
+
+
+def _is_within(path: str, directory: str) -> bool:
+    """
+    >>> _is_within("/a/b", "/a"), _is_within("/a", "/a"), _is_within("/ab", "/a")
+    (True, True, False)
+    """
+    return os.path.commonpath([path, directory]) == directory

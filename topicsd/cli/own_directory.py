@@ -1,0 +1,128 @@
+"""The data directory of a server that starts: refuse one that it cannot use, then lock it and open it.
+
+O1  All checks run before anything is made: a mistyped `--data-dir` leaves no file behind.
+O2  The lock is taken before the layout is read: two servers that start at once would both make a new one.
+O3  What the workers need to read and to write is checked here, so that a wrong owner is one sentence, not a
+    worker that fails again and again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from typing import Final
+
+from shared.runtime.log_setup import fields
+from shared.settings.settings import Settings
+from topicsd.disk.access import denial_of, os_error_sentence, why_not_usable
+from topicsd.disk.dir_lock import DirectoryInUse, DirLock
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import LAYOUT_NAME, Layout, LayoutError, lock_path, make_dirs, shard_paths
+from topicsd.engine.shard import open_layout
+from topicsd.offline.command_error import WRONG, CommandError
+
+logger = logging.getLogger("topicsd.serve")
+
+# What a directory may hold before it is a data directory: a start that a crash cut short, or a new disk.
+_NOT_FOREIGN: Final = frozenset(("LOCK", "shards", "lost+found", f"{LAYOUT_NAME}.tmp"))
+_SHOWN_NAMES: Final = 3
+
+
+def own_directory(fs: Fs, data_dir: str) -> DirLock:
+    """Make the data directory where it is missing, and lock it; CommandError when that cannot be."""
+    refuse_directory(fs, data_dir)
+    try:
+        make_dirs(fs, data_dir)
+    except OSError as error:
+        raise CommandError(_not_made(data_dir, error)) from None
+    try:
+        return DirLock(fs, lock_path(data_dir))
+    except DirectoryInUse:
+        owner = fs.lock_owner(lock_path(data_dir))
+        process = "another process" if owner is None else f"process {owner}"
+        raise CommandError(f"{data_dir} is in use: a server runs on it, {process}", WRONG) from None
+    except OSError as error:
+        raise CommandError(os_error_sentence(error)) from None
+
+
+def refuse_directory(fs: Fs, data_dir: str) -> None:
+    """CommandError when the path is no directory, holds something else, or cannot be written to."""
+    try:
+        names = fs.list_dir(data_dir)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise CommandError(f"{_file_in(data_dir)} is a file, not a directory") from None
+    except OSError as error:
+        raise CommandError(os_error_sentence(error)) from None
+    if LAYOUT_NAME not in names:
+        foreign = [name for name in names if name not in _NOT_FOREIGN]
+        if foreign:
+            shown = ", ".join(foreign[:_SHOWN_NAMES]) + (", ..." if len(foreign) > _SHOWN_NAMES else "")
+            raise CommandError(
+                f"{data_dir} is not empty and not a data directory: it holds {shown} and no {LAYOUT_NAME}; "
+                f"use an empty directory, for example --data-dir {os.path.join(data_dir, 'topics-data')}"
+            )
+    broken = why_not_usable(data_dir)
+    if broken is not None:
+        raise CommandError(broken)
+
+
+def open_own_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None = None) -> Layout:
+    """Read the layout, or make a new one. `sources` names where a setting was given."""
+    data_dir = settings.data_dir
+    try:
+        layout = open_layout(fs, data_dir, settings.shards)
+    except LayoutError as error:
+        advice = "" if "topicsd doctor" in str(error) else f"; run `topicsd doctor {data_dir}`"
+        raise CommandError(f"{error}{advice}", WRONG) from None
+    except OSError as error:
+        raise CommandError(os_error_sentence(error)) from None
+    for shard in range(layout.shards):
+        refuse_shard(fs, data_dir, shard)
+    if settings.shards not in (0, layout.shards):
+        given = (sources or {}).get("shards", "TOPICS_SHARDS")
+        given = f"{given} {settings.shards}" if given.startswith("--") else f"{given}={settings.shards}"
+        logger.warning(
+            "%s ignored: this directory has %d shards; the number is fixed when a directory is made",
+            given,
+            layout.shards,
+            extra=fields(data_dir=data_dir),
+        )
+    return layout
+
+
+def refuse_shard(fs: Fs, data_dir: str, shard: int) -> None:
+    """CommandError at the first path of a shard that its worker could not use; missing ones are not ours."""
+    paths = shard_paths(data_dir, shard)
+    directories = (paths.root, paths.wal, paths.meta, paths.readers, paths.topics, paths.quarantine)
+    for path in (*directories, paths.trash, paths.lock):
+        broken = why_not_usable(path) if os.path.lexists(path) else None
+        if broken is not None:
+            raise CommandError(broken)
+    for directory in (paths.wal, paths.meta):
+        for name in fs.list_dir(directory) if os.path.isdir(directory) else ():
+            broken = why_not_usable(os.path.join(directory, name))
+            if broken is not None:
+                raise CommandError(broken)
+
+
+def _file_in(path: str) -> str:
+    """The part of a path that is a file, where a directory is needed."""
+    while path and not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _not_made(data_dir: str, error: OSError) -> str:
+    above = os.path.dirname(os.path.abspath(data_dir))
+    if isinstance(error, NotADirectoryError):
+        return f"{_file_in(data_dir)} is a file, not a directory"
+    reason = error.strerror or str(error)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        path = data_dir if error.filename is None else os.fsdecode(error.filename)
+        return f"cannot create {data_dir}: {reason}: {denial_of(path)}"
+    if error.errno == errno.ENOENT:
+        return f"cannot create {data_dir}: {reason}: the file system of {above} takes no new directory"
+    return f"cannot create {data_dir}: {reason}"

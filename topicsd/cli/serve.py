@@ -1,0 +1,205 @@
+"""`topicsd serve`: the server, from its settings to the moment at which the front process takes over.
+
+It owns the data directory before it looks at it: two servers that start at once would both make a new one.
+The lock is a descriptor of this process that no child inherits, so it is free again when this process has
+ended, however it ended; the workers of a front process that died hold the locks of their shards until they
+have drained, and those who come after them wait for those.
+
+A server that other machines can reach and that asks nobody for a key is a mistake, mostly. So it is
+refused unless it was asked for by its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from shared.contract.api_keys import parse_keys
+from shared.runtime.log_setup import fields, set_up_logging
+from shared.runtime.program_version import program_version
+from shared.settings.settings import DECLARED, Settings
+from shared.settings.sources import Resolved
+from topicsd.cli.command import Command
+from topicsd.cli.other_places import refuse_places
+from topicsd.cli.own_directory import open_own_layout, own_directory
+from topicsd.cli.setting_flags import add_setting_flags, config_path, resolved_settings
+from topicsd.disk.access import denial_of
+from topicsd.disk.fs import RealFs
+from topicsd.disk.layout import INSTANCE_BYTES, LAYOUT_FORMAT, Layout
+from topicsd.engine.shard import new_shard_count
+from topicsd.offline.command_error import CommandError
+
+ROLE: Final = "supervisor"
+
+logger = logging.getLogger("topicsd.serve")
+
+
+def run(given: argparse.Namespace) -> int:
+    resolved = resolved_settings(given, os.environ)
+    settings = resolved.settings
+    load_again = loader(given, os.environ)
+    # No child gets to see what only this process needed: the settings have the digests.
+    for field in DECLARED:
+        if field.setting.is_secret:
+            os.environ.pop(field.variable, None)
+    set_up_logging(settings.log, ROLE)
+    # Only this command needs the front process, so only it pays for loading it.
+    from router.supervision import systemd
+
+    try:
+        listen_sockets = systemd.take_listen_sockets(os.environ)
+    except systemd.ListenError as error:
+        raise CommandError(str(error)) from None
+    refuse_open_door(settings, listen_sockets)
+    fs = RealFs()
+    refuse_places(fs, resolved)
+    if settings.memory:
+        refuse_interpreter(sys.executable)
+        layout = new_layout(settings)
+        return _serve(resolved, layout, secrets.token_hex(INSTANCE_BYTES), listen_sockets, load_again)
+    lock = own_directory(fs, settings.data_dir)
+    try:
+        layout = open_own_layout(fs, settings, resolved.sources)
+        refuse_interpreter(sys.executable)
+        return _serve(resolved, layout, lock.identity, listen_sockets, load_again)
+    finally:
+        lock.release()
+
+
+def _serve(
+    resolved: Resolved,
+    layout: Layout,
+    namespace: str,
+    listen_sockets: list[socket.socket],
+    load_again: Callable[[], Resolved | str],
+) -> int:
+    from router.supervision import supervisor, systemd
+
+    log_start(resolved, layout, listen_sockets)
+    return supervisor.run(
+        resolved.settings,
+        layout.shards,
+        layout.instance,
+        namespace,
+        listen_sockets,
+        systemd.open_notify(os.environ),
+        load_settings=load_again,
+    )
+
+
+def new_layout(settings: Settings) -> Layout:
+    """The layout of a server that has no data directory."""
+    return Layout(
+        format=LAYOUT_FORMAT,
+        shards=new_shard_count(settings.shards),
+        instance=secrets.token_hex(INSTANCE_BYTES),
+    )
+
+
+def loader(given: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[], Resolved | str]:
+    """Reads the same sources again, which only a file can have changed; a sentence when that cannot be.
+
+    Of the environment a copy is kept in which keys are sealed.
+    """
+    kept = dict(environ)
+    for field in DECLARED:
+        if field.setting.is_secret and field.setting.normalise and field.variable in kept:
+            kept[field.variable] = field.setting.normalise(kept[field.variable])
+
+    def load() -> Resolved | str:
+        if config_path(given, kept) is None:
+            return "there is no configuration file to read again; name one with --config or TOPICS_CONFIG"
+        try:
+            return resolved_settings(given, kept)
+        except (CommandError, OSError) as error:
+            return str(error)
+
+    return load
+
+
+def refuse_interpreter(path: str) -> None:
+    """CommandError when no worker could be started: this process may have started as another user."""
+    if not os.access(path, os.X_OK):
+        why = denial_of(os.path.realpath(path)) if os.path.lexists(path) else "it is missing"
+        raise CommandError(
+            f"cannot start workers: {path or 'the Python interpreter'} cannot be executed: {why}; "
+            "install Python and topicsd where this user may execute them"
+        )
+
+
+def refuse_open_door(settings: Settings, listen_sockets: list[socket.socket]) -> None:
+    """CommandError when other machines could do everything without a key and nobody asked for that."""
+    if settings.api_keys or settings.allow_insecure_no_auth:
+        return
+    for host in addresses(settings, listen_sockets):
+        if not is_loopback(host):
+            raise CommandError(
+                f"{host} can be reached from other machines, and there are no keys (TOPICS_API_KEYS). "
+                "Without authentication everybody there may read, write and delete everything: "
+                "if that is meant, say TOPICS_ALLOW_INSECURE_NO_AUTH=1"
+            )
+
+
+def addresses(settings: Settings, listen_sockets: list[socket.socket]) -> list[str]:
+    """Where the server is going to listen: at what it was passed, else at what it was told."""
+    return [one.getsockname()[0] for one in listen_sockets] or [settings.host]
+
+
+def is_loopback(host: str) -> bool:
+    """Of a name, all addresses have to be."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise CommandError(f"cannot resolve host {host}: {cause}") from None
+    return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
+
+
+def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.socket]) -> None:
+    settings = resolved.settings
+    keys = parse_keys(settings.api_keys)
+    from router.accept.listening import address_text, addresses_of
+
+    address = addresses_of(listen_sockets) or address_text(settings.host, settings.port)
+    logger.info(
+        "topicsd %s starts",
+        program_version(),
+        extra=fields(
+            data_dir="(in memory)" if settings.memory else os.path.abspath(settings.data_dir),
+            shards=layout.shards,
+            address=address,
+            passed_sockets=len(listen_sockets),
+            keys=len(keys),
+        ),
+    )
+    for variable in resolved.passed_over:
+        logger.debug("%s: passed over, set by Kubernetes for a Service", variable)
+    for sentence in resolved.advice:
+        logger.warning("%s", sentence)
+    if not keys.are_asked_for:
+        logger.warning(
+            "authentication: off: every client that reaches this address can read, write and delete "
+            "everything; set TOPICS_API_KEYS"
+        )
+
+
+COMMAND = Command(
+    name="serve",
+    summary="run the server",
+    description="Run the server over a data directory, made when it is not there, until SIGTERM or SIGINT.",
+    example="  topicsd serve\n  topicsd serve --port 0 --port-file port.txt --data-dir ./topics-data",
+    add_arguments=add_setting_flags,
+    run=run,
+    exit_codes="exit code: 0 it was stopped, 1 it cannot run or had to end, 2 what it was told is wrong",
+)

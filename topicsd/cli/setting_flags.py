@@ -1,0 +1,96 @@
+"""The settings on a command line: a flag for each, and a file with `--config`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Final
+
+from shared.settings.setting import Declared, render_bounds, show_value
+from shared.settings.settings import DECLARED
+from shared.settings.sources import (
+    CONFIG_FLAG,
+    CONFIG_VARIABLE,
+    ConfigFile,
+    Resolved,
+    SettingsError,
+    load_settings,
+)
+from topicsd.offline.command_error import CommandError
+
+CONFIG_BYTES_MAX: Final = 1 << 20
+
+# What a setting is called among the arguments must not be what a command calls one of its own.
+_PREFIX: Final = "setting_"
+
+
+def add_setting_flags(parser: argparse.ArgumentParser) -> None:
+    # A flag that is cut short would mean something else once there is another that begins like it.
+    parser.allow_abbrev = False
+    parser.usage = f"{parser.prog} [--config FILE] [--SETTING VALUE ...]"
+    group = parser.add_argument_group(
+        "settings",
+        "Each is also a variable (--data-dir is TOPICS_DATA_DIR) and a key of the file (data_dir). "
+        "A flag wins over the variable, the variable over the file.",
+    )
+    group.add_argument(
+        CONFIG_FLAG,
+        metavar="FILE",
+        help=f"a TOML file with settings (or {CONFIG_VARIABLE}); none unless named",
+    )
+    for field in DECLARED:
+        if field.kind is bool:
+            group.add_argument(
+                field.flag,
+                dest=_PREFIX + field.name,
+                nargs="?",
+                const="true",
+                metavar="true",
+                help=_help(field),
+            )
+        else:
+            metavar = field.setting.unit.upper()
+            group.add_argument(field.flag, dest=_PREFIX + field.name, metavar=metavar, help=_help(field))
+
+
+def resolved_settings(given: argparse.Namespace, environ: Mapping[str, str]) -> Resolved:
+    """The settings of a command line in its environment; CommandError says all that is wrong with them."""
+    flags = {
+        field.name: text for field in DECLARED if (text := getattr(given, _PREFIX + field.name)) is not None
+    }
+    path = config_path(given, environ)
+    source = CONFIG_FLAG if given.config is not None else CONFIG_VARIABLE
+    try:
+        return load_settings(flags, environ, None if path is None else _read(source, path))
+    except SettingsError as error:
+        if len(error.problems) == 1:
+            raise CommandError(str(error)) from None
+        told = str(error).replace("\n", "\n  ")
+        raise CommandError(f"{len(error.problems)} settings are wrong:\n  {told}") from None
+
+
+def config_path(given: argparse.Namespace, environ: Mapping[str, str]) -> str | None:
+    """The file with settings that the flag names, or the variable."""
+    path: str = environ.get(CONFIG_VARIABLE, "") if given.config is None else given.config
+    return path or None
+
+
+def _read(source: str, path: str) -> ConfigFile:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(CONFIG_BYTES_MAX + 1)
+    except OSError as error:
+        raise CommandError(f"{source}={path!r}: cannot be read: {error.strerror}") from None
+    if len(text) > CONFIG_BYTES_MAX:
+        raise CommandError(f"{path}: is larger than any file with settings")
+    try:
+        return ConfigFile(path, text.decode())
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path}: is not valid TOML: {error}") from None
+
+
+def _help(field: Declared) -> str:
+    bounds = "" if field.kind is str else render_bounds(field)
+    default = show_value(field, field.default) or "none"
+    told = f"{field.setting.help} ({bounds}; {default})" if bounds else f"{field.setting.help} ({default})"
+    return told.replace("%", "%%")

@@ -1,0 +1,1 @@
+"""Turn the log into segments and a snapshot, and load them again at a start."""

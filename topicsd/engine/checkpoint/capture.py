@@ -1,0 +1,137 @@
+"""One topic as a snapshot says it: taken by the loop in one step, complete to an ordinal of the log.
+
+What is published of the topic stands in the log in front of what is not; so with C, the ordinal of the first
+request of the topic that still waits, all its frames below C are in the capture and none behind. Replay goes
+by that, and what is captured twice, a ceiling or a floor whose frame is on its way, says the same twice.
+
+From here on the records that no segment has are in runs that grow no more, and can be copied at leisure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from topicsd.engine.checkpoint.snapshot_format import TopicEntry
+from topicsd.engine.pending import TopicEntry as Request
+from topicsd.engine.queue.state import queue_section
+from topicsd.engine.read.cursors import cursor_section
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.routes.route import forward_section
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.write.seq_ceiling import PendingLowering
+from topicsd.segment.entry import SegmentEntry, SegmentName
+
+
+class Unpublished(NamedTuple):
+    """What is on its way of each topic, at one moment."""
+
+    first_ordinals: dict[Topic, int]
+    """Of what is published in order, and of what is not written yet."""
+    ceilings: dict[Topic, int]
+    """Those of lowerings that may still be undone."""
+    next_ordinal: int
+
+
+class Marks(NamedTuple):
+    """The dead of a stretch of seqs, a byte each, as they were at the capture."""
+
+    first_seq: int
+    marks: bytes
+
+
+class Capture(NamedTuple):
+    topic: Topic
+    entry: TopicEntry
+    """But for its segments."""
+    sealed: list[SegmentEntry]
+    changed: list[tuple[SealedRun, bytes]]
+    """Segments with more dead than their files say, and the marks."""
+    active: TailRun | None
+    tails: list[TailRun]
+    """What no segment has."""
+    dead: list[Marks]
+    """Of the active run and the tails."""
+    dropped: list[tuple[SegmentName, str]]
+
+
+def unpublished(shard: ShardState) -> Unpublished:
+    first_ordinals: dict[Topic, int] = {}
+    ceilings: dict[Topic, int] = {}
+    batch = shard.log.batch
+    written_to = batch.next_ordinal - batch.frame_count
+    for entry in shard.log.unpublished():
+        topic = getattr(entry, "topic", None)
+        if topic is None or (entry.ordinal < written_to and not isinstance(entry, Request)):
+            # A note that is written takes effect before its sync, and records behind it are published before
+            # it: so the capture has it, and goes on behind it.
+            continue
+        first_ordinals[topic] = min(first_ordinals.get(topic, entry.ordinal), entry.ordinal)
+        if isinstance(entry, PendingLowering):
+            ceilings[entry.topic] = max(ceilings.get(entry.topic, 0), entry.before.value)
+    return Unpublished(first_ordinals, ceilings, batch.next_ordinal)
+
+
+def capture(topic: Topic, on_way: Unpublished) -> Capture:
+    complete_to = on_way.first_ordinals.get(topic, on_way.next_ordinal)
+    ceiling = max(topic.ceiling, topic.ceiling_logged, on_way.ceilings.get(topic, 0))
+    dropped, topic.dropped = topic.dropped, []
+    if topic.is_ephemeral:
+        # As the log has it: no record, and all that is known of the head is the ceiling.
+        return Capture(topic, _entry(topic, complete_to, ceiling, holds=False), [], [], None, [], [], dropped)
+    if topic.run.next_seq > topic.run.first_seq:
+        topic.begin_run(topic.head + 1)
+    sealed: list[SegmentEntry] = []
+    changed: list[tuple[SealedRun, bytes]] = []
+    active: TailRun | None = None
+    tails: list[TailRun] = []
+    dead: list[Marks] = []
+    for run in topic.runs[:-1]:
+        if isinstance(run, SealedRun):
+            if run.is_changed:
+                run.entry = msgspec.structs.replace(
+                    run.entry, live_count=run.live_count, live_bytes=run.live_bytes, dead_count=run.dead_count
+                )
+            if run.dead is not None and run.dead_count != run.saved_dead_count:
+                changed.append((run, bytes(run.dead)))
+            sealed.append(run.entry)
+            continue
+        assert isinstance(run, TailRun)
+        if run.dead is not None:
+            dead.append(Marks(run.first_seq, bytes(run.dead)))
+        if run.source is not None:
+            active = run
+        else:
+            run.is_being_copied = True
+            tails.append(run)
+    entry = _entry(topic, complete_to, ceiling, holds=True)
+    return Capture(topic, entry, sealed, changed, active, tails, dead, dropped)
+
+
+def _entry(topic: Topic, complete_to: int, ceiling: int, holds: bool) -> TopicEntry:
+    return TopicEntry(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        epoch=topic.epoch,
+        config=topic.config,
+        complete_to=complete_to,
+        head=topic.head if holds else 0,
+        ceiling=ceiling,
+        earliest_seq=topic.earliest_seq if holds else 1,
+        evict_floor=topic.evict_floor if holds else 1,
+        evicted_to=dict(topic.evicted_to) if holds else {},
+        ttl_logged=topic.evicted_to.get("ttl", 0) if holds else 0,
+        lost=[(lost.first, lost.last, lost.reason) for lost in topic.lost.ranges] if holds else [],
+        last_ts=topic.last_ts,
+        windows_ms=list(topic.windows_ms),
+        segments=[],
+        sections={**forward_section(topic), **(_sections(topic) if holds else {})},
+    )
+
+
+def _sections(topic: Topic) -> dict[str, bytes]:
+    producers = {} if topic.producers is None else topic.producers.section()
+    return {**producers, **cursor_section(topic), **queue_section(topic)}

@@ -1,0 +1,80 @@
+"""The runs of a topic after a checkpoint: its records are found in the segments that they were copied to.
+
+Between the capture and this moment the topic went on: what was deleted meanwhile is carried over, what left
+the front is not taken back.
+"""
+
+from __future__ import annotations
+
+from topicsd.engine.checkpoint.capture import Capture
+from topicsd.engine.checkpoint.segment_copy import Piece, live_totals
+from topicsd.engine.records.active_file import ActiveFile
+from topicsd.engine.records.run import Run
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.retention.retention import drop_run
+from topicsd.engine.topic import Topic
+from topicsd.segment.reader import SegmentReader
+from topicsd.segment.store import SegmentStore
+
+
+def install(reader: SegmentReader, hot: SegmentStore, captured: Capture, pieces: list[Piece]) -> None:
+    """Put the pieces in the place of the runs they were copied from."""
+    topic = captured.topic
+    topic.complete_to = captured.entry.complete_to
+    replaced: list[TailRun] = list(captured.tails)
+    active = captured.active
+    if active is not None and pieces and pieces[0].first_seq == active.first_seq:
+        replaced.insert(0, active)
+    if not replaced:
+        return
+    runs: list[Run] = []
+    # The front may have left the active segment meanwhile, which goes on behind it.
+    names = {piece.name for piece in pieces}
+    topic.dropped = [one for one in topic.dropped if one[0] not in names]
+    for piece in pieces:
+        run = _run_of(reader, hot, topic, piece, replaced)
+        if run.next_seq <= topic.earliest_seq:
+            drop_run(topic, run)
+        else:
+            runs.append(run)
+    kept = [run for run in topic.runs[:-1] if not any(run is old for old in replaced)]
+    topic.runs = [*sorted(kept + runs, key=lambda run: run.first_seq), topic.run]
+
+
+def give_up(captured: Capture) -> None:
+    """The checkpoint came to nothing: what was to be dropped, and copied, still is."""
+    captured.topic.dropped = captured.dropped + captured.topic.dropped
+    for tail in captured.tails:
+        tail.is_being_copied = False
+
+
+def _run_of(
+    reader: SegmentReader, hot: SegmentStore, topic: Topic, piece: Piece, replaced: list[TailRun]
+) -> SealedRun | TailRun:
+    marks = _marks_now(piece, replaced)
+    if piece.is_sealed:
+        sealed = SealedRun(reader, piece.name, piece.entry, marks)
+        sealed.saved_dead_count = piece.entry.dead_count
+        skipped = topic.earliest_seq - piece.first_seq
+        # Else all of it is alive, as its entry says, and nothing is to be counted.
+        if marks is not None or skipped > 0:
+            sealed.live_count, sealed.live_bytes = live_totals(piece.lengths, marks, skipped)
+        return sealed
+    run = TailRun(piece.first_seq)
+    run.positions, run.tags, run.dead = piece.offsets, piece.tags, marks
+    run.set_columns(piece.lengths, piece.stamps)
+    run.source = ActiveFile(hot, piece.name, piece.entry)
+    return run
+
+
+def _marks_now(piece: Piece, replaced: list[TailRun]) -> bytearray | None:
+    found: bytearray | None = None
+    for old in replaced:
+        low, high = max(piece.first_seq, old.first_seq), min(piece.next_seq, old.next_seq)
+        if old.dead is not None and low < high:
+            part = old.dead[low - old.first_seq : high - old.first_seq]
+            if part.count(1):
+                found = bytearray(piece.next_seq - piece.first_seq) if found is None else found
+                found[low - piece.first_seq : high - piece.first_seq] = part
+    return found

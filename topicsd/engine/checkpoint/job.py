@@ -1,0 +1,267 @@
+"""A checkpoint: what the log holds becomes segments and a snapshot, so that the log can be dropped.
+
+The order is the promise:
+
+K1  The place P from which replay will begin is taken first, and all that stands in front of it is published.
+K2  Each topic is captured in one step, complete to an ordinal of its own, and its records are copied into
+    segments, which are synced before anything names them.
+K3  The log is synced to where the capture was over. So a snapshot never knows more than the log that goes on
+    behind it.
+K4  The snapshot gets its name. From here on it is the truth.
+K5  The manifest follows, and then what nobody needs is dropped: WAL files in front of the older snapshot,
+    segments in which nothing was alive when that was taken. The older one stays good for a start by itself.
+
+A crash between any two leaves the snapshot before with its log, or this one. What fails is tried again by the
+next checkpoint, and nothing of the engine has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from topicsd.engine.checkpoint.capture import Capture, capture, unpublished
+from topicsd.engine.checkpoint.install import give_up, install
+from topicsd.engine.checkpoint.manifest import manifest_head, manifest_pieces, topic_line, write_manifest
+from topicsd.engine.checkpoint.segment_copy import Files, Piece, SegmentBounds, SegmentCopy, write_marks
+from topicsd.engine.checkpoint.snapshot_files import write_snapshot
+from topicsd.engine.checkpoint.snapshot_format import (
+    KeyGeneration,
+    SnapshotHead,
+    TopicEntry,
+    encode_keys,
+    encode_topic,
+    snapshot_pieces,
+)
+from topicsd.engine.damage import note_segment_damage
+from topicsd.engine.jobs import SYNCED, Job
+from topicsd.engine.session_log import encode_session, session_section
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.log.control_frame import EvictWatermark, encode_control
+from topicsd.log.files import LogPlace
+from topicsd.segment.entry import SegmentDamage, SegmentName
+from topicsd.segment.store import SegmentStore
+
+logger = logging.getLogger("topicsd.engine")
+
+T = TypeVar("T")
+
+# How many topics one turn of the loop looks at, and how many pieces it puts in their place.
+TOPICS_A_TURN = 100
+PIECES_A_TURN = 32
+
+
+class Leaving(NamedTuple):
+    """What goes when no snapshot in front of this one is kept any more. Each snapshot says what of that is
+    still to go, so that a start knows it too."""
+
+    number: int
+    segments: list[tuple[SegmentName, str]]
+    """With their tiers."""
+    topics: list[tuple[int, int]]
+    """Those that were deleted: id and epoch."""
+
+
+# For the number: hot files of segments that moved to the cold directory, where every snapshot finds them.
+MOVED = 0
+
+LEAVING = "leaving"
+_decode_leaving = msgspec.msgpack.Decoder(list[Leaving]).decode
+
+
+def leaving_of(head: SnapshotHead) -> list[Leaving]:
+    return _decode_leaving(head.sections[LEAVING]) if LEAVING in head.sections else []
+
+
+def leaving_section(leaving: list[Leaving]) -> dict[str, bytes]:
+    return {LEAVING: msgspec.msgpack.encode(leaving)} if leaving else {}
+
+
+class Written(NamedTuple):
+    """A snapshot that is on the disk."""
+
+    number: int
+    start: LogPlace
+    leaving: list[Leaving]
+
+
+class CheckpointJob:
+    def __init__(
+        self,
+        shard: ShardState,
+        files: Files,
+        hot: SegmentStore,
+        bounds: SegmentBounds,
+        number: int,
+        leaving: list[Leaving],
+    ) -> None:
+        """`leaving` is what the snapshots before left to do."""
+        self._shard = shard
+        self._files = files
+        self._hot = hot
+        self._bounds = bounds
+        self._number = number
+        self._leaving = leaving
+        self._captures: list[tuple[Capture, list[Piece]]] = []
+        self._begun: Capture | None = None
+        self._entries: list[bytes] = []
+        self._lines: list[bytes] = []
+        self.frame_count = 0
+        """What it logged itself, which is no work for the next one."""
+
+    def run(self, place: Callable[[], LogPlace | None], written: Callable[[Written], object]) -> Job[None]:
+        """`written` is told once the snapshot has its name: never when there was nothing to write down."""
+        start = place()
+        if start is None:
+            return
+        shard = self._shard
+        shard.referable_from, referred_bytes = shard.log.batch.next_position, shard.referred_bytes
+        gone, shard.gone_topics = shard.gone_topics, []
+        is_written = False
+        try:
+            yield SYNCED
+            yield from self._capture_topics()
+            keys = yield from self._capture_keys()
+            sessions = yield from self._capture_sessions()
+            end = place()
+            assert end is not None
+            yield SYNCED
+            yield from self._install()
+            leaving = self._still_leaving(gone)
+            head = self._head(start, end, {**leaving_section(leaving), **sessions})
+            yield partial(self._write_snapshot, head, keys)
+            is_written = True
+            shard.referred_bytes -= referred_bytes
+            written(Written(self._number, start, leaving))
+            yield partial(self._write_manifest, head)
+        finally:
+            if not is_written:
+                shard.gone_topics = gone + shard.gone_topics
+                for captured, _ in self._captures:
+                    give_up(captured)
+                if self._begun is not None:
+                    give_up(self._begun)
+
+    def _still_leaving(self, gone: list[tuple[int, int]]) -> list[Leaving]:
+        moved: list[tuple[SegmentName, str]] = []
+        dropped: list[tuple[SegmentName, str]] = []
+        for captured, _ in self._captures:
+            names = {(entry.first_seq, entry.generation) for entry in captured.sealed if captured.dropped}
+            for one in captured.dropped:
+                (moved if (one[0].first_seq, one[0].generation) in names else dropped).append(one)
+        leaving = list(self._leaving)
+        if moved:
+            leaving.insert(0, Leaving(MOVED, moved, []))
+        if dropped or gone:
+            leaving.append(Leaving(self._number, dropped, gone))
+        return leaving
+
+    def _capture_topics(self) -> Job[None]:
+        shard = self._shard
+        for topics in _slices(list(shard.topics_by_id.values()), TOPICS_A_TURN):
+            on_way = unpublished(shard)
+            for topic in topics:
+                while topic.leaving is not None and topic.visible:
+                    # It goes with the next sync, or stays; nothing can be said of it before that.
+                    yield SYNCED
+                    on_way = unpublished(shard)
+                if not topic.visible or shard.topics_by_id.get(topic.topic_id) is not topic:
+                    continue  # It is all in the log behind P, with its creation or its end.
+                captured = self._begun = capture(topic, on_way)
+                if (captured.changed or captured.dead) and "cap" in topic.evicted_to:
+                    yield from self._log_floor(topic)
+                copy = SegmentCopy(self._files, self._bounds, captured, shard.clock.now_ms())
+                yield from copy.run()
+                self._tell(topic, copy.damages)
+                yield from self._save_marks(captured)
+                if captured.tails or copy.pieces or captured.dropped:
+                    self._captures.append((captured, copy.pieces))
+                self._begun = None
+                self._note(msgspec.structs.replace(captured.entry, segments=copy.entries()))
+                if copy.pieces or captured.changed or captured.dead:
+                    on_way = unpublished(shard)  # Time has passed.
+            yield None
+
+    def _tell(self, topic: Topic, damages: list[SegmentDamage]) -> None:
+        for damage in damages:
+            note_segment_damage(self._shard, topic.name, damage)
+            logger.warning('topic "%s": goes on in a new segment', topic.name)
+
+    def _log_floor(self, topic: Topic) -> Job[None]:
+        """What a cap evicted is found again by replay, from what was alive. A start from the snapshot before
+        may find the marks that come now, of deletes behind an eviction: then too little was alive."""
+        floor = EvictWatermark({"cap": topic.evicted_to["cap"]})
+        self._shard.log.join_in_passing(encode_control(floor, topic_id=topic.topic_id, ts=topic.last_ts))
+        self.frame_count += 1
+        yield SYNCED
+
+    def _save_marks(self, captured: Capture) -> Job[None]:
+        for run, marks in captured.changed:
+            yield partial(write_marks, self._files, run.name, marks, captured.entry.complete_to)
+            run.saved_dead_count = marks.count(1)
+
+    def _note(self, entry: TopicEntry) -> None:
+        self._entries.append(encode_topic(entry))
+        # What a snapshot names is on the disk, whatever the class.
+        self._lines.append(topic_line(entry, entry.head))
+
+    def _capture_keys(self) -> Job[list[bytes]]:
+        keys = []
+        for columns in self._shard.dedupe.columns():
+            keys.append(encode_keys(KeyGeneration(*columns)))
+            yield None
+        return keys
+
+    def _capture_sessions(self) -> Job[dict[str, bytes]]:
+        """What comes or goes meanwhile stands in the log behind P."""
+        encoded: list[bytes] = []
+        for sessions in _slices(list(self._shard.watch_sessions.values()), TOPICS_A_TURN):
+            encoded += map(encode_session, sessions)
+            yield None
+        return session_section(encoded)
+
+    def _install(self) -> Job[None]:
+        piece_count = 0
+        for captured, pieces in self._captures:
+            topic = captured.topic
+            if self._shard.topics_by_id.get(topic.topic_id) is topic:
+                install(self._shard.segments, self._hot, captured, pieces)
+            piece_count += 1 + len(pieces)
+            if piece_count >= PIECES_A_TURN:
+                piece_count = 0
+                yield None
+        yield None
+
+    def _write_snapshot(self, head: SnapshotHead, keys: list[bytes]) -> None:
+        pieces = snapshot_pieces(head, self._entries, keys)
+        write_snapshot(self._files.fs, self._files.paths, self._number, pieces)
+
+    def _write_manifest(self, head: SnapshotHead) -> None:
+        cold_dir = self._shard.settings.cold_dir or None
+        pieces = manifest_pieces(manifest_head(head, cold_dir), self._lines)
+        write_manifest(self._files.fs, self._files.paths, pieces)
+
+    def _head(self, start: LogPlace, end: LogPlace, sections: dict[str, bytes]) -> SnapshotHead:
+        identity = self._files.identity
+        return SnapshotHead(
+            instance=identity.instance,
+            shard=identity.shard,
+            number=self._number,
+            start=start,
+            end_ordinal=end.ordinal,
+            end_file=end.file,
+            end_offset=end.offset,
+            created_ms=self._shard.clock.now_ms(),
+            topic_count=len(self._entries),
+            sections=sections,
+        )
+
+
+def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]

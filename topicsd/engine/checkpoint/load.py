@@ -1,0 +1,190 @@
+"""From a snapshot back to the topics that it was taken of: numbers a segment, nothing a record.
+
+But for the active segment of a topic, whose index is read, and the dead sets of segments that have one. A
+dead set that cannot be had is not guessed at, since no one knows what of the segment was deleted. But the
+log knows what came since the snapshot before: where that one did without the dead set, a start goes on from
+there.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from topicsd.disk.atomic_replace import exists
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths
+from topicsd.engine.checkpoint.rebuild_tag_order import order_jobs
+from topicsd.engine.checkpoint.snapshot_files import choose_snapshot
+from topicsd.engine.checkpoint.snapshot_format import Snapshot, TopicEntry
+from topicsd.engine.queue.state import load_queue
+from topicsd.engine.read.cursors import cursors_of
+from topicsd.engine.records.active_file import ActiveFile
+from topicsd.engine.records.lost_range import LostRange
+from topicsd.engine.records.run import Run
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.retention.retention import move_earliest
+from topicsd.engine.routes.route import load_forwards
+from topicsd.engine.session_log import apply_session, sessions_of
+from topicsd.engine.shard_data import ShardData
+from topicsd.engine.topic import Topic
+from topicsd.engine.write.idempotency import KeyColumns
+from topicsd.engine.write.producers import producers_of
+from topicsd.segment.dead_file import DeadDamage, unpack_marks
+from topicsd.segment.entry import COLD, DATA, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.reader import SegmentReader
+from topicsd.segment.store import SegmentStore
+
+logger = logging.getLogger("topicsd.engine")
+
+KnownDead = dict[SegmentName, bytearray]
+"""The bitmaps of segments that have dead records."""
+
+
+def choose_known(
+    fs: Fs, paths: ShardPaths, reader: SegmentReader
+) -> tuple[Snapshot | None, list[str], KnownDead]:
+    """The newest good snapshot with which it is known what was deleted, what is to be said about those in
+    front of it, and what is dead."""
+    dead: KnownDead = {}
+    tried = 0
+
+    def why_not(snapshot: Snapshot) -> str:
+        nonlocal tried
+        tried += 1
+        if tried > 1 and not exists(fs, paths.wal_file(snapshot.head.start.file)):
+            return "the log behind it is gone"
+        try:
+            for topic in snapshot.topics:
+                for entry in topic.segments:
+                    if entry.dead_count:
+                        name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
+                        dead[name] = reader.dead_set(name, entry).bitmap
+        except (DeadDamage, OSError) as error:
+            dead.clear()
+            return f"what was deleted cannot be told: {error}"
+        return ""
+
+    snapshot, complaints = choose_snapshot(fs, paths, why_not)
+    return snapshot, complaints, dead
+
+
+def load_snapshot(
+    shard: ShardData, snapshot: Snapshot, hot: SegmentStore, dead: KnownDead | None = None
+) -> None:
+    """`dead` is what of that was read before."""
+    for entry in snapshot.topics:
+        topic = _topic(shard, entry, hot, dead or {})
+        shard.add_topic(topic)
+        load_forwards(shard, topic, entry.sections)
+    now_ms = shard.clock.now_ms()
+    for generation in snapshot.keys:
+        columns = (
+            generation.window_ms,
+            generation.number,
+            generation.digests,
+            generation.records,
+            generation.first_seqs,
+            generation.counts,
+            generation.used_ms,
+        )
+        shard.dedupe.add_columns(KeyColumns(*columns), now_ms)
+    for session in sessions_of(snapshot.head):
+        apply_session(shard, session)
+
+
+def say_what_is_out_of_reach(shard: ShardData, cold: SegmentStore | None) -> None:
+    """A cold directory that is not mounted is no reason not to serve the rest, but a person has to know."""
+    names = [
+        run.name
+        for topic in shard.topics.values()
+        for run in topic.runs
+        if isinstance(run, SealedRun) and run.entry.tier == COLD
+    ]
+    if names and (cold is None or not cold.exists(names[0].key(DATA))):
+        where = shard.settings.cold_dir or "no directory: TOPICS_COLD_DIR is not set"
+        logger.error(
+            "%d segments are in the cold directory, and cannot be read from %s: is it mounted?",
+            len(names),
+            where,
+        )
+
+
+def _topic(shard: ShardData, entry: TopicEntry, hot: SegmentStore, dead: KnownDead) -> Topic:
+    topic = Topic(entry.name, entry.topic_id, entry.epoch, shard.one_config(entry.config))
+    topic.visible = True
+    topic.windows_ms = tuple(entry.windows_ms)
+    topic.head = entry.head
+    topic.next_seq = entry.head + 1
+    topic.ceiling = topic.ceiling_logged = entry.ceiling
+    topic.earliest_seq = entry.earliest_seq
+    topic.evict_floor = entry.evict_floor
+    topic.evicted_to = dict(entry.evicted_to)
+    topic.ttl_logged = entry.ttl_logged
+    topic.last_ts = entry.last_ts
+    topic.complete_to = entry.complete_to
+    topic.producers = producers_of(entry.sections)
+    topic.set_cursors(cursors_of(entry.sections))
+    for lost in entry.lost:
+        topic.lost.add(LostRange(*lost))
+    runs: list[Run] = [_run(shard, topic, segment, hot, dead) for segment in entry.segments]
+    topic.has_files = bool(runs)
+    topic.run = TailRun(entry.head + 1, in_memory=topic.is_ephemeral)
+    topic.runs = [*runs, topic.run]
+    for segment, run in zip(entry.segments, runs, strict=True):
+        topic.add_live(*_live(segment, run, topic.earliest_seq))
+    # The marks may know more than the entry, and the replay of what they stand for finds nothing to take out.
+    move_earliest(topic, topic.earliest_seq)
+    order_jobs(topic)
+    load_queue(topic, entry.sections)
+    return topic
+
+
+def _live(entry: SegmentEntry, run: Run, earliest_seq: int) -> tuple[int, int]:
+    """What is alive in the segment; counted when its marks are not those of the entry, or where the index is
+    at hand, which is less than the entry says when it was made again from what can be read."""
+    if isinstance(run, SealedRun) and (run.dead is None or run.dead.count(1) == entry.dead_count):
+        return entry.live_count, entry.live_bytes
+    first = max(run.first_seq, earliest_seq)
+    count, size = run.live_totals(first, run.next_seq - 1) if first < run.next_seq else (0, 0)
+    if isinstance(run, SealedRun):
+        run.live_count, run.live_bytes = count, size
+    return count, size
+
+
+def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore, dead: KnownDead) -> Run:
+    name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
+    marks = _marks(shard, name, entry, dead)
+    if entry.is_sealed:
+        return SealedRun(shard.segments, name, entry, marks)
+    try:
+        index = shard.segments.index(name, entry)
+    except SegmentDamage as damage:
+        # Nothing of it can be had. The topic goes on behind it, and readers are told.
+        logger.error('topic "%s" is damaged, and goes on in a new segment: %s', topic.name, damage)
+        shard.damaged_segments.add(name)
+        return SealedRun(shard.segments, name, msgspec.structs.replace(entry, is_sealed=True), marks)
+    run = TailRun(entry.first_seq)
+    run.positions.extend(iter(index.offsets))
+    run.set_columns(index.lengths, index.stamps)
+    run.dead = marks
+    run.tags.is_unknown = True
+    run.source = ActiveFile(hot, name, entry)
+    shard.segments.forget(name)  # It grows, and its index is here.
+    return run
+
+
+def _marks(shard: ShardData, name: SegmentName, entry: SegmentEntry, dead: KnownDead) -> bytearray | None:
+    """Marks that a checkpoint wrote which did not come to its snapshot stand for deletes that are in the log
+    behind this one, so more than the entry counts is right as well."""
+    if entry.dead_count == 0:
+        return None
+    if name in dead:
+        return unpack_marks(dead[name], entry.count)
+    try:
+        return unpack_marks(shard.segments.dead_set(name, entry).bitmap, entry.count)
+    except (DeadDamage, OSError) as error:
+        logger.error("what was deleted from %s is not known: %s", name.key(""), error)
+        raise

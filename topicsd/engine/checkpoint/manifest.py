@@ -1,0 +1,257 @@
+"""MANIFEST.json: what a reader from outside (Spark, a backup, a tool) may read of a shard, and up to where.
+
+It is JSON with one topic a line, so that a person can look at it with `grep` and a tool can stream it::
+
+    {"format":1,"instance":"...","shard":0,"number":7,...,"wal":{...},"topic_count":2,"topics":[
+    {"name":"a",...,"segments":[...]},
+    {"name":"b",...,"segments":[...]}
+    ],"checksum":"0123456789abcdef"}
+
+How to verify: the checksum is the xxh3_64, as 16 hex digits, of all bytes in front of the last line, which
+`head -n -1 MANIFEST.json | xxhsum -H3` prints.
+
+What a reader may count on:
+
+M1  A record is in the segments named here or in the log from `wal` on. Frames of a topic below its
+    `complete_to` are in the segments, also when they stand behind `wal`.
+M2  Of a segment, the first `data_bytes` bytes of `.data` and the first `count` entries of `.idx` count. What
+    is behind them in an unsealed one is being written.
+M3  A segment is `<dir>/<stem>` and `.data`, `.idx`, `.tags`, `.del`, below the shard's directory when its
+    tier is hot, below `<cold_dir>/shards/<NN>` when it is cold. There is a `.del` when `dead_count` is not 0.
+M4  Records below `earliest_seq` and in `lost` are gone, whatever the files still hold.
+M5  A file that is dropped stays in trash/ for the grace time, or as long as a reader's lock is held. A reader
+    that misses one reads the manifest again.
+
+It says nothing that the snapshot does not, and no server reads it: without it, or with a damaged one, a shard
+starts as well.
+
+How to change the format: fields are added, and a reader passes over those that it does not know. For anything
+else raise MANIFEST_FORMAT.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import xxhash
+
+from shared.contract.topic_config import Discard, Durability, TopicType
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths, segment_stem, topic_dir_name
+from topicsd.engine.checkpoint.snapshot_files import write_whole
+from topicsd.engine.checkpoint.snapshot_format import SnapshotHead, TopicEntry
+from topicsd.log.file_header import UnknownVersion
+from topicsd.log.files import LogPlace
+from topicsd.segment.entry import SegmentEntry
+
+MANIFEST_FORMAT = 1
+
+_TAIL = re.compile(rb'\],"checksum":"([0-9a-f]{16})"\}\n', re.ASCII)
+_TAIL_BYTES = len('],"checksum":"0123456789abcdef"}\n')
+
+
+class ManifestDamage(Exception):
+    """MANIFEST.json is not as it was written; says what of it is wrong."""
+
+
+class ManifestPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where in the log a reader goes on: a boundary between two batches."""
+
+    file: int
+    offset: int
+    ordinal: int
+    chain: str
+    """16 hex digits: many readers of JSON have no integers of 64 bits."""
+
+
+class ManifestSegment(msgspec.Struct, frozen=True, kw_only=True):
+    first_seq: int
+    count: int
+    generation: int
+    stem: str
+    tier: str
+    data_bytes: int
+    sealed: bool
+    live_count: int
+    dead_count: int
+    has_tags: bool
+    first_ts: int
+    last_ts: int
+    live_bytes: int = 0
+
+
+class ManifestTopic(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    epoch: int
+    dir: str
+    type: TopicType
+    durability: Durability
+    ttl_ms: int
+    head: int
+    durable_seq: int
+    evict_floor: int
+    earliest_seq: int
+    delete_below: int
+    evicted_to: dict[str, int]
+    lost: list[tuple[int, int, str]]
+    complete_to: int
+    segments: list[ManifestSegment]
+    cap_records: int = 0
+    cap_bytes: int = 0
+    """With `live_bytes`: what a reader has to know to see what the log behind `wal` evicts."""
+    discard: Discard = "old"
+
+
+class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line, but for the topics that it opens."""
+
+    format: int = MANIFEST_FORMAT
+    instance: str
+    shard: int
+    number: int
+    """Of the snapshot that says the same."""
+    ts: int
+    cold_dir: str | None
+    wal: ManifestPlace
+    topic_count: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it, as a reader gets it."""
+
+    format: int
+    instance: str
+    shard: int
+    number: int
+    ts: int
+    cold_dir: str | None
+    wal: ManifestPlace
+    topic_count: int
+    topics: list[ManifestTopic]
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Manifest)
+_format_decoder = msgspec.json.Decoder(_Format)
+
+
+def manifest_head(head: SnapshotHead, cold_dir: str | None) -> ManifestHead:
+    """The head of the manifest that belongs to a snapshot."""
+    return ManifestHead(
+        instance=head.instance.hex(),
+        shard=head.shard,
+        number=head.number,
+        ts=head.created_ms,
+        cold_dir=cold_dir,
+        wal=_place(head.start),
+        topic_count=head.topic_count,
+    )
+
+
+def _place(place: LogPlace) -> ManifestPlace:
+    return ManifestPlace(
+        file=place.file, offset=place.offset, ordinal=place.ordinal, chain=f"{place.chain:016x}"
+    )
+
+
+def topic_line(entry: TopicEntry, durable_seq: int) -> bytes:
+    """One topic, as a line without its end."""
+    config = entry.config
+    topic = ManifestTopic(
+        name=entry.name,
+        id=f"{entry.topic_id:016x}",
+        epoch=entry.epoch,
+        dir=f"topics/{topic_dir_name(entry.topic_id, entry.epoch)}",
+        type=config.type,
+        durability=config.durability,
+        ttl_ms=config.ttl_ms,
+        head=entry.head,
+        durable_seq=durable_seq,
+        evict_floor=entry.evict_floor,
+        earliest_seq=entry.earliest_seq,
+        # Deletes from the front move `earliest_seq` and nothing else, so both are one number.
+        delete_below=entry.earliest_seq,
+        evicted_to=entry.evicted_to,
+        lost=entry.lost,
+        complete_to=entry.complete_to,
+        segments=[_segment(segment) for segment in entry.segments],
+        cap_records=config.cap_records,
+        cap_bytes=config.cap_bytes,
+        discard=config.discard,
+    )
+    return _encoder.encode(topic)
+
+
+def _segment(entry: SegmentEntry) -> ManifestSegment:
+    return ManifestSegment(
+        first_seq=entry.first_seq,
+        count=entry.count,
+        generation=entry.generation,
+        stem=segment_stem(entry.first_seq, entry.generation),
+        tier=entry.tier,
+        data_bytes=entry.data_bytes,
+        sealed=entry.is_sealed,
+        live_count=entry.live_count,
+        dead_count=entry.dead_count,
+        has_tags=entry.has_tags,
+        first_ts=entry.first_ts,
+        last_ts=entry.last_ts,
+        live_bytes=entry.live_bytes,
+    )
+
+
+def manifest_pieces(head: ManifestHead, lines: Sequence[bytes]) -> list[bytes]:
+    """The whole file as a list, in order."""
+    assert head.topic_count == len(lines)
+    opening = _encoder.encode(head).removesuffix(b"}") + b',"topics":[\n'
+    pieces = [opening, *(line + b",\n" for line in lines[:-1]), *(line + b"\n" for line in lines[-1:])]
+    checksum = xxhash.xxh3_64()
+    for piece in pieces:
+        checksum.update(piece)
+    pieces.append(f'],"checksum":"{checksum.hexdigest()}"}}\n'.encode())
+    return pieces
+
+
+def write_manifest(fs: Fs, paths: ShardPaths, pieces: Iterable[bytes]) -> None:
+    """Replace the manifest, so that a reader finds the old one or the new one, whole.
+
+    Behind the snapshot and never in front: what it names has to be there after a power cut as well. And in
+    front of dropping files: who reads it finds what it names, or knows from trash/ that it is late.
+    """
+    write_whole(fs, paths.manifest, pieces)
+
+
+def read_manifest(fs: Fs, paths: ShardPaths) -> Manifest:
+    """The published state of a shard. FileNotFoundError when there was no checkpoint yet."""
+    fd = fs.open_read(paths.manifest)
+    try:
+        return decode_manifest(fs.pread(fd, fs.fstat(fd).size, 0))
+    finally:
+        fs.close(fd)
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """ManifestDamage for what was not written so; UnknownVersion for what a newer program wrote."""
+    tail = _TAIL.fullmatch(data, max(0, len(data) - _TAIL_BYTES))
+    if tail is None:
+        raise ManifestDamage("it does not end with a checksum")
+    body = memoryview(data)[:-_TAIL_BYTES]
+    if xxhash.xxh3_64_hexdigest(body).encode() != tail[1]:
+        raise ManifestDamage("its checksum does not match")
+    try:
+        found = _format_decoder.decode(data).format
+        if found != MANIFEST_FORMAT:
+            raise UnknownVersion(f"manifest format {found}; this program reads format {MANIFEST_FORMAT}")
+        manifest = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ManifestDamage(f"it cannot be understood: {error}") from None
+    if manifest.topic_count != len(manifest.topics):
+        raise ManifestDamage(f"it names {len(manifest.topics)} topics of {manifest.topic_count}")
+    return manifest

@@ -1,0 +1,257 @@
+"""When a checkpoint runs, and what goes when one is done.
+
+It runs when the log has gone on to another file, or would have if copies were not by reference, when a while
+has passed in which something was written, and at a clean stop. What is no more part of the data goes when no
+snapshot names it that is kept: for that another one runs after a while, also where nothing was written. One
+at a time; a failed one is tried again after a pause, and the log keeps everything meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from shared.runtime.disk_thread import Loop
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths, parse_wal_name, topic_dir_name
+from topicsd.engine.checkpoint.job import MOVED, CheckpointJob, Leaving, Written, leaving_of
+from topicsd.engine.checkpoint.reader_lock import readers_held
+from topicsd.engine.checkpoint.segment_copy import Files, SegmentBounds
+from topicsd.engine.checkpoint.snapshot_files import drop_old_snapshots, snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_format import Snapshot
+from topicsd.engine.checkpoint.trash import empty_deleted, mark_deleted, move_to_trash, purge
+from topicsd.engine.jobs import Background, Job
+from topicsd.engine.state import ShardState
+from topicsd.engine.upkeep.tiering import delete_copy
+from topicsd.log.current_file import read_current
+from topicsd.log.files import LogPlace
+from topicsd.log.writer import NO_SPACE
+from topicsd.segment.entry import COLD, DATA, INDEX, SUFFIXES, TAGS, SegmentName
+from topicsd.segment.store import SegmentStore
+
+logger = logging.getLogger("topicsd.engine")
+
+RETRY_SECONDS = 5.0
+
+
+class Checkpointer:
+    def __init__(
+        self,
+        shard: ShardState,
+        loop: Loop,
+        background: Background,
+        files: Files,
+        hot: SegmentStore,
+        cold: SegmentStore | None,
+        found: Snapshot | None,
+        has_more: bool,
+    ) -> None:
+        """`found` is the snapshot that the start went on from; `has_more`: the log held more than that."""
+        settings = shard.settings
+        shard.referable_from = shard.log.batch.next_position
+        self._shard = shard
+        self._loop = loop
+        self._background = background
+        self._files = files
+        self._hot = hot
+        self._cold = cold
+        self._bounds = SegmentBounds.of(settings)
+        self.on_end: Callable[[], None] = lambda: None
+        self._interval_seconds = settings.checkpoint_interval_ms / 1000
+        numbers = snapshot_numbers(files.fs, files.paths)
+        self._next_number = numbers[0] + 1 if numbers else 1
+        self._starts: dict[int, LogPlace] = {}
+        """Of the snapshots that are kept, where replay would begin."""
+        self._damaged = set(numbers)
+        self._leaving: list[Leaving] = []
+        if found is not None:
+            self._leaving = leaving_of(found.head)
+            self._starts[found.head.number] = found.head.start
+            self._damaged = {number for number in numbers if number > found.head.number}
+        self._file = place.file if (place := shard.log.place) is not None else 0
+        self._frames_done = -1 if has_more else shard.log.frame_count
+        self._is_asked = False
+        """One began and did not come to its end: it is tried again also when nothing was written."""
+        self.is_running = False
+        self.failure: Exception | None = None
+        """Of the last one."""
+        self.count = 0
+        """How many came to their end."""
+        self._told: list[Callable[[Exception | None], object]] = []
+        self._timer_is_set = False
+        self._retry_is_set = False
+        self._short_of_space = False
+        self._room_at = 0.0
+        if self._leaving:
+            self._wait()
+
+    def tick(self) -> None:
+        """Asked at each background sync of the log."""
+        place = self._shard.log.place
+        if self._shard.log.lacks_room:
+            self._make_room()
+        if self.is_running or place is None or not self._has_work:
+            return
+        is_large = self._shard.referred_bytes >= self._shard.settings.wal_file_bytes
+        if (is_large and not self._retry_is_set) or (self._file and place.file != self._file):
+            self.start()
+        else:
+            self._wait()
+        self._file = self._file or place.file
+
+    def _wait(self) -> None:
+        if not self._timer_is_set:
+            self._timer_is_set = True
+            self._loop.call_later(self._interval_seconds, self._interval_is_over)
+
+    def _make_room(self) -> None:
+        """Writes are refused for want of space: what stays for readers only gives way, and then the log."""
+        now = self._shard.clock.monotonic()
+        if not self.is_running and now >= self._room_at:
+            self._room_at = now + RETRY_SECONDS
+            self._short_of_space = True
+            self.start()
+
+    @property
+    def _has_work(self) -> bool:
+        return self._is_asked or self._shard.log.frame_count > self._frames_done
+
+    def _interval_is_over(self) -> None:
+        self._timer_is_set = False
+        self._start_if_due()
+
+    def _start_if_due(self) -> None:
+        is_due = self._has_work or self._leaving
+        if is_due and not self.is_running and self._shard.log.failed is None:
+            self.start()
+
+    def start(self, done: Callable[[Exception | None], object] = lambda outcome: None) -> None:
+        """Begin a checkpoint, unless one runs or there was never anything to write down."""
+        self._told.append(done)
+        if self.is_running:
+            return
+        self.is_running = self._is_asked = True
+        self._background.start(self._run(), self._ended)
+
+    def _ended(self, outcome: Exception | None) -> None:
+        self.is_running = False
+        self._is_asked = outcome is not None
+        self.failure = outcome
+        self.on_end()
+        told, self._told = self._told, []
+        for done in told:
+            done(outcome)
+        if isinstance(outcome, Exception):
+            logger.error("a checkpoint failed; the log keeps what it would have written: %s", outcome)
+            self._short_of_space = isinstance(outcome, OSError) and outcome.errno in NO_SPACE
+            self._try_later()
+        elif self._leaving:
+            self._wait()
+
+    def _try_later(self) -> None:
+        """Once, however many failed in the meantime: what is tried when space is short fails too."""
+        if not self._retry_is_set:
+            self._retry_is_set = True
+            self._loop.call_later(RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry_is_set = False
+        self._start_if_due()
+
+    def run_now(self) -> None:
+        """At a clean stop; holds the loop. OSError when it failed, which costs the next start a replay."""
+        if self._has_work and self._shard.log.place is not None:
+            self._background.run_now(self._run())
+
+    def _run(self) -> Job[None]:
+        if self._short_of_space:
+            yield from self.purge()
+        frames = self._shard.log.frame_count
+        place = self._shard.log.place
+        self._file = 0 if place is None else place.file
+        job = CheckpointJob(
+            self._shard, self._files, self._hot, self._bounds, self._next_number, self._leaving
+        )
+        self._next_number += 1
+        yield from job.run(lambda: self._shard.log.place, self._written)
+        self._frames_done = frames + job.frame_count
+        self.count += 1
+        self._short_of_space = False
+        if self._starts:
+            yield from self._drop()
+            yield from self.purge()
+
+    def _written(self, written: Written) -> None:
+        self._starts[written.number] = written.start
+        self._leaving = written.leaving
+
+    # -- what nobody needs any more --------------------------------------------------------------------------
+
+    def _drop(self) -> Job[None]:
+        fs, paths = self._files.fs, self._files.paths
+        kept = yield partial(drop_old_snapshots, fs, paths, damaged=self._damaged)
+        self._starts = {number: start for number, start in self._starts.items() if number in kept}
+        if len(self._starts) == len(kept):
+            oldest = min(start.file for start in self._starts.values())
+            self._shard.files.drop_before(oldest)
+            yield partial(drop_log_files, fs, paths, oldest, self._shard.clock.now_ms())
+        while self._leaving and self._leaving[0].number <= min(kept):
+            yield from self._let_go(self._leaving[0])
+            self._leaving = self._leaving[1:]
+
+    def _let_go(self, leaving: Leaving) -> Job[None]:
+        fs, paths = self._files.fs, self._files.paths
+        # The marks of a segment that has moved are written here, and may be newer than those that went along.
+        suffixes = (DATA, INDEX, TAGS) if leaving.number == MOVED else SUFFIXES
+        for name, tier in leaving.segments:
+            self._shard.segments.forget(name)
+            if tier == COLD and self._cold is not None:
+                yield partial(delete_copy, self._cold, name)
+            yield partial(self._trash, name, suffixes)
+        for topic_id, epoch in leaving.topics:
+            yield partial(mark_deleted, fs, paths, topic_id, epoch)
+            if self._cold is not None:
+                yield partial(delete_topic_files, self._cold, topic_id, epoch)
+        while leaving.topics and (yield partial(empty_deleted, fs, paths, self._shard.clock.now_ms())):
+            pass
+
+    def _trash(self, name: SegmentName, suffixes: Iterable[str]) -> None:
+        paths = self._files.paths
+        files = [os.path.join(paths.root, name.key(suffix)) for suffix in suffixes]
+        move_to_trash(self._files.fs, paths, files, self._shard.clock.now_ms())
+
+    def purge(self) -> Job[None]:
+        """What is in the trash for long enough goes; also asked for between two checkpoints."""
+        fs, paths = self._files.fs, self._files.paths
+        grace_ms = self._shard.settings.reader_grace_ms
+        held = yield partial(readers_held, fs, paths)
+        while True:
+            now_ms = self._shard.clock.now_ms()
+            if not (yield partial(purge, fs, paths, now_ms, grace_ms, held, self._short_of_space)):
+                return
+
+
+def drop_log_files(fs: Fs, paths: ShardPaths, oldest: int, now_ms: int) -> None:
+    """The files in front of the one that the older snapshot goes on in. On a full disk CURRENT may lag
+    behind, and what it names has to be there."""
+    current = read_current(fs, paths.current)
+    if current is not None:
+        oldest = min(oldest, current.file)
+    ordinals = (parse_wal_name(name) for name in fs.list_dir(paths.wal))
+    files = [paths.wal_file(ordinal) for ordinal in ordinals if ordinal is not None and ordinal < oldest]
+    if not files:
+        return
+    if readers_held(fs, paths):
+        move_to_trash(fs, paths, files, now_ms)
+        return
+    # The oldest first, and nothing synced: what a power cut brings back is in front of the snapshots.
+    for file in files:
+        fs.unlink(file)
+
+
+def delete_topic_files(store: SegmentStore, topic_id: int, epoch: int) -> None:
+    """What has moved to the cold directory of a topic that is gone. It has no trash."""
+    for key in store.list(f"topics/{topic_dir_name(topic_id, epoch)}/"):
+        store.delete(key)

@@ -1,0 +1,379 @@
+"""What a capture holds and no segment has, copied from the log into segments of the topic.
+
+A piece is a segment that grows: the topic's active one, or a new one behind it. It is sealed when it is
+full or old enough, and in front of seqs that were lost, as the seqs of a segment have no hole. The frames
+are copied as they stand; their index is made from the columns of the runs.
+
+What goes wrong leaves bytes behind the lengths that the last snapshot names, and nobody reads those. An
+active segment that turns out to be damaged is sealed as it stands, with what of it can be read, and its topic
+goes on in a new one.
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from shared.settings.settings import Settings
+from topicsd.disk.atomic_replace import replace_file
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths
+from topicsd.engine.checkpoint.capture import Capture
+from topicsd.engine.jobs import Job
+from topicsd.engine.read.fill_page import READ_GAP_BYTES, READ_SPAN_BYTES
+from topicsd.engine.read.page import Frames
+from topicsd.engine.records.tag_index import TagIndex
+from topicsd.engine.records.tail_run import TailRun, stretches_of
+from topicsd.engine.routes.copies import own_frames
+from topicsd.log.files import LogFiles
+from topicsd.log.frame import FLAG_TAG, HEADER, HEADER_BYTES
+from topicsd.log.writer import Identity
+from topicsd.segment.close_damaged import close_damaged
+from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, SegmentHeader
+from topicsd.segment.dead_file import encode_dead, pack_marks
+from topicsd.segment.entry import DEAD, HOT, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.index_file import encode_entries
+from topicsd.segment.sealer import SegmentWriter, open_active
+from topicsd.segment.tags_file import encode_tags
+
+# What one turn of the loop takes apart: well under a millisecond.
+STEP_RECORDS = 512
+STEP_BYTES = 256 << 10
+_FLAGS_AT = 5
+
+_unpack = HEADER.unpack_from
+
+
+NO_AGE_MS: Final = 1 << 62
+
+
+class SegmentBounds(NamedTuple):
+    """When a segment is sealed."""
+
+    records_max: int
+    bytes_max: int
+    age_ms_max: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> SegmentBounds:
+        """An age of 0 is none."""
+        age_ms = settings.segment_max_age_ms or NO_AGE_MS
+        return cls(settings.segment_max_events, settings.segment_max_bytes, age_ms)
+
+
+class Files(NamedTuple):
+    """Where segments are written, and what is read for them."""
+
+    fs: Fs
+    paths: ShardPaths
+    identity: Identity
+    log: LogFiles
+
+
+class Piece:
+    """A segment that grows, and what the loop has to know of it."""
+
+    def __init__(self, name: SegmentName, since_ordinal: int) -> None:
+        self.name = name
+        self.first_seq = name.first_seq
+        self.since_ordinal = since_ordinal
+        self.offsets = array("Q")
+        self.lengths = array("I")
+        self.stamps = array("Q")
+        self.tags = TagIndex()
+        self.data_bytes = SEGMENT_HEADER_BYTES
+        self.has_tags = False
+        self.is_sealed = False
+        self.old: SegmentEntry | None = None
+        self.entry: SegmentEntry
+
+    @classmethod
+    def of_active(cls, active: TailRun) -> Piece:
+        assert active.source is not None
+        entry = active.source.entry
+        piece = cls(active.source.name, entry.since_ordinal)
+        piece.offsets, piece.lengths, piece.stamps = (
+            active.positions[:],
+            active.lengths[:],
+            active.stamps[:],
+        )
+        # Tags that are not known are read from the file when somebody asks, which gives those of the records
+        # that it has: not of those that are copied now. So what the copy leaves has to be read again.
+        piece.tags = TagIndex() if active.tags.is_unknown else active.tags
+        piece.tags.is_unknown = active.tags.is_unknown
+        piece.data_bytes = entry.data_bytes
+        piece.old = entry
+        return piece
+
+    @property
+    def next_seq(self) -> int:
+        return self.first_seq + len(self.lengths)
+
+    def room(self, bounds: SegmentBounds) -> int:
+        """How many more records it takes; bytes bound it as well."""
+        if self.data_bytes >= bounds.bytes_max:
+            return 0
+        return bounds.records_max - len(self.lengths)
+
+    def is_due(self, bounds: SegmentBounds, now_ms: int) -> bool:
+        is_old = bool(self.stamps) and now_ms - self.stamps[0] >= bounds.age_ms_max
+        return is_old or self.room(bounds) <= 0
+
+
+class SegmentCopy:
+    """All segments of one topic that a capture makes grow, begin or end."""
+
+    def __init__(self, files: Files, bounds: SegmentBounds, captured: Capture, now_ms: int) -> None:
+        self._files = files
+        self._bounds = bounds
+        self._captured = captured
+        self._now_ms = now_ms
+        self._writer: SegmentWriter | None = None
+        self._piece: Piece | None = None
+        self.pieces: list[Piece] = []
+        self.damages: list[SegmentDamage] = []
+        """What could not be gone on with, and was closed."""
+
+    def run(self) -> Job[None]:
+        captured = self._captured
+        try:
+            if captured.active is not None and self._has_work(captured.active):
+                self._piece = Piece.of_active(captured.active)
+            for tail in captured.tails:
+                yield from self._copy_run(tail)
+            piece = self._piece
+            if piece is not None and piece.is_due(self._bounds, self._now_ms):
+                yield from self._seal()
+            elif piece is not None:
+                yield from self._end_piece()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+    def entries(self) -> list[SegmentEntry]:
+        """All segments of the topic, once `run` is over."""
+        active = self._captured.active
+        grown = [piece.entry for piece in self.pieces]
+        if active is not None and not (self.pieces and self.pieces[0].first_seq == active.first_seq):
+            assert active.source is not None
+            grown.insert(0, active.source.entry)
+        return self._captured.sealed + grown
+
+    def _has_work(self, active: TailRun) -> bool:
+        """Whether the active segment says something else than its entry, or is to."""
+        assert active.source is not None
+        entry = active.source.entry
+        is_old = self._now_ms - entry.first_ts >= self._bounds.age_ms_max
+        is_less = active.dead is not None or self._captured.entry.earliest_seq > entry.first_seq
+        return bool(self._captured.tails) or is_old or is_less
+
+    def _copy_run(self, tail: TailRun) -> Job[None]:
+        seq = max(tail.first_seq, self._captured.entry.earliest_seq)
+        while seq < tail.next_seq:
+            piece = self._piece
+            if piece is not None and (piece.next_seq != seq or piece.is_due(self._bounds, self._now_ms)):
+                yield from self._seal()
+                piece = None
+            if piece is None:
+                piece = self._piece = self._begin(seq)
+            if self._writer is None and not (yield from self._open(piece)):
+                continue
+            seq = yield from self._copy_step(piece, tail, seq)
+
+    def _begin(self, first_seq: int) -> Piece:
+        topic = self._captured.topic
+        topic.has_files = True
+        return Piece(SegmentName(topic.topic_id, topic.epoch, first_seq, 0), topic.complete_to)
+
+    def _open(self, piece: Piece) -> Job[bool]:
+        """False when the piece is damaged: then it is closed, and another has to begin behind it."""
+        identity = self._files.identity
+        header = SegmentHeader(identity.shard, identity.instance, *piece.name)
+
+        def open_() -> None:
+            self._writer = open_active(self._files.fs, self._files.paths, header, piece.old)
+
+        return (yield from self._unless_damaged(piece, open_))
+
+    def _unless_damaged(self, piece: Piece, work: Callable[[], None]) -> Job[bool]:
+        """Do it on the thread; False when that met damage, because of which the piece is closed."""
+        damages = yield partial(_damages_met, work)
+        if not damages:
+            return True
+        if piece.old is None:
+            # It was written just now, and the log has all of it for the next try.
+            raise OSError(errno.EIO, str(damages[0]))
+        self.damages += damages
+        entry, _ = self._entry(piece)
+        files = self._files
+        piece.has_tags = yield partial(close_damaged, files.fs, files.paths, piece.name, entry)
+        piece.is_sealed = True
+        yield from self._end_piece()
+        return False
+
+    def _copy_step(self, piece: Piece, tail: TailRun, seq: int) -> Job[int]:
+        """Copy some records from `seq` on; the seq behind them."""
+        at = seq - tail.first_seq
+        taken = min(STEP_RECORDS, piece.room(self._bounds), tail.next_seq - seq)
+        lengths = tail.lengths[at : at + taken]
+        room = min(STEP_BYTES, max(1, self._bounds.bytes_max - piece.data_bytes))
+        taken = max(1, bisect_right(list(accumulate(lengths)), room))
+        del lengths[taken:]
+        spans = list(_spans(stretches_of(tail.places[at : at + taken], lengths)))
+        data = yield partial(_read_spans, self._files.log, spans)
+        assert len(data) == sum(lengths), "the log is shorter than its index says"
+        starts = list(accumulate(lengths, initial=0))
+        starts.pop()
+        # What is a copy by reference is framed here, once.
+        data = own_frames(tail, Frames(seq, data, starts, lengths), self._captured.topic).data
+        offsets = array("I", [piece.data_bytes + start for start in starts])
+        stamps = tail.stamps[at : at + taken]
+        flags = bytes([data[offset - piece.data_bytes + _FLAGS_AT] for offset in offsets])
+        self._note_tags(piece, data, offsets, flags)
+        writer = self._writer
+        assert writer is not None
+        yield partial(writer.append, data, encode_entries(offsets, lengths, stamps, flags))
+        piece.offsets.extend(iter(offsets))
+        piece.lengths.extend(lengths)
+        piece.stamps.extend(stamps)
+        piece.data_bytes += len(data)
+        return seq + taken
+
+    def _note_tags(self, piece: Piece, data: bytes, offsets: array[int], flags: bytes) -> None:
+        if not any(flag & FLAG_TAG for flag in set(flags)):
+            return
+        base, seq = piece.data_bytes, piece.next_seq
+        for number, flag in enumerate(flags):
+            if flag & FLAG_TAG:
+                at = offsets[number] - base
+                _, _, _, _, _, _, node_len, tag_len, _ = _unpack(data, at)
+                tag_at = at + HEADER_BYTES + node_len
+                piece.tags.add(data[tag_at : tag_at + tag_len], seq + number)
+
+    def _seal(self) -> Job[None]:
+        piece = self._piece
+        assert piece is not None
+        if self._writer is None and not (yield from self._open(piece)):
+            return
+        writer = self._writer
+        assert writer is not None
+        # The tags of an active segment are those of the running topic, from which deletes take away what a
+        # replay of their frames has to find here.
+        is_running = piece.tags.is_unknown or piece.old is not None
+        tags = None if is_running else piece.tags.seqs_by_tag()
+        if (yield from self._unless_damaged(piece, partial(_seal, writer, tags, piece))):
+            piece.is_sealed = True
+            yield from self._end_piece()
+
+    def _end_piece(self) -> Job[None]:
+        piece, writer = self._piece, self._writer
+        assert piece is not None
+        if writer is not None:
+            yield writer.sync
+            writer.close()
+            self._writer = None
+        piece.entry, marks = self._entry(piece)
+        if marks is not None and (piece.old is None or piece.entry.dead_count != piece.old.dead_count):
+            yield partial(write_marks, self._files, piece.name, marks, self._captured.entry.complete_to)
+        self.pieces.append(piece)
+        self._piece = None
+
+    def _entry(self, piece: Piece) -> tuple[SegmentEntry, bytes | None]:
+        """What snapshot says of the piece, with what was dead at the capture."""
+        marks = marks_of(piece.first_seq, piece.next_seq, self._captured)
+        earliest = self._captured.entry.earliest_seq
+        count, size = live_totals(piece.lengths, marks, earliest - piece.first_seq)
+        entry = SegmentEntry(
+            first_seq=piece.first_seq,
+            count=len(piece.lengths),
+            generation=piece.name.generation,
+            data_bytes=piece.data_bytes,
+            first_ts=piece.stamps[0],
+            last_ts=piece.stamps[-1],
+            is_sealed=piece.is_sealed,
+            has_tags=piece.has_tags,
+            tier=HOT,
+            live_count=count,
+            live_bytes=size,
+            dead_count=marks.count(1) if marks is not None else 0,
+            since_ordinal=piece.since_ordinal,
+        )
+        return entry, marks
+
+
+def marks_of(first_seq: int, next_seq: int, captured: Capture) -> bytes | None:
+    """The marks of these seqs; None when nothing is dead."""
+    found: bytearray | None = None
+    for dead in captured.dead:
+        low, high = max(first_seq, dead.first_seq), min(next_seq, dead.first_seq + len(dead.marks))
+        part = dead.marks[low - dead.first_seq : high - dead.first_seq] if low < high else b""
+        if part.count(1):
+            found = bytearray(next_seq - first_seq) if found is None else found
+            found[low - first_seq : high - first_seq] = part
+    return None if found is None else bytes(found)
+
+
+def live_totals(lengths: array[int], marks: bytes | bytearray | None, skipped: int) -> tuple[int, int]:
+    """How many are alive but for the first `skipped`, and their bytes."""
+    skipped = max(0, skipped)
+    alive = lengths[skipped:]
+    if marks is None:
+        return len(alive), sum(alive)
+    kept = [length for length, mark in zip(alive, marks[skipped:], strict=True) if not mark]
+    return len(kept), sum(kept)
+
+
+def write_marks(files: Files, name: SegmentName, marks: bytes, complete_to: int) -> None:
+    """On the disk thread: the whole dead set of a segment."""
+    data = encode_dead(name.first_seq, len(marks), pack_marks(marks), complete_to)
+    replace_file(files.fs, f"{files.paths.root}/{name.key(DEAD)}", data)
+
+
+def _seal(writer: SegmentWriter, pairs: dict[bytes, list[int]] | None, piece: Piece) -> None:
+    if pairs is None:
+        tags = writer.tags()
+    else:
+        # What was taken out of the running index meanwhile is dead, and belongs to no other segment.
+        seqs = {tag: kept for tag, all_ in pairs.items() if (kept := [s for s in all_ if s < piece.next_seq])}
+        tags = encode_tags(seqs, piece.first_seq) if seqs else None
+    piece.has_tags = tags is not None
+    writer.seal(writer.footer(), tags)
+
+
+def _damages_met(work: Callable[[], None]) -> list[SegmentDamage]:
+    """On the disk thread, which hands on errors of the disk only."""
+    try:
+        work()
+    except SegmentDamage as damage:
+        return [damage]
+    return []
+
+
+def _spans(stretches: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """What of the log is read in one call: stretches that stand close to each other, in this order."""
+    span = stretches[:1]
+    for first, last in stretches[1:]:
+        start, end = span[0][0], span[-1][1]
+        if first - end > READ_GAP_BYTES or first - start > READ_SPAN_BYTES or first < end:
+            yield span
+            span = []
+        span.append((first, last))
+    yield span
+
+
+def _read_spans(log: LogFiles, spans: list[list[tuple[int, int]]]) -> bytes:
+    """On the disk thread: the frames, one behind the other."""
+    return b"".join(piece for span in spans for piece in _cut(log, span))
+
+
+def _cut(log: LogFiles, span: list[tuple[int, int]]) -> Iterator[bytes]:
+    """The frames alone."""
+    start, end = span[0][0], span[-1][1]
+    piece = log.read(start, end)
+    for first, last in span:
+        yield piece[first - start : last - start]

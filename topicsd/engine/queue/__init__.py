@@ -1,0 +1,1 @@
+"""Jobs of a queue: which are ready, who holds which, and what ends them."""

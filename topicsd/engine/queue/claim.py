@@ -1,0 +1,343 @@
+"""Claims: hand out jobs, log that with `leases_durable`, and answer with their records.
+
+A job belongs to who claimed it from the moment that this is decided, so no two claims of one turn of the
+loop get the same. With `leases_durable` the answer waits until the log has it, in the class of the topic:
+after a restart the job is still held. What was delivered too often is parked: that is synced before anybody
+acts on it, so a job that may be in the dead-letter topic is handed out to nobody any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from shared.contract.errors import CORRUPT_SEGMENT, NOT_A_QUEUE, Refusal
+from shared.contract.topic_config import CLAMPED_FIELDS
+from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.queue.fresh_jobs import serve_in_turn
+from topicsd.engine.queue.job import READY, Claimed, Held
+from topicsd.engine.queue.job_records import Texts, read_texts
+from topicsd.engine.queue.lease_queue import COLLECTED_MAX, LeaseQueue
+from topicsd.engine.queue.state import lease_frame, settle_parked
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.requests import ClaimAnswer, ClaimRequest, Reply
+from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.wakeups.wake_queue import Waiters
+
+# Jobs in one frame of the log.
+FRAME_JOBS: Final = 1000
+# In one turn of the loop.
+PARKED_AT_ONCE: Final = 250
+
+
+def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal:
+    topic = shard.visible_topic(name)
+    if topic is None:
+        return topic_not_found(name)
+    if topic.queue is None:
+        return Refusal(NOT_A_QUEUE, f'topic "{name}" is a log, jobs are in queues ("type":"queue")')
+    return topic, topic.queue
+
+
+def lease_ms_of(topic: Topic, request: ClaimRequest) -> int:
+    """Return how long the jobs of a claim are leased."""
+    low, high = CLAMPED_FIELDS["lease_ms"]
+    lease_ms = request.lease_ms
+    return topic.config.lease_ms if lease_ms is None else min(max(lease_ms, low), high)
+
+
+class _Asked:
+    """One claim, and what it got."""
+
+    __slots__ = ("claimed", "count", "deadline", "lease_ms", "node", "reply", "room")
+
+    def __init__(self, shard: ShardState, topic: Topic, request: ClaimRequest, reply: Reply) -> None:
+        self.node = request.node
+        self.count = min(request.count, shard.settings.max_claim)
+        self.lease_ms = lease_ms_of(topic, request)
+        self.reply = reply
+        self.claimed: list[Claimed] = []
+        self.deadline = 0
+        self.room = _Room(topic, shard.settings.max_response_bytes)
+
+
+def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> Callable[[], None] | None:
+    """Hand out up to `count` jobs; `reply` gets `ClaimAnswer` or a `Refusal`. With `claim_jitter_ms` that is
+    done for all who come in that time together; who does not want to wait for that any more calls what it
+    gets back, and is answered as if there was no job."""
+    topic = shard.topics.get(name)
+    if topic is not None and topic.leaving is not None:
+        shard.defer(topic, partial(claim, shard, name, request, reply), reply)
+        return None
+    found = queue_of(shard, name)
+    if isinstance(found, Refusal):
+        reply(found)
+        return None
+    topic, _ = found
+    asked = _Asked(shard, topic, request, reply)
+    jitter_ms = topic.config.claim_jitter_ms
+    if not jitter_ms or shard.drains:
+        _serve_soon(shard, topic, [asked])
+        return None
+    cohort = shard.cohorts.get(topic)
+    if cohort is None:
+        cohort = shard.cohorts[topic] = _Cohort(shard, topic)
+        shard.loop.call_later(jitter_ms / 1000, cohort.wake)
+    cohort.asked.append(asked)
+    return partial(cohort.leave, asked)
+
+
+class _Cohort:
+    """Claims that are served together. Their turn comes by the priority of the topic, as for who reads it."""
+
+    __slots__ = ("_shard", "_topic", "asked", "waiters")
+
+    def __init__(self, shard: ShardState, topic: Topic) -> None:
+        self._shard = shard
+        self._topic = topic
+        self.asked: list[_Asked] = []
+        self.waiters: Waiters | None = None
+
+    def base_priority(self, now_ms: int) -> float:
+        return self._topic.base_priority(now_ms)
+
+    def wake(self) -> None:
+        self._shard.watch.add(self, self.serve)
+        self._shard.watch.wake(self)
+
+    def leave(self, asked: _Asked) -> None:
+        """Nobody may be there any more to hear of jobs."""
+        if self._shard.cohorts.get(self._topic) is self and asked in self.asked:
+            self.asked.remove(asked)
+            _tell(self._topic, {}, asked)
+
+    def serve(self) -> None:
+        shard, topic = self._shard, self._topic
+        if shard.cohorts.get(topic) is not self:
+            return
+        del shard.cohorts[topic]
+        _serve_soon(shard, topic, self.asked)
+
+
+def drain_claims(shard: ShardState) -> None:
+    """The shard is about to end: nobody waits for others any more."""
+    shard.drains = True
+    shard.gone_jobs.finish()
+    for cohort in list(shard.cohorts.values()):
+        cohort.serve()
+
+
+def _serve_soon(shard: ShardState, topic: Topic, cohort: list[_Asked]) -> None:
+    """Once all jobs have left whose records are gone."""
+    shard.gone_jobs.after(topic, partial(_serve_if_there, shard, topic, cohort))
+
+
+def _serve_if_there(shard: ShardState, topic: Topic, cohort: list[_Asked]) -> None:
+    if topic.queue is not None and shard.visible_topic(topic.name) is topic and topic.leaving is None:
+        _serve(shard, topic, topic.queue, cohort)
+        return
+    for asked in cohort:
+        tell(asked.reply, topic_not_found(topic.name))
+
+
+def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Asked]) -> None:
+    refusal = shard.log.admit_control() if logs_leases(topic) else None
+    if refusal is not None:
+        for asked in cohort:
+            tell(asked.reply, refusal)
+        return
+    now = shard.clock.now_ms()
+    log_expired(shard, topic, now)
+    queue.collect(now, max(COLLECTED_MAX, sum(asked.count for asked in cohort)))
+    topic.last_read_ms = now
+    deliveries_max = topic.config.max_deliveries
+    parked_before = len(queue.parked)
+    parked_max = parked_before + PARKED_AT_ONCE
+
+    def take(asked: _Asked, count: int) -> bool:
+        """Whether it got something and may get more."""
+        claimed = queue.claim(
+            asked.node,
+            count,
+            asked.deadline,
+            deliveries_max,
+            shard.next_lease,
+            asked.room.has_for,
+            parked_max,
+        )
+        shard.next_lease += len(claimed)
+        asked.claimed += claimed
+        return bool(claimed) and len(asked.claimed) < asked.count
+
+    for asked in cohort:
+        asked.deadline = now + asked.lease_ms
+    if topic.config.paused:
+        pass  # As if there were no job.
+    elif len(cohort) == 1:
+        take(cohort[0], cohort[0].count)
+    else:
+        serve_in_turn(cohort, lambda asked: take(asked, 1))
+    if shard.due.timers:
+        shard.due.look(topic)
+    if len(queue.parked) > parked_before:
+        _log_parked(shard, topic, [*islice(reversed(queue.parked), len(queue.parked) - parked_before)][::-1])
+    if len(queue.parked) >= parked_max:
+        # Who got nothing yet may get what is behind those that are still to be parked.
+        left = [asked for asked in cohort if not asked.claimed]
+        cohort = [asked for asked in cohort if asked.claimed]
+        if left:
+            shard.loop.call_soon(_serve_if_there, shard, topic, left)
+    for asked in cohort:
+        answer = partial(_answer, shard, topic, asked)
+        if not logs_leases(topic):
+            answer()
+            continue
+        before = [
+            Held(one.seq, READY, one.deliveries - 1, 0, 0, "", queue.jobs[one.seq].reason)
+            for one in asked.claimed
+        ]
+        log_lease(shard, topic, before, answer, asked.reply)
+
+
+class _Room:
+    """For the records of one answer, of which the first always fits; of a sealed segment the sizes are those
+    of its records on average."""
+
+    __slots__ = ("_end_seq", "_first_seq", "_is_empty", "_left", "_lengths", "_mean_bytes", "_topic")
+
+    def __init__(self, topic: Topic, bytes_max: int) -> None:
+        self._topic = topic
+        self._left = bytes_max
+        self._is_empty = True
+        self._first_seq = self._end_seq = 0
+        """Of the run that was looked at last."""
+        self._lengths: Sequence[int] | None = None
+        self._mean_bytes = 0
+
+    def has_for(self, seq: int) -> bool:
+        if not self._first_seq <= seq < self._end_seq:
+            self._look(seq)
+        lengths = self._lengths
+        self._left -= self._mean_bytes if lengths is None else lengths[seq - self._first_seq]
+        is_first, self._is_empty = self._is_empty, False
+        return is_first or self._left > 0
+
+    def _look(self, seq: int) -> None:
+        run = self._topic.run_of(seq)
+        assert run is not None, "a job has a record"
+        self._first_seq, self._end_seq = run.first_seq, run.next_seq
+        self._lengths = None if isinstance(run, SealedRun) else run.lengths
+        self._mean_bytes = run.mean_bytes if isinstance(run, SealedRun) else 0
+
+
+def _answer(shard: ShardState, topic: Topic, asked: _Asked) -> None:
+    if asked.claimed:
+        read_texts(shard, topic, [one.seq for one in asked.claimed], partial(_came, topic, asked))
+    else:
+        _tell(topic, {}, asked)
+
+
+def _came(topic: Topic, asked: _Asked, texts: Texts) -> None:
+    by_seq = texts.by_seq
+    if texts.damaged and not by_seq:
+        seq, what = next(iter(texts.damaged.items()))
+        message = f'seq {seq} of topic "{topic.name}" is damaged, claim again for other jobs: {what}'
+        detail: dict[str, object] = {"first_seq": seq, "last_seq": max(texts.damaged), "next_from_seq": seq}
+        tell(asked.reply, Refusal(CORRUPT_SEGMENT, message, detail))
+        return
+    jobs = {
+        one.seq: b'{"lease_id":"lease_%x","deadline":%d,"deliveries":%d,%b'
+        % (one.lease, asked.deadline, one.deliveries, by_seq[one.seq][1:])
+        for one in asked.claimed
+        if one.seq in by_seq
+    }
+    _tell(topic, jobs, asked)
+
+
+def _tell(topic: Topic, jobs: dict[int, bytes], asked: _Asked) -> None:
+    assert topic.queue is not None
+    tell(asked.reply, ClaimAnswer(topic.name, jobs, asked.claimed, topic.queue.counts().ready))
+
+
+def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
+    queue = topic.queue
+    assert queue is not None
+    queue.leave(seqs)  # Until the log has it.
+
+    if topic.config.dead_letter is not None:
+        queue.send(seqs)
+
+    def logged() -> None:
+        queue.stay(seqs)
+        settle_parked(topic, seqs)  # The configuration may be another one by now.
+        shard.on_parked(topic)
+
+    if topic.is_ephemeral:
+        logged()
+        return
+    helds = [queue.held(seq) for seq in seqs]
+    pending = PendingLease(topic, [held._replace(state=READY) for held in helds], logged)
+    pending.wait()
+    frames = [lease_frame(topic, helds[at : at + FRAME_JOBS]) for at in range(0, len(helds), FRAME_JOBS)]
+    shard.log.join(frames, sum(map(len, frames)), len(frames), pending, wait_for_sync=True)
+
+
+def log_lease(
+    shard: ShardState, topic: Topic, before: list[Held], then: Callable[[], object], reply: Reply
+) -> None:
+    """These jobs are something else than before: go on when the log has it, at once where it need not."""
+    queue = topic.queue
+    assert queue is not None
+    if not before or not logs_leases(topic):
+        then()
+        return
+    pending = PendingLease(topic, before, then, reply)
+    waits = topic.is_durable or shard.must_wait(topic)
+    if waits:
+        pending.wait()
+    frame = lease_frame(topic, [queue.held(held.seq) for held in before])
+    shard.log.join([frame], len(frame), 1, pending, waits)
+
+
+def logs_leases(topic: Topic) -> bool:
+    return topic.config.leases_durable and not topic.is_ephemeral
+
+
+class PendingLease(TopicEntry):
+    """What jobs are by now is on its way to the log."""
+
+    __slots__ = ("_before", "_reply", "_then")
+
+    def __init__(
+        self,
+        topic: Topic,
+        before: list[Held],
+        then: Callable[[], object],
+        reply: Reply | None = None,
+    ) -> None:
+        super().__init__(topic)
+        self._before = before
+        self._then = then
+        self._reply = reply
+
+    def publish(self) -> None:
+        self.end_wait()
+        self._then()
+
+    def undo(self) -> None:
+        self.end_wait()
+        queue = self.topic.queue
+        assert queue is not None
+        for held in self._before:
+            if held.seq in queue.jobs:
+                queue.stay([held.seq])
+                queue.put(held)
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self._reply is not None:
+            tell(self._reply, refusal)

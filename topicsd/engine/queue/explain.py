@@ -1,0 +1,67 @@
+"""Why a job is not being delivered: what of the queue's own knowledge says something of one seq.
+
+A job that is gone was acked, deleted, or is in the dead-letter topic, where its `$dead_letter_src_seq` finds
+it. What of that it was is not known for ever, and not of what lies in front of an eviction.
+"""
+
+from __future__ import annotations
+
+from shared.contract.errors import Refusal
+from topicsd.engine.queue.claim import queue_of
+from topicsd.engine.queue.job import ACKED, ASIDE, DELAYED, IN_FLIGHT, UNKNOWN, Job
+from topicsd.engine.queue.lease_queue import LeaseQueue
+from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+
+
+def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refusal:
+    """Return `state`, and what is known about it."""
+    found = queue_of(shard, name)
+    if isinstance(found, Refusal):
+        return found
+    topic, queue = found
+    now_ms = shard.clock.now_ms()
+    log_expired(shard, topic, now_ms)
+    queue.collect(now_ms)
+    queue.see(seq, now_ms)
+    return {"topic": name, "seq": seq, **state_of(topic, queue, seq), "paused": topic.config.paused}
+
+
+def state_of(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
+    """Describe the job, which may be gone or not written yet."""
+    if seq > topic.head:
+        return {"state": "not_written", "head_seq": topic.head}
+    if seq < 1 or topic.next_live(seq) != seq:
+        return {"state": _ending(topic, queue, seq), "evict_floor": topic.evict_floor}
+    job = queue.jobs.get(seq) or Job()
+    told: dict[str, object] = {"deliveries": job.deliveries}
+    if job.reason:
+        told["reason"] = job.reason
+    if job.state in ASIDE:
+        return {"state": "parked", "dead_letter": topic.config.dead_letter, **told}
+    if job.is_leaving:
+        return {"state": "ending", **told}
+    if job.state == IN_FLIGHT:
+        return {"state": "in_flight", "node": job.node, "deadline": job.deadline, **told}
+    if job.state == DELAYED:
+        return {"state": "delayed", "until": job.deadline, **told}
+    blocked_by = queue.blocked_by(seq)
+    if blocked_by:
+        return {"state": "blocked", "blocked_by": blocked_by, **told}
+    return {"state": "paused" if topic.config.paused else "ready", **told}
+
+
+def skip_reason(topic: Topic, queue: LeaseQueue, seq: int, node: str) -> str:
+    """Why a node that names the job does not hold it under the lease that it gave."""
+    state = str(state_of(topic, queue, seq)["state"])
+    if state != "in_flight":
+        return state
+    return "other_lease" if queue.jobs[seq].node == node else "other_node"
+
+
+def _ending(topic: Topic, queue: LeaseQueue, seq: int) -> str:
+    ending = queue.endings.of(seq)
+    lost = topic.lost.next_after(seq - 1)
+    is_lost = seq < topic.evict_floor or (lost is not None and lost.first <= seq)
+    return UNKNOWN if ending == ACKED and is_lost else ending

@@ -1,0 +1,105 @@
+"""The records of jobs, as JSON, for whoever got them: from the pages that readers share.
+
+What stands in a sealed segment and in no page is read on a thread, once for all who wait for that segment:
+they want what stands side by side. For jobs that follow each other what comes next is read too. A record that
+is gone by then, or cannot be read, has no text: its lease runs out like that of a worker who died, and
+another claim tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from topicsd.engine.pending import tell
+from topicsd.engine.read.fetch import fetch
+from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched, keep_fetched
+from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS, Page
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.requests import RenderedRecord
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.segment.entry import COLD
+
+_ALL = VARIANTS[True, True]
+# Jobs that stand further apart on average say nothing of those that are asked for next.
+SPREAD_MAX: Final = 4
+
+
+decode_text = msgspec.json.Decoder(RenderedRecord).decode
+
+
+class Texts(NamedTuple):
+    by_seq: dict[int, bytes]
+    """A whole JSON object each."""
+    damaged: dict[int, str]
+
+
+def read_texts(shard: ShardState, topic: Topic, seqs: Sequence[int], told: Callable[[Texts], None]) -> None:
+    """The records that are there; at once, or when the disk has answered."""
+    _read(shard, topic, seqs, told, [])
+
+
+def _read(
+    shard: ShardState,
+    topic: Topic,
+    seqs: Sequence[int],
+    told: Callable[[Texts], None],
+    fetched: list[Fetched],
+) -> None:
+    found = _look(shard, topic, seqs, fetched)
+    if isinstance(found, Texts):
+        told(found)
+        return
+    run, first, wanted = found
+
+    def go_on(one: Fetched) -> None:
+        is_of_use = one.first_seq <= first <= one.last_seq
+        _read(shard, topic, seqs, told, [*fetched, one] if is_of_use else fetched)
+
+    waiting = shard.job_reads.setdefault(run, [])
+    waiting.append(go_on)
+    if len(waiting) == 1:
+        is_row = len(seqs) > 1 and max(seqs) - min(seqs) < SPREAD_MAX * len(seqs)
+        wanted = wanted if is_row else PAGE_RECORDS * run.mean_bytes
+        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
+        came = partial(_came, shard, topic, run, is_row)
+        thread.submit(partial(fetch, shard.segments, run, first, wanted), came)
+
+
+def _came(shard: ShardState, topic: Topic, run: SealedRun, is_row: bool, one: Fetched | OSError) -> None:
+    assert isinstance(one, Fetched), one
+    if is_row:
+        keep_fetched(shard, topic, _ALL, one)
+    for go_on in shard.job_reads.pop(run):
+        tell(go_on, one)
+
+
+def _look(
+    shard: ShardState, topic: Topic, seqs: Sequence[int], fetched: Sequence[Fetched]
+) -> Texts | Unfetched:
+    source = PageSource(shard, topic, _ALL, fetched)
+    texts: dict[int, bytes] = {}
+    damaged: dict[int, str] = {}
+    page = Page(0)
+    last = max(seqs)
+    for seq in seqs:
+        if not page.first_seq <= seq < page.next_seq:
+            run = topic.run_of(seq)
+            if run is None or seq < max(run.first_seq, topic.earliest_seq) or run.is_dead(seq):
+                continue
+            upto = max(seq, min(last, run.next_seq - 1, seq | (PAGE_RECORDS - 1)))
+            found = source.page(run, seq, upto, shard.settings.max_response_bytes)
+            if isinstance(found, Unfetched):
+                return found
+            page = found
+        if page.damage is not None and seq in page.damage:
+            damaged[seq] = page.damage[seq]
+            continue
+        start, end = page.start_of(seq), page.ends[seq - page.first_seq]
+        if start < end:
+            texts[seq] = page.text[start : end - 1]  # Without its comma.
+    return Texts(texts, damaged)

@@ -1,0 +1,89 @@
+"""A heap of which entries stop counting without being told: whoever looks finds out.
+
+So that no call pays for very many of them, each call throws away a few. Once there are far more than count,
+the heap is moved into a new one that way: what is left of a heap without its last entry is a heap still.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T", bound=Any)
+
+# A heap is moved once there are this many more entries in it than twice those that count.
+STALE_MAX: Final = 64
+MOVED_AT_ONCE: Final = 4
+
+
+class LazyHeap(Generic[T]):
+    """
+    >>> alive = {3, 4}
+    >>> heap = LazyHeap(alive.__contains__)
+    >>> for number in (4, 1, 3):
+    ...     heap.push(number)
+    >>> heap.lowest(), heap.front(), heap.pop(), heap.front(), len(heap)
+    (1, 3, 3, 4, 1)
+    """
+
+    __slots__ = ("_counts", "_heap", "_old")
+
+    def __init__(self, counts: Callable[[T], bool]) -> None:
+        self._counts = counts
+        self._heap: list[T] = []
+        self._old: list[T] = []
+        """What is still to be moved to the other one, a heap too."""
+
+    def __len__(self) -> int:
+        return len(self._heap) + len(self._old)
+
+    def __iter__(self) -> Iterator[T]:
+        yield from self._heap
+        yield from self._old
+
+    def push(self, entry: T) -> None:
+        heapq.heappush(self._heap, entry)
+        if self._old:
+            self._move()
+
+    def lowest(self) -> T | None:
+        """It may count no more."""
+        heap = self._first()
+        return heap[0] if heap else None
+
+    def front(self) -> T | None:
+        """The lowest that counts."""
+        while heap := self._first():
+            if self._counts(heap[0]):
+                return heap[0]
+            heapq.heappop(heap)
+        return None
+
+    def pop(self) -> T:
+        """The lowest."""
+        return heapq.heappop(self._first())
+
+    def tidy(self, count: int) -> None:
+        """One may count no more; at most so many do."""
+        heap = self._heap
+        if self._old:
+            self._move()
+            heap = self._first()
+        elif len(heap) > STALE_MAX + 2 * count:
+            self._old, self._heap = heap, []
+        if heap and not self._counts(heap[0]):
+            heapq.heappop(heap)
+
+    def _first(self) -> list[T]:
+        heap, old = self._heap, self._old
+        if not old:
+            return heap
+        return old if not heap or old[0] < heap[0] else heap
+
+    def _move(self) -> None:
+        old = self._old
+        for _ in range(min(MOVED_AT_ONCE, len(old))):
+            entry = old.pop()
+            if self._counts(entry):
+                heapq.heappush(self._heap, entry)

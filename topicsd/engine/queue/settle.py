@@ -1,0 +1,185 @@
+"""What a worker does with jobs that it holds: they are done (ack), not done (nack), or take longer (extend).
+
+Only what the node holds counts, and of a number that it names only the one of the last claim. An ack is the
+permanent delete of the record, in the class of the topic; while that is on its way the job is nobody's, and
+when it fails the node holds it as before. The others change who holds a job, which the log has to know with
+`leases_durable` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from shared.contract.errors import CORRUPT_SEGMENT, Refusal, reason_without_path
+from shared.contract.topic_config import CLAMPED_FIELDS
+from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.queue.claim import log_lease, logs_leases, queue_of
+from topicsd.engine.queue.explain import skip_reason
+from topicsd.engine.queue.lease_queue import LeaseQueue
+from topicsd.engine.requests import Reply, Settled, SettleRequest
+from topicsd.engine.retention.delete import apply_delete
+from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.log.control_frame import Delete
+from topicsd.segment.entry import SegmentDamage
+
+NACK_DELAY_MS_MAX = 86_400_000
+
+
+class Skipped(NamedTuple):
+    """What the node named and does not hold."""
+
+    seqs: list[int]
+    reasons: dict[int, str]
+
+
+Settle = Callable[[ShardState, str, SettleRequest, Reply], None]
+
+
+def ack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
+    """The jobs are done; `reply` gets `Settled` or a `Refusal`."""
+    found = _begin(shard, name, request, reply, ack, is_logged=True)
+    if found is None:
+        return
+    topic, queue, done, skipped = found
+    if not done:
+        _told(shard, topic, done, skipped, 0, reply)
+        return
+    then = partial(_told, shard, topic, done, skipped, 0, reply)
+    end_jobs(shard, topic, queue, done, then, reply)
+
+
+def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
+    """They are to be done again, after a while or at once."""
+    found = _begin(shard, name, request, reply, nack)
+    if found is None:
+        return
+    topic, queue, done, skipped = found
+    delay_ms = min(request.ms, NACK_DELAY_MS_MAX)
+    due = shard.clock.now_ms() + delay_ms if delay_ms else 0
+    before = [queue.held(seq) for seq in done]
+    for seq in done:
+        queue.give_back(seq, due, request.reason)
+    if due and shard.due.timers:
+        shard.due.look(topic)
+    log_lease(shard, topic, before, partial(_told, shard, topic, done, skipped, 0, reply), reply)
+
+
+def extend(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
+    """They are held for so long from now on."""
+    found = _begin(shard, name, request, reply, extend, is_kept=True)
+    if found is None:
+        return
+    topic, queue, done, skipped = found
+    low, high = CLAMPED_FIELDS["lease_ms"]
+    deadline = shard.clock.now_ms() + min(max(request.ms, low), high)
+    before = [queue.held(seq) for seq in done]
+    for seq in done:
+        queue.extend(seq, deadline)
+    then = partial(_told, shard, topic, done, skipped, deadline, reply)
+    log_lease(shard, topic, before, then, reply)
+
+
+def _begin(
+    shard: ShardState,
+    name: str,
+    request: SettleRequest,
+    reply: Reply,
+    again: Settle,
+    is_logged: bool = False,
+    is_kept: bool = False,
+) -> tuple[Topic, LeaseQueue, list[int], Skipped] | None:
+    """The queue, with those that the node holds and the others; None when there is an answer already."""
+    topic = shard.topics.get(name)
+    if topic is not None and topic.leaving is not None:
+        shard.defer(topic, partial(again, shard, name, request, reply), reply)
+        return None
+    found = queue_of(shard, name)
+    if isinstance(found, Refusal):
+        reply(found)
+        return None
+    topic, queue = found
+    refusal = shard.log.admit_control() if is_logged or logs_leases(topic) else None
+    if refusal is not None:
+        reply(refusal)
+        return None
+    now = shard.clock.now_ms()
+    log_expired(shard, topic, now)
+    queue.collect(now)
+    leases = request.leases
+    done: dict[int, None] = {}
+    skipped = Skipped([], {})
+    for index, seq in enumerate(request.seqs):
+        lease = None if leases is None else leases[index]
+        if seq not in done and queue.is_held(seq, request.node, lease, is_kept):
+            done[seq] = None
+            continue
+        skipped.seqs.append(seq)
+        is_repeated = seq in done
+        skipped.reasons[seq] = "repeated" if is_repeated else skip_reason(topic, queue, seq, request.node)
+    return topic, queue, list(done), skipped
+
+
+def _told(
+    shard: ShardState, topic: Topic, done: list[int], skipped: Skipped, deadline: int, reply: Reply
+) -> None:
+    assert topic.queue is not None
+    if done and not deadline and topic.waiters is not None:
+        # A stream may have room for another job, or there may be one for it; not when leases are extended.
+        shard.watch.wake(topic)
+    tell(reply, Settled(topic.name, done, skipped.seqs, skipped.reasons, topic.queue.counts(), deadline))
+
+
+def end_jobs(
+    shard: ShardState,
+    topic: Topic,
+    queue: LeaseQueue,
+    seqs: list[int],
+    then: Callable[[], object],
+    reply: Reply,
+    is_dead_letter: bool = False,
+) -> None:
+    """Delete the jobs: they are done, or in the dead-letter topic by now."""
+    control = Delete(0, None, False, seqs, is_dead_letter)
+    pending = PendingEnd(topic, queue, control, then, reply)
+    queue.leave(seqs)
+    shard.join_control(topic, control, pending, waits_for_sync=is_dead_letter)
+
+
+class PendingEnd(TopicEntry):
+    __slots__ = ("_control", "_queue", "_reply", "_then")
+
+    def __init__(
+        self, topic: Topic, queue: LeaseQueue, control: Delete, then: Callable[[], object], reply: Reply
+    ) -> None:
+        super().__init__(topic)
+        self._queue = queue
+        self._control = control
+        self._then = then
+        self._reply = reply
+
+    def publish(self) -> None:
+        self.end_wait()
+        try:
+            apply_delete(self.topic, self._control)
+        except (SegmentDamage, OSError) as error:
+            # The frame is in the log: a start that can read the segment takes them out.
+            tell(
+                self._reply,
+                Refusal(
+                    CORRUPT_SEGMENT,
+                    f"the jobs were acked, but their segment cannot be changed: {reason_without_path(error)}",
+                ),
+            )
+            return
+        self._then()
+
+    def undo(self) -> None:
+        self.end_wait()
+        self._queue.stay(self._control.seqs)
+
+    def refuse(self, refusal: Refusal) -> None:
+        tell(self._reply, refusal)

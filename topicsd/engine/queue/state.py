@@ -1,0 +1,152 @@
+"""What the log and a snapshot say of the jobs of a queue, and how it comes back from there.
+
+A `Lease` frame says what jobs are from there on, whole; so it is no matter that replay repeats what a
+snapshot has. Leases are logged with `leases_durable`; without it a restart ends them all, and how often a job
+was delivered goes on from the last snapshot. That a job is parked is always logged, and so is until when one
+is delayed that nobody had yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from topicsd.engine.queue.job import ASIDE, BLOCKED, DELAYED, IN_FLIGHT, PARKED, READY, Endings, Held
+from topicsd.engine.queue.lease_queue import LeaseQueue
+from topicsd.engine.topic import Topic
+from topicsd.log.control_frame import Lease, encode_control
+
+QUEUE: Final = "queue"
+
+
+class QueueSection(msgspec.Struct, frozen=True, array_like=True):
+    dead_lettered: int
+    jobs: list[Held]
+    delays: list[tuple[int, int]] = []
+    """Seq and time of those that nobody had yet: there may be very many, and all is written in one step."""
+    dead: list[int] = []
+    deleted: list[int] = []
+    known_from: int = 1
+    """What is known of how jobs ended (`engine/queue/job.py`)."""
+    delivered: list[tuple[int, int]] = []
+    """Seq and count of those of which that is all there is to know: for the same reason."""
+    former: list[str] = []
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(QueueSection).decode
+
+
+def queue_section(topic: Topic) -> dict[str, bytes]:
+    queue = topic.queue
+    if queue is None:
+        return {}
+    keeps_leases = topic.config.leases_durable
+    jobs: list[Held] = []
+    delays: list[tuple[int, int]] = []
+    delivered: list[tuple[int, int]] = []
+    for seq, job in queue.jobs.items():
+        if job.state == DELAYED and not job.deliveries:
+            delays.append((seq, job.deadline))
+        elif job.state not in (READY, IN_FLIGHT, BLOCKED) or keeps_leases:
+            jobs.append(queue.held(seq))
+        elif job.reason:
+            jobs.append(Held(seq, READY, job.deliveries, 0, 0, "", job.reason))
+        else:
+            delivered.append((seq, job.deliveries))
+    ended = queue.endings
+    if not (jobs or delays or delivered or queue.dead_lettered or ended.deleted or ended.known_from > 1):
+        return {}
+    known = sorted(ended.dead), sorted(ended.deleted), ended.known_from
+    former = [*queue.former]
+    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays, *known, delivered, former))}
+
+
+def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
+    queue, encoded = topic.queue, sections.get(QUEUE)
+    if queue is None or encoded is None:
+        return
+    section = _decode(encoded)
+    queue.dead_lettered = section.dead_lettered
+    queue.endings = Endings(section.dead, section.deleted, section.known_from)
+    queue.former = dict.fromkeys(section.former)
+    helds = section.jobs
+    helds += [Held(seq, DELAYED, 0, 0, due, "", "") for seq, due in section.delays]
+    helds += [Held(seq, READY, count, 0, 0, "", "") for seq, count in section.delivered]
+    # So that they are found in rows.
+    for held in sorted(helds, key=_seq_of):
+        _put(topic, held)
+    settle_parked(topic)
+
+
+def leases_of(sections: dict[str, bytes]) -> list[tuple[int, int]]:
+    """Return seq and lease number of the jobs that a snapshot says are held."""
+    encoded = sections.get(QUEUE)
+    return [] if encoded is None else [(held.seq, held.lease) for held in _decode(encoded).jobs if held.lease]
+
+
+def jobs_came(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, due: int) -> None:
+    """Records are published; with `due` they are ready then."""
+    for at in range(count if queue.order is not None else 0):
+        queue.came(first_seq + at, tags[at] if tags is not None else b"")
+    if due:
+        queue.delay(range(first_seq, first_seq + count), due)
+
+
+def settle_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
+    """What is parked, all or these, goes where the configuration has it go: with a dead-letter topic it may
+    be there from now on, and is never handed out again. Without one, a greater `max_deliveries` frees it."""
+    queue, config = topic.queue, topic.config
+    if queue is None or not queue.parked:
+        return
+    parked = [*queue.parked] if seqs is None else [seq for seq in seqs if seq in queue.parked]
+    if config.dead_letter is None:
+        queue.free(parked, config.max_deliveries)
+    else:
+        queue.send([seq for seq in parked if queue.jobs[seq].state == PARKED])
+
+
+def note_former(topic: Topic, dead_letter: str | None) -> None:
+    """Another dead-letter topic is about to be named, or none: what is parked may be in the one before."""
+    queue, before = topic.queue, topic.config.dead_letter
+    if queue is not None and queue.parked and before not in (None, dead_letter):
+        queue.former[before] = None
+
+
+def lease_frame(topic: Topic, helds: list[Held]) -> bytes:
+    """That these jobs are what they are now; but for their numbers they are alike."""
+    one = helds[0]
+    control = Lease(
+        one.state,
+        [held.seq for held in helds],
+        [held.deliveries for held in helds],
+        [held.lease for held in helds] if one.lease else [],
+        one.deadline,
+        one.node,
+        one.reason if one.state != IN_FLIGHT and one.state not in ASIDE else "",
+    )
+    durable = topic.config.durable
+    return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable)
+
+
+def apply_lease(topic: Topic, control: Lease) -> None:
+    leases = control.leases or [0] * len(control.seqs)
+    for seq, deliveries, lease in zip(control.seqs, control.deliveries, leases, strict=True):
+        known = None if topic.queue is None else topic.queue.jobs.get(seq)
+        # Why it was given back it keeps, whoever claims it next.
+        reason = control.reason or (known.reason if known is not None else "")
+        _put(topic, Held(seq, control.state, deliveries, lease, control.deadline, control.node, reason))
+    if control.state == PARKED:
+        settle_parked(topic, control.seqs)
+
+
+def _seq_of(held: Held) -> int:
+    return held.seq
+
+
+def _put(topic: Topic, held: Held) -> None:
+    """What is not alive any more is no job; a snapshot's marks and frames may know more than this one."""
+    if topic.queue is not None and topic.next_live(held.seq) == held.seq <= topic.head:
+        topic.queue.put(held)

@@ -1,0 +1,1 @@
+"""Read records after a position, from memory, the log or segments."""

@@ -1,0 +1,264 @@
+"""Named cursors: how far a reader of a topic has come, kept by the topic for it.
+
+A cursor is the last seq that its reader is done with, as `from_seq` of a read. Its frame has the class of the
+topic and stands in the log in the topic's order; so does its end. A topic that protects its cursors evicts
+nothing behind the one that is the furthest back, until it holds twice what its caps allow (`retention.py`).
+
+How far behind a cursor is: the live records behind it, their bytes, and the age of the first of them.
+
+What was trimmed or deleted is not counted. Whole runs say their numbers; of the run that the cursor stands in
+the index is needed, which a thread reads where that is a sealed segment. Records alone are counted without.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from shared.contract.errors import HEAD_MISMATCH, INVALID_REQUEST, NOT_FOUND, THROTTLED, Refusal
+from shared.contract.names import refuse_cursor_name
+from shared.text.message import quoted
+from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.read.seek import count_live
+from topicsd.engine.records.run import Run
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.requests import Reply
+from topicsd.engine.retention.eviction_log import keep_to_caps, log_expired
+from topicsd.engine.shard_data import ShardData
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.topic_admin import topic_not_found
+from topicsd.log.control_frame import Cursor
+from topicsd.segment.entry import COLD, SegmentDamage
+
+CURSORS: Final = "cursors"
+"""The section of a snapshot's topic."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Cursor]).decode
+
+
+class CursorPut(msgspec.Struct, frozen=True):
+    cursor: Cursor
+    created: bool
+
+
+class CursorDeleted(msgspec.Struct, frozen=True):
+    name: str
+    deleted: bool
+
+
+def put_cursor(
+    shard: ShardState, topic_name: str, name: str, from_seq: int, epoch: int | None, reply: Reply
+) -> None:
+    """Set it, forward or back; `reply` gets `CursorPut` or a `Refusal`."""
+    topic = shard.topics.get(topic_name)
+    if topic is not None and topic.leaving is not None:
+        again = partial(put_cursor, shard, topic_name, name, from_seq, epoch, reply)
+        shard.defer(topic, again, reply)
+        return
+    if topic is None or not topic.visible:
+        reply(topic_not_found(topic_name))
+        return
+    refusal = (
+        refuse_cursor_name(name)
+        or _refuse_place(topic, from_seq, epoch)
+        or _refuse_count(shard, topic, name)
+        or shard.log.admit_control()
+    )
+    if refusal is not None:
+        reply(refusal)
+        return
+    cursor = Cursor(name, from_seq, shard.clock.now_ms(), is_gone=False)
+    shard.join_control(topic, cursor, PendingCursor(shard, topic, cursor, reply))
+
+
+def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply) -> None:
+    """`reply` gets `CursorDeleted` or a `Refusal`; one that is not there is deleted already."""
+    topic = shard.topics.get(topic_name)
+    if topic is not None and topic.leaving is not None:
+        shard.defer(topic, partial(delete_cursor, shard, topic_name, name, reply), reply)
+        return
+    if topic is None or not topic.visible:
+        reply(topic_not_found(topic_name))
+        return
+    refusal = refuse_cursor_name(name) or shard.log.admit_control()
+    if refusal is not None:
+        reply(refusal)
+        return
+    cursor = Cursor(name, 0, shard.clock.now_ms(), is_gone=True)
+    shard.join_control(topic, cursor, PendingCursor(shard, topic, cursor, reply))
+
+
+def find_cursor(shard: ShardState, topic_name: str, name: str) -> Cursor | Refusal:
+    topic = shard.visible_topic(topic_name)
+    if topic is None:
+        return topic_not_found(topic_name)
+    found = topic.cursors.get(name)
+    return found or Refusal(NOT_FOUND, f'topic "{topic_name}" has no cursor {quoted(name)}')
+
+
+def apply_cursor(shard: ShardData, topic: Topic, cursor: Cursor) -> bool:
+    """What its frame says; whether that changed how many there are."""
+    before = topic.cursors.get(cursor.name)
+    cursors = {**topic.cursors} if not topic.cursors else topic.cursors
+    if cursor.is_gone:
+        cursors.pop(cursor.name, None)
+    else:
+        cursors[cursor.name] = cursor
+    topic.set_cursors(cursors)
+    if topic.evicts:
+        keep_to_caps(shard, topic)
+    return (before is None) != cursor.is_gone
+
+
+def cursor_section(topic: Topic) -> dict[str, bytes]:
+    """For a snapshot."""
+    return {CURSORS: _encode(list(topic.cursors.values()))} if topic.cursors else {}
+
+
+def cursors_of(sections: dict[str, bytes]) -> dict[str, Cursor]:
+    return {one.name: one for one in _decode(sections[CURSORS])} if CURSORS in sections else {}
+
+
+def _refuse_place(topic: Topic, from_seq: int, epoch: int | None) -> Refusal | None:
+    if from_seq < 0:
+        return Refusal(
+            INVALID_REQUEST, f"after_seq: must be at least 0, got {from_seq}", {"field": "after_seq"}
+        )
+    if from_seq > topic.head:
+        message = f"after_seq: must be at most {topic.head}, the head of the topic, got {from_seq}"
+    elif epoch not in (None, topic.epoch):
+        message = f"epoch: the topic was deleted and created again, its epoch is {topic.epoch}, got {epoch}"
+    else:
+        return None
+    return Refusal(HEAD_MISMATCH, message, {"head_seq": topic.head, "epoch": topic.epoch})
+
+
+def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
+    bound = shard.settings.max_cursors
+    if not bound or name in topic.cursors or len(topic.cursors) < bound:
+        return None
+    message = f'topic "{topic.name}" has {bound} cursors, the most that TOPICS_MAX_CURSORS allows'
+    return Refusal(THROTTLED, message, {"limit": "max_cursors", "max": bound}, retry_after_ms=1000)
+
+
+class PendingCursor(TopicEntry):
+    __slots__ = ("cursor", "reply", "shard")
+
+    def __init__(self, shard: ShardState, topic: Topic, cursor: Cursor, reply: Reply) -> None:
+        super().__init__(topic)
+        self.shard = shard
+        self.cursor = cursor
+        self.reply = reply
+
+    def publish(self) -> None:
+        self.end_wait()
+        cursor = self.cursor
+        changed = apply_cursor(self.shard, self.topic, cursor)
+        tell(
+            self.reply, CursorDeleted(cursor.name, changed) if cursor.is_gone else CursorPut(cursor, changed)
+        )
+
+    def undo(self) -> None:
+        self.end_wait()  # It is not set before its frame is where its class wants it.
+
+    def refuse(self, refusal: Refusal) -> None:
+        tell(self.reply, refusal)
+
+
+logger = logging.getLogger("topicsd.engine")
+
+
+class Lag(NamedTuple):
+    records: int
+    bytes: int
+    ms: int
+
+
+NO_LAG = Lag(0, 0, 0)
+
+
+def records_behind(topic: Topic, seqs: Sequence[int]) -> list[int]:
+    """Live records behind each of the cursors, counted in one walk over the topic."""
+    behind = [0]
+    for run in reversed(topic.runs):
+        behind.append(behind[-1] + count_live(run, max(topic.earliest_seq, run.first_seq)))
+    behind.reverse()
+    found = []
+    for seq in seqs:
+        first = max(seq + 1, topic.earliest_seq)
+        at = topic.run_index(first)
+        here = (
+            0 if at == len(topic.runs) else count_live(topic.runs[at], max(first, topic.runs[at].first_seq))
+        )
+        found.append(here + behind[min(at + 1, len(topic.runs))])
+    return found
+
+
+def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply) -> None:
+    """`reply` gets a `Lag`, at once or when the disk has answered."""
+    log_expired(shard, topic, shard.clock.now_ms())
+    first = topic.next_live(seq + 1)
+    run = topic.run_of(first)
+    if first > topic.head or run is None:
+        reply(NO_LAG)
+    elif not isinstance(run, SealedRun):
+        reply(_lag(shard, topic, run, first))
+    else:
+        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
+
+        def loaded(failure: SegmentDamage | OSError | None) -> None:
+            if failure is not None:
+                tell(reply, _unknown(topic, run, failure))
+            elif first < topic.earliest_seq or topic.run_of(first) is not run:
+                measure_lag(shard, topic, seq, reply)
+            else:
+                tell(reply, _lag(shard, topic, run, first))
+
+        thread.submit(lambda: _load(run), loaded)
+
+
+def _load(run: SealedRun) -> SegmentDamage | None:
+    try:
+        run.load_index()
+    except SegmentDamage as damage:
+        return damage
+    return None
+
+
+def _lag(shard: ShardState, topic: Topic, run: Run, first: int) -> Lag:
+    """What is in front is taken from what is alive in all, as of the segments there it takes no look. Only
+    in the running one the shorter side is counted."""
+    ts = run.stamps[first - run.first_seq]
+    if run is topic.run and run.next_seq - first < first - run.first_seq:
+        return _told(shard, *run.live_totals(first, run.next_seq - 1), ts)
+    low = max(topic.earliest_seq, run.first_seq)
+    count, size = run.live_totals(low, first - 1) if low < first else (0, 0)
+    for other in topic.runs:
+        if other.next_seq <= run.first_seq:
+            more, bytes_more = _totals(topic, other)
+            count, size = count + more, size + bytes_more
+    return _told(shard, topic.live_count - count, topic.live_bytes - size, ts)
+
+
+def _told(shard: ShardState, count: int, size: int, ts: int) -> Lag:
+    return Lag(count, size, max(0, shard.clock.now_ms() - ts)) if count else NO_LAG
+
+
+def _totals(topic: Topic, run: Run) -> tuple[int, int]:
+    if isinstance(run, SealedRun):
+        return run.live_count, run.live_bytes
+    low = max(topic.earliest_seq, run.first_seq)
+    return run.live_totals(low, run.next_seq - 1) if low < run.next_seq else (0, 0)
+
+
+def _unknown(topic: Topic, run: SealedRun, error: Exception) -> Lag:
+    """The index cannot be read: as if the cursor stood in front of the segment."""
+    logger.error('topic "%s": how far a cursor is behind cannot be told exactly: %s', topic.name, error)
+    behind = [_totals(topic, other) for other in topic.runs if other.first_seq >= run.first_seq]
+    return Lag(sum(count for count, _ in behind), sum(size for _, size in behind), 0)

@@ -1,0 +1,122 @@
+"""A read that may have to wait for the disk: what stands in a sealed segment is read on a thread, then the
+read is asked again with that in hand.
+
+What is fetched at once is bounded, in records because they are rendered on the loop, and in bytes. Whose
+pages are in the cache waits for nothing. A failure that nobody foresaw is an answer like any other: who waits
+for the disk would not hear of it otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from bisect import bisect_right
+from itertools import accumulate
+
+from shared.contract.errors import Refusal
+from shared.runtime.unexpected_error import unforeseen
+from topicsd.engine.pending import tell
+from topicsd.engine.read.fill_page import Fetched, Unfetched, keep_fetched
+from topicsd.engine.read.page import VARIANTS, Frames
+from topicsd.engine.read.read import read
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply
+from topicsd.engine.state import ShardState
+from topicsd.segment.entry import COLD, SegmentDamage
+from topicsd.segment.reader import SegmentReader
+
+logger = logging.getLogger("topicsd.engine")
+
+FETCH_BYTES_MIN = 64 << 10
+FETCH_BYTES_MAX = 1 << 20
+# Rendering so many, 16 pages, takes well under a millisecond of the loop.
+FETCH_RECORDS_MAX = 1024
+
+
+def read_through(shard: ShardState, name: str, request: ReadRequest, reply: Reply) -> None:
+    """Read, and answer at once or when the disk has; `reply` gets `ReadAnswer` or a `Refusal`."""
+    try:
+        answer = read(shard, name, request)
+    except Exception as error:
+        answer = unforeseen(logger, "a read", error)
+    if isinstance(answer, Unfetched):
+        WaitingRead(shard, name, request, reply).wait_for(answer)
+    else:
+        reply(answer)
+
+
+def read_now(shard: ShardState, name: str, request: ReadRequest) -> ReadAnswer | Refusal:
+    """Read, and wait for the disk here."""
+    fetched: list[Fetched] = []
+    while isinstance(answer := read(shard, name, request, fetched), Unfetched):
+        fetched.append(fetch(shard.segments, answer.run, answer.first_seq, answer.bytes_wanted))
+        _keep(shard, name, request, fetched[-1])
+    return answer
+
+
+def _keep(shard: ShardState, name: str, request: ReadRequest, fetched: Fetched) -> None:
+    topic = shard.visible_topic(name)
+    if topic is not None and fetched.frames is not None:
+        keep_fetched(shard, topic, VARIANTS[request.with_tags, request.with_meta], fetched)
+
+
+class WaitingRead:
+    """A reader of records that are in no page."""
+
+    def __init__(self, shard: ShardState, name: str, request: ReadRequest, reply: Reply) -> None:
+        self._shard = shard
+        self._name = name
+        self._request = request
+        self._reply = reply
+        self._fetched: list[Fetched] = []
+
+    def wait_for(self, missing: Unfetched) -> None:
+        shard, run = self._shard, missing.run
+        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
+        reader = shard.segments
+        thread.submit(lambda: fetch(reader, run, missing.first_seq, missing.bytes_wanted), self._go_on)
+
+    def _go_on(self, fetched: Fetched | OSError) -> None:
+        try:
+            answer = self._look_again(fetched)
+        except Exception as error:
+            answer = unforeseen(logger, "a read", error)
+        if isinstance(answer, Unfetched):
+            self.wait_for(answer)
+        else:
+            tell(self._reply, answer)
+
+    def _look_again(self, fetched: Fetched | OSError) -> ReadAnswer | Refusal | Unfetched:
+        assert isinstance(fetched, Fetched), fetched
+        self._fetched.append(fetched)
+        _keep(self._shard, self._name, self._request, fetched)
+        return read(self._shard, self._name, self._request, self._fetched)
+
+
+def fetch(reader: SegmentReader, run: SealedRun, first: int, bytes_wanted: int) -> Fetched:
+    """On a thread: frames of a segment from `first` on, as many as are worth one reading."""
+    name, entry = run.name, run.entry
+    last = first
+    try:
+        index = reader.index(name, entry)
+        budget = min(max(bytes_wanted, FETCH_BYTES_MIN), FETCH_BYTES_MAX)
+        at = first - index.first_seq
+        upto = bisect_right(index.offsets, index.offsets[at] + budget, at) - 1
+        last = min(index.first_seq + upto, first + FETCH_RECORDS_MAX - 1, run.next_seq - 1)
+        try:
+            data, _ = reader.frames(name, entry, index, first, last)
+        except SegmentDamage as damage:
+            if damage.first_seq <= first:
+                return Fetched(run, first, max(first, min(damage.last_seq, last)), None, damage.what)
+            # What is good in front of the damage is answered first.
+            last = damage.first_seq - 1
+            data, _ = reader.frames(name, entry, index, first, last)
+    except SegmentDamage as damage:
+        return Fetched(run, first, max(first, damage.last_seq), None, damage.what)
+    except OSError as error:
+        return Fetched(run, first, last, None, f"it cannot be read: {error.strerror}")
+    lengths = index.lengths[at : last + 1 - index.first_seq]
+    # Each begins where the one before it ends.
+    starts = array("I", accumulate(lengths, initial=0))
+    starts.pop()
+    return Fetched(run, first, last, Frames(first, data, starts, lengths))

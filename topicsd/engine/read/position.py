@@ -1,0 +1,29 @@
+"""Positions past the head of a topic.
+
+P1  A position past the head that carries the epoch of the topic is refused. The refusal carries the head.
+P2  A position past the head without an epoch is of an earlier incarnation of the topic (`recreated`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.contract.errors import POSITION_PAST_HEAD, Refusal
+
+OTHER_EPOCH: Final = 0
+"""The epoch of no topic: a position with it is of another incarnation (P2)."""
+
+
+def position_past_head(topic: str, seq: int, head: int, epoch: int) -> Refusal:
+    message = (
+        f'position {seq} is past the head of topic "{topic}", which is {head}: '
+        f"read on from the next_from_seq of the last answer, at most {head}"
+    )
+    return Refusal(POSITION_PAST_HEAD, message, {"topic": topic, "head_seq": head, "epoch": epoch})
+
+
+def followed_epoch(seq: int, asked: int | None, head: int, epoch: int) -> int:
+    """Return the epoch to follow a topic with; `asked` is what the client sent with its position."""
+    if asked is not None:
+        return asked
+    return OTHER_EPOCH if seq > head else epoch

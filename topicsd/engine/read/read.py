@@ -1,0 +1,264 @@
+"""Reading behind a cursor: what is missing is said first, then come the records.
+
+The order of the questions, for a cursor: is it past the head of its own incarnation, which is refused; is it
+of another incarnation; is it behind the floor (loss that readers are told); is a lost range next; and then,
+stretch by stretch: deleted, own node, deliver. What is skipped on purpose moves the cursor silently. One
+answer carries one tombstone: a read stops in front of a lost range, and the next one, which stands at its
+edge, reports it and goes on behind it.
+
+Records leave as slices of pages (`page.py`), never one by one. What stands in a sealed segment and in no
+page is asked for: the answer is `Unfetched`, and `fetch.py` reads it on a thread and asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.contract.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
+from topicsd.engine.damage import note_damage
+from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched
+from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS, Page
+from topicsd.engine.read.position import position_past_head
+from topicsd.engine.records.durable_seq import durable_seq
+from topicsd.engine.records.run import Run
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
+from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.topic_admin import topic_not_found
+from topicsd.segment.entry import SegmentName
+
+# What one read looks at is bounded also when it delivers nothing, as where all records are the reader's own.
+PAGES_MAX = 256
+
+
+def read(
+    shard: ShardState, name: str, request: ReadRequest, fetched: Sequence[Fetched] = ()
+) -> ReadAnswer | Refusal | Unfetched:
+    if request.from_seq < 0:
+        return Refusal(
+            INVALID_REQUEST, f"from_seq: must be at least 0, got {request.from_seq}", {"field": "from_seq"}
+        )
+    topic = shard.topics.get(name)
+    if topic is None or not topic.visible:
+        return topic_not_found(name)
+    if topic.config.ttl_ms:
+        log_expired(shard, topic, shard.clock.now_ms())
+    cursor, tombstone = request.from_seq, None
+    is_of_another = request.epoch is not None and request.epoch != topic.epoch
+    if cursor > topic.head or cursor + 1 < topic.evict_floor or is_of_another:
+        if cursor > topic.head and request.epoch == topic.epoch:
+            return position_past_head(topic.name, cursor, topic.head, topic.epoch)
+        cursor, tombstone = _missed(topic, request)
+    head = stop = topic.head if not request.is_strong else max(cursor, _synced_head(shard, topic))
+    if topic.lost.ranges:
+        lost = topic.lost.next_after(cursor)
+        if lost is not None and lost.first <= cursor + 1 and tombstone is None:
+            tombstone = _tombstone(topic, cursor + 1, lost.last, lost.reason)
+            cursor = lost.last
+            lost = topic.lost.next_after(cursor)
+        stop = head if lost is None else min(head, max(cursor, lost.first - 1))
+    if tombstone is None and cursor < stop:
+        plain = _plain_case(shard, topic, request, cursor, stop, head)
+        if plain is not None:
+            return plain
+    reading = _Stretches(shard, topic, request, fetched, cursor)
+    if cursor < stop:
+        reading.collect(stop)
+    if reading.unfetched is not None:
+        return reading.unfetched
+    if reading.damaged_seq and not reading.parts and tombstone is None:
+        return _corrupt(shard, topic, reading.damaged_seq, reading.damaged)
+    return ReadAnswer(
+        topic=topic.name,
+        epoch=topic.epoch,
+        parts=reading.parts,
+        count=reading.count,
+        next_from_seq=reading.cursor,
+        head_seq=head,
+        earliest_seq=topic.earliest_seq,
+        tombstone=tombstone,
+    )
+
+
+def _plain_case(
+    shard: ShardState, topic: Topic, request: ReadRequest, cursor: int, stop: int, head: int
+) -> ReadAnswer | None:
+    """All that is wanted is alive, in one run, and in pages that are there."""
+    if request.nodes and topic.config.dedupe_node:
+        return None
+    first, last = cursor + 1, min(stop, cursor + request.limit)
+    if first < topic.earliest_seq or last < first:
+        return None
+    run: Run = topic.run
+    if first < run.first_seq:
+        before = topic.run_of(first)
+        if before is None or not before.first_seq <= first <= last < before.next_seq:
+            return None
+        run = before
+    if run.dead is not None:
+        return None
+    variant = VARIANTS[request.with_tags, request.with_meta]
+    parts = shard.pages.stretch(topic.epoch, first, last, variant, request.bytes_max)
+    if parts is None:
+        return None
+    # By place: by name it would cost as much as finding the page.
+    return ReadAnswer(topic.name, topic.epoch, parts, last - cursor, last, head, topic.earliest_seq)
+
+
+def _synced_head(shard: ShardState, topic: Topic) -> int:
+    """What is published of the class `fsync` is synced, and the classes below `disk` promise nothing."""
+    return durable_seq(shard, topic) if topic.config.durability == "disk" else topic.head
+
+
+def _missed(topic: Topic, request: ReadRequest) -> tuple[int, Tombstone | None]:
+    """Where to read on from, and what the cursor has to be told was lost in front of that."""
+    cursor = request.from_seq
+    if cursor > topic.head or request.epoch not in (None, topic.epoch):
+        return topic.evict_floor - 1, _tombstone(topic, 1, topic.head, "recreated")
+    reason = topic.reason_for(cursor + 1)
+    return topic.evict_floor - 1, _tombstone(topic, cursor + 1, topic.evict_floor - 1, reason)
+
+
+def _tombstone(topic: Topic, gap_from: int, gap_to: int, reason: str) -> Tombstone:
+    return Tombstone(gap_from, gap_to, reason, max(0, gap_to - gap_from + 1), topic.earliest_seq, topic.head)
+
+
+class _Stretches:
+    """What one answer takes: slices of pages, in order, until a bound is met."""
+
+    __slots__ = (
+        "count",
+        "cursor",
+        "damaged",
+        "damaged_seq",
+        "limit",
+        "nodes",
+        "parts",
+        "room",
+        "source",
+        "topic",
+        "unfetched",
+        "variant",
+    )
+
+    def __init__(
+        self,
+        shard: ShardState,
+        topic: Topic,
+        request: ReadRequest,
+        fetched: Sequence[Fetched],
+        cursor: int,
+    ) -> None:
+        self.topic = topic
+        self.limit = request.limit
+        self.room = request.bytes_max
+        self.nodes = request.nodes if topic.config.dedupe_node else frozenset()
+        self.variant = VARIANTS[request.with_tags, request.with_meta]
+        self.source = PageSource(shard, topic, self.variant, fetched)
+        self.cursor = cursor
+        """The last seq that was looked at."""
+        self.parts: list[bytes | memoryview] = []
+        self.count = 0
+        self.damaged_seq = 0
+        """What is good in front of it is answered first; the next read begins here."""
+        self.damaged: dict[int, str] = {}
+        self.unfetched: Unfetched | None = None
+
+    def collect(self, stop: int) -> None:
+        topic = self.topic
+        looked_at = 0
+        while self.cursor < stop and self.count < self.limit and looked_at < PAGES_MAX:
+            index = topic.run_index(self.cursor + 1)
+            if index == len(topic.runs):
+                self.cursor = stop
+                return
+            run = topic.runs[index]
+            first = run.next_live(max(self.cursor + 1, topic.earliest_seq, run.first_seq))
+            last = min(stop, run.next_seq - 1)
+            if first > last:
+                self.cursor = stop if run is topic.run else last
+                continue
+            upto = min(last, first | (PAGE_RECORDS - 1))
+            page = self.source.page(run, first, upto, self.room)
+            if isinstance(page, Unfetched):
+                self.unfetched = page
+                return
+            looked_at += 1
+            if not self._take(page, run, first, min(upto, page.next_seq - 1)):
+                return
+
+    def _take(self, page: Page, run: Run, first: int, last: int) -> bool:
+        """Take what is to be delivered from `first`, which is live, to `last`; False when a bound is met."""
+        seq = first
+        while seq <= last:
+            if run.dead is not None and run.is_dead(seq):
+                seq = min(run.next_live(seq), last + 1)
+                self.cursor = seq - 1
+                continue
+            end = min(last, seq + self.limit - self.count - 1)
+            if run.dead is not None:
+                end = min(end, run.next_dead(seq) - 1)
+            if page.damage is not None or (self.nodes and page.nodes is not None):
+                stop = self._look_closely(page, seq, end)
+                if stop == seq:
+                    if self.damaged_seq:
+                        return False
+                    self.cursor = seq
+                    seq += 1
+                    continue
+                end = stop - 1
+            fit = page.last_within(seq, end, self.room)
+            if fit < seq:
+                if self.count:
+                    return False
+                fit = seq  # The first record of an answer is taken whatever its size.
+            part = page.slice(seq, fit)
+            self.parts.append(part)
+            self.room -= len(part)
+            self.count += fit - seq + 1
+            self.cursor = fit
+            if fit < end or self.count >= self.limit or self.room <= 0:
+                return False
+            seq = fit + 1
+        return True
+
+    def _look_closely(self, page: Page, first: int, last: int) -> int:
+        """The first seq that is damaged or the reader's own, or the one behind the stretch."""
+        damage, nodes = page.damage or {}, page.nodes or {}
+        for seq in range(first, last + 1):
+            if seq in damage:
+                if seq == first:
+                    self.damaged_seq, self.damaged = seq, damage
+                return seq
+            # The reader wrote it itself, and does not want to see that. What has no node is nobody's own.
+            if self.nodes and nodes.get(seq) in self.nodes:
+                return seq
+        return last + 1
+
+
+def _corrupt(shard: ShardState, topic: Topic, seq: int, damaged: dict[int, str]) -> Refusal:
+    run = topic.run_of(seq)
+    assert run is not None
+    file, offset = run.place_of(seq, shard.files)
+    last = seq
+    while last + 1 in damaged:
+        last += 1
+    note_damage(shard, _damaged_place(run, file), topic.name, file, f"seqs {seq} to {last}: {damaged[seq]}")
+    message = f'seq {seq} of topic "{topic.name}" is damaged at offset {offset} of {file}: {damaged[seq]}'
+    detail: dict[str, object] = {
+        "segment": file,
+        "first_seq": seq,
+        "last_seq": last,
+        "next_from_seq": last,
+    }
+    return Refusal(CORRUPT_SEGMENT, message, detail)
+
+
+def _damaged_place(run: Run, file: str) -> SegmentName | str:
+    if isinstance(run, SealedRun):
+        return run.name
+    assert isinstance(run, TailRun)
+    return file if run.source is None else run.source.name

@@ -1,0 +1,180 @@
+"""A sealed segment as part of a topic: numbers only, its records and their index are in its files.
+
+It costs memory a segment and not a record, but for `dead` once something in the middle of it was deleted.
+What counts records and bytes exactly needs the index: caps and deletes that end within the segment, and
+age. That one is read when it is asked for, on the loop. What the front of a topic moves through is kept some
+records ahead, so that of very many topics under a cap, whose indexes are more than are kept, not each write
+reads one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from topicsd.engine.records.run import Run, Source
+from topicsd.segment.entry import DATA, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.index_file import SegmentIndex
+
+if TYPE_CHECKING:
+    from topicsd.segment.reader import SegmentReader
+
+# A kilobyte and a half; to read an index of ten thousand costs as much as a hundred writes.
+NEAR_RECORDS = 128
+
+
+class _Near(NamedTuple):
+    """Columns of the index, of some records from `first_seq` on."""
+
+    first_seq: int
+    lengths: array[int]
+    stamps: array[int]
+
+
+_NOTHING_NEAR = _Near(0, array("I"), array("Q"))
+
+
+class SealedRun(Run):
+    __slots__ = (
+        "_front",
+        "_near",
+        "_next_seq",
+        "_reader",
+        "dead_count",
+        "entry",
+        "has_looked_ahead",
+        "live_bytes",
+        "live_count",
+        "name",
+        "saved_dead_count",
+    )
+
+    def __init__(
+        self, reader: SegmentReader, name: SegmentName, entry: SegmentEntry, dead: bytearray | None = None
+    ) -> None:
+        super().__init__(entry.first_seq)
+        self._reader = reader
+        self._next_seq = entry.first_seq + entry.count
+        self._front = (entry.first_seq, entry.first_ts)
+        """A seq and its stamp: the first live one at the last look."""
+        self._near = _NOTHING_NEAR
+        self.has_looked_ahead = False
+        """The index of what comes behind it was asked for."""
+        self.name = name
+        self.entry = entry
+        self.dead = dead
+        self.dead_count = 0 if dead is None else dead.count(1)
+        self.saved_dead_count = self.dead_count
+        """How many marks are in the segment's `.del`."""
+        self.live_count = entry.live_count
+        self.live_bytes = entry.live_bytes
+
+    @property
+    def next_seq(self) -> int:
+        return self._next_seq
+
+    @property
+    def index(self) -> SegmentIndex:
+        return self._reader.index(self.name, self.entry)
+
+    def load_index(self) -> None:
+        """On a thread, for whoever will need it on the loop."""
+        self._reader.index(self.name, self.entry)
+
+    @property
+    def lengths(self) -> array[int]:
+        return self.index.lengths
+
+    def lengths_of(self, first: int, last: int) -> array[int]:
+        near = self._near
+        if first < near.first_seq or last - near.first_seq >= len(near.lengths):
+            if last - first >= NEAR_RECORDS:
+                return super().lengths_of(first, last)
+            near = self._look_at(self.index, first)
+        return near.lengths[first - near.first_seq : last + 1 - near.first_seq]
+
+    def _look_at(self, index: SegmentIndex, seq: int) -> _Near:
+        """Have what is near to this seq at hand."""
+        at = seq - self.first_seq
+        upto = at + NEAR_RECORDS
+        self._near = _Near(seq, index.lengths[at:upto], index.stamps[at:upto])
+        return self._near
+
+    @property
+    def stamps(self) -> array[int]:
+        return self.index.stamps
+
+    @property
+    def is_changed(self) -> bool:
+        """Other than what its entry says."""
+        entry = self.entry
+        return self.live_count != entry.live_count or self.dead_count != entry.dead_count
+
+    @property
+    def mean_bytes(self) -> int:
+        """Of its frames."""
+        return self.entry.data_bytes // self.entry.count
+
+    def first_not_older(self, ts: int) -> int:
+        entry = self.entry
+        if ts > entry.last_ts:
+            return self._next_seq
+        seq, stamp = self._front
+        if ts <= stamp:
+            return self.first_seq
+        near = self._near
+        if not near.first_seq <= seq < near.first_seq + len(near.stamps) or near.stamps[-1] < ts:
+            index = self.index
+            found = self.first_seq + bisect_left(index.stamps, ts, seq - self.first_seq)
+            # Where a rewrite left out the last ones, their stamps are those of live ones.
+            if found == self._next_seq:
+                return found
+            # Those that are too old are counted next.
+            seq = seq if found < seq + NEAR_RECORDS else found
+            near = self._look_at(index, seq)
+        at = bisect_left(near.stamps, ts, seq - near.first_seq)
+        self._front = (near.first_seq + at, near.stamps[at])
+        return near.first_seq + at
+
+    def first_not_older_of_all(self, ts: int) -> int:
+        """The same where the front of the topic does not go with it, and one may ask for an earlier time."""
+        if ts > self.entry.last_ts:
+            return self._next_seq
+        return self.first_seq + (bisect_left(self.stamps, ts) if ts > self.entry.first_ts else 0)
+
+    def take_front(self, first: int, last: int) -> tuple[int, int]:
+        if last == self._next_seq - 1:
+            count, size = self.live_count, self.live_bytes
+        else:
+            count, size = self.live_totals(first, last)
+        self.live_count -= count
+        self.live_bytes -= size
+        return count, size
+
+    def mark_all_dead(self, seqs: Iterable[int], first: int) -> tuple[list[int], int]:
+        taken, size = super().mark_all_dead(seqs, first)
+        self.note_taken(len(taken), size)
+        return taken, size
+
+    def note_taken(self, count: int, size: int) -> None:
+        """So many more are marked, of so many bytes."""
+        self.dead_count += count
+        self.live_count -= count
+        self.live_bytes -= size
+
+    def all_tags(self) -> dict[bytes, list[int]]:
+        """The seqs of each tag, also of records that are dead."""
+        return self._reader.all_tags(self.name, self.entry) if self.live_count else {}
+
+    def place_of(self, seq: int, log: Source) -> tuple[str, int]:
+        try:
+            return self.name.key(DATA), self.index.offsets[seq - self.first_seq]
+        except (SegmentDamage, OSError):
+            return self.name.key(DATA), 0  # With the index gone as well nobody can tell more.
+
+    def find_tag(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
+        if not self.entry.has_tags or not self.live_count:
+            return []
+        return self._reader.find_tag(self.name, self.entry, tag, is_prefix, below)

@@ -1,0 +1,196 @@
+"""A contiguous run of records and where they stand: the index of a topic's tail.
+
+The seq is the place in the arrays, so a record costs 20 bytes here and is found without a search. Its bytes
+stay in the WAL file or, once a checkpoint has copied them, in the topic's active segment (`source`); only an
+ephemeral topic, which has neither, keeps its frames here.
+
+A copy of a record that stands in the log need not stand there again: its bytes are those of the original,
+until a checkpoint frames it as what it is (`frame_copy.py`).
+
+What went from the front is forgotten a large piece at a time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from itertools import accumulate, compress, count, islice, repeat
+from operator import add, ne
+
+from topicsd.engine.records.active_file import ActiveFile
+from topicsd.engine.records.run import Run, Source
+from topicsd.engine.records.tag_index import TagIndex
+
+# Dropping the front of the arrays moves the rest; done when it is at least this much and half of all.
+TRIM_RECORDS = 4096
+
+
+class TailRun(Run):
+    __slots__ = (
+        "_lengths",
+        "_originals",
+        "_stamps",
+        "frames",
+        "is_being_copied",
+        "positions",
+        "source",
+        "tags",
+    )
+
+    def __init__(self, first_seq: int, in_memory: bool = False) -> None:
+        super().__init__(first_seq)
+        self.positions = array("Q")
+        """Where the source says that the records are there: they are as safe as what stands there is."""
+        self._originals: array[int] | None = None
+        """Where the bytes of each stand, once some are elsewhere: of a copy those of its original."""
+        self._lengths = array("I")
+        self._stamps = array("Q")
+        self.frames: list[bytes] | None = [] if in_memory else None
+        self.source: ActiveFile | None = None
+        """None is the log."""
+        self.tags = TagIndex()
+        self.is_being_copied = False
+        """A checkpoint reads its columns."""
+
+    @property
+    def next_seq(self) -> int:
+        return self.first_seq + len(self._lengths)
+
+    @property
+    def lengths(self) -> array[int]:
+        return self._lengths
+
+    @property
+    def stamps(self) -> array[int]:
+        return self._stamps
+
+    @property
+    def places(self) -> array[int]:
+        """Where the bytes of the records stand."""
+        return self.positions if self._originals is None else self._originals
+
+    def is_copy(self, at: int) -> bool:
+        """The record at this place of the arrays has the bytes of another one."""
+        return self._originals is not None and self._originals[at] != self.positions[at]
+
+    def copies(self, at: int, upto: int) -> bytes | None:
+        """A mark for each of these that is a copy; None when none is."""
+        if self._originals is None:
+            return None
+        marks = bytes(map(ne, self._originals[at:upto], self.positions[at:upto]))
+        return marks if 1 in marks else None
+
+    def logged_count(self, end: int) -> int:
+        """How many of the records the log has up to this position."""
+        count = bisect_left(self.positions, end)
+        # The frames of a topic do not overlap: those that begin before the end are there, but for the last
+        # of them when it reaches over it. What says that a copy is there has its last byte at its position.
+        last = count - 1
+        if count and not self.is_copy(last) and self.positions[last] + self._lengths[last] > end:
+            return last
+        return count
+
+    def logged_end(self, seq: int) -> int:
+        """Return the position up to which the log must be synced for this record to be durable."""
+        at = seq - self.first_seq
+        return self.positions[at] + (1 if self.is_copy(at) else self._lengths[at])
+
+    def extend(self, position: int, lengths: list[int], ts: int, originals: array[int] | None = None) -> None:
+        """Take in the records of one request, whose frames stand one behind the other from `position`.
+
+        With `originals` they are copies of what stands there, and the log has them up to `position`.
+        """
+        if originals is not None:
+            self._extend_copies(position, lengths, ts, originals)
+            return
+        if len(lengths) == 1:
+            self.positions.append(position)
+            self._lengths.append(lengths[0])
+            self._stamps.append(ts)
+        else:
+            self.positions.extend(accumulate(lengths[:-1], initial=position))
+            self._lengths.extend(lengths)
+            self._stamps.extend(repeat(ts, len(lengths)))
+        if self._originals is not None:
+            self._originals.extend(self.positions[len(self._originals) :])
+        if self.dead is not None:
+            self.dead.extend(bytes(len(lengths)))
+
+    def _extend_copies(self, end: int, lengths: list[int], ts: int, originals: array[int]) -> None:
+        if self._originals is None:
+            self._originals = self.positions[:]
+        # Nothing of a topic stands at the last byte of a frame that names its copies: no original does.
+        self.positions.extend(repeat(end - 1, len(lengths)))
+        self._originals.extend(originals)
+        self._lengths.extend(lengths)
+        self._stamps.extend(repeat(ts, len(lengths)))
+        if self.dead is not None:
+            self.dead.extend(bytes(len(lengths)))
+
+    def add(self, position: int, length: int, ts: int) -> None:
+        """Take in one record."""
+        self.positions.append(position)
+        self._lengths.append(length)
+        self._stamps.append(ts)
+        if self._originals is not None:
+            self._originals.append(position)
+        if self.dead is not None:
+            self.dead.append(0)
+
+    def set_columns(self, lengths: array[int], stamps: array[int]) -> None:
+        """What belongs to `positions`, of a run that is made whole."""
+        assert len(self.positions) == len(lengths) == len(stamps)
+        self._lengths, self._stamps = lengths, stamps
+
+    def first_not_older(self, ts: int) -> int:
+        return self.first_seq + bisect_left(self._stamps, ts)
+
+    def take_front(self, first: int, last: int) -> tuple[int, int]:
+        return self.live_totals(first, last)
+
+    def find_tag(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
+        if self.tags.is_unknown:
+            assert self.source is not None
+            self.tags = TagIndex.of(self.source.tags())
+        return self.tags.take(tag, is_prefix, below)
+
+    def all_tags(self) -> dict[bytes, list[int]]:
+        return {} if self.source is None else self.source.tags()
+
+    def place_of(self, seq: int, log: Source) -> tuple[str, int]:
+        if self.frames is not None:
+            return "memory", 0
+        return (self.source or log).place_of(self.places[seq - self.first_seq])
+
+    def can_forget_before(self, seq: int) -> bool:
+        """Whether the columns below `seq` are worth the move of the rest."""
+        # In an active segment the place in the arrays is that in the file, which the next copy continues.
+        count = seq - self.first_seq
+        is_large = count >= TRIM_RECORDS and count * 2 >= len(self._lengths)
+        return is_large and self.source is None and not self.is_being_copied
+
+    def forget_before(self, seq: int) -> list[object]:
+        """Forget the index below `seq` where that is worth the move; return tags that are to be freed."""
+        count = seq - self.first_seq
+        if count < TRIM_RECORDS:
+            return []
+        pruned = self.tags.prune(seq)
+        if not self.can_forget_before(seq):
+            return pruned
+        for column in (self.positions, self._lengths, self._stamps, self._originals):
+            if column is not None:
+                del column[:count]
+        if self.dead is not None:
+            del self.dead[:count]
+        if self.frames is not None:
+            del self.frames[:count]
+        self.first_seq = seq
+        return pruned
+
+
+def stretches_of(places: array[int], lengths: array[int]) -> list[tuple[int, int]]:
+    """Where frames stand one right behind the other, as those of a request do; no loop over all of them."""
+    ends = list(map(add, places, lengths))
+    breaks = list(compress(count(1), map(ne, ends, islice(places, 1, None))))
+    starts = [places[0], *[places[at] for at in breaks]]
+    return list(zip(starts, [*[ends[at - 1] for at in breaks], ends[-1]], strict=True))

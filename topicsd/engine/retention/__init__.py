@@ -1,0 +1,1 @@
+"""Remove records: by age, by caps, and by request."""

@@ -1,0 +1,278 @@
+"""Deleting records on purpose: permanent, silent, at once, and only what exists at the call.
+
+The frame in the log carries the operation and the head that it was bound by; what it matches is found again
+by replay. It has the class of its topic.
+
+What a delete by tag matches, found on a thread where that may be much: segments have to be read, and very
+many records looked at.
+
+All that it may match is there at the call; so what is found is complete, whatever comes meanwhile.
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import partial
+from typing import Final, NamedTuple
+
+from shared.contract.errors import (
+    BATCH_TOO_LARGE,
+    CORRUPT_SEGMENT,
+    INVALID_REQUEST,
+    Refusal,
+    reason_without_path,
+)
+from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.queue.job import Taken
+from topicsd.engine.records.run import Run
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.records.tag_index import TagIndex
+from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.requests import Deleted, DeleteRequest, Reply
+from topicsd.engine.retention.delete_marks import Marks, mark
+from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.retention import delete_each, delete_found, delete_front, where_they_are
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.topic_admin import topic_not_found
+from topicsd.log.control_frame import Delete
+from topicsd.segment.entry import DATA, SegmentDamage
+
+# So many of a run are faster taken out one by one.
+FEW_RECORDS: Final = 64
+
+Found = dict[Run, list[int] | Marks]
+"""A few seqs of a run, of which some may be dead, or marks."""
+
+
+class Wanted(NamedTuple):
+    tag: bytes
+    is_prefix: bool
+    below: int
+
+
+class _Tail(NamedTuple):
+    """What is asked of a run that goes on growing, and lets go of its front."""
+
+    run: TailRun
+    first_seq: int
+    lengths: array[int]
+    dead: bytes | None
+
+
+class Search(NamedTuple):
+    wanted: Wanted
+    earliest_seq: int
+    sealed: list[SealedRun]
+    tails: list[_Tail]
+
+
+class LookedUp(NamedTuple):
+    found: Found
+    tags: dict[TailRun, TagIndex]
+    """Of active segments whose tags were not known since the start."""
+
+
+def search_of(topic: Topic, wanted: Wanted) -> Search | None:
+    """What a thread is to look through; None when the loop finds it as fast."""
+    sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
+    tails = [run for run in topic.runs if isinstance(run, TailRun)]
+    is_known = not any(run.tags.is_unknown for run in tails)
+    if is_known and not sealed and not any(run.tags.is_much(wanted.tag, wanted.is_prefix) for run in tails):
+        return None
+    kept = [
+        _Tail(run, run.first_seq, run.lengths[:], None if run.dead is None else bytes(run.dead))
+        for run in tails
+    ]
+    return Search(wanted, topic.earliest_seq, sealed, kept)
+
+
+def look_up(search: Search) -> LookedUp | SegmentDamage:
+    """On a thread: what is there, with all that taking it out will need."""
+    tag, is_prefix, below = search.wanted
+    found: Found = {}
+    tags: dict[TailRun, TagIndex] = {}
+    try:
+        for run in search.sealed:
+            seqs = run.find_tag(tag, is_prefix, below)
+            if len(seqs) > FEW_RECORDS:
+                dead = None if run.dead is None else bytes(run.dead)
+                found[run] = mark(seqs, run.first_seq, run.lengths, dead, search.earliest_seq)
+            elif seqs:
+                run.load_index()
+                found[run] = seqs
+        for tail in search.tails:
+            index = tail.run.tags
+            if index.is_unknown and tail.run.source is not None:
+                index = tags[tail.run] = TagIndex.of(tail.run.source.tags())
+            seqs = index.find(tag, is_prefix, below)
+            if len(seqs) > FEW_RECORDS:
+                seqs = [seq for seq in seqs if seq >= tail.first_seq]
+                marks = mark(seqs, tail.first_seq, tail.lengths, tail.dead, search.earliest_seq)
+                found[tail.run] = marks
+            elif seqs:
+                found[tail.run] = seqs
+        return LookedUp(found, tags)
+    except SegmentDamage as damage:
+        return damage
+
+
+SEQS_MAX: Final = 1000
+"""In one call."""
+
+
+def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: Reply) -> None:
+    """Delete what the request matches; `reply` gets `Deleted` or a `Refusal`."""
+    topic = shard.topics.get(name)
+    if topic is not None and topic.leaving is not None:
+        shard.defer(topic, partial(delete_records, shard, name, request, reply), reply)
+        return
+    refusal = _refuse(request) or shard.log.admit_control()
+    if refusal is None and (topic is None or not topic.visible):
+        refusal = topic_not_found(name)
+    if refusal is not None or topic is None:
+        reply(refusal)
+        return
+    log_expired(shard, topic, shard.clock.now_ms())
+    below = topic.head + 1 if request.before_seq is None else min(request.before_seq, topic.head + 1)
+    control = Delete(below, request.tag, request.is_prefix)
+    if request.seqs is not None:
+        seqs = [seq for seq in request.seqs if 0 < seq <= topic.head]
+        control = Delete(0, None, False, seqs, is_asked=True)
+    if request.seqs is not None and not control.seqs:
+        reply(_deleted(topic, 0))
+        return
+    search = None
+    if control.tag is not None:
+        search = search_of(topic, Wanted(control.tag.encode(), control.is_prefix, control.below))
+    if search is None:
+        shard.join_control(topic, control, PendingDelete(shard, topic, control, None, reply))
+        return
+    go_on = partial(_looked_up, shard, topic, control, reply)
+    shard.threads.read.submit(partial(look_up, search), go_on)
+
+
+def _looked_up(
+    shard: ShardState, topic: Topic, control: Delete, reply: Reply, found: LookedUp | SegmentDamage | OSError
+) -> None:
+    if isinstance(found, SegmentDamage):
+        detail: dict[str, object] = {
+            "segment": found.name.key(DATA),
+            "first_seq": found.first_seq,
+            "last_seq": found.last_seq,
+        }
+        tell(reply, Refusal(CORRUPT_SEGMENT, f"the records with the tag cannot be found: {found}", detail))
+    elif isinstance(found, OSError):
+        tell(
+            reply,
+            Refusal(
+                CORRUPT_SEGMENT, f"the records with the tag cannot be found: {reason_without_path(found)}"
+            ),
+        )
+    elif topic.leaving is not None or shard.topics.get(topic.name) is not topic:
+        tell(reply, topic_not_found(topic.name))
+    elif (refusal := shard.log.admit_control()) is not None:
+        tell(reply, refusal)
+    else:
+        for run, tags in found.tags.items():
+            if run.tags.is_unknown:
+                run.tags = tags
+        shard.join_control(topic, control, PendingDelete(shard, topic, control, found.found, reply))
+
+
+def apply_delete(topic: Topic, control: Delete, found: Found | None = None) -> int:
+    """Take out what the frame says, which was looked up or, as in a replay, is looked for here; how many were
+    alive."""
+    if control.seqs:
+        if control.is_dead_letter and topic.queue is not None:
+            # Also those that a segment's marks know to be dead already, as they may after a crash.
+            topic.queue.dead_lettered += len(control.seqs)
+            topic.queue.endings.note_dead(control.seqs)
+        if not control.is_asked:
+            return delete_each(topic, control.seqs)
+    elif control.tag is None:
+        count = delete_front(topic, control.below - 1)
+        if count and topic.queue is not None:
+            topic.queue.endings.forget_to(control.below - 1)
+        return count
+    # It is kept for a while that these jobs were not acked.
+    taken = None if topic.queue is None else Taken()
+    try:
+        return _delete_asked(topic, control, found, taken)
+    finally:
+        if topic.queue is not None and taken is not None:
+            topic.queue.endings.note_deleted(taken)
+
+
+def _delete_asked(topic: Topic, control: Delete, found: Found | None, taken: Taken | None) -> int:
+    if control.tag is None:
+        return delete_each(topic, control.seqs, taken)
+    tag = control.tag.encode()
+    if found is not None:
+        for run in found:
+            # The tags of a prefix stay in the index for now: there may be as many as records.
+            if isinstance(run, TailRun) and not control.is_prefix:
+                run.tags.drop(tag, control.below)
+        return delete_found(topic, where_they_are(topic, found), taken)
+    matches = ((run, run.find_tag(tag, control.is_prefix, control.below)) for run in topic.runs)
+    return delete_found(topic, matches, taken)
+
+
+def _refuse(request: DeleteRequest) -> Refusal | None:
+    if request.seqs is not None:
+        count = len(request.seqs)
+        if count <= SEQS_MAX:
+            return None
+        message = f"seqs: must be at most {SEQS_MAX} in one call, got {count}"
+        return Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
+    if request.before_seq is None and request.tag is None:
+        return Refusal(INVALID_REQUEST, "before_seq, match or seqs is required")
+    if request.before_seq is not None and request.before_seq < 0:
+        return Refusal(
+            INVALID_REQUEST,
+            f"before_seq: must be at least 0, got {request.before_seq}",
+            {"field": "before_seq"},
+        )
+    return None
+
+
+def _deleted(topic: Topic, count: int) -> Deleted:
+    return Deleted(topic.name, count, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes)
+
+
+class PendingDelete(TopicEntry):
+    __slots__ = ("control", "found", "reply", "shard")
+
+    def __init__(
+        self, shard: ShardState, topic: Topic, control: Delete, found: Found | None, reply: Reply
+    ) -> None:
+        super().__init__(topic)
+        self.shard = shard
+        self.control = control
+        self.found = found
+        self.reply = reply
+
+    def publish(self) -> None:
+        self.end_wait()
+        topic = self.topic
+        try:
+            deleted = apply_delete(topic, self.control, self.found)
+        except (SegmentDamage, OSError) as error:
+            # The frame is in the log: a start that can read the segment finds what it matches.
+            tell(
+                self.reply,
+                Refusal(
+                    CORRUPT_SEGMENT, f"the records to delete cannot be found: {reason_without_path(error)}"
+                ),
+            )
+            return
+        if topic.queue is not None and topic.waiters is not None:
+            # What stood in front of other jobs of its tag may be gone.
+            self.shard.watch.wake(topic)
+        self.shard.gone_jobs.after(topic, partial(tell, self.reply, _deleted(topic, deleted)))
+
+    def undo(self) -> None:
+        self.end_wait()  # Nothing is taken out before the frame is where its class wants it.
+
+    def refuse(self, refusal: Refusal) -> None:
+        tell(self.reply, refusal)

@@ -1,0 +1,1 @@
+"""Copy records along routes between topics."""

@@ -1,0 +1,177 @@
+"""A copy as a record of its own topic, made of the frame of its original.
+
+A copy that the log has by reference is framed for whoever wants its bytes: its seq and time, and the rest as
+in the original. The checksum tells what it told: a frame that was damaged makes one that is.
+
+    >>> from topicsd.log.frame import FrameType, encode_frame, parse_frame
+    >>> original = encode_frame(FrameType.APPEND, topic_id=7, seq=3, ts=1000, tag=b"a", payload=b"1")
+    >>> copy = parse_frame(frame_copy(original, 9, 1, 1004, 0), 0, len(original))
+    >>> copy.topic_id, copy.seq, copy.ts, copy.tag, copy.payload
+    (9, 1, 1004, b'a', b'1')
+
+Records of a source on their way into any number of destinations: what is the same in all copies of them is
+made once.
+
+Where they stand in the log of the destination's shard as they are, where that is. Else their frames: each is
+its length, what a copy has of its own (the topic, its seq and time there), the rest, and the checksum. So for
+one destination more a record costs nothing, or two small packs and the checksum.
+
+Nothing is checked: the source took each of them once, by limits that may have been others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from topicsd.engine.read.page import Frames
+from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.requests import CopiedRecord
+from topicsd.engine.routes.reference import References, refer
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.write.encode_records import Encoded
+from topicsd.log.frame import (
+    CHECKSUM_BYTES,
+    FLAG_DURABLE,
+    FLAG_META,
+    FLAG_NODE,
+    FLAG_TAG,
+    FRAME_LEN_MIN,
+    HEADER_BYTES,
+    LEN_BYTES,
+    U64,
+    FrameType,
+    pack_u32,
+    pack_u64,
+    payload_with_meta,
+    xxh3,
+)
+
+if TYPE_CHECKING:
+    from topicsd.engine.routes.route import Forward
+
+# Behind the length: type, flags, and what each copy has of its own: topic, seq and time.
+OWN: Final = Struct("<BBQQQ")
+_own = OWN.pack
+_u64_at = U64.unpack_from
+
+
+def frame_copy(original: bytes, topic_id: int, seq: int, ts: int, class_flag: int) -> bytes:
+    body = original[LEN_BYTES:-CHECKSUM_BYTES]
+    flags = body[1] & ~FLAG_DURABLE | class_flag
+    copied = _own(body[0], flags, topic_id, seq, ts) + body[OWN.size :]
+    (checksum,) = _u64_at(original, len(original) - CHECKSUM_BYTES)
+    return original[:LEN_BYTES] + copied + pack_u64(checksum ^ xxh3(body) ^ xxh3(copied))
+
+
+def own_frames(run: TailRun, found: Frames, topic: Topic) -> Frames:
+    """Frames of the run as they were read; those of originals as the copies that they stand for."""
+    at = found.first_seq - run.first_seq
+    upto = at + len(found.starts)
+    marks = run.copies(at, upto)
+    if marks is None:
+        return found
+    return frame_copies(found, run.stamps[at:upto], marks, topic.topic_id, topic.is_durable)
+
+
+def frame_copies(
+    stretch: Frames, stamps: Sequence[int], marks: bytes, topic_id: int, is_durable: bool
+) -> Frames:
+    """Records of a topic as they were read, those that are marked as copies framed as such, each in the place
+    of its original. What is not there whole stays as it is."""
+    class_flag = FLAG_DURABLE if is_durable else 0
+    data, framed = stretch.data, bytearray(stretch.data)
+    columns = zip(stretch.starts, stretch.lengths, stamps, marks, strict=True)
+    for seq, (start, length, ts, is_copy) in enumerate(columns, stretch.first_seq):
+        end = start + length
+        if is_copy and end <= len(data):
+            framed[start:end] = frame_copy(data[start:end], topic_id, seq, ts, class_flag)
+    return stretch._replace(data=bytes(framed))
+
+
+# The header behind its length is in two: what each copy has of its own, and the lengths of node, tag and
+# payload.
+_SAME: Final = Struct("<HHI")
+assert LEN_BYTES + OWN.size + _SAME.size == HEADER_BYTES
+
+_APPEND: Final = int(FrameType.APPEND)
+
+REFERRED_FILES_MAX: Final = 8
+"""For how many files of the log copies by reference may stand that no checkpoint has come to. Past that they
+are written: where checkpoints fail or the disk is slow, the log has to bound them, as it bounds all else."""
+
+
+class CopiedFrames:
+    __slots__ = ("_frames", "_is_changed", "_lengths", "_records", "_references", "_size", "seqs", "tags")
+
+    def __init__(self, records: Sequence[CopiedRecord], is_changed: bool = True) -> None:
+        """`is_changed`: they are not, to the byte, what the source holds under their seqs."""
+        self._records = records
+        self._is_changed = is_changed
+        self._references: References | None = None
+        self._frames: list[tuple[bytes, int, bytes]] = []
+        """Of each its length as it stands in the frame, its flags, and what is behind the first half of its
+        header; made when somebody wants them."""
+        self._lengths: list[int] = []
+        self._size = 0
+        self.seqs = [record.seq for record in records]
+        """Those in the source."""
+        self.tags: list[bytes] | None = None
+        if any(record.tag for record in records):
+            self.tags = [record.tag.encode() if record.tag else b"" for record in records]
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    def part(self, first: int, upto: int) -> CopiedFrames:
+        """Some of them, by their places here."""
+        return CopiedFrames(self._records[first:upto], self._is_changed)
+
+    def behind(self, count: int) -> CopiedFrames:
+        """All but the first ones."""
+        return self.part(count, len(self.seqs)) if count < len(self.seqs) else NO_COPIES
+
+    def refer(self, shard: ShardState, forward: Forward) -> References | None:
+        """To where they stand in the log of the shard, when they do."""
+        if self._is_changed or shard.referred_bytes >= REFERRED_FILES_MAX * shard.settings.wal_file_bytes:
+            return None
+        references = self._references
+        if references is None or references.lowest < shard.referable_from:
+            source = shard.topics.get(forward.rule.source)
+            if source is None or source.epoch != forward.source_epoch:
+                return None
+            references = self._references = refer(shard, source, self.seqs)
+        return references
+
+    def encode(self, topic_id: int, first_seq: int, ts: int, is_durable: bool) -> Encoded:
+        """The copies that a destination gets."""
+        if len(self._frames) < len(self._records):
+            for record in self._records:
+                self._frame(record)
+        class_flag = FLAG_DURABLE if is_durable else 0
+        own, seq = OWN.pack, first_seq
+        parts: list[bytes] = []
+        for frame_len, flags, rest in self._frames:
+            body = own(_APPEND, flags | class_flag, topic_id, seq, ts) + rest
+            parts += (frame_len, body, pack_u64(xxh3(body)))
+            seq += 1
+        return parts, self._lengths, self._size, self.tags
+
+    def _frame(self, record: CopiedRecord) -> None:
+        payload, meta, node, tag, flags = bytes(record.data), bytes(record.meta), b"", b"", 0
+        if record.tag:
+            tag, flags = record.tag.encode(), FLAG_TAG
+        if record.node:
+            node, flags = record.node.encode(), flags | FLAG_NODE
+        if meta:
+            payload, flags = payload_with_meta(payload, meta), flags | FLAG_META
+        rest = _SAME.pack(len(node), len(tag), len(payload)) + node + tag + payload
+        length = LEN_BYTES + FRAME_LEN_MIN - _SAME.size + len(rest)
+        self._frames.append((pack_u32(length - LEN_BYTES), flags, rest))
+        self._lengths.append(length)
+        self._size += length
+
+
+NO_COPIES: Final = CopiedFrames(())

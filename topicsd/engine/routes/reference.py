@@ -1,0 +1,125 @@
+"""The records of the log that copies refer to: found by who makes the copies, and found again by replay.
+
+What a reference names is there whenever the frame that names it is replayed. A snapshot that lacks the copies
+began before they were made, so it is the newest of that time, or one in front of it. The originals stand
+behind where that one began (`ShardState.referable_from`), and the log is kept from where a snapshot begins.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from topicsd.disk.layout import wal_name
+from topicsd.engine.records.tail_run import TailRun, stretches_of
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.log.control_frame import COPIES_MAX, ForwardCursor
+from topicsd.log.files import LogFiles
+from topicsd.log.frame import FrameDamage, FrameType, parse_frame
+
+KEPT_MAX: Final = 64
+NAMING_BYTES: Final = 256
+STRETCH_BYTES: Final = 10
+
+
+class References(NamedTuple):
+    """Where records of one file of the log stand, as a frame says it, and as an index has it."""
+
+    file: int
+    offsets: list[int]
+    sizes: list[int]
+    places: array[int]
+    lengths: list[int]
+    size: int
+    """Of the frames in all."""
+    lowest: int
+    """Of the places."""
+
+    @property
+    def log_bytes(self) -> int:
+        """About so many takes a frame that names them."""
+        return NAMING_BYTES + STRETCH_BYTES * len(self.offsets)
+
+
+def refer(shard: ShardState, source: Topic, seqs: Sequence[int]) -> References | None:
+    """To these records, in their order; None when they are not in the log, or may not be referred to."""
+    run = source.run_of(seqs[0])
+    if not isinstance(run, TailRun) or run.source is not None or run.frames is not None:
+        return None
+    base, first, last = run.first_seq, seqs[0], seqs[-1]
+    if not base <= first <= last < run.next_seq or len(seqs) > COPIES_MAX:
+        return None
+    places, lengths = run.places[first - base : last + 1 - base], run.lengths[first - base : last + 1 - base]
+    if len(places) != len(seqs):
+        places = array("Q", [places[seq - first] for seq in seqs])
+        lengths = array("I", [lengths[seq - first] for seq in seqs])
+    lowest = min(places)
+    file = shard.files.file_of(lowest)
+    if lowest < shard.referable_from or shard.files.file_of(max(places)) is not file:
+        return None
+    stretches = stretches_of(places, lengths)
+    offsets = [start - file.base for start, _ in stretches]
+    sizes = [end - start for start, end in stretches]
+    return References(file.first_ordinal, offsets, sizes, places, list(lengths), sum(sizes), lowest)
+
+
+class UnknownOriginals(Exception):
+    """The log has no such records, and says why."""
+
+
+class Found(NamedTuple):
+    places: array[int]
+    lengths: list[int]
+    tags: list[bytes] | None
+    """None when none of them has one."""
+
+
+class Originals:
+    """What was found last is kept: where there are many copies, those of one record follow each other."""
+
+    def __init__(self, files: LogFiles) -> None:
+        self._files = files
+        self._found: dict[tuple[int, ...], Found] = {}
+
+    def of(self, control: ForwardCursor) -> Found:
+        """UnknownOriginals when there is anything else than so many whole records."""
+        key = (control.file, *control.offsets, *control.sizes)
+        found = self._found.get(key)
+        if found is None:
+            while len(self._found) >= KEPT_MAX:
+                del self._found[next(iter(self._found))]
+            found = self._found[key] = self._find(control)
+        if len(found.lengths) != control.count:
+            raise UnknownOriginals(f"it counts {control.count} and names {len(found.lengths)}")
+        return found
+
+    def _find(self, control: ForwardCursor) -> Found:
+        found = Found(array("Q"), [], [])
+        if len(control.offsets) != len(control.sizes):
+            raise UnknownOriginals(f"it has {len(control.offsets)} offsets and {len(control.sizes)} sizes")
+        for offset, size in zip(control.offsets, control.sizes, strict=True):
+            position = self._files.position_of(control.file, offset)
+            if position is None:
+                raise UnknownOriginals(f"{wal_name(control.file)} is no part of the log")
+            self._add(found, position, size)
+        assert found.tags is not None
+        return found if any(found.tags) else found._replace(tags=None)
+
+    def _add(self, found: Found, position: int, size: int) -> None:
+        file, offset = self._files.place_of(position)
+        data = self._files.read(position, position + size)
+        at = 0
+        while at < size:
+            try:
+                frame = parse_frame(data, at, len(data))
+            except FrameDamage as damage:
+                raise UnknownOriginals(f"{file} at offset {offset + at}: {damage.what}") from None
+            if frame.type != FrameType.APPEND:
+                raise UnknownOriginals(f"{file} has no record at offset {offset + at}")
+            found.places.append(position + at)
+            found.lengths.append(frame.size)
+            assert found.tags is not None
+            found.tags.append(frame.tag)
+            at += frame.size

@@ -1,0 +1,291 @@
+"""Forwards: the rules by which a topic of this shard gets copies of another topic, and how far each has come.
+
+A rule belongs to the topic that it copies into. Its frames stand in the log in that topic's order and it is
+part of that topic in a snapshot, so it goes with it. A rule is configuration: it survives whatever the class
+of the topic. How far it has come is logged in one batch with the copies (`forward_copy.py`), also of a topic
+that forgets its records: what was copied once and forgotten is not copied again.
+
+F1  A rule begins where its source stood when it was made, and belongs to that incarnation of the source. One
+    that is changed goes on where it is.
+F2  Nothing is copied once the end of a rule is in the log, so that no frame behind it speaks of another rule
+    of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
+from shared.contract.route_rule import ForwardRule
+from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.requests import Reply
+from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.shard_data import ShardData
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.topic_admin import topic_not_found
+from topicsd.log.control_frame import Control, ForwardCreate, ForwardCursor, ForwardDelete, encode_control
+
+FORWARDS: Final = "forwards"
+"""The section of a snapshot's topic."""
+
+
+class SourceStand(NamedTuple):
+    """Where a source stands."""
+
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+
+
+StandOf = Callable[[str, Callable[[SourceStand | Refusal], object]], object]
+
+
+class ForwardPut(msgspec.Struct, frozen=True):
+    rule: ForwardRule
+    created: bool
+    forwarded_total: int
+
+
+class ForwardDeleted(msgspec.Struct, frozen=True):
+    name: str
+    deleted: bool
+
+
+class KeptForward(msgspec.Struct, frozen=True, array_like=True):
+    """As a snapshot has it."""
+
+    rule: ForwardRule
+    source_epoch: int
+    seq: int
+    source_head: int
+    forwarded_total: int
+
+
+class Forward:
+    __slots__ = (
+        "dest",
+        "forwarded_total",
+        "is_gone",
+        "is_leaving",
+        "logged_seq",
+        "rule",
+        "seq",
+        "source_epoch",
+        "source_head",
+    )
+
+    def __init__(self, dest: Topic, kept: KeptForward) -> None:
+        self.dest = dest
+        self.rule = kept.rule
+        self.source_epoch = kept.source_epoch
+        self.seq = kept.seq
+        """The last seq of the source that it is done with."""
+        self.logged_seq = kept.seq
+        """As far as the log knows."""
+        self.source_head = kept.source_head
+        """Of the source when it was made: only up to there another rule may have copied before."""
+        self.forwarded_total = kept.forwarded_total
+        self.is_leaving = False
+        """Its end is on its way."""
+        self.is_gone = False
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[KeptForward]).decode
+
+
+def put_forward(shard: ShardState, rule: ForwardRule, reply: Reply) -> None:
+    """Make it, or change the options of one that is there; `reply` gets `ForwardPut` or a `Refusal`.
+
+    Where its source stands may have to be asked of another shard first.
+    """
+    assert rule.source != rule.dest
+    known = shard.forwards.get(rule.name)
+    if known is not None and not known.is_leaving:
+        stand = SourceStand(known.source_epoch, known.source_head, 1)
+        _put(shard, rule, reply, stand)
+    elif rule.source in shard.topics or shard.stand_of is None:
+        _put(shard, rule, reply, _stand_here(shard, rule.source))
+    elif shard.visible_topic(rule.dest) is None and rule.dest not in shard.topics:
+        reply(topic_not_found(rule.dest))
+    else:
+        shard.stand_of(rule.source, partial(_put, shard, rule, reply))
+
+
+def _stand_here(shard: ShardState, name: str) -> SourceStand | Refusal:
+    source = shard.visible_topic(name)
+    if source is None:
+        return topic_not_found(name)
+    log_expired(shard, source, shard.clock.now_ms())
+    return SourceStand(source.epoch, source.head, source.earliest_seq)
+
+
+def _put(shard: ShardState, rule: ForwardRule, reply: Reply, stand: SourceStand | Refusal) -> None:
+    topic = shard.topics.get(rule.dest)
+    if topic is not None and topic.leaving is not None:
+        shard.defer(topic, partial(put_forward, shard, rule, reply), reply)
+        return
+    if topic is None or not topic.visible:
+        reply(topic_not_found(rule.dest))
+        return
+    refusal = _refuse_repoint(shard, rule) or shard.log.admit_control()
+    if isinstance(stand, Refusal) or refusal is not None:
+        reply(refusal or stand)
+        return
+    known = topic.forwards.get(rule.name)
+    if known is not None and known.rule == rule and not topic.waiting_count:
+        reply(ForwardPut(rule, created=False, forwarded_total=known.forwarded_total))
+        return
+    if known is not None and not known.is_leaving:
+        # What was looked at stays so, also where the new rule would have taken what the old one did not.
+        seq = known.seq
+    else:
+        seq = stand.earliest_seq - 1 if rule.is_from_start else stand.head_seq
+    control = ForwardCreate(rule, stand.epoch, seq, stand.head_seq)
+    _join(shard, topic, control, PendingForward(shard, topic, control, reply))
+
+
+def delete_forward(shard: ShardState, name: str, reply: Reply) -> None:
+    """`reply` gets `ForwardDeleted` or a `Refusal`; one that is not there is deleted already."""
+    forward = shard.forwards.get(name)
+    if forward is None:
+        reply(ForwardDeleted(name, deleted=False))
+        return
+    topic = forward.dest
+    if topic.leaving is not None:
+        shard.defer(topic, partial(delete_forward, shard, name, reply), reply)
+        return
+    refusal = shard.log.admit_control()
+    if refusal is not None:
+        reply(refusal)
+        return
+    forward.is_leaving = True
+    _join(shard, topic, ForwardDelete(name), PendingForwardEnd(shard, forward, reply))
+
+
+def _refuse_repoint(shard: ShardState, rule: ForwardRule) -> Refusal | None:
+    known = shard.forwards.get(rule.name)
+    if known is None or (known.rule.source, known.rule.dest) == (rule.source, rule.dest):
+        return None
+    ends = f'from "{known.rule.source}" to "{known.rule.dest}"'
+    message = f'route "{rule.name}" leads {ends}; to change its topics, delete it and create it again'
+    return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "router_repoint_forbidden"})
+
+
+def _join(
+    shard: ShardState, topic: Topic, control: Control, pending: PendingForward | PendingForwardEnd
+) -> None:
+    """Configuration: waited for, and logged whatever the class of the topic."""
+    pending.wait()
+    frame = encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
+    shard.log.join([frame], len(frame), 1, pending, wait_for_sync=True)
+
+
+# -- what the log and a snapshot say -----------------------------------------------------------------------
+
+
+def apply_forward(shard: ShardData, topic: Topic, control: ForwardCreate) -> bool:
+    """What its frame says; whether it is new."""
+    rule = control.rule
+    known = topic.forwards.get(rule.name)
+    if known is None:
+        kept = KeptForward(rule, control.source_epoch, control.seq, control.source_head, 0)
+        _keep(shard, Forward(topic, kept))
+        return True
+    known.rule = rule
+    known.seq = known.logged_seq = max(known.seq, control.seq)
+    return False
+
+
+def remove_forward(shard: ShardData, topic: Topic, name: str) -> Forward | None:
+    forward = topic.forwards.pop(name, None) if topic.forwards else None
+    if forward is not None:
+        del shard.forwards[name]
+        forward.is_gone = True
+    return forward
+
+
+def apply_forward_cursor(topic: Topic, control: ForwardCursor) -> None:
+    """Of one whose end was logged before it there is nothing left to say."""
+    forward = topic.forwards.get(control.name)
+    if forward is not None:
+        move_forward(forward, control.seq, control.count)
+
+
+def move_forward(forward: Forward, seq: int, count: int) -> None:
+    """It is done with the source up to `seq`, and made so many copies; the log knows."""
+    forward.seq = forward.logged_seq = max(forward.seq, seq)
+    forward.forwarded_total += count
+
+
+def _keep(shard: ShardData, forward: Forward) -> None:
+    topic, name = forward.dest, forward.rule.name
+    topic.forwards = {**topic.forwards, name: forward}
+    shard.forwards[name] = forward
+
+
+def forward_section(topic: Topic) -> dict[str, bytes]:
+    """For a snapshot."""
+    kept = [
+        KeptForward(one.rule, one.source_epoch, one.seq, one.source_head, one.forwarded_total)
+        for one in topic.forwards.values()
+    ]
+    return {FORWARDS: _encode(kept)} if kept else {}
+
+
+def load_forwards(shard: ShardData, topic: Topic, sections: dict[str, bytes]) -> None:
+    for kept in _decode(sections[FORWARDS]) if FORWARDS in sections else ():
+        _keep(shard, Forward(topic, kept))
+
+
+class PendingForward(TopicEntry):
+    __slots__ = ("control", "reply", "shard")
+
+    def __init__(self, shard: ShardState, topic: Topic, control: ForwardCreate, reply: Reply) -> None:
+        super().__init__(topic)
+        self.shard = shard
+        self.control = control
+        self.reply = reply
+
+    def publish(self) -> None:
+        self.end_wait()
+        created = apply_forward(self.shard, self.topic, self.control)
+        forward = self.topic.forwards[self.control.rule.name]
+        tell(self.reply, ForwardPut(forward.rule, created, forward.forwarded_total))
+        self.shard.on_forward(forward)
+
+    def undo(self) -> None:
+        self.end_wait()  # It is not there before its frame is on the disk.
+
+    def refuse(self, refusal: Refusal) -> None:
+        tell(self.reply, refusal)
+
+
+class PendingForwardEnd(TopicEntry):
+    __slots__ = ("forward", "reply", "shard")
+
+    def __init__(self, shard: ShardState, forward: Forward, reply: Reply) -> None:
+        super().__init__(forward.dest)
+        self.shard = shard
+        self.forward = forward
+        self.reply = reply
+
+    def publish(self) -> None:
+        self.end_wait()
+        name = self.forward.rule.name
+        removed = remove_forward(self.shard, self.topic, name)
+        tell(self.reply, ForwardDeleted(name, removed is not None))
+        if removed is not None:
+            self.shard.on_forward(removed)
+
+    def undo(self) -> None:
+        self.end_wait()
+        self.forward.is_leaving = False
+
+    def refuse(self, refusal: Refusal) -> None:
+        tell(self.reply, refusal)

@@ -1,0 +1,187 @@
+"""One step of a forward: copies join the destination as an append of their own, with how far that comes.
+
+The frame that says how far is the copies, or stands in front of them in the same batch, so neither is ever
+there without the other: whatever end the process or the machine comes to, no record is copied twice or passed
+over.
+
+    ForwardCursor(name, seq, n, references)               n records that stand in this very log
+    ForwardCursor(name, seq, n)   Append   Append   ...   n that come from elsewhere, or are changed
+    ForwardCursor(name, seq, 0)   LostRange               what the source lost before it was copied
+
+So what a source of this shard appends is written once, into however many topics it is copied.
+
+The destination's bounds hold as for every append. What is refused has changed nothing, and may be tried
+again with fewer records, or later.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from shared.contract.errors import THROTTLED, Refusal
+from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.records.lost_range import LostRange
+from topicsd.engine.replay import lose_range
+from topicsd.engine.requests import Reply
+from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.routes.copies import CopiedFrames
+from topicsd.engine.routes.reference import References
+from topicsd.engine.routes.route import Forward, move_forward
+from topicsd.engine.state import ShardState
+from topicsd.engine.write.append import PendingAppend, ReferringAppend, join_append, refuse_full
+from topicsd.engine.write.seq_ceiling import raise_ceiling
+from topicsd.log import control_frame
+from topicsd.log.control_frame import Control, ForwardCursor, encode_control
+
+SKIPPED_MAX: Final = 1024
+"""How many records a forward may look at without a copy before the log is told."""
+
+
+def copy_forward(
+    shard: ShardState, forward: Forward, copies: CopiedFrames, to_seq: int, reply: Reply
+) -> None:
+    """Append the copies, all or none: with them it is done with the source up to `to_seq`."""
+    topic = forward.dest
+    refusal = _refuse_leaving(forward) or _refuse_behind(shard)
+    if refusal is not None:
+        reply(refusal)
+        return
+    now_ms = shard.clock.now_ms()
+    ts = max(now_ms, topic.last_ts)
+    references = None if topic.is_ephemeral else copies.refer(shard, forward)
+    if references is None:
+        encoded = copies.encode(topic.topic_id, topic.next_seq, ts, topic.is_durable)
+        log_bytes = encoded[2]
+    else:
+        encoded = ([], references.lengths, references.size, copies.tags)
+        log_bytes = references.log_bytes
+    if topic.rejects:
+        refusal = refuse_full(shard, topic, len(copies), encoded[2])
+    refusal = refusal or shard.log.admit(log_bytes)
+    if refusal is not None:
+        reply(refusal)
+        return
+    step = ForwardStep(forward, to_seq, len(copies), references)
+    if references is None:
+        pending = PendingAppend(shard, topic, encoded, ts, step, reply, False)
+    else:
+        pending = ReferringAppend(references.places, shard, topic, encoded, ts, step, reply, False)
+    topic.last_ts = ts
+    join_append(shard, topic, pending, now_ms)
+
+
+def pass_over(shard: ShardState, forward: Forward, to_seq: int) -> None:
+    """Nothing up to `to_seq` was wanted. After an end that the log does not know this it is looked at again,
+    which comes to the same."""
+    forward.seq = max(forward.seq, to_seq)
+    if forward.seq - forward.logged_seq >= SKIPPED_MAX and _refuse_leaving(forward) is None:
+        forward.logged_seq = forward.seq
+        shard.log.join_in_passing(_cursor_frame(forward, forward.seq))
+
+
+def lose_forward(
+    shard: ShardState, forward: Forward, count: int, reason: str, to_seq: int, reply: Reply
+) -> None:
+    """The source lost so many records up to `to_seq` before they were copied: so does the destination."""
+    topic = forward.dest
+    refusal = _refuse_leaving(forward) or shard.log.admit_control()
+    if refusal is not None:
+        reply(refusal)
+        return
+    lost = LostRange(topic.next_seq, topic.next_seq + count - 1, reason)
+    topic.next_seq += count
+    topic.raised_head += count  # It says nothing about how fast the topic is written.
+    if topic.next_seq > topic.ceiling_mark:
+        raise_ceiling(shard, topic, shard.clock.now_ms())
+    frames = [_cursor_frame(forward, to_seq)]
+    if not topic.is_ephemeral:
+        control = control_frame.LostRange(*lost)
+        frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts))
+    pending = PendingLoss(shard, forward, lost, to_seq, reply)
+    waits = topic.is_durable or topic.next_seq > topic.ceiling + 1 or shard.must_wait(topic)
+    if waits:
+        pending.wait()
+    shard.log.join(frames, sum(map(len, frames)), len(frames), pending, waits)
+
+
+def has_no_room(shard: ShardState, forward: Forward) -> bool:
+    """The destination discards nothing, and is full."""
+    topic = forward.dest
+    if not topic.rejects:
+        return False
+    log_expired(shard, topic, shard.clock.now_ms())
+    config = topic.config
+    return (0 < config.cap_records <= topic.live_count + topic.pending_count) or (
+        0 < config.cap_bytes <= topic.live_bytes + topic.pending_bytes
+    )
+
+
+def _refuse_leaving(forward: Forward) -> Refusal | None:
+    """Nothing stands behind the end of a rule, or of its topic."""
+    if forward.is_gone or forward.is_leaving or forward.dest.leaving is not None:
+        return Refusal(THROTTLED, f'route "{forward.rule.name}" is being deleted', retry_after_ms=1000)
+    return None
+
+
+def _refuse_behind(shard: ShardState) -> Refusal | None:
+    """Copies are many times what was appended: they must not be what makes who appends wait for the disk."""
+    if shard.log.is_for_others:
+        return Refusal(THROTTLED, "the commit queue is full, retry after 1 s", retry_after_ms=1000)
+    return None
+
+
+def _cursor_frame(forward: Forward, seq: int) -> bytes:
+    topic = forward.dest
+    control = ForwardCursor(forward.rule.name, seq, 0)
+    return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=topic.is_durable)
+
+
+class ForwardStep(NamedTuple):
+    """What an append of copies is known by."""
+
+    forward: Forward
+    seq: int
+    copies: int
+    references: References | None
+
+    def begin(self, pending: PendingAppend) -> Control:
+        name, references = self.forward.rule.name, self.references
+        if references is None:
+            return ForwardCursor(name, self.seq, self.copies)
+        file, offsets, sizes = references[:3]
+        return ForwardCursor(name, self.seq, self.copies, pending.first_seq, file, offsets, sizes)
+
+    def keep(self, pending: PendingAppend) -> None:
+        move_forward(self.forward, self.seq, self.copies)
+        if self.references is not None:
+            pending.shard.referred_bytes += self.references.size
+
+    def give_back(self, pending: PendingAppend) -> None:
+        """The forward did not move."""
+
+
+class PendingLoss(TopicEntry):
+    __slots__ = ("forward", "lost", "reply", "seq", "shard")
+
+    def __init__(self, shard: ShardState, forward: Forward, lost: LostRange, seq: int, reply: Reply) -> None:
+        super().__init__(forward.dest)
+        self.shard = shard
+        self.forward = forward
+        self.lost = lost
+        self.seq = seq
+        self.reply = reply
+
+    def publish(self) -> None:
+        self.end_wait()
+        lose_range(self.topic, self.lost)
+        move_forward(self.forward, self.seq, 0)
+        if self.topic.waiters is not None:
+            self.shard.watch.wake(self.topic)
+        tell(self.reply, self.lost)
+
+    def undo(self) -> None:
+        self.end_wait()
+        self.topic.next_seq = self.lost.first
+
+    def refuse(self, refusal: Refusal) -> None:
+        tell(self.reply, refusal)

@@ -1,0 +1,1 @@
+"""Background care of sealed segments: scrub, tiering, compaction."""

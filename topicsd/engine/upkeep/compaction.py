@@ -1,0 +1,156 @@
+"""A sealed segment that is mostly dead is written once more without what is dead.
+
+The new files have the same first seq and one index entry for each seq, as the old ones; a dead record's entry
+has length 0. So nothing that knows the segment by its seqs changes. They are of the next generation and
+have names of their own: nobody asks for them before the snapshot takes them over, and until then, after a
+crash too, the old ones are the segment. A try that did not come to its end is replaced by the next.
+
+The dead set goes with it, so that a segment is read by the same rule whether it was rewritten or not.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate
+from operator import mul
+
+import msgspec
+
+from topicsd.engine.upkeep.scrub import PIECE_BYTES, piece_end
+from topicsd.engine.upkeep.tiering import Pace, unpaced, verify_copy
+from topicsd.log.frame import FrameDamage
+from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, encode_segment_header, parse_segment_header
+from topicsd.segment.dead_file import encode_dead, pack_marks
+from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.index_file import SegmentIndex, encode_entries, encode_footer
+from topicsd.segment.reader import SegmentReader
+from topicsd.segment.store import SegmentStore
+from topicsd.segment.tags_file import encode_tags
+
+_FLIP = b"\1" + bytes(255)
+
+
+def is_worth_rewriting(entry: SegmentEntry) -> bool:
+    """Less than half of its bytes are of live records. The count of records stays the same by a rewrite."""
+    frame_bytes = entry.data_bytes - SEGMENT_HEADER_BYTES
+    return entry.is_sealed and entry.live_count > 0 and entry.live_bytes * 2 < frame_bytes
+
+
+def rewrite_segment(
+    reader: SegmentReader,
+    store: SegmentStore,
+    name: SegmentName,
+    entry: SegmentEntry,
+    dead: bytes | bytearray,
+    complete_to: int,
+    pace: Pace = unpaced,
+) -> SegmentEntry:
+    """Write the next generation into the store, and verify it; its entry. SegmentDamage: it stays as it is.
+
+    `dead` has one byte a record that is not zero when it is dead, however it died; `complete_to` is what the
+    dead set is complete to.
+    """
+    assert entry.is_sealed
+    assert len(dead) == entry.count
+    live = dead.translate(_FLIP)
+    index = reader.load_index(name, entry)
+    if index.has_damage:
+        raise SegmentDamage(name, entry.first_seq, entry.last_seq, "what is damaged is not rewritten")
+    new_name = name._replace(generation=name.generation + 1)
+    new_index = _index_without_dead(index, live)
+    entries = encode_entries(new_index.offsets, new_index.lengths, new_index.stamps, new_index.flags)
+    tags = _live_tags(reader, name, entry, live)
+    new_entry = msgspec.structs.replace(
+        entry,
+        generation=new_name.generation,
+        data_bytes=new_index.data_end,
+        has_tags=bool(tags),
+        live_count=sum(live),
+        live_bytes=sum(new_index.lengths),
+        dead_count=entry.count - sum(live),
+    )
+    assert new_entry.live_count
+    pieces = _live_data(reader, name, entry, index, live, pace)
+    store.put(new_name.key(DATA), _Pieces(pieces).read, new_entry.data_bytes)
+    _put(store, new_name.key(INDEX), entries + encode_footer(entries))
+    if tags:
+        _put(store, new_name.key(TAGS), encode_tags(tags, entry.first_seq))
+    if new_entry.dead_count:
+        bitmap = pack_marks(dead)
+        _put(store, new_name.key(DEAD), encode_dead(entry.first_seq, entry.count, bitmap, complete_to))
+    try:
+        verify_copy(store, new_name, new_entry, pace)
+    except SegmentDamage as damage:
+        raise SegmentDamage(name, damage.first_seq, damage.last_seq, damage.what) from None
+    return new_entry
+
+
+def _index_without_dead(index: SegmentIndex, live: bytes | bytearray) -> SegmentIndex:
+    """The same columns that a rebuild from the new .data gives."""
+    lengths = array("I", map(mul, index.lengths, live))
+    offsets = array("I", [*accumulate(lengths, initial=SEGMENT_HEADER_BYTES)][:-1])
+    # A dead record has the stamp of the live one before it, or of the first one: stamps never go back.
+    first_ts = index.stamps[live.index(1)]
+    stamps = array("Q", [*accumulate(map(mul, index.stamps, live), max, initial=first_ts)][1:])
+    flags = bytes(map(mul, index.flags, live))
+    return SegmentIndex(index.first_seq, offsets, lengths, stamps, flags)
+
+
+def _live_tags(
+    reader: SegmentReader, name: SegmentName, entry: SegmentEntry, live: bytes | bytearray
+) -> dict[bytes, list[int]]:
+    first_seq = entry.first_seq
+    found = {
+        tag: [seq for seq in seqs if live[seq - first_seq]]
+        for tag, seqs in reader.all_tags(name, entry).items()
+    }
+    return {tag: seqs for tag, seqs in found.items() if seqs}
+
+
+def _live_data(
+    reader: SegmentReader,
+    name: SegmentName,
+    entry: SegmentEntry,
+    index: SegmentIndex,
+    live: bytes | bytearray,
+    pace: Pace,
+) -> Iterator[bytes]:
+    """The new .data in pieces, as the old one has it: damage is found when the copy is verified."""
+    try:
+        header = parse_segment_header(reader.header_bytes(name))
+    except FrameDamage as damage:
+        what = f"its header is damaged: {damage.what}"
+        raise SegmentDamage(name, entry.first_seq, entry.last_seq, what) from None
+    yield encode_segment_header(header._replace(generation=name.generation + 1))
+    at = live.find(1)
+    while at >= 0:
+        seq = entry.first_seq + at
+        run_end = live.find(0, at)
+        last = entry.last_seq if run_end < 0 else entry.first_seq + run_end - 1
+        last = min(last, piece_end(index, seq, PIECE_BYTES))
+        data, _ = reader.frames(name, entry, index, seq, last)
+        pace(len(data))
+        yield data
+        at = live.find(1, last + 1 - entry.first_seq)
+
+
+class _Pieces:
+    """What comes in pieces, as a store asks for it: by offset, from the front to the end."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+        self._offset = 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        assert offset == self._offset, "a store takes what it is given from the front to the end"
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+        data, self._rest = self._rest[:size], self._rest[size:]
+        self._offset += len(data)
+        return data
+
+
+def _put(store: SegmentStore, key: str, data: bytes) -> None:
+    store.put(key, lambda offset, size: data[offset : offset + size], len(data))

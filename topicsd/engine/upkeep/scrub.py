@@ -1,0 +1,81 @@
+"""Reading a sealed segment whole, in small pieces, to find damage before a reader does.
+
+What can be made again (`.idx`, `.tags`) is, on the way. Damage of `.data` and of `.del` is what comes out;
+the good records around it are looked at all the same. Whoever drives it waits between the pieces, so that
+the rate is bounded and other threads get their turn.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator
+from contextlib import suppress
+
+from topicsd.segment.dead_file import DeadDamage
+from topicsd.segment.entry import DEAD, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.index_file import SegmentIndex
+from topicsd.segment.reader import SegmentReader
+
+# Some hundred records, whose checksums take less than a millisecond.
+PIECE_BYTES = 64 << 10
+
+Scrub = Generator[int, None, list[SegmentDamage]]
+"""Yields how many bytes were just read; returns what is damaged."""
+
+
+def scrub(reader: SegmentReader, name: SegmentName, entry: SegmentEntry) -> Scrub:
+    """One segment. An error that says nothing about its bytes is raised: try again later."""
+    assert entry.is_sealed
+    try:
+        index = reader.load_index(name, entry)
+    except SegmentDamage as damage:
+        return [damage]
+    yield index.size_bytes
+    damages = yield from _scrub_data(reader, name, entry, index)
+    # Tags that cannot be made again say so by damage of .data, which was just found.
+    with suppress(SegmentDamage):
+        reader.check_tags(name, entry)
+    yield 0
+    if entry.dead_count:
+        try:
+            reader.dead_set(name, entry)
+        except (DeadDamage, FileNotFoundError) as error:
+            damages.append(SegmentDamage(name, entry.first_seq, entry.last_seq, f"its {DEAD}: {error}"))
+    return damages
+
+
+def _scrub_data(reader: SegmentReader, name: SegmentName, entry: SegmentEntry, index: SegmentIndex) -> Scrub:
+    damages: list[SegmentDamage] = []
+    seq, upto_max = entry.first_seq, entry.last_seq
+    while seq <= entry.last_seq:
+        upto = min(upto_max, piece_end(index, seq, PIECE_BYTES))
+        upto_max = entry.last_seq
+        try:
+            data, start = reader.frames(name, entry, index, seq, upto)
+        except SegmentDamage as damage:
+            if damage.first_seq > seq:
+                # What is in front of it could be read and is checked first.
+                upto_max = damage.first_seq - 1
+            else:
+                damages.append(damage)
+                seq = damage.last_seq + 1
+            continue
+        try:
+            reader.check_frames(name, index, data, start, seq, upto)
+            seq = upto + 1
+        except SegmentDamage as damage:
+            damages.append(damage)
+            seq = damage.last_seq + 1
+        yield len(data)
+    return damages
+
+
+def piece_end(index: SegmentIndex, seq: int, size: int) -> int:
+    """The last seq so that from `seq` to it there are at most `size` bytes; at least `seq` itself."""
+    at = seq - index.first_seq
+    start = index.offsets[at]
+    # The record before the first one that begins behind the piece may end behind it.
+    upto = bisect_right(index.offsets, start + size, at) - 1
+    if upto > at and index.offsets[upto] + index.lengths[upto] > start + size:
+        upto -= 1
+    return index.first_seq + max(at, upto)

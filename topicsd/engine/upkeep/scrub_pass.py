@@ -1,0 +1,83 @@
+"""Once in a while every sealed segment is read whole, so that damage is found before a reader finds it.
+
+Of a large store that takes hours, at the rate that it has. So a pass goes on a while at a time, and whoever
+calls does other work in between. A process that is started anew each day comes to it as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from topicsd.engine.damage import note_segment_damage
+from topicsd.engine.jobs import Job
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.topic_turns import topics_by_turns
+from topicsd.engine.upkeep.scrub import scrub
+from topicsd.engine.upkeep.tiering import Pace
+from topicsd.segment.entry import SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.reader import SegmentReader
+
+logger = logging.getLogger("topicsd.engine")
+
+SCRUB_SECONDS: Final = 86_400.0
+FIRST_SCRUB_SECONDS: Final = 3600.0
+"""After the start."""
+
+
+class ScrubPass:
+    def __init__(self, shard: ShardState, pace: Pace, is_there: Callable[[Topic, SealedRun], bool]) -> None:
+        self._shard = shard
+        self._pace = pace
+        self._is_there = is_there
+        self._begins_at = shard.clock.monotonic() + FIRST_SCRUB_SECONDS
+        self._to_read: list[tuple[Topic, SealedRun]] = []
+        """The next one last."""
+
+    def some(self, seconds: float) -> Job[bool]:
+        """Go on with the pass for about so long, or begin one when it is time; whether there is more."""
+        clock = self._shard.clock
+        if clock.monotonic() >= self._begins_at:
+            self._begins_at = clock.monotonic() + SCRUB_SECONDS
+            self._to_read.clear()
+            for topics in topics_by_turns(self._shard):
+                for topic in topics:
+                    self._to_read += [(topic, run) for run in topic.runs if isinstance(run, SealedRun)]
+                yield None
+            self._to_read.reverse()
+        until = clock.monotonic() + seconds
+        while self._to_read and clock.monotonic() < until:
+            topic, run = self._to_read.pop()
+            if self._is_there(topic, run):
+                yield from self._look_at(topic, run)
+        return bool(self._to_read)
+
+    def _look_at(self, topic: Topic, run: SealedRun) -> Job[None]:
+        entry = msgspec.structs.replace(run.entry, dead_count=run.saved_dead_count)
+        try:
+            damages = yield partial(_read_whole, self._shard.segments, run.name, entry, self._pace)
+        except OSError as error:
+            if error.errno == errno.ECANCELED:
+                raise
+            logger.warning("%s could not be looked at: %s", run.name.key(""), error)
+            return
+        for damage in damages if self._is_there(topic, run) else ():
+            note_segment_damage(self._shard, topic.name, damage)
+
+
+def _read_whole(
+    reader: SegmentReader, name: SegmentName, entry: SegmentEntry, pace: Pace
+) -> list[SegmentDamage]:
+    work: Callable[[], int] = partial(next, scrub(reader, name, entry))
+    while True:
+        try:
+            pace(work())
+        except StopIteration as end:
+            return end.value or []

@@ -1,0 +1,341 @@
+"""What keeps segments well while nobody asks for them: age, dropping what is dead, moving to the cold
+directory, rewriting what is mostly dead, and reading everything once in a while to find damage before a
+reader does.
+
+One round after the other, one segment at a time, each at a bounded rate on a thread of its own; no kind of
+work holds up another for much longer than there is between two rounds. A segment that was copied takes its
+new place in the topic in one step of the loop, when no checkpoint is under way; the old files go when a
+snapshot names the new ones. A crash at any moment leaves what the last snapshot says, and copies that nobody
+asks for.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Protocol, TypeGuard, TypeVar
+
+import msgspec
+
+from shared.runtime.disk_thread import Loop
+from topicsd.engine.jobs import Background, Job
+from topicsd.engine.records.run import Run
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.retention import drop_run
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.topic_turns import topics_by_turns
+from topicsd.engine.upkeep.compaction import is_worth_rewriting, rewrite_segment
+from topicsd.engine.upkeep.scrub_pass import ScrubPass
+from topicsd.engine.upkeep.tiering import copy_segment, delete_copy
+from topicsd.segment.entry import COLD, DATA, HOT, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.store import SegmentStore
+
+logger = logging.getLogger("topicsd.engine")
+
+T = TypeVar("T")
+
+ROUND_SECONDS = 60.0
+CHECKPOINT_POLL_SECONDS = 0.05
+TOPICS_A_TURN = 500
+# Segments of which one has to be in the cold directory for it to be taken for the right one.
+COLD_LOOKED_AT = 8
+
+
+class Checkpoints(Protocol):
+    """As `checkpointer.py` has them."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def purge(self) -> Job[None]: ...
+
+
+class Pacer:
+    """So many bytes a second, until it is stopped."""
+
+    def __init__(self, bytes_per_second: int) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._stopped = threading.Event()
+
+    def __call__(self, size: int) -> None:
+        if self._stopped.wait(size / self._bytes_per_second):
+            raise OSError(errno.ECANCELED, "the shard closes")
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+class Upkeep:
+    def __init__(
+        self,
+        shard: ShardState,
+        loop: Loop,
+        background: Background,
+        checkpoints: Checkpoints,
+        hot: SegmentStore,
+        cold: SegmentStore | None,
+    ) -> None:
+        self._shard = shard
+        self._loop = loop
+        self._background = background
+        self._checkpoints = checkpoints
+        self._hot = hot
+        self._cold = cold
+        self._pace = Pacer(shard.settings.background_bytes_per_second)
+        self._is_awake = False
+        self._scrub = ScrubPass(
+            shard, self._pace, lambda topic, run: self._is_there(topic, run) and not self._is_away(run)
+        )
+        self._has_more = False
+        """The round ended before its work."""
+        self._cold_is_there = True
+        self._given_up: set[SegmentName] = set()
+        """What is damaged stays where it is, and is not tried again before a restart."""
+
+    def wake(self) -> None:
+        """There are segments; from here on a round follows another."""
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_later(ROUND_SECONDS, self.start_round)
+
+    def start_round(self) -> None:
+        self._background.start(self._round(), self._ended)
+
+    def stop(self) -> None:
+        self._pace.stop()
+
+    def _ended(self, outcome: Exception | None) -> None:
+        if isinstance(outcome, OSError) and outcome.errno == errno.ECANCELED:
+            return
+        if isinstance(outcome, Exception):
+            logger.error("the upkeep of segments failed and is tried again: %s", outcome)
+        self._loop.call_later(0.0 if self._has_more else ROUND_SECONDS, self.start_round)
+
+    def _round(self) -> Job[None]:
+        self._has_more = False
+        yield from self._expire()
+        # Its time comes also where nothing is written.
+        yield from self._checkpoints.purge()
+        has_changed = False
+        for topics in topics_by_turns(self._shard):
+            for topic in topics:
+                has_changed |= _drop_dead(topic) or self._is_to_be_sealed(topic)
+            yield None
+        yield from self._look_for_cold()
+        has_changed |= yield from self._work_off(self._to_move, self._move)
+        has_changed |= yield from self._work_off(self._half_dead, self._rewrite)
+        if has_changed:
+            self._checkpoints.start()
+        self._has_more |= yield from self._scrub.some(ROUND_SECONDS)
+
+    def _work_off(
+        self,
+        choose: Callable[[Topic], Iterable[SealedRun]],
+        work: Callable[[Topic, SealedRun], Job[bool]],
+    ) -> Job[bool]:
+        """What is to be done, as far as it comes in this round; whether something has changed."""
+        chosen: list[tuple[Topic, SealedRun]] = []
+        for topics in topics_by_turns(self._shard):
+            chosen += [(topic, run) for topic in topics for run in choose(topic)]
+            yield None
+        has_changed = False
+        until = self._shard.clock.monotonic() + ROUND_SECONDS
+        for topic, run in chosen:
+            if self._shard.clock.monotonic() >= until:
+                self._has_more = True
+                break
+            # The work on those in front of it takes its time.
+            if self._is_there(topic, run):
+                has_changed |= yield from self._careful(run, work(topic, run))
+        return has_changed
+
+    def _look_for_cold(self) -> Job[None]:
+        """Where a disk is not mounted there is an empty directory. What moved to it would fill another disk,
+        and be out of reach once this one is back; and what is on this one is not damaged."""
+        if self._cold is None:
+            return
+        names: list[SegmentName] = []
+        for topics in topics_by_turns(self._shard):
+            names += [run.name for topic in topics for run in topic.runs if _is_cold(run)][:COLD_LOOKED_AT]
+            if len(names) >= COLD_LOOKED_AT:
+                break
+            yield None
+        was_there, self._cold_is_there = self._cold_is_there, True
+        if names:
+            self._cold_is_there = yield partial(_has_any, self._cold, names)
+        if was_there and not self._cold_is_there:
+            logger.error(
+                "the cold directory has none of the segments in it: until it has, nothing moves there"
+            )
+
+    def _is_to_be_sealed(self, topic: Topic) -> bool:
+        """Its active segment is old enough; nobody else looks for that where nothing is written."""
+        for run in reversed(topic.runs):
+            if isinstance(run, TailRun) and run.source is not None:
+                age_ms = self._shard.clock.now_ms() - run.source.entry.first_ts
+                return 0 < self._shard.settings.segment_max_age_ms <= age_ms
+        return False
+
+    def _expire(self) -> Job[None]:
+        """Age takes its part also of topics that nobody touches."""
+        for number, topic in enumerate(list(self._shard.topics.values())):
+            if topic.config.ttl_ms and topic.visible and topic.leaving is None:
+                log_expired(self._shard, topic, self._shard.clock.now_ms())
+            if number % TOPICS_A_TURN == 0:
+                yield None
+
+    # -- to the cold directory -------------------------------------------------------------------------------
+
+    def _to_move(self, topic: Topic) -> Iterator[SealedRun]:
+        """Sealed segments beyond the newest so many, or so many bytes; the stricter counts."""
+        if self._cold is None or not self._cold_is_there:
+            return
+        settings = self._shard.settings
+        count = size = 0
+        for run in reversed(topic.runs):
+            if not isinstance(run, SealedRun):
+                continue
+            count += 1
+            size += run.entry.data_bytes
+            is_over = count > settings.hot_retain_segments
+            is_over = is_over or 0 < settings.hot_retain_bytes < size
+            if is_over and run.entry.tier == HOT and run.name not in self._given_up:
+                yield run
+
+    def _move(self, topic: Topic, run: SealedRun) -> Job[bool]:
+        assert self._cold is not None
+        entry, saved = run.entry, run.saved_dead_count
+        # The marks that are on the disk go along, and those only are counted by the copy.
+        copied = msgspec.structs.replace(entry, dead_count=saved)
+        work = partial(copy_segment, self._hot, self._cold, run.name, copied, self._pace)
+        is_there, _ = yield from self._copied(topic, run, work)
+        if not is_there or run.saved_dead_count != saved:
+            yield partial(delete_copy, self._cold, run.name)
+            return False
+        run.entry = msgspec.structs.replace(run.entry, tier=COLD)
+        topic.dropped.append((run.name, HOT))
+        return True
+
+    # -- rewriting -------------------------------------------------------------------------------------------
+
+    def _half_dead(self, topic: Topic) -> Iterator[SealedRun]:
+        for run in topic.runs:
+            if not isinstance(run, SealedRun) or run.name in self._given_up or self._is_away(run):
+                continue
+            if is_worth_rewriting(_entry_now(run)):
+                yield run
+
+    def _rewrite(self, topic: Topic, run: SealedRun) -> Job[bool]:
+        name, entry = run.name, _entry_now(run)
+        marks = bytearray(entry.count) if run.dead is None else bytearray(run.dead)
+        below = max(0, topic.earliest_seq - run.first_seq)
+        marks[:below] = b"\1" * below
+        store = self._cold if entry.tier == COLD else self._hot
+        assert store is not None
+        work = partial(rewrite_segment, self._shard.segments, store, name, entry, bytes(marks))
+        is_there, new_entry = yield from self._copied(
+            topic, run, partial(work, topic.complete_to, self._pace)
+        )
+        if not is_there or new_entry is None:
+            yield partial(delete_copy, store, name._replace(generation=name.generation + 1))
+            return False
+        new_name = name._replace(generation=new_entry.generation)
+        if run.dead is not None:
+            # What was deleted meanwhile, in one step for all records.
+            both = int.from_bytes(marks, "little") | int.from_bytes(run.dead, "little")
+            marks = bytearray(both.to_bytes(entry.count, "little"))
+        new = SealedRun(self._shard.segments, new_name, new_entry, marks)
+        # The next checkpoint writes those of a cold one into the hot directory too, where all marks are: a
+        # start has to know them also while the other disk is away.
+        new.saved_dead_count = 0 if entry.tier == COLD else new_entry.dead_count
+        new.live_count, new.live_bytes = run.live_count, run.live_bytes
+        topic.runs[topic.runs.index(run)] = new
+        topic.dropped.append((name, entry.tier))
+        return True
+
+    # -- how -------------------------------------------------------------------------------------------------
+
+    def _careful(self, run: SealedRun, job: Job[bool]) -> Job[bool]:
+        """One segment that cannot be read or written does not keep the others from their turn."""
+        try:
+            return (yield from job)
+        except OSError as error:
+            if error.errno == errno.ECANCELED:
+                raise
+            logger.warning("%s stays as it is: %s", run.name.key(""), error)
+            return False
+        except SegmentDamage as damage:
+            logger.error("%s stays as it is: %s", run.name.key(""), damage)
+            self._given_up.add(run.name)
+            self._shard.damaged_segments.add(run.name)
+            return False
+
+    def _copied(self, topic: Topic, run: SealedRun, work: Callable[[], T]) -> Job[tuple[bool, T | None]]:
+        """Whether the segment is still there when its copy is done, and what came of that. Of one that left
+        meanwhile, and whose files may be gone, nobody wants to know how that ended."""
+        outcome: T | None = None
+        try:
+            outcome = yield from _done(work)
+            yield from self._no_checkpoint()
+        except (OSError, SegmentDamage) as error:
+            is_over = isinstance(error, OSError) and error.errno == errno.ECANCELED
+            if is_over or self._is_there(topic, run):
+                raise
+        return self._is_there(topic, run), outcome
+
+    def _no_checkpoint(self) -> Job[None]:
+        """What a checkpoint has captured must not be replaced under it."""
+        while self._checkpoints.is_running:
+            yield CHECKPOINT_POLL_SECONDS
+
+    def _is_away(self, run: SealedRun) -> bool:
+        return run.entry.tier == COLD and (self._cold is None or not self._cold_is_there)
+
+    def _is_there(self, topic: Topic, run: SealedRun) -> bool:
+        return self._shard.topics_by_id.get(topic.topic_id) is topic and any(one is run for one in topic.runs)
+
+
+def _is_cold(run: Run) -> TypeGuard[SealedRun]:
+    return isinstance(run, SealedRun) and run.entry.tier == COLD
+
+
+def _has_any(store: SegmentStore, names: list[SegmentName]) -> bool:
+    return any(store.exists(name.key(DATA)) for name in names)
+
+
+def _drop_dead(topic: Topic) -> bool:
+    """Segments in which nothing is alive go, in the middle of the topic too; whether there were any."""
+    dead = [run for run in topic.runs if isinstance(run, SealedRun) and not run.live_count]
+    for run in dead:
+        drop_run(topic, run)
+        topic.runs.remove(run)
+    return bool(dead)
+
+
+def _done(work: Callable[[], T]) -> Job[T]:
+    """Work for the thread that may find damage."""
+    outcome = yield partial(_damage_as_outcome, work)
+    if isinstance(outcome, SegmentDamage):
+        raise outcome
+    return outcome  # type: ignore[no-any-return]
+
+
+def _damage_as_outcome(work: Callable[[], T]) -> T | SegmentDamage:
+    try:
+        return work()
+    except SegmentDamage as damage:
+        return damage
+
+
+def _entry_now(run: SealedRun) -> SegmentEntry:
+    return msgspec.structs.replace(
+        run.entry, live_count=run.live_count, live_bytes=run.live_bytes, dead_count=run.saved_dead_count
+    )

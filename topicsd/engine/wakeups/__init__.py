@@ -1,0 +1,1 @@
+"""Decide who is woken next, and how hard pressed the shard is."""

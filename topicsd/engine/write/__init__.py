@@ -1,0 +1,1 @@
+"""Append records: checks, seqs, frames, idempotency keys, producers."""

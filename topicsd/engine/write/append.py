@@ -1,0 +1,316 @@
+"""An append: check it, give it seqs, frame it, and have it join the batch of this turn.
+
+Nothing is changed before everything that can be refused has been looked at. From joining the batch on the
+log decides: the request is published, and answered, when its class is satisfied.
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from shared.contract.errors import (
+    BATCH_TOO_LARGE,
+    HEAD_MISMATCH,
+    INVALID_REQUEST,
+    RECORD_TOO_LARGE,
+    TOPIC_FULL,
+    TOPIC_NOT_FOUND,
+    Refusal,
+)
+from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.queue.delay import delay_frame, delay_frame_bytes, due_of
+from topicsd.engine.queue.state import jobs_came
+from topicsd.engine.requests import Appended, AppendRequest, Reply
+from topicsd.engine.retention.eviction_log import keep_to_caps, log_expired, look_ahead
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.topic_create import encode_create, new_topic, register_topic
+from topicsd.engine.write.encode_records import Encoded, encode_records, whole_frames
+from topicsd.engine.write.keyed_write import Key, Numbered, key_of
+from topicsd.engine.write.producer_write import ProducerKey, producer_of
+from topicsd.engine.write.seq_ceiling import raise_ceiling
+from topicsd.log.control_frame import ForwardCursor, encode_control
+
+
+def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -> None:
+    """Append all records of the request, or none; `reply` gets `Appended` or a `Refusal`."""
+    topic = shard.topics.get(name)
+    if topic is not None and topic.leaving is not None:
+        shard.defer(topic, partial(append, shard, name, request, reply), reply)
+        return
+    created = topic is None
+    if topic is None:
+        if request.create is False:
+            reply(Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist and create is false'))
+            return
+        made = new_topic(shard, name, request.config, len(request.records), "config")
+        if isinstance(made, Refusal):
+            reply(made)
+            return
+        topic = made
+        # Before the key is looked at, which belongs to the epoch; nothing joins before the creation does.
+        topic.epoch = shard.log.batch.next_ordinal
+    now_ms = shard.clock.now_ms()
+    due = 0
+    if request.delay_ms is not None or request.not_before is not None:
+        delayed = due_of(topic, request, now_ms)
+        if isinstance(delayed, Refusal):
+            reply(delayed)
+            return
+        due = delayed
+    key: Key | ProducerKey | None = None
+    if request.idempotency_key is not None or request.producer is not None:
+        producer = request.producer
+        keyed = key_of(topic, request) if producer is None else producer_of(request, producer)
+        if isinstance(keyed, Refusal):
+            reply(keyed)
+            return
+        if keyed is not None and keyed.settles(shard, topic, now_ms, reply):
+            return
+        key = keyed
+    if request.expected_head is not None and request.expected_head != topic.next_seq - 1:
+        reply(_refuse_head(request.expected_head, topic))
+        return
+    ts = now_ms if now_ms > topic.last_ts else topic.last_ts
+    records = request.records
+    settings = shard.stamped_settings if request.is_stamped else shard.settings
+    if not 0 < len(records) <= settings.max_batch_records:
+        reply(_refuse_count(len(records), settings.max_batch_records))
+        return
+    encoded = encode_records(
+        records, request.node, topic.topic_id, topic.next_seq, ts, topic.is_durable, settings
+    )
+    if isinstance(encoded, Refusal):
+        reply(encoded)
+        return
+    size = encoded[2]
+    refusal = None
+    if topic.rejects:
+        refusal = refuse_full(shard, topic, len(records), size)
+    if due:
+        size += delay_frame_bytes(len(records))
+    if refusal is None and shard.log.batch.next_position + size > shard.log.room_until:
+        refusal = shard.log.admit(size, request.disable_backpressure)
+    if refusal is not None:
+        reply(refusal)
+        return
+    if due:
+        pending: PendingAppend = DelayedAppend(due, shard, topic, encoded, ts, key, reply, created)
+    else:
+        pending = PendingAppend(shard, topic, encoded, ts, key, reply, created)
+    topic.last_ts = ts
+    join_append(shard, topic, pending, now_ms, due)
+
+
+def _refuse_head(expected: int, topic: Topic) -> Refusal:
+    head = topic.next_seq - 1
+    message = f"expected_head: must be {head}, the head including writes in progress, got {expected}"
+    return Refusal(HEAD_MISMATCH, message, {"field": "expected_head", "head_seq": head})
+
+
+def _refuse_count(count: int, bound: int) -> Refusal:
+    if count == 0:
+        return Refusal(INVALID_REQUEST, "records: must not be empty", {"field": "records"})
+    message = f"records: must be at most {bound} in one write, got {count}"
+    return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": bound})
+
+
+def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refusal | None:
+    """What a topic that discards nothing has no room for; records on their way count."""
+    log_expired(shard, topic, shard.clock.now_ms())
+    config = topic.config
+    for field, unit, cap, new, used in (
+        ("cap_records", "records", config.cap_records, count, topic.live_count + topic.pending_count),
+        ("cap_bytes", "bytes", config.cap_bytes, size, topic.live_bytes + topic.pending_bytes),
+    ):
+        if cap and new > cap:
+            message = f"records: must fit {field} of the topic, which is {cap}, got {new} {unit}"
+            return Refusal(RECORD_TOO_LARGE, message, {"field": "records", "max": cap})
+        if cap and used + new > cap:
+            detail: dict[str, object] = {
+                "cap_records": config.cap_records,
+                "cap_bytes": config.cap_bytes,
+                "head_seq": topic.head,
+                "earliest_seq": topic.earliest_seq,
+            }
+            message = f'topic "{topic.name}" is full: it holds {used} {unit}, {field} is {cap}'
+            return Refusal(TOPIC_FULL, message, detail)
+    return None
+
+
+def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int, due: int = 0) -> None:
+    """Everything was looked at: the request becomes part of the log."""
+    log = shard.log
+    parts, lengths, size, _ = pending.encoded
+    frame_count = len(lengths)
+    if topic.evicts and topic.config.ttl_ms:
+        log_expired(shard, topic, now_ms)
+    ahead = _frames_ahead(shard, topic, pending) if pending.created or pending.key is not None else None
+    topic.next_seq += frame_count
+    topic.pending_bytes += size
+    if topic.next_seq > topic.ceiling_mark:
+        raise_ceiling(shard, topic, now_ms)
+    waits = (
+        topic.is_durable
+        or topic.waiting_count > 0
+        or topic.next_seq > topic.ceiling + 1
+        or log.behind
+        or pending.created
+    )
+    if waits:
+        pending.wait()
+    if topic.is_ephemeral or not parts:
+        parts, size, frame_count = [], 0, 0
+    pending.position = log.batch.next_position
+    if ahead:
+        ahead_bytes = sum(map(len, ahead))
+        pending.position += ahead_bytes
+        parts, size, frame_count = ahead + parts, ahead_bytes + size, len(ahead) + frame_count
+    if due and not topic.is_ephemeral:
+        behind = delay_frame(topic, pending.first_seq, len(lengths), due)
+        parts, size, frame_count = [*parts, behind], size + len(behind), frame_count + 1
+    log.join(parts, size, frame_count, pending, waits)
+
+
+def _frames_ahead(shard: ShardState, topic: Topic, pending: PendingAppend) -> list[bytes]:
+    """What stands in front of the records in the same batch: the topic's creation, the key of the write."""
+    frames = []
+    if pending.created:
+        assert topic.epoch == shard.log.batch.next_ordinal
+        register_topic(shard, topic)
+        frames.append(encode_create(topic))
+    key = pending.key
+    if key is not None:
+        control = key.begin(pending)
+        # What forgets its records forgets their keys; a forward goes on where it was.
+        if not topic.is_ephemeral or isinstance(control, ForwardCursor):
+            frames.append(encode_control(control, topic_id=topic.topic_id, ts=pending.ts))
+    return frames
+
+
+class PendingAppend(TopicEntry):
+    """A request that has its seqs and joined the log, until its class is satisfied."""
+
+    __slots__ = (
+        "also_waiting",
+        "created",
+        "durability",
+        "encoded",
+        "first_seq",
+        "key",
+        "position",
+        "reply",
+        "shard",
+        "ts",
+        "ts_before",
+    )
+
+    due: int = 0
+    """When the records are ready, as jobs that are delayed."""
+    originals: array[int] | None = None
+    """Where the records stand in the log, when they are there already."""
+
+    def __init__(
+        self,
+        shard: ShardState,
+        topic: Topic,
+        encoded: Encoded,
+        ts: int,
+        key: Numbered | None,
+        reply: Reply,
+        created: bool,
+    ) -> None:
+        # As `TopicEntry` does; asking it would be a good part of a write.
+        self.topic = topic
+        self._waits = False
+        self.shard = shard
+        self.encoded = encoded
+        self.ts = ts
+        self.ts_before = topic.last_ts
+        self.key = key
+        self.reply = reply
+        self.created = created
+        self.first_seq = topic.next_seq
+        self.position = 0
+        self.durability = topic.config.durability
+        self.also_waiting: list[Reply] | None = None
+        """Repeats of the write under its key that came while it was on its way."""
+
+    def publish(self) -> None:
+        topic = self.topic
+        if self._waits:
+            self.end_wait()
+        parts, lengths, size, tags = self.encoded
+        run = topic.run
+        run.extend(self.position, lengths, self.ts, self.originals)
+        if run.frames is not None:
+            run.frames += whole_frames(parts)
+        assert topic.head == self.first_seq - 1
+        topic.head += len(lengths)
+        topic.add_live(len(lengths), size)
+        topic.pending_bytes -= size
+        topic.visible = True
+        if tags is not None:
+            for seq, tag in enumerate(tags, self.first_seq):
+                if tag:
+                    run.tags.add(tag, seq)
+        if topic.queue is not None and (topic.queue.order is not None or self.due):
+            jobs_came(topic.queue, self.first_seq, len(lengths), tags, self.due)
+        if topic.evicts:
+            keep_to_caps(self.shard, topic)
+            if topic.runs[0] is not run:
+                look_ahead(self.shard, topic)
+        head = topic.head
+        # In the order of its fields: by name they would cost more than the rest of the answer.
+        answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)
+        if self.key is not None:
+            self.key.keep(self)
+        if topic.waiters is not None:
+            self.shard.watch.wake(topic)
+        if self.also_waiting is not None:
+            for reply in self.also_waiting:
+                tell(reply, msgspec.structs.replace(answer, created=False, deduped=True))
+        # The last thing: what fails in it is logged by who has it published.
+        self.reply(answer)
+
+    def undo(self) -> None:
+        self.end_wait()
+        topic = self.topic
+        topic.next_seq = self.first_seq
+        topic.last_ts = self.ts_before
+        topic.pending_bytes -= self.encoded[2]
+        if self.key is not None:
+            self.key.give_back(self)
+        if self.created:
+            self.shard.remove_topic(topic)
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self.key is not None:
+            self.key.give_back(self)
+        tell(self.reply, refusal)
+        for reply in self.also_waiting or ():
+            tell(reply, refusal)
+
+
+class DelayedAppend(PendingAppend):
+    """One whose records are ready later; few are, so the others need not have a place for it."""
+
+    __slots__ = ("due",)
+
+    def __init__(self, due: int, *as_any: Any) -> None:
+        super().__init__(*as_any)
+        self.due = due
+
+
+class ReferringAppend(PendingAppend):
+    """One whose records are copies of what the log has: its key says so."""
+
+    __slots__ = ("originals",)
+
+    def __init__(self, originals: array[int], *as_any: Any) -> None:
+        super().__init__(*as_any)
+        self.originals = originals

@@ -1,0 +1,163 @@
+"""The records of one request as frames, ready to join a batch.
+
+Nothing is changed here: seqs are those that the request will get if it is taken. Sizes are checked against
+the limits on the way, so that a record is looked at once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import xxhash
+
+from shared.contract.errors import INVALID_REQUEST, RECORD_TOO_LARGE, Refusal
+from shared.settings.settings import Settings
+from shared.text.message import size_text
+from topicsd.engine.requests import NO_META, NewRecord
+from topicsd.log.frame import (
+    CHECKSUM_BYTES,
+    FLAG_DURABLE,
+    FLAG_META,
+    FLAG_NODE,
+    FLAG_TAG,
+    LEN_BYTES,
+    FrameType,
+    pack_body_head,
+    pack_u32,
+    pack_u64,
+    payload_with_meta,
+    xxh3,
+)
+
+PARTS_A_FRAME = 3
+# Data from here on stays where the request has it: a copy would double what a large write takes.
+UNCOPIED_BYTES = 2048
+
+# A plain number: packing a member of an enum costs as much as the rest of the header.
+_APPEND = int(FrameType.APPEND)
+
+
+Encoded = tuple[list[bytes], list[int], int, list[bytes] | None]
+"""The parts of the frames, three a frame; the length of each, and of all; the tag of each, if any has one.
+
+A plain tuple: making an object of it would cost as much as framing a record.
+"""
+
+
+def whole_frames(parts: list[bytes]) -> list[bytes]:
+    return [b"".join(parts[at : at + PARTS_A_FRAME]) for at in range(0, len(parts), PARTS_A_FRAME)]
+
+
+def encode_records(
+    records: Sequence[NewRecord],
+    default_node: str | None,
+    topic_id: int,
+    first_seq: int,
+    ts: int,
+    is_durable: bool,
+    limits: Settings,
+) -> Encoded | Refusal:
+    parts: list[bytes] = []
+    lengths: list[int] = []
+    tags: list[bytes] | None = None
+    total = 0
+    seq = first_seq
+    class_flag = FLAG_DURABLE if is_durable else 0
+    max_bytes = limits.max_record_bytes
+    for record in records:
+        payload: bytes = record.data  # What is joined with it needs no copy.
+        size = len(payload)
+        tag = tail = b""
+        if not (record.tag or record.node or default_node or record.meta is not NO_META):
+            # Most records are nothing but data.
+            if size > max_bytes:
+                return _refuse_size(seq - first_seq, size, max_bytes)
+            body = pack_body_head(_APPEND, class_flag, topic_id, seq, ts, 0, 0, size)
+        else:
+            if record.tag:
+                tag = record.tag.encode()
+                if tags is None:
+                    tags = [b""] * len(lengths)
+            node_text = record.node or default_node
+            node = node_text.encode() if node_text else b""
+            meta = bytes(record.meta)
+            if node or meta or len(tag) > limits.max_tag_bytes or size > max_bytes:
+                refusal = refuse_lengths(seq - first_seq, size, len(meta), tag, node, limits)
+                if refusal is not None:
+                    return refusal
+            flags = class_flag | (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
+            if meta:
+                tail = payload_with_meta(b"", meta)
+                flags |= FLAG_META
+            whole = size + len(tail)
+            body = pack_body_head(_APPEND, flags, topic_id, seq, ts, len(node), len(tag), whole) + node + tag
+        if tags is not None:
+            tags.append(tag)
+        if size < UNCOPIED_BYTES:
+            body += payload
+            if tail:
+                body += tail
+            # In three parts, so that the checksum is taken over one byte string and the batch is joined once.
+            length = len(body) + CHECKSUM_BYTES
+            parts += (pack_u32(length), body, pack_u64(xxh3(body)))
+        else:
+            length = len(body) + size + len(tail) + CHECKSUM_BYTES
+            digest = xxhash.xxh3_64(body)
+            digest.update(payload)
+            digest.update(tail)
+            parts += (pack_u32(length) + body, payload, tail + pack_u64(digest.intdigest()))
+        length += LEN_BYTES
+        lengths.append(length)
+        total += length
+        seq += 1
+    return parts, lengths, total, tags
+
+
+def refuse_lengths(
+    index: int, data_bytes: int, meta_bytes: int, tag: bytes, node: bytes, limits: Settings
+) -> Refusal | None:
+    if meta_bytes > limits.max_meta_bytes:
+        return _refuse_field(index, "meta", meta_bytes, limits.max_meta_bytes)
+    if len(tag) > limits.max_tag_bytes:
+        return _refuse_field(index, "tag", len(tag), limits.max_tag_bytes)
+    if len(node) > limits.max_node_bytes:
+        return _refuse_field(index, "node", len(node), limits.max_node_bytes)
+    if data_bytes + meta_bytes > limits.max_record_bytes:
+        return _refuse_size(index, data_bytes + meta_bytes, limits.max_record_bytes)
+    return None
+
+
+def _refuse_field(index: int, field: str, size: int, bound: int) -> Refusal:
+    message = f"records[{index}].{field}: must be at most {size_text(bound)}, got {size_text(size)}"
+    return Refusal(INVALID_REQUEST, message, {"field": f"records[{index}].{field}", "max": bound})
+
+
+def _refuse_size(index: int, size: int, bound: int) -> Refusal:
+    message = (
+        f"records[{index}]: data and meta must be at most {size_text(bound)} together, got {size_text(size)}"
+    )
+    return Refusal(RECORD_TOO_LARGE, message, {"field": f"records[{index}]", "max": bound})
+
+
+def records_digest(records: list[NewRecord], node: str | None) -> bytes:
+    """What makes two writes with one key the same write: their records, as received, without the envelope."""
+    fields: list[bytes | None] = []
+    for record in records:
+        fields += (
+            record.data,
+            None if record.meta is NO_META else record.meta,
+            _bytes_of(record.tag),
+            _bytes_of(record.node or node),
+        )
+    # With their lengths in front, so that no byte can move from one field to the next; none is unlike empty.
+    sizes = array("q", [-1 if field is None else len(field) for field in fields])
+    digest = xxhash.xxh3_128(sizes.tobytes())
+    for field in fields:
+        if field:
+            digest.update(field)
+    return digest.digest()
+
+
+def _bytes_of(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()

@@ -1,0 +1,114 @@
+"""A write with an idempotency key, before it is one: what the key already stands for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from shared.contract.errors import IDEMPOTENCY_MISMATCH, INVALID_REQUEST, THROTTLED, Refusal
+from topicsd.engine.requests import Appended, AppendRequest, Reply
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.write.encode_records import records_digest
+from topicsd.engine.write.idempotency import KeyedWrite, key_digest
+from topicsd.log.control_frame import Control, Idempotency
+
+if TYPE_CHECKING:
+    from topicsd.engine.write.append import PendingAppend
+
+KEY_CHARACTERS_MAX = 256
+
+
+class Numbered(Protocol):
+    """What a write is known by, so that it is done once; its frame stands in front of the records."""
+
+    def begin(self, pending: PendingAppend) -> Control:
+        """The write joins the log; the frame in front of its records."""
+        ...
+
+    def keep(self, pending: PendingAppend) -> None:
+        """It is published."""
+        ...
+
+    def give_back(self, pending: PendingAppend) -> None:
+        """It is not on its way any more; more than once when it came to nothing."""
+        ...
+
+
+class Key(NamedTuple):
+    digest: bytes
+    records: bytes
+
+    def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+        return settled_by_key(shard, topic, self, now_ms, reply)
+
+    def begin(self, pending: PendingAppend) -> Control:
+        """The write joins the log; the frame in front of its records."""
+        pending.shard.keyed[self.digest] = pending
+        return Idempotency(self.digest, self.records, pending.first_seq, len(pending.encoded[1]))
+
+    def keep(self, pending: PendingAppend) -> None:
+        """It is published."""
+        shard, topic = pending.shard, pending.topic
+        del shard.keyed[self.digest]
+        write = KeyedWrite(self.records, pending.first_seq, len(pending.encoded[1]))
+        window_ms = topic.config.idempotency_window_ms
+        shard.dedupe.add(self.digest, write, window_ms, pending.ts, not topic.is_ephemeral)
+
+    def give_back(self, pending: PendingAppend) -> None:
+        """It is not on its way any more; more than once when it came to nothing."""
+        pending.shard.keyed.pop(self.digest, None)
+
+
+def key_of(topic: Topic, request: AppendRequest) -> Key | Refusal | None:
+    """The request's key; None when it has none, or the topic's window is off."""
+    key = request.idempotency_key
+    if key is None or not topic.config.idempotency_window_ms:
+        return None
+    if not 0 < len(key) <= KEY_CHARACTERS_MAX:
+        message = f"idempotency_key: must be 1 to {KEY_CHARACTERS_MAX} characters, got {len(key)}"
+        return Refusal(INVALID_REQUEST, message, {"field": "idempotency_key", "max": KEY_CHARACTERS_MAX})
+    digest = key_digest(topic.epoch, topic.topic_id, key)
+    return Key(digest, records_digest(request.records, request.node))
+
+
+def settled_by_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply: Reply) -> bool:
+    """Whether the key says what the answer is, or will be: of a write before, or of one on its way."""
+    on_its_way = shard.keyed.get(key.digest)
+    if on_its_way is not None:
+        assert isinstance(on_its_way.key, Key)
+        if on_its_way.key.records != key.records:
+            reply(_mismatch())
+        else:
+            on_its_way.also_waiting = [*(on_its_way.also_waiting or ()), reply]
+        return True
+    before = shard.dedupe.find(key.digest, topic.windows_ms, now_ms)
+    if before is not None:
+        reply(
+            _mismatch()
+            if before.records != key.records
+            else Appended(
+                topic.name,
+                before.first_seq,
+                before.first_seq + before.records_count - 1,
+                topic.head,
+                created=False,
+                deduped=True,
+                durability=topic.config.durability,
+            )
+        )
+        return True
+    if not shard.dedupe.has_room(now_ms, len(shard.keyed)):
+        bound = shard.settings.max_idempotency_keys
+        message = (
+            f"the shard remembers {bound} idempotency keys, the most that TOPICS_MAX_IDEMPOTENCY_KEYS allows"
+        )
+        reply(
+            Refusal(THROTTLED, message, {"limit": "max_idempotency_keys", "max": bound}, retry_after_ms=1000)
+        )
+        return True
+    return False
+
+
+def _mismatch() -> Refusal:
+    message = "idempotency_key: already used for other records; repeat those records or send a new key"
+    return Refusal(IDEMPOTENCY_MISMATCH, message, {"field": "idempotency_key"})

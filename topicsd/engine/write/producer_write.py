@@ -1,0 +1,206 @@
+"""A write that its producer has numbered: done once, however often and however late it is sent.
+
+P1  A producer may begin with any seq; from then on each write has the next one. A jump is refused, what was
+    there is answered as a duplicate.
+P2  What is on its way counts: the next write may come before the one in front of it is published, and a
+    repeat waits for the outcome of the first.
+P3  Only the last write's answer is kept. Of an older one it is known that it was done, not where it is.
+P4  A move from another topic, of one record or several, is numbered by the highest of their seqs there, in no
+    order. Whoever moves them has one move at a time on its way and says which was the last before it: where
+    that is another one, or was of other records, the move is refused and the refusal names all that the last
+    one was of; so one whose answer was lost is found before another takes its place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.contract.errors import INVALID_REQUEST, PRODUCER_GAP, THROTTLED, Refusal
+from shared.contract.topic_config import NUMBER_MAX
+from topicsd.engine.requests import Appended, AppendRequest, Move, Producer, Reply
+from topicsd.engine.shard_data import ShardData
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.write.producers import Produced, Producers
+from topicsd.log import control_frame
+from topicsd.log.control_frame import Control
+
+if TYPE_CHECKING:
+    from topicsd.engine.write.append import PendingAppend
+
+PRODUCER_CHARACTERS_MAX = 256
+
+
+def producer_of(request: AppendRequest, producer: Producer) -> ProducerKey | Refusal:
+    if isinstance(producer, Move):
+        return MoveKey(producer)
+    if request.idempotency_key is not None:
+        message = "producer: excludes idempotency_key, send one of them"
+        return Refusal(INVALID_REQUEST, message, {"field": "producer"})
+    length = len(producer.id)
+    if not 0 < length <= PRODUCER_CHARACTERS_MAX:
+        message = f"producer.id: must be 1 to {PRODUCER_CHARACTERS_MAX} characters, got {length}"
+        return Refusal(INVALID_REQUEST, message, {"field": "producer.id", "max": PRODUCER_CHARACTERS_MAX})
+    if not 0 <= producer.seq <= NUMBER_MAX:
+        message = f"producer.seq: must be from 0 to {NUMBER_MAX}, got {producer.seq}"
+        return Refusal(INVALID_REQUEST, message, {"field": "producer.seq"})
+    return ProducerKey(producer.id, producer.seq)
+
+
+class ProducerKey:
+    """What such a write is known by."""
+
+    __slots__ = ("moved", "producer", "producer_seq")
+
+    def __init__(self, producer: str, producer_seq: int, moved: tuple[int, ...] = ()) -> None:
+        self.producer = producer
+        self.producer_seq = producer_seq
+        self.moved = moved
+
+    def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+        """Whether it says what the answer is, or will be."""
+        on_way = topic.producing.get(self.producer)
+        known = topic.producers.find(self.producer) if topic.producers is not None else None
+        if on_way:
+            last = _seq_of(on_way[-1])
+            if known is None or self.producer_seq > known.producer_seq:
+                place = self.producer_seq - _seq_of(on_way[0])
+                if place < 0:
+                    _wait(on_way[0], lambda answer: reply(_of_older(answer)))
+                    return True
+                if place < len(on_way):
+                    _wait(on_way[place], reply)
+                    return True
+        elif known is not None:
+            last = known.producer_seq
+        else:
+            return self._has_no_room(shard, topic, now_ms, reply)
+        if self.producer_seq > last + 1:
+            message = f"producer.seq: must be {last + 1}, the next of this producer, got {self.producer_seq}"
+            detail: dict[str, object] = {"field": "producer.seq", "last_seq": last, "next_seq": last + 1}
+            reply(Refusal(PRODUCER_GAP, message, detail))
+            return True
+        if self.producer_seq == last + 1:
+            return False
+        assert known is not None
+        _answer_repeat(topic, known, self.producer_seq, reply)
+        return True
+
+    def _has_no_room(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+        bound = shard.settings.max_producers
+        known = topic.producers or Producers()
+        coming = sum(name not in known for name in topic.producing)
+        if known.has_room(bound, coming, now_ms):
+            return False
+        message = f'topic "{topic.name}" has {bound} producers, the most that TOPICS_MAX_PRODUCERS allows'
+        detail: dict[str, object] = {"limit": "max_producers", "max": bound}
+        reply(Refusal(THROTTLED, message, detail, retry_after_ms=1000))
+        return True
+
+    def begin(self, pending: PendingAppend) -> Control:
+        """The write joins the log; the frame in front of its records."""
+        topic = pending.topic
+        if not topic.producing:
+            topic.producing = {}
+        topic.producing.setdefault(self.producer, []).append(pending)
+        return control_frame.Producer(
+            self.producer, self.producer_seq, pending.first_seq, len(pending.encoded[1]), self.moved
+        )
+
+    def keep(self, pending: PendingAppend) -> None:
+        """It is published."""
+        self.give_back(pending)
+        count = len(pending.encoded[1])
+        write = Produced(self.producer_seq, pending.first_seq, count, pending.ts, self.moved)
+        keep_produced(pending.shard, pending.topic, self.producer, write)
+
+    def give_back(self, pending: PendingAppend) -> None:
+        """It is not on its way any more; more than once when it came to nothing."""
+        on_way = pending.topic.producing.get(self.producer, [])
+        if pending in on_way:
+            on_way.remove(pending)
+            if not on_way:
+                del pending.topic.producing[self.producer]
+
+
+class MoveKey(ProducerKey):
+    """A move (P4). There are no more of those who move than topics, so each has room."""
+
+    __slots__ = ("_after",)
+
+    def __init__(self, move: Move) -> None:
+        super().__init__(move.id, move.seq, _moved(move))
+        self._after = move.after
+
+    def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+        known = topic.producers.find(self.producer) if topic.producers is not None else None
+        on_way = topic.producing.get(self.producer)
+        if on_way:
+            last = on_way[-1].key
+            assert isinstance(last, ProducerKey)
+            if (last.producer_seq, last.moved) == (self.producer_seq, self.moved):
+                _wait(on_way[-1], reply)
+            else:
+                message = "what was moved before this is still on its way"
+                reply(Refusal(THROTTLED, message, retry_after_ms=1000))
+        elif known is None and self._after is None:
+            return False
+        elif known is not None and (known.producer_seq, known.moved) == (self.producer_seq, self.moved):
+            _answer_repeat(topic, known, self.producer_seq, reply)
+        elif known is not None and self._after == known.producer_seq != self.producer_seq:
+            return False
+        else:
+            reply(self._refusal(known))
+        return True
+
+    def _refusal(self, known: Produced | None) -> Refusal:
+        last = None if known is None else known.producer_seq
+        message = f"after: is {self._after}, what was moved last is {last}"
+        detail: dict[str, object] = {"field": "after", "last_seq": last}
+        if known is not None and known.moved:
+            detail["last_seqs"] = known.moved
+        return Refusal(PRODUCER_GAP, message, detail)
+
+
+def _moved(move: Move) -> tuple[int, ...]:
+    return tuple(move.seqs) if len(move.seqs) > 1 else ()
+
+
+def keep_produced(shard: ShardData, topic: Topic, producer: str, write: Produced) -> None:
+    if topic.producers is None:
+        topic.producers = Producers()
+    topic.producers.keep(producer, write, shard.settings.max_producers)
+
+
+def is_produced(topic: Topic, producer: Producer) -> bool:
+    """Whether this write was done before, or is on its way."""
+    known = topic.producers.find(producer.id) if topic.producers is not None else None
+    on_way = topic.producing.get(producer.id)
+    last = _seq_of(on_way[-1]) if on_way else -1 if known is None else known.producer_seq
+    if isinstance(producer, Move):
+        key = on_way[-1].key if on_way else known
+        moved = key.moved if isinstance(key, ProducerKey | Produced) else ()
+        return (last, moved) == (producer.seq, _moved(producer))
+    return producer.seq <= last
+
+
+def _answer_repeat(topic: Topic, known: Produced, producer_seq: int, reply: Reply) -> None:
+    first, end = 0, 0
+    if producer_seq == known.producer_seq:
+        first, end = known.first_seq, known.first_seq + known.records_count - 1
+    reply(Appended(topic.name, first, end, topic.head, False, True, topic.config.durability))
+
+
+def _seq_of(pending: PendingAppend) -> int:
+    assert isinstance(pending.key, ProducerKey)
+    return pending.key.producer_seq
+
+
+def _wait(pending: PendingAppend, reply: Reply) -> None:
+    pending.also_waiting = [*(pending.also_waiting or ()), reply]
+
+
+def _of_older(answer: Appended | Refusal) -> Appended | Refusal:
+    if isinstance(answer, Refusal):
+        return answer
+    return Appended(answer.topic, 0, 0, answer.head_seq, False, True, answer.durability)

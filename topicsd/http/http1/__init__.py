@@ -1,0 +1,1 @@
+"""Connections of HTTP/1.1."""

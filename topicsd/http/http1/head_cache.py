@@ -1,0 +1,111 @@
+"""What request lines and header blocks mean, remembered by their bytes.
+
+A client repeats both: the strict reading of a head costs as much as the append behind it, a look into a
+table next to nothing. What is remembered is bounded, in number and in bytes. It is structs all the way down,
+since a field of one is read at a tenth of what a named tuple asks for it.
+
+No key of a client is remembered: a block with one is found by its keyed digest, and what is remembered of it
+has the digest of the key that the lookup of keys needs anyway. A line with a token is not remembered.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+
+import msgspec
+
+from shared.contract.api_keys import sent_key_of
+from shared.contract.endpoints import Match, resolve
+from shared.contract.errors import Refusal
+from shared.http.head import Fields, RequestLine, parse_fields, parse_line
+from topicsd.service.dispatch import Dispatch
+
+REMEMBERED_MAX = 8192
+REMEMBERED_BYTES_MAX = 1024
+SECRET_BYTES = 32
+
+
+class KnownLine(msgspec.Struct, frozen=True):
+    line: RequestLine
+    match: Match | Refusal
+    owner: int | None
+    is_append: bool
+    is_plain: bool
+    """HTTP/1.1, a path, no HEAD, no stream."""
+    is_stream: bool
+
+
+class KnownFields(msgspec.Struct, frozen=True):
+    fields: Fields
+    is_plain: bool
+    """With a plain line nothing more is to be asked."""
+    is_coded: bool
+    """The body is chunked or compressed, or waits for a word."""
+
+
+class KnownHeads:
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+        self._lines: dict[bytes, KnownLine] = {}
+        self._blocks: dict[bytes, KnownFields] = {}
+        self.known_line = self._lines.get
+        """What is remembered of a line; None is to be learned."""
+        self.known_fields = self._blocks.get
+        """The same of a block without a key; one with a key is found by `fields` only."""
+        self._sealed: dict[bytes, KnownFields] = {}
+        """By the keyed digest of the block."""
+        self._secret = os.urandom(SECRET_BYTES)
+
+    def line(self, text: bytes) -> KnownLine | Refusal:
+        return self.known_line(text) or self.learn_line(text)
+
+    def fields(self, text: bytes) -> KnownFields | Refusal:
+        return self.known_fields(text) or self._sealed.get(self._digest(text)) or self.learn_fields(text)
+
+    def learn_line(self, text: bytes) -> KnownLine | Refusal:
+        line = parse_line(text)
+        if isinstance(line, Refusal):
+            return line
+        match = resolve("GET" if line.method == "HEAD" else line.method, line.path)
+        is_match = isinstance(match, Match)
+        is_stream = is_match and match.route.is_stream  # type: ignore[union-attr]
+        known = KnownLine(
+            line,
+            match,
+            self._dispatch.owner_of(match) if isinstance(match, Match) else None,
+            is_match and match.route.operation == "append",  # type: ignore[union-attr]
+            line.minor_version == 1 and not line.authority and line.method != "HEAD" and not is_stream,
+            is_stream,
+        )
+        has_token = b"token" in text or (is_match and match.route.takes_token)  # type: ignore[union-attr]
+        if len(text) <= REMEMBERED_BYTES_MAX and not has_token:
+            if len(self._lines) >= REMEMBERED_MAX:
+                self._lines.clear()
+            self._lines[text] = known
+        return known
+
+    def learn_fields(self, text: bytes) -> KnownFields | Refusal:
+        fields = parse_fields(text)
+        if isinstance(fields, Refusal):
+            return fields
+        is_coded = bool(fields.is_chunked or fields.content_encoding not in ("", "identity") or fields.expect)
+        is_plain = fields.host is not None and not is_coded and not fields.connection
+        if fields.authorization is None:
+            known = KnownFields(fields, is_plain, is_coded)
+            self._remember(self._blocks, text, text, known)
+            return known
+        sent_key = sent_key_of(fields.authorization)
+        fields = msgspec.structs.replace(fields, authorization=None, sent_key=sent_key)
+        known = KnownFields(fields, is_plain, is_coded)
+        self._remember(self._sealed, self._digest(text), text, known)
+        return known
+
+    def _remember(self, known: dict[bytes, KnownFields], key: bytes, text: bytes, about: KnownFields) -> None:
+        if len(text) <= REMEMBERED_BYTES_MAX:
+            if len(known) >= REMEMBERED_MAX:
+                known.clear()
+            known[key] = about
+
+    def _digest(self, text: bytes) -> bytes:
+        return sha256(self._secret + text).digest()

@@ -1,0 +1,74 @@
+"""What the process does with each of its connections, and the last seconds of one that was refused.
+
+Lanes are asked now and then (`check_patience`), with the time; what is too slow `shared/http/pace.py` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from shared.http.pace import Outflow
+
+LINGER_SECONDS: Final = 2.0
+
+
+class Connection(Protocol):
+    """What a worker does with each of its connections, whichever lane has it."""
+
+    def check_patience(self, now: float) -> None: ...
+
+    def drain(self) -> None: ...
+
+
+class Connections(Protocol):
+    """All connections of the process."""
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+
+class Lingering(asyncio.Protocol):
+    """A connection behind its last answer: what still comes is dropped until the client ends too.
+
+    To close with something unread would reset the connection, and the client might never see the answer.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, connections: Connections, monotonic: Callable[[], float]
+    ) -> None:
+        self._transport = transport
+        self._connections = connections
+        self._since = monotonic()
+        self._outflow = Outflow()
+        self._outflow.begin(transport, self._since)
+        if transport.is_closing():
+            return
+        connections.opened(self)
+        transport.set_protocol(self)
+        transport.write_eof()
+        transport.resume_reading()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        pass
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.closed(self)
+
+    def check_patience(self, now: float) -> None:
+        if self._transport.get_write_buffer_size():
+            if self._outflow.is_stuck(self._transport, now):
+                self._transport.abort()
+        elif now - self._since > LINGER_SECONDS:
+            self._transport.close()
+
+    def drain(self) -> None:
+        pass

@@ -1,0 +1,1 @@
+"""Connections of HTTP/2."""

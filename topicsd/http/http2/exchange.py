@@ -1,0 +1,192 @@
+"""One stream of a connection of HTTP/2: a request as it comes in, and its answer as it leaves.
+
+A body is held as it came until all of it is there, and is unpacked when the request is started. What is
+answered to a stream that was reset goes nowhere, but is counted as answered.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.http.body import GzipSink, PlainSink, SharedSink
+from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
+from shared.http.head import NO_FIELDS
+from shared.runtime.body_memory import BodyBuffer
+from topicsd.http.http2.head import Head, Header, answer_head
+from topicsd.http.http2.sender import Outgoing
+from topicsd.service.call import CONTENT_TYPE, GZIP, JSON_FIELD, NEWLINE, Call
+from topicsd.stream.stream import Stream, do_nothing
+
+# A stream holds no more than this for a client that does not read, and takes more below the other.
+CLOGGED_BYTES: Final = 64 << 10
+READY_BYTES: Final = 16 << 10
+
+
+class ExchangeLane(Protocol):
+    """What an exchange asks of its connection."""
+
+    def send_head(self, exchange: Exchange, headers: list[Header], ends: bool) -> None: ...
+
+    def has_more(self, exchange: Exchange) -> None:
+        """There is something to send, or the end."""
+        ...
+
+    def answered(self, exchange: Exchange, is_bare: bool) -> None:
+        """It has its head; `is_bare` says that this is all."""
+        ...
+
+
+class Exchange(Outgoing):
+    """Also the way out of an answer that does not end (`Stream`)."""
+
+    __slots__ = (
+        "body",
+        "call",
+        "has_asked",
+        "head",
+        "is_clogged",
+        "is_lost",
+        "is_stream",
+        "is_waiting_for_room",
+        "is_whole",
+        "lane",
+        "on_lost",
+        "on_ready",
+        "shares_body",
+        "since",
+        "working",
+    )
+
+    def __init__(
+        self, lane: ExchangeLane, stream_id: int, head: Head | None, now: float, shares_body: bool = False
+    ) -> None:
+        """Without a head, one that is refused. `shares_body` for an append of another worker."""
+        super().__init__(stream_id)
+        self.lane = lane
+        self.head = head
+        self.shares_body = shares_body
+        is_packed = head is not None and head.fields.content_encoding == "gzip"
+        self.body: io.BytesIO | BodyBuffer = BodyBuffer() if shares_body and not is_packed else io.BytesIO()
+        self.since = now
+        """When its body began to be waited for."""
+        self.is_waiting_for_room = self.has_asked = False
+        self.working = 0
+        """Bytes of the body that the handler has."""
+        self.is_whole = False
+        self.is_lost = False
+        self.is_stream = False
+        self.is_clogged = False
+        self.call: H2Call | None = None
+        self.on_ready: Callable[[], None] = do_nothing
+        self.on_lost: Callable[[], None] = do_nothing
+
+    def make_call(self, now: float, body_bytes_max: int) -> H2Call | Refusal:
+        """When the body is there whole."""
+        head = self.head
+        assert head is not None
+        assert self.call is None
+        gathered, self.body = self.body, io.BytesIO()
+        body = gathered.finish() if isinstance(gathered, BodyBuffer) else gathered.getvalue()
+        if head.fields.content_length not in (None, len(body)):
+            # The library looks at this only where there is a body, and where it ends with data.
+            return Refusal(INVALID_REQUEST, "content-length: must be the length of the body")
+        if head.fields.content_encoding == "gzip" and isinstance(body, bytes) and body:
+            plain = SharedSink(body_bytes_max) if self.shares_body else PlainSink(body_bytes_max)
+            sink = GzipSink(plain)
+            unpacked = sink.write(body) or sink.finish()
+            if isinstance(unpacked, Refusal):
+                return unpacked
+            body = unpacked
+        line = head.known.line
+        plain_body, shared_body = (body, None) if isinstance(body, bytes) else (b"", body)
+        call = H2Call(
+            "", line.query, head.fields, plain_body, now, is_head=line.method == "HEAD", exchange=self
+        )
+        call.shared_body = shared_body
+        self.call = call
+        self.working = len(body)
+        return call
+
+    def refuse(self, refusal: Refusal, now: float) -> None:
+        """Whatever of the request is there, or is still to come."""
+        assert self.call is None
+        self.body = io.BytesIO()
+        head = self.head
+        fields = NO_FIELDS if head is None else head.fields
+        is_head = head is not None and head.known.line.method == "HEAD"
+        self.call = H2Call("", "", fields, b"", now, is_head=is_head, exchange=self)
+        self.call.refuse(refusal)
+
+    def lose(self) -> None:
+        """The client does not want it any more, or is gone."""
+        self.is_lost = True
+        self.body = io.BytesIO()
+        self.hurry()
+        on_lost, self.on_lost, self.on_ready = self.on_lost, do_nothing, do_nothing
+        on_lost()
+
+    def hurry(self) -> None:
+        """Nothing is waited for any more but what is under way."""
+        if self.call is not None and self.call.hurry is not None:
+            self.call.hurry()
+
+    # -- a stream ------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes | memoryview) -> None:
+        if not self.is_lost:
+            self.add(data)
+            self.is_clogged = self.unsent >= CLOGGED_BYTES
+            self.lane.has_more(self)
+
+    def close(self) -> None:
+        self.on_lost = self.on_ready = do_nothing
+        if not self.is_lost:
+            self.is_ending = True
+            self.lane.has_more(self)
+
+    def something_left(self) -> None:
+        if self.is_clogged and self.unsent <= READY_BYTES:
+            self.is_clogged = False
+            self.on_ready()
+
+
+class H2Call(Call, kw_only=True, eq=False):
+    """A call on a stream. It waits for no other, and ends none: `closes` means nothing here."""
+
+    exchange: Exchange
+
+    def send_parts(
+        self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
+    ) -> None:
+        exchange = self.exchange
+        if CONTENT_TYPE not in fields:
+            parts, length, fields = [*parts, NEWLINE], length + 1, JSON_FIELD + fields
+        if length >= COMPRESSED_BYTES_MIN and accepts_gzip(self.fields.accept_encoding):
+            parts, fields = [compress(parts)], fields + GZIP
+            length = len(parts[0])
+        self._leave()
+        is_bare = self.is_head or not length
+        if not exchange.is_lost:
+            exchange.lane.send_head(exchange, answer_head(status, fields, length), ends=is_bare)
+            for part in () if is_bare else parts:
+                exchange.add(part)
+            exchange.is_ending = True
+        exchange.lane.answered(exchange, is_bare)
+
+    def open_stream(self, fields: bytes) -> Stream:
+        exchange = self.exchange
+        exchange.is_stream = True
+        self._leave()
+        if not exchange.is_lost:
+            exchange.lane.send_head(exchange, answer_head(200, fields, None), ends=False)
+        exchange.lane.answered(exchange, is_bare=False)
+        return exchange
+
+    def _leave(self) -> None:
+        self.body, self.shared_body = b"", None
+        on_answer, self.on_answer = self.on_answer, None
+        if on_answer is not None:
+            on_answer()

@@ -1,0 +1,119 @@
+"""Whole frames of HTTP/2 out of the bytes of a connection, each looked at before the library sees it.
+
+`h2` reads one frame at a time from here, so what came before a frame that is wrong is dealt with, and nothing
+that it would keep is without a bound:
+
+V1  A frame has at most the bytes that every client may send, said by its first nine bytes (`h2` waits for all
+    of a longer one first).
+V2  A header block is bounded over all its frames, before it is decompressed: a field costs `h2` a copy of
+    what follows it.
+V3  What costs work and asks nothing is counted (`cost`), so that a flood of it can be told from a client.
+V4  The first frame is SETTINGS. A setting that means nothing to us is taken out: `h2` keeps each one that it
+    ever saw, and goes through all of them with every frame.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from h2.errors import ErrorCodes
+
+from shared.http.head import BLOCK_BYTES_MAX, LINE_BYTES_MAX
+from shared.http.http2_preface import HEADER_BYTES, PREFACE, SETTINGS_TYPE
+
+FRAME_BYTES_MAX: Final = 16 << 10
+# As plain text; compressed it is shorter, unless somebody makes it longer on purpose.
+HEADER_BLOCK_BYTES_MAX: Final = BLOCK_BYTES_MAX + LINE_BYTES_MAX
+# Data that comes in pieces of less is counted, unless it is the last of its body.
+SMALL_DATA_BYTES: Final = 256
+
+DATA: Final = 0
+HEADERS: Final = 1
+PUSH_PROMISE: Final = 5
+CONTINUATION: Final = 9
+SETTINGS_MAX: Final = 64
+_END_STREAM: Final = 0x1
+_END_HEADERS: Final = 0x4
+_SETTING_BYTES: Final = 6
+_KNOWN_SETTINGS: Final = frozenset(range(1, 7))
+
+
+class Frame(NamedTuple):
+    type: int
+    data: bytes
+    """All of it, as it came."""
+    cost: int
+
+
+class FrameCutter:
+    def __init__(self) -> None:
+        self._data = b""
+        self._at = 0
+        self._is_first = True
+        self._block_bytes = 0
+        self.is_in_block = False
+        """A header block has begun and not ended: nothing else may come before its end."""
+
+    def feed(self, data: bytes) -> None:
+        self._data = self._data[self._at :] + data if self.held else data
+        self._at = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes that were fed and not taken."""
+        return len(self._data) - self._at
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the rest of something has to come."""
+        return self.is_in_block or self.held > 0
+
+    @property
+    def awaits_head(self) -> bool:
+        """Whether what is missing may not take long: it is no body."""
+        return self.is_in_block or self.held < HEADER_BYTES or self._data[self._at + 3] != DATA
+
+    def take_preface(self) -> bool | None:
+        """Whether the bytes begin as they have to; None when more have to come to tell."""
+        start = self._data[: len(PREFACE)]
+        if start == PREFACE:
+            self._at = len(PREFACE)
+            return True
+        return None if PREFACE.startswith(start) else False
+
+    def next(self) -> Frame | ErrorCodes | None:
+        """The next frame, None when it is not there whole, or why no frame is read any more."""
+        data, at = self._data, self._at
+        if len(data) - at < HEADER_BYTES:
+            return None
+        length = int.from_bytes(data[at : at + 3])
+        kind, flags = data[at + 3], data[at + 4]
+        if length > FRAME_BYTES_MAX:
+            return ErrorCodes.FRAME_SIZE_ERROR
+        if (self._is_first and kind != SETTINGS_TYPE) or kind == PUSH_PROMISE:
+            return ErrorCodes.PROTOCOL_ERROR
+        if kind == SETTINGS_TYPE and length > SETTINGS_MAX * _SETTING_BYTES:
+            return ErrorCodes.ENHANCE_YOUR_CALM
+        end = at + HEADER_BYTES + length
+        if end > len(data):
+            return None
+        self._is_first = False
+        if kind in (HEADERS, CONTINUATION):
+            self._block_bytes = length + (self._block_bytes if kind == CONTINUATION else 0)
+            if self._block_bytes > HEADER_BLOCK_BYTES_MAX:
+                return ErrorCodes.ENHANCE_YOUR_CALM
+            self.is_in_block = not flags & _END_HEADERS
+        self._at = end
+        is_free = kind == DATA and (length >= SMALL_DATA_BYTES or flags & _END_STREAM)
+        frame = data[at:end]
+        return Frame(kind, _known(frame) if kind == SETTINGS_TYPE else frame, 0 if is_free else 1)
+
+
+def _known(frame: bytes) -> bytes:
+    """SETTINGS with only those that mean something; of a malformed length as it is."""
+    payload = frame[HEADER_BYTES:]
+    if len(payload) % _SETTING_BYTES:
+        return frame
+    settings = [payload[at : at + _SETTING_BYTES] for at in range(0, len(payload), _SETTING_BYTES)]
+    known = b"".join(one for one in settings if int.from_bytes(one[:2]) in _KNOWN_SETTINGS)
+    return len(known).to_bytes(3) + frame[3:HEADER_BYTES] + known

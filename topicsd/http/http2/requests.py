@@ -1,0 +1,292 @@
+"""The requests of a connection of HTTP/2: from what the library reads to the handlers, and back.
+
+R1  A request starts when it is there whole and there is room: for its answer, its body and itself beside
+    those that are under way, also those whose stream was reset meanwhile. They start in the order in which
+    they came whole.
+R2  A body of more than a stream's first window is let in when there is room for all of it.
+R3  An answer that leaves before the request is there whole ends the stream: the rest is not wanted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from h2.errors import ErrorCodes
+from h2.events import (
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+
+from shared.contract.errors import HEADERS_TOO_LARGE, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.http.body import too_large
+from shared.http.pace import is_too_slow
+from topicsd.http.http1.head_cache import KnownHeads
+from topicsd.http.http2.exchange import Exchange
+from topicsd.http.http2.head import Header, read_head
+from topicsd.http.http2.limits import (
+    HEAVY_HEAD,
+    SPARE_WINDOW,
+    STREAM_WINDOW,
+    STREAMS_MAX,
+    UNSENT_BYTES_MAX,
+    BodyRoom,
+)
+from topicsd.http.http2.sender import Sender
+from topicsd.http.http2.wire import Wire
+from topicsd.service.dispatch import Dispatch
+
+
+class Requests:
+    def __init__(
+        self, dispatch: Dispatch, heads: KnownHeads, wire: Wire, on_answer: Callable[[], None]
+    ) -> None:
+        """`on_answer` is called when there is something to send."""
+        self._dispatch = dispatch
+        self._heads = heads
+        self._wire = wire
+        self._on_answer = on_answer
+        self._loop = dispatch.handlers.loop
+        self._body_bytes_max = dispatch.handlers.body_bytes_max
+        self.sender = Sender[Exchange](wire)
+        self._exchanges: dict[int, Exchange] = {}
+        self._whole: deque[Exchange] = deque()
+        self._room = BodyRoom(self._body_bytes_max)
+        self._under_way: set[Exchange] = set()
+        """Started and not answered, be the stream still there or not."""
+        self._working = 0
+        """Bytes of their bodies."""
+        self._unsent = 0
+        """Bytes of answers that are complete."""
+        self.refuses_new = False
+        self.is_hasty = False
+        """Nobody waits for better answers than there are."""
+
+    @property
+    def has_streams(self) -> bool:
+        return any(exchange.is_stream for exchange in self._exchanges.values())
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._exchanges
+
+    # -- what the library read -----------------------------------------------------------------------------
+
+    def take(self, events: list[Event], now: float) -> int:
+        """How much of it was in vain, in streams that were reset."""
+        vain = 0
+        for event in events:
+            if isinstance(event, RequestReceived):
+                vain += self._begin(event, now)
+            elif isinstance(event, DataReceived):
+                self._take_data(event, now)
+            elif isinstance(event, StreamEnded):
+                exchange = self._exchanges.get(event.stream_id)
+                if exchange is not None:
+                    exchange.is_whole = True
+                    if exchange.call is None:
+                        self._whole.append(exchange)
+            elif isinstance(event, WindowUpdated):
+                self.sender.window_opened(event.stream_id)
+            elif isinstance(event, RemoteSettingsChanged):
+                self._wire.bound_header_table()
+                self.sender.window_opened(0)
+            elif isinstance(event, StreamReset):
+                vain += 1
+                exchange = self._exchanges.get(event.stream_id)
+                if exchange is not None:
+                    self._lose(exchange)
+        return vain
+
+    def _begin(self, event: RequestReceived, now: float) -> int:
+        """0, or how many streams in vain it weighs."""
+        stream_id = event.stream_id
+        if self.refuses_new:
+            self._wire.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            return 1
+        head = read_head(event.headers, self._heads, self._body_bytes_max)
+        is_refused = isinstance(head, Refusal)
+        known = None if isinstance(head, Refusal) else head.known
+        is_elsewhere = known is not None and known.is_append and known.owner != self._dispatch.shard
+        exchange = Exchange(self, stream_id, None if is_refused else head, now, is_elsewhere)  # type: ignore[arg-type]
+        exchange.is_whole = event.stream_ended is not None
+        self._exchanges[stream_id] = exchange
+        if isinstance(head, Refusal):
+            exchange.refuse(head, now)
+        elif not exchange.is_whole and (head.fields.content_length or 0) > STREAM_WINDOW:
+            self._ask_for_room(exchange, head.fields.content_length or 0, now)
+        # To read a head of so many fields costs far more than to send it.
+        is_heavy = isinstance(head, Refusal) and head.code == HEADERS_TOO_LARGE
+        return HEAVY_HEAD if is_heavy else 0
+
+    def _take_data(self, event: DataReceived, now: float) -> None:
+        self._wire.consumed(event.flow_controlled_length)
+        exchange = self._exchanges.get(event.stream_id)
+        if exchange is None:
+            return
+        exchange.is_whole = event.stream_ended is not None
+        if exchange.call is not None:
+            return
+        exchange.body.write(event.data)
+        size = exchange.body.tell()
+        if size > self._body_bytes_max:
+            exchange.refuse(too_large(self._body_bytes_max), now)
+            return
+        if exchange.is_whole:
+            return
+        padding = event.flow_controlled_length - len(event.data)
+        if padding:
+            # The window was opened for the body alone.
+            self._wire.increment_flow_control_window(padding, event.stream_id)
+        if size > STREAM_WINDOW // 2 and not exchange.has_asked:
+            # How long it will be was not said.
+            self._ask_for_room(exchange, self._body_bytes_max, now)
+
+    # -- room for bodies -----------------------------------------------------------------------------------
+
+    def _ask_for_room(self, exchange: Exchange, size: int, now: float) -> None:
+        exchange.has_asked = exchange.is_waiting_for_room = True
+        self._room.ask(exchange.id, size)
+        self._let_in(now)
+
+    def _let_in(self, now: float) -> None:
+        for stream_id, size in self._room.admitted():
+            exchange = self._exchanges[stream_id]
+            exchange.is_waiting_for_room = False
+            exchange.since = now
+            missing = size + SPARE_WINDOW - STREAM_WINDOW
+            if missing > 0:
+                self._wire.increment_flow_control_window(missing, stream_id)
+
+    # -- starting ------------------------------------------------------------------------------------------
+
+    def start_some(self, now: float) -> bool:
+        """Start what may start; whether that was anything."""
+        has_started = False
+        while self._whole and self._has_room_for(self._whole[0]):
+            exchange = self._whole.popleft()
+            if not exchange.is_lost:
+                self._start(exchange, now)
+                has_started = True
+        return has_started
+
+    def _has_room_for(self, exchange: Exchange) -> bool:
+        working = self._working
+        return (
+            self._unsent < UNSENT_BYTES_MAX
+            and len(self._under_way) < STREAMS_MAX
+            and (not working or working + exchange.body.tell() <= self._body_bytes_max)
+        )
+
+    def _start(self, exchange: Exchange, now: float) -> None:
+        call = exchange.make_call(now, self._body_bytes_max)
+        if exchange.has_asked:
+            self._room.leave(exchange.id)
+            self._let_in(now)
+        if isinstance(call, Refusal):
+            exchange.refuse(call, now)
+            return
+        self._working += exchange.working
+        self._under_way.add(exchange)
+        assert exchange.head is not None
+        known = exchange.head.known
+        self._dispatch.start(known.match, known.owner, call)
+        if self.is_hasty or self._dispatch.drains:
+            exchange.hurry()
+
+    # -- what an exchange asks -----------------------------------------------------------------------------
+
+    def send_head(self, exchange: Exchange, headers: list[Header], ends: bool) -> None:
+        self._wire.send_headers(exchange.id, headers, end_stream=ends)
+
+    def answered(self, exchange: Exchange, is_bare: bool) -> None:
+        self._under_way.discard(exchange)
+        self._working -= exchange.working
+        exchange.working = 0
+        if exchange.is_lost:
+            if exchange.is_stream:
+                # In a later turn, when whoever opened it has said whom to tell.
+                self._loop.call_soon(exchange.lose)
+        elif is_bare:
+            self._finish(exchange)
+        else:
+            if not exchange.is_stream:
+                self._unsent += exchange.unsent
+            self.sender.wake(exchange)
+        self._on_answer()
+
+    def has_more(self, exchange: Exchange) -> None:
+        self.sender.wake(exchange)
+        self._on_answer()
+
+    def left(self, exchange: Exchange, size: int) -> None:
+        """A frame of it is made, with so many bytes."""
+        if not exchange.is_stream:
+            self._unsent -= size
+        if exchange.is_ending and not exchange.unsent:
+            self._finish(exchange)
+        elif exchange.is_stream:
+            exchange.something_left()
+
+    # -- ends ----------------------------------------------------------------------------------------------
+
+    def _finish(self, exchange: Exchange) -> None:
+        if not exchange.is_whole:
+            self._wire.reset_stream(exchange.id, ErrorCodes.NO_ERROR)
+        self._drop(exchange)
+
+    def _drop(self, exchange: Exchange) -> None:
+        del self._exchanges[exchange.id]
+        if not exchange.is_stream:
+            self._unsent -= exchange.unsent
+        self.sender.forget(exchange)
+        if exchange.has_asked:
+            self._room.leave(exchange.id)
+            self._let_in(exchange.since)
+
+    def _lose(self, exchange: Exchange) -> None:
+        self._drop(exchange)
+        exchange.lose()
+
+    def lose_all(self) -> None:
+        """The connection is over: nobody is let in any more."""
+        self._room = BodyRoom(0)
+        for exchange in list(self._exchanges.values()):
+            self._lose(exchange)
+        self._whole.clear()
+
+    def check_patience(self, now: float) -> None:
+        """Called now and then, while the client reads what is written."""
+        for exchange in list(self._exchanges.values()):
+            if exchange.call is None:
+                if exchange.is_waiting_for_room or exchange.is_whole:
+                    continue
+                if is_too_slow(now - exchange.since, exchange.body.tell(), True):
+                    exchange.refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"), now)
+            elif exchange.is_stuck(now):
+                self._wire.reset_stream(exchange.id, ErrorCodes.CANCEL)
+                self._lose(exchange)
+
+    def hurry(self) -> None:
+        """Nothing is waited for any more but what is under way."""
+        self.is_hasty = True
+        for exchange in list(self._exchanges.values()):
+            exchange.hurry()
+
+    def give_up_unfinished(self) -> None:
+        """The client has closed its side: no rest of a request comes, and nobody follows a stream."""
+        for exchange in list(self._exchanges.values()):
+            if exchange.is_stream or (exchange.call is None and not exchange.is_whole):
+                self._lose(exchange)
+
+    def refuse_unfinished(self, now: float) -> None:
+        """The process ends, and the rest may be long in coming; nobody is left without an answer."""
+        refusal = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
+        for exchange in list(self._exchanges.values()):
+            if exchange.call is None and not exchange.is_whole:
+                exchange.refuse(refusal, now)

@@ -1,0 +1,125 @@
+"""What leaves over a connection of HTTP/2: the bytes of many streams, each as far as its window goes.
+
+O1  Streams take turns, a frame each, so a large answer does not hold up a small one.
+O2  A stream whose window is used up waits by itself; the others go on.
+O3  At most `WRITE_BYTES` of frames are made at a time: what they are made of is held, not copied, and behind
+    them the connection may be clogged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from h2.connection import H2Connection
+
+from shared.http.pace import BODY_BYTES_A_SECOND, PATIENCE_SECONDS
+from topicsd.http.http2.frames import FRAME_BYTES_MAX
+
+WRITE_BYTES: Final = 64 << 10
+
+
+class Outgoing:
+    """What one stream has to send, behind its head. Nothing is copied before it leaves."""
+
+    __slots__ = ("_parts", "blocked_since", "id", "is_ending", "is_queued", "moved", "unsent")
+
+    def __init__(self, stream_id: int) -> None:
+        self.id = stream_id
+        self._parts: deque[memoryview] = deque()
+        self.unsent = 0
+        self.is_ending = False
+        """Nothing is added any more: the stream ends behind what is there."""
+        self.is_queued = False
+        self.blocked_since: float | None = None
+        """Since when the client takes nothing, or next to nothing, though there is something for it."""
+        self.moved = 0
+
+    def add(self, part: bytes | memoryview) -> None:
+        if len(part):
+            self._parts.append(memoryview(part))
+            self.unsent += len(part)
+
+    def take(self, size: int) -> bytes:
+        """So many bytes of it, which are there."""
+        taken = []
+        self.unsent -= size
+        while size:
+            part = self._parts[0]
+            if len(part) <= size:
+                self._parts.popleft()
+            else:
+                self._parts[0] = part[size:]
+                part = part[:size]
+            taken.append(part)
+            size -= len(part)
+        return b"".join(taken)
+
+    def is_stuck(self, now: float) -> bool:
+        """Of one that is not over, who writes knows how long it may be clogged."""
+        since = self.blocked_since
+        return self.is_ending and since is not None and now - since > PATIENCE_SECONDS
+
+    def clear(self) -> None:
+        self._parts.clear()
+        self.unsent = 0
+
+
+T = TypeVar("T", bound=Outgoing)
+
+
+class Sender(Generic[T]):
+    def __init__(self, wire: H2Connection) -> None:
+        self._wire = wire
+        self._ready: deque[T] = deque()
+        self._blocked: dict[int, T] = {}
+
+    def wake(self, one: T) -> None:
+        """It has more to send, or its end."""
+        if not one.is_queued and one.id not in self._blocked:
+            one.is_queued = True
+            self._ready.append(one)
+
+    def window_opened(self, stream_id: int) -> None:
+        """0 is the connection's, which may hold all of them."""
+        opened = [stream_id] if stream_id else list(self._blocked)
+        for one_id in opened:
+            one = self._blocked.pop(one_id, None)
+            if one is not None:
+                self.wake(one)
+
+    def forget(self, one: T) -> None:
+        self._blocked.pop(one.id, None)
+        if one.is_queued:
+            self._ready.remove(one)
+            one.is_queued = False
+        one.clear()
+
+    def fill(self, now: float, left: Callable[[T, int], None]) -> None:
+        """Make frames of what may leave; `left` is told of each, and how much is in it."""
+        made = 0
+        while self._ready and made < WRITE_BYTES:
+            one = self._ready.popleft()
+            one.is_queued = False
+            size = one.unsent
+            if size:
+                size = min(size, FRAME_BYTES_MAX, self._wire.local_flow_control_window(one.id))
+                if size <= 0:
+                    self._block(one, now)
+                    continue
+            ends = one.is_ending and size == one.unsent
+            if size or ends:
+                self._wire.send_data(one.id, one.take(size), end_stream=ends)
+                made += size
+                one.moved += size
+                if one.moved >= BODY_BYTES_A_SECOND or not one.unsent:
+                    one.blocked_since = None
+                if one.unsent:
+                    self.wake(one)
+                left(one, size)
+
+    def _block(self, one: T, now: float) -> None:
+        self._blocked[one.id] = one
+        if one.blocked_since is None:
+            one.blocked_since, one.moved = now, 0

@@ -1,0 +1,1 @@
+"""Connections that are a WebSocket."""

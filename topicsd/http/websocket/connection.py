@@ -1,0 +1,236 @@
+"""One connection that is a WebSocket: bytes in and out, pings, and its end.
+
+L1  A message is read when the session takes one and the client reads what it is told. Otherwise the client
+    waits in its socket; so what a connection can make the process hold is one message, what is under way for
+    it, and what is written to it. A client that does not read lags and is given up as that of a stream
+    (`stream/event_stream.py`).
+L2  A client that is silent is sent a ping, and one that does not answer it is closed. One that sends frames
+    which say nothing, faster than anybody needs them, is closed too.
+L3  An end that is ours is a close frame with a code and a reason, and what still comes is dropped until the
+    client has closed (`Lingering`). An end of the client's is answered the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from wsproto.frame_protocol import CloseReason, Opcode
+
+from shared.http.pace import is_too_slow
+from shared.runtime.unexpected_error import unforeseen
+from topicsd.http.http1.stream import hold_little
+from topicsd.http.http1.timeouts import Connections, Lingering
+from topicsd.http.websocket import frames as ws_frames
+from topicsd.http.websocket.reader import Control, Message, WsReader
+from topicsd.http.websocket.session import Wire
+from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.stream import do_nothing
+
+logger = logging.getLogger("topicsd.http")
+
+PING_SECONDS: Final = 20.0
+PONG_SECONDS: Final = 20.0
+# Between two looks at the connection, which come once a second.
+EMPTY_FRAMES_MAX: Final = 100
+
+
+def _nobody_counts(change: int) -> None:
+    pass
+
+
+class Session(Protocol):
+    """Who gives the messages their meaning."""
+
+    @property
+    def is_busy(self) -> bool: ...
+
+    def receive(self, message: bytes) -> None: ...
+
+    def ready(self) -> None: ...
+
+    def check_key(self) -> None: ...
+
+    def too_slow(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def lost(self) -> None: ...
+
+
+class WsLane(asyncio.Protocol):
+    def __init__(
+        self,
+        head: bytes,
+        message_bytes_max: int,
+        connections: Connections,
+        monotonic: Callable[[], float],
+        make_session: Callable[[Wire], Session],
+    ) -> None:
+        """`head` is the answer to the request that it begins with."""
+        self._head = head
+        self._connections = connections
+        self._monotonic = monotonic
+        self._reader = WsReader(message_bytes_max)
+        self._session = make_session(self)
+        self._transport: asyncio.Transport
+        self.on_end: Callable[[], None] = do_nothing
+        """Called once when it is over."""
+        self.on_lag: Callable[[int], None] = _nobody_counts
+        """Told when its client begins to lag, and with -1 when it does no longer."""
+        self.is_clogged = False
+        self._is_lagging = False
+        self._clogged_since = 0.0
+        self._is_taking = False
+        self._is_paused = False
+        self._is_over = False
+        self._empty_frames = 0
+        self._heard_at = self._since = monotonic()
+        """When anything came last, and when the message that is coming began to."""
+        self._pinged_at: float | None = None
+
+    # -- the session's side --------------------------------------------------------------------------------
+
+    def write(self, frames: bytes) -> None:
+        if not self._is_over:
+            self._transport.write(frames)
+
+    def go_on(self) -> None:
+        if self._is_paused:
+            self._take()
+
+    def close(self, code: int, reason: str) -> None:
+        if self._is_over:
+            return
+        self._transport.write(ws_frames.close_frame(code, reason))
+        self._end()
+        Lingering(self._transport, self._connections, self._monotonic)
+
+    # -- asyncio's side ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections.opened(self)
+        hold_little(self._transport)
+        self._transport.resume_reading()
+        self._transport.write(self._head)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        self._heard_at, self._pinged_at = self._monotonic(), None
+        if not self._reader.held:
+            self._since = self._heard_at
+        self._reader.feed(data)
+        self._take()
+
+    def eof_received(self) -> bool:
+        """Without a close it is no end in order, and nobody is there to read on."""
+        return False
+
+    def pause_writing(self) -> None:
+        self.is_clogged = True
+        self._clogged_since = self._monotonic()
+
+    def resume_writing(self) -> None:
+        self.is_clogged = False
+        self._lag(False)
+        if not self._is_over:
+            self._session.ready()
+            self._take()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._is_over:
+            self._end()
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        """Do what the frames say that are there, as far as it goes."""
+        if self._is_taking or self._is_over:
+            return
+        self._is_taking = True
+        while self._listens:
+            received = self._reader.next()
+            if received is None:
+                break
+            if isinstance(received, Message):
+                self._receive(received.text)
+            elif isinstance(received, Control):
+                self._take_control(received)
+            else:
+                self.close(received.code, received.reason)
+        self._is_taking = False
+        self._pause_or_resume()
+
+    def _pause_or_resume(self) -> None:
+        waits = not self._listens
+        if waits != self._is_paused and not self._is_over:
+            self._is_paused = waits
+            if waits:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    @property
+    def _listens(self) -> bool:
+        return not (self._is_over or self.is_clogged or self._session.is_busy)
+
+    def _receive(self, message: bytes) -> None:
+        try:
+            self._session.receive(message)
+        except Exception as error:
+            refusal = unforeseen(logger, "a message of a WebSocket", error)
+            self.close(ws_frames.INTERNAL_ERROR, refusal.message)
+
+    def _take_control(self, control: Control) -> None:
+        if control.opcode is Opcode.CLOSE:
+            code = control.code
+            self.close(ws_frames.NORMAL if code == CloseReason.NO_STATUS_RCVD else code, "")
+            return
+        self._empty_frames += 1
+        if self._empty_frames > EMPTY_FRAMES_MAX:
+            self.close(ws_frames.POLICY, "too many pings, pongs or empty fragments")
+        elif control.opcode is Opcode.PING:
+            self._transport.write(ws_frames.frame(ws_frames.PONG, control.payload))
+
+    # -- the process's side --------------------------------------------------------------------------------
+
+    def check_patience(self, now: float) -> None:
+        """Called now and then."""
+        self._empty_frames = 0
+        if self.is_clogged:
+            self._lag(now - self._clogged_since > LAGGING_SECONDS)
+            if now - self._clogged_since > CLOGGED_SECONDS_MAX:
+                self._session.too_slow()
+        elif self._is_paused:
+            # It is not listened to.
+            self._heard_at = self._since = now
+        elif self._reader.held and is_too_slow(now - self._since, self._reader.held, is_body=True):
+            self.close(ws_frames.POLICY, "a message did not come through in time")
+        elif self._pinged_at is not None:
+            if now - self._pinged_at > PONG_SECONDS:
+                self.close(ws_frames.POLICY, "a ping was not answered")
+        elif now - self._heard_at > PING_SECONDS:
+            self._pinged_at = now
+            self._transport.write(ws_frames.frame(ws_frames.PING, b""))
+        self._session.check_key()
+
+    def drain(self) -> None:
+        self._session.drain()
+
+    def _lag(self, is_lagging: bool) -> None:
+        if is_lagging != self._is_lagging:
+            self._is_lagging = is_lagging
+            self.on_lag(1 if is_lagging else -1)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._lag(False)
+        self._connections.closed(self)
+        self._session.lost()
+        on_end, self.on_end = self.on_end, do_nothing
+        on_end()

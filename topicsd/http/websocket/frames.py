@@ -1,0 +1,116 @@
+r"""What a WebSocket is told, as frames. What a piece says is made once, for all sockets that get it.
+
+A frame of the server is whole and never masked::
+
+    off  size   field
+      0    1    0x80 and what it is: 1 text, 8 close, 9 ping, 10 pong
+      1    1    the length up to 125; 126 or 127: it stands in the next two or eight bytes
+      2  0|2|8  the length, big-endian
+           L    payload; of a close two bytes of code, big-endian, and a text
+
+    >>> message(b"pong", request_id=b'"a"')
+    b'\x81\x1e{"op":"pong","request_id":"a"}'
+    >>> frame(TEXT, bytes(200))[:4].hex(), frame(TEXT, bytes(70_000))[:10].hex()
+    ('817e00c8', '817f0000000000011170')
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from shared.contract.errors import Refusal
+from shared.http.answer import error_of
+from topicsd.stream.chunks import Piece
+from topicsd.stream.sse_frames import told_of
+
+TEXT: Final = 0x81
+CLOSE: Final = 0x88
+PING: Final = 0x89
+PONG: Final = 0x8A
+
+NORMAL: Final = 1000
+GOING_AWAY: Final = 1001
+UNSUPPORTED_DATA: Final = 1003
+POLICY: Final = 1008
+INTERNAL_ERROR: Final = 1011
+TRY_AGAIN_LATER: Final = 1013
+
+# A control frame has no more, and a close begins with its code.
+_REASON_BYTES_MAX: Final = 123
+_SHORT: Final = struct.Struct("!BB")
+_MIDDLE: Final = struct.Struct("!BBH")
+_LONG: Final = struct.Struct("!BBQ")
+_encode = msgspec.json.Encoder().encode
+
+
+def frame(first: int, payload: bytes) -> bytes:
+    size = len(payload)
+    if size < 126:
+        return _SHORT.pack(first, size) + payload
+    if size < 1 << 16:
+        return _MIDDLE.pack(first, 126, size) + payload
+    return _LONG.pack(first, 127, size) + payload
+
+
+def close_frame(code: int, reason: str) -> bytes:
+    told = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+    return frame(CLOSE, code.to_bytes(2, "big") + told.encode())
+
+
+def message(kind: bytes, body: bytes = b"{}", request_id: bytes = b"") -> bytes:
+    """`body` is an object of JSON; kind and id of the request are put in front of what is in it."""
+    head = b'{"op":"%b"' % kind
+    if request_id:
+        head += b',"request_id":%b' % request_id
+    return frame(TEXT, head + (b"," if len(body) > 2 else b"") + body[1:])
+
+
+def encoded(kind: bytes, told: object, request_id: bytes = b"") -> bytes:
+    return message(kind, _encode(told), request_id)
+
+
+def refused(refusal: Refusal, request_id: bytes = b"", topics: list[str] | None = None) -> bytes:
+    """What HTTP has in its body."""
+    told = error_of(refusal)
+    if topics is not None:
+        told["topics"] = topics
+    return encoded(b"error", told, request_id)
+
+
+# -- what a piece says -------------------------------------------------------------------------------------
+
+
+def frames_of(piece: Piece) -> bytes:
+    """The messages that a piece is; nothing when there is nothing to tell."""
+    if piece.ws is None:
+        piece.ws = _frames(piece)
+    return piece.ws
+
+
+def caught_up(piece: Piece) -> bytes:
+    told = b'{"topic":"%b","epoch":%d,"head_seq":%d}' % (piece.topic.encode(), piece.epoch, piece.head_seq)
+    return message(b"caught_up", told)
+
+
+def topic_deleted(topic: str, head_seq: int) -> bytes:
+    return encoded(b"topic_deleted", {"topic": topic, "head_seq": head_seq, "reason": "deleted"})
+
+
+def _frames(piece: Piece) -> bytes:
+    frames = []
+    tombstone = piece.tombstone
+    if tombstone is not None:
+        place = {"epoch": piece.epoch, "to_seq": piece.records_from}
+        frames.append(encoded(b"tombstone", told_of(tombstone, piece) | place))
+    if piece.count:
+        told = (
+            b'{"op":"record","topic":"%b","epoch":%d,"from_seq":%d,"to_seq":%d,"head_seq":%d,"records":[%b]}'
+        )
+        numbers = (piece.epoch, piece.records_from, piece.to_seq, piece.head_seq)
+        frames.append(frame(TEXT, told % (piece.topic.encode(), *numbers, piece.records)))
+    if piece.is_at_head and not piece.is_empty:
+        frames.append(caught_up(piece))
+    return b"".join(frames)

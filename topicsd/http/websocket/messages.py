@@ -1,0 +1,232 @@
+"""Decode the messages of a WebSocket client: JSON objects whose `op` names the operation.
+
+Every message may have a `request_id`, a text or a number, that the answer repeats as it was written. So it is
+read apart and first, and what is refused for any other field still has it. Unknown fields are refused, as in
+bodies.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.json_bounds import may_hold_nul
+from shared.runtime.clock import Clock
+from shared.settings.settings import Settings
+from shared.text.nearest_name import nearest_name
+from topicsd.service.input.bodies import (
+    PUBLISH_BODY,
+    decode_append,
+    refuse_node,
+    refuse_nul_in,
+)
+from topicsd.service.input.json_body import JsonBody
+from topicsd.service.watch.options import Place, StreamOptions
+
+REQUEST_ID_BYTES_MAX: Final = 256
+
+SUBSCRIBE: Final = "subscribe"
+UNSUBSCRIBE: Final = "unsubscribe"
+PUBLISH: Final = "publish"
+PING: Final = "ping"
+OPS: Final = (SUBSCRIBE, UNSUBSCRIBE, PUBLISH, PING)
+
+_NOTHING: Final = msgspec.Raw(b"")
+
+
+class Envelope(NamedTuple):
+    op: str
+    request_id: bytes
+    """As it was written; empty when there was none."""
+
+
+class Publish(msgspec.Struct, gc=False):
+    """What is needed of a publish where it came in; the owner of the topic decodes all of it."""
+
+    topic: str
+    return_seqs: bool = True
+
+
+class Subscribe(NamedTuple):
+    places: dict[str, Place]
+    nodes: frozenset[str]
+    limit: int
+    bytes_max: int
+    with_tags: bool
+    with_meta: bool
+    with_data: bool
+    is_strong: bool
+    clamped: dict[str, int]
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    op: msgspec.Raw = _NOTHING
+    request_id: msgspec.Raw = _NOTHING
+
+
+class _Subscribe(StreamOptions, gc=False, kw_only=True):
+    op: msgspec.Raw = _NOTHING
+    request_id: msgspec.Raw = _NOTHING
+    topic: str | None = None
+    topics: str | list[str] | dict[str, Place] | None = None
+    from_seq: int | None = None
+    after_seq: int | None = None
+    tail: bool = False
+    epoch: int | None = None
+    from_ts: int | str | None = None
+    last: int | None = None
+
+
+class _Unsubscribe(msgspec.Struct, forbid_unknown_fields=True):
+    op: msgspec.Raw = _NOTHING
+    request_id: msgspec.Raw = _NOTHING
+    topic: str | None = None
+    topics: str | list[str] | None = None
+
+
+class _Ping(msgspec.Struct, forbid_unknown_fields=True):
+    op: msgspec.Raw = _NOTHING
+    request_id: msgspec.Raw = _NOTHING
+
+
+_ENVELOPE: Final = JsonBody(_Envelope, '{"op":"ping"}')
+_SUBSCRIBE: Final = JsonBody(_Subscribe, '{"op":"subscribe","topic":"orders","tail":true}')
+_UNSUBSCRIBE: Final = JsonBody(_Unsubscribe, '{"op":"unsubscribe","topic":"orders"}')
+_PING: Final = JsonBody(_Ping, '{"op":"ping"}')
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_id = msgspec.json.Decoder(str | int | float | None).decode
+_decode_publish = msgspec.json.Decoder(Publish).decode
+
+
+def read_envelope(message: bytes) -> Envelope | Refusal:
+    found = _ENVELOPE.decode_any(message)
+    if isinstance(found, Refusal):
+        return found
+    request_id = bytes(found.request_id) or b"null"
+    if len(request_id) > REQUEST_ID_BYTES_MAX:
+        return _wrong("request_id", f"must be at most {REQUEST_ID_BYTES_MAX} bytes, got {len(request_id)}")
+    try:
+        is_given = _decode_id(request_id) is not None
+    except msgspec.DecodeError:
+        return _wrong("request_id", "must be a string or a number")
+    return Envelope(_op_of(found.op), request_id if is_given else b"")
+
+
+def _op_of(raw: msgspec.Raw) -> str:
+    """Return the operation, or an empty string if it is not a known one."""
+    try:
+        text = _decode_text(raw) if len(raw) <= REQUEST_ID_BYTES_MAX else ""
+    except msgspec.DecodeError:
+        return ""
+    return text if text in OPS else ""
+
+
+def unknown_op(message: bytes) -> Refusal:
+    """Name the operation that is nearest to that of the message."""
+    found = _ENVELOPE.decode_any(message)
+    if isinstance(found, Refusal):
+        return found
+    allowed = ", ".join(OPS)
+    if not found.op:
+        return _wrong("op", f"is required, one of {allowed}")
+    try:
+        nearest = nearest_name(_decode_text(found.op), OPS)
+    except msgspec.DecodeError:
+        return _wrong("op", f"must be a string, one of {allowed}")
+    return _wrong("op", f"must be one of {allowed}" + (f"; did you mean {nearest}?" if nearest else ""))
+
+
+def read_publish(message: bytes, settings: Settings) -> Publish | Refusal:
+    try:
+        return _decode_publish(message)
+    except (msgspec.DecodeError, RecursionError) as error:
+        # The strict decoder says what is wrong: a misspelled `topic` is not just missing.
+        refusal = decode_append(message, settings, PUBLISH_BODY)
+        return refusal if isinstance(refusal, Refusal) else PUBLISH_BODY.explain(message, error)
+
+
+def read_ping(message: bytes) -> Refusal | None:
+    found = _PING.decode_any(message)
+    return found if isinstance(found, Refusal) else None
+
+
+def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscribe | Refusal:
+    asked = _SUBSCRIBE.decode(message)
+    if isinstance(asked, Refusal):
+        return asked
+    whole = Place(asked.from_seq, asked.after_seq, asked.tail, asked.epoch, asked.from_ts, asked.last)
+    topics = asked.topics
+    if isinstance(topics, dict):
+        # What is said beside them is for those that say nothing themselves.
+        places = {name: whole if place == Place() else place for name, place in topics.items()}
+        if asked.topic is not None:
+            return _wrong("topics", "excludes topic, send one of them")
+    else:
+        names = _names(asked.topic, topics)
+        if isinstance(names, Refusal):
+            return names
+        places = dict.fromkeys(names, whole)
+    nodes = asked.nodes
+    refusal = (
+        _settle_places(places, whole, settings.max_watch_topics, clock)
+        or _refuse_nodes(nodes, message, settings)
+        or asked.settle()
+    )
+    return refusal or Subscribe(
+        places,
+        frozenset(nodes),
+        asked.limit_within(settings.max_limit),
+        asked.bytes_max,
+        asked.include_tags,
+        asked.include_meta,
+        asked.include_data,
+        asked.consistency == "strong",
+        asked.clamped(settings.max_limit),
+    )
+
+
+def read_unsubscribe(message: bytes) -> list[str] | Refusal:
+    asked = _UNSUBSCRIBE.decode(message)
+    return asked if isinstance(asked, Refusal) else _names(asked.topic, asked.topics)
+
+
+def _names(topic: str | None, topics: str | list[str] | None) -> list[str] | Refusal:
+    if (topic is None) == (topics is None):
+        return _wrong(
+            "topics", "is required, or topic" if topics is None else "excludes topic, send one of them"
+        )
+    if topics is None:
+        assert topic is not None
+        return [topic]
+    return [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
+
+
+def _settle_places(places: dict[str, Place], whole: Place, topics_max: int, clock: Clock) -> Refusal | None:
+    if not places:
+        return _wrong("topics", "must not be empty")
+    if len(places) > topics_max:
+        return too_many_topics(len(places), topics_max)
+    for name, place in places.items():
+        refusal = place.settle("" if place is whole else f"topics.{name[:256]}.", clock)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def too_many_topics(count: int, topics_max: int) -> Refusal:
+    message = f"topics: must be at most {topics_max} on one connection, got {count}"
+    return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": topics_max})
+
+
+def _refuse_nodes(nodes: list[str], message: bytes, settings: Settings) -> Refusal | None:
+    for node in nodes:
+        refusal = refuse_node(node, settings.max_node_bytes)
+        if refusal is not None:
+            return refusal
+    return refuse_nul_in("node", nodes) if may_hold_nul(message) else None
+
+
+def _wrong(field: str, told: str) -> Refusal:
+    return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})

@@ -1,0 +1,117 @@
+"""What a client of a WebSocket sends, out of bytes: messages, control frames, or why it is no WebSocket.
+
+The frames are read by `wsproto`, to the letter. The bound of a message is an extension of the protocol to it,
+because those are asked when the head of a frame is known and nothing else: a message that is too large is
+refused before it has come.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import NamedTuple
+
+from wsproto.extensions import Extension
+from wsproto.frame_protocol import (
+    CloseReason,
+    FrameDecoder,
+    FrameProtocol,
+    Opcode,
+    ParseFailed,
+    RsvBits,
+)
+
+from topicsd.http.websocket.frames import UNSUPPORTED_DATA
+
+_NO_BITS = RsvBits(False, False, False)
+
+
+class Message(NamedTuple):
+    """A whole text."""
+
+    text: bytes
+
+
+class Control(NamedTuple):
+    """A control frame, or a fragment that holds nothing."""
+
+    opcode: Opcode
+    payload: bytes
+    code: int = 0
+    """Of a close."""
+
+
+class Violation(NamedTuple):
+    """Nothing can be read behind it; `code` is what to close with."""
+
+    code: int
+    reason: str
+
+
+class _Bound(Extension):
+    name = "bound"
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._size = 0
+
+    def offer(self) -> bool | str:
+        return False
+
+    def enabled(self) -> bool:
+        return True
+
+    def frame_inbound_header(
+        self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, payload_length: int
+    ) -> CloseReason | RsvBits:
+        if not opcode.iscontrol():
+            self._size = payload_length + (self._size if opcode is Opcode.CONTINUATION else 0)
+            if self._size > self._bytes_max:
+                return CloseReason.MESSAGE_TOO_BIG
+        return _NO_BITS
+
+
+class WsReader:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._frames = FrameProtocol(False, [_Bound(bytes_max)])
+        self._text = BytesIO()
+        self.held = 0
+        """Bytes of the message that is coming."""
+
+    def feed(self, data: bytes) -> None:
+        self._frames.receive_bytes(data)
+
+    def next(self) -> Message | Control | Violation | None:
+        """None when more has to come first, and behind a close."""
+        try:
+            for frame in self._frames.received_frames():
+                opcode, payload = frame.opcode, frame.payload
+                if opcode is Opcode.TEXT:
+                    assert isinstance(payload, str)
+                    if not frame.message_finished:
+                        self.held += self._text.write(payload.encode())
+                        if not payload:
+                            return Control(Opcode.CONTINUATION, b"")
+                    elif not self.held:
+                        return Message(payload.encode())
+                    else:
+                        self._text.write(payload.encode())
+                        return self._whole()
+                elif opcode is Opcode.BINARY:
+                    return Violation(UNSUPPORTED_DATA, "messages are texts of JSON")
+                elif opcode is Opcode.CLOSE:
+                    assert isinstance(payload, tuple)
+                    return Control(opcode, b"", payload[0])
+                else:
+                    assert isinstance(payload, bytes)
+                    return Control(opcode, payload)
+        except ParseFailed as error:
+            if error.code is CloseReason.MESSAGE_TOO_BIG:
+                return Violation(error.code, f"a message has more than {self._bytes_max} bytes")
+            return Violation(error.code, str(error))
+        return None
+
+    def _whole(self) -> Message:
+        # A BytesIO that is read whole gives its own bytes away; nothing is copied.
+        text, self._text, self.held = self._text.getvalue(), BytesIO(), 0
+        return Message(text)

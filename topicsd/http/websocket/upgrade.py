@@ -1,0 +1,119 @@
+"""From a request for a WebSocket to the socket: what has to be right about it, and the answer.
+
+The head was read strictly by then (`shared/http/head.py`); no second opinion of it is asked. Nothing is
+negotiated: no extension, so nothing is compressed, and no protocol within the protocol.
+
+W1  A web page of another origin may open a WebSocket wherever its reader's browser gets to, unlike any other
+    request of ours. So without keys, which such a page does not know, it is refused.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from functools import partial
+from typing import Final
+
+from wsproto.utilities import generate_accept_token
+
+from shared.contract.api_keys import Key
+from shared.contract.errors import FORBIDDEN, INVALID_REQUEST, SHUTTING_DOWN, UPGRADE_REQUIRED, Refusal
+from shared.http.head import Fields
+from topicsd.http.http1.timeouts import Connections
+from topicsd.http.websocket.connection import WsLane
+from topicsd.http.websocket.session import WsSession
+from topicsd.service.call import Call, HttpCall
+from topicsd.service.dispatch import Dispatch
+
+VERSION: Final = "13"
+KEY_BYTES: Final = 16
+ENDING: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
+
+
+class WebSockets:
+    def __init__(self, dispatch: Dispatch, connections: Connections) -> None:
+        self._dispatch = dispatch
+        self._watching = dispatch.watching
+        self._connections = connections
+
+    def open(self, call: Call, key: Key | None) -> None:
+        refusal = self._refuse(call, has_key=key is not None)
+        if refusal is not None:
+            call.refuse(refusal)
+            return
+        assert isinstance(call, HttpCall)
+        self._watching.permits.enter("" if key is None else key.id, partial(self._entered, call, key))
+
+    def _entered(self, call: HttpCall, key: Key | None, refusal: Refusal | None) -> None:
+        """It is counted, or may not be."""
+        if refusal is not None:
+            call.refuse(refusal)
+            return
+        self._watching.count_stream(1)
+        if self._dispatch.drains:
+            self._left(key)
+            call.refuse(ENDING)
+        else:
+            self._open(call, key)
+
+    def _left(self, key: Key | None) -> None:
+        self._watching.permits.leave("" if key is None else key.id)
+        self._watching.count_stream(-1)
+
+    def _open(self, call: HttpCall, key: Key | None) -> None:
+        accept = generate_accept_token(call.fields.websocket_key.encode())
+        head = (
+            b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+            b"sec-websocket-accept: %b\r\n\r\n" % accept
+        )
+        handlers = self._dispatch.handlers
+        lane = WsLane(
+            head,
+            handlers.body_bytes_max,
+            self._connections,
+            handlers.monotonic,
+            partial(WsSession, dispatch=self._dispatch, feeds=self._watching.feeds, key=key),
+        )
+        lane.on_end = partial(self._left, key)
+        lane.on_lag = self._watching.count_lagging
+        call.give_to(lane)
+
+    def _refuse(self, call: Call, has_key: bool) -> Refusal | None:
+        fields = call.fields
+        protocols = {one.strip() for one in fields.upgrade.split(",")}
+        is_asked = "websocket" in protocols and "upgrade" in fields.connection
+        if not is_asked or not isinstance(call, HttpCall) or call.is_head or call.is_old:
+            return _upgrade_required("this is for WebSockets: send GET with `upgrade: websocket`")
+        if fields.websocket_version != VERSION:
+            return _upgrade_required(f"sec-websocket-version: must be {VERSION}")
+        if call.body:
+            return _wrong("content-length", "must be 0, a request for a WebSocket has no body")
+        if not _is_nonce(fields.websocket_key):
+            return _wrong("sec-websocket-key", f"must be {KEY_BYTES} bytes in base64")
+        if not has_key and not _is_same_origin(fields):
+            message = "origin: pages of another origin need a key, and this server has no keys"
+            return Refusal(FORBIDDEN, message, {"field": "origin"})
+        if self._dispatch.drains:
+            return ENDING
+        return None
+
+
+def _upgrade_required(message: str) -> Refusal:
+    return Refusal(UPGRADE_REQUIRED, message, {"upgrade": "websocket", "sec_websocket_version": VERSION})
+
+
+def _wrong(field: str, told: str) -> Refusal:
+    return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
+
+
+def _is_nonce(text: str) -> bool:
+    try:
+        return len(b64decode(text, validate=True)) == KEY_BYTES
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _is_same_origin(fields: Fields) -> bool:
+    """Programs that are no browsers send none."""
+    host = (fields.host or b"").decode().lower()
+    return not fields.origin or fields.origin in (f"http://{host}", f"https://{host}")

@@ -1,0 +1,100 @@
+"""CURRENT: which WAL file a shard writes, and how its last run ended.
+
+One line of JSON, padded with spaces to a sector and checksummed, so that a note can be put over it in
+place. What it is for: after an end that was not clean, a head that may have lost its tail resumes at its
+ceiling. CURRENT says when that is not needed:
+
+* `clean`: the log ended at `file` and `end`, all of it synced, and heads are what the log says.
+* `running`: on the same boot, with the same device and inodes as written here, the process died and
+  the page cache kept everything. A copy of the directory has other inodes and proves nothing.
+* `sync_failed`: the kernel could not write pages and has marked them clean. Only the media counts.
+
+A CURRENT that is missing or damaged counts as `sync_failed`, the most careful reading.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import msgspec
+import xxhash
+
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, create_afresh, read_all, write_all
+from topicsd.disk.fs import FileStat, Fs
+
+CURRENT_FORMAT = 1
+CURRENT_BYTES = 512
+
+State = Literal["clean", "running", "sync_failed"]
+
+
+class Current(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = CURRENT_FORMAT
+    state: State
+    file: int
+    """The first ordinal of the WAL file that is, or was last, written."""
+    end: int = 0
+    """With `clean`: the offset in the file where the log ends."""
+    boot_id: str
+    """Of the machine; empty until a run has noted what the one before it may have lost."""
+    device: int = 0
+    current_inode: int = 0
+    wal_inode: int = 0
+    checksum: str = ""
+
+    def is_same_place(self, current: FileStat, wal: FileStat, boot_id: str) -> bool:
+        """The files are the very ones that were written, on a machine that has not restarted since."""
+        return (
+            self.boot_id == boot_id
+            and (self.device, self.current_inode) == (current.device, current.inode)
+            and (self.device, self.wal_inode) == (wal.device, wal.inode)
+        )
+
+
+def write_current(fs: Fs, path: str, current: Current) -> None:
+    """Replace CURRENT so that it survives a power cut from here on.
+
+    Not `replace_file`: what is written names the inode that it is written to.
+    """
+    temporary = path + TEMPORARY_SUFFIX
+    fd = create_afresh(fs, temporary)
+    try:
+        placed = msgspec.structs.replace(current, current_inode=fs.fstat(fd).inode)
+        write_all(fs, fd, _encode(placed), 0)
+        fs.sync_data(fd)
+    finally:
+        fs.close(fd)
+    fs.rename(temporary, path)
+    fs.sync_dir(os.path.dirname(path))
+
+
+def note_sync_failure(fs: Fs, path: str) -> None:
+    """Say in place that a sync failed. It need only reach the page cache: after a reboot there is none to
+    distrust, and a rename would ask a disk for a sync that has just refused one."""
+    current = read_current(fs, path)
+    if current is None:
+        return
+    fd = fs.open_write(path)
+    try:
+        write_all(fs, fd, _encode(msgspec.structs.replace(current, state="sync_failed")), 0)
+    finally:
+        fs.close(fd)
+
+
+def read_current(fs: Fs, path: str) -> Current | None:
+    """What CURRENT says; None when it is missing or damaged."""
+    try:
+        text = read_all(fs, path, CURRENT_BYTES)
+        current = msgspec.json.decode(text, type=Current)
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return current if current.format == CURRENT_FORMAT and _encode(current) == text else None
+
+
+def _encode(current: Current) -> bytes:
+    unsealed = msgspec.structs.replace(current, checksum="")
+    checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(unsealed))
+    text = msgspec.json.encode(msgspec.structs.replace(unsealed, checksum=checksum))
+    assert len(text) < CURRENT_BYTES
+    return text.ljust(CURRENT_BYTES - 1) + b"\n"

@@ -1,0 +1,488 @@
+"""Group commit: everything that joins the log in one turn of the loop is one write, and shares its sync.
+
+G1  An entry is published when its class is satisfied, never before: after the write, or after a sync
+    that covers it. A failed commit publishes nothing.
+G2  The entries of one topic are published in the order in which they joined, whatever their class: one
+    that comes behind one that waits for a sync is to be joined as one that waits too.
+G3  One sync at a time. What is written while it runs waits for the next one, so that syncs are shared by
+    as many as the disk is slow.
+G4  After a failed sync, or a write that failed for another reason than space, nothing is ever written
+    again: what waits is refused, `on_failure` is told, and the process is to end and recover.
+G5  No space is no failure: the batch is undone, newest first, and whoever is in it is refused.
+G6  Under pressure syncs that writers wait for begin a window apart while that makes writers share them.
+G7  `sync_soon` syncs at once for readers that follow what is synced, for all of them together.
+G8  While the next file is made, the batch waits and grows, and the loop goes on.
+G9  What waits is bounded; past the bound `admit` refuses before anything is changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+
+from msgspec import UNSET
+
+from shared.contract.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
+from shared.runtime.clock import Clock
+from shared.runtime.disk_thread import DiskThread, Loop
+from topicsd.log.batch import UNTIMED, Batch, Bounds, CommitTimes, Counters, Entry, refuse
+from topicsd.log.files import LogPlace
+from topicsd.log.next_file import NextFile
+from topicsd.log.sync_timing import AskedSyncs, SyncWindow
+from topicsd.log.writer import NO_SPACE, LogWriter, NoFile, Sync
+
+logger = logging.getLogger("topicsd.log")
+
+BATCH_BYTES_MAX = 4 << 20
+BEHIND_SECONDS = 1.0
+# A disk that syncs faster than this is asked by the loop itself when one writer waits alone: waking a thread
+# and being woken by it would cost as much as the sync.
+FAST_SYNC_SECONDS = 0.0003
+FAST_SYNC_BYTES_MAX = 64 << 10
+
+
+class GroupCommit:
+    def __init__(
+        self,
+        clock: Clock,
+        loop: Loop,
+        thread: DiskThread,
+        writer: LogWriter,
+        bounds: Bounds,
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._thread = thread
+        self._writer = writer
+        self._bounds = bounds
+        self._on_failure = on_failure
+        self.counters = Counters()
+        end = writer.end
+        self.batch = Batch(end.position, end.ordinal)
+        self.synced_position = end.position
+        """Every byte before it is on the disk itself."""
+        self.behind = False
+        """The disk does not keep up: who need not wait for a sync does, so that little can be lost."""
+        self.failed: Refusal | None = None
+        """Why nothing is ever written again (G4)."""
+        self._gate: Refusal | None = None
+        """Why no request may join."""
+        self.on_tick: Callable[[], bool] = lambda: False
+        """Asked at each background sync for frames that are due; True while more may become due."""
+        self._data_end = end.position
+        self._unsynced_since: float | None = None
+        self._sync_started = 0.0
+        self._window = SyncWindow(clock, loop, lambda: len(self._waiting), self._window_over)
+        self._is_pressed = False
+        self._waiting: list[Entry] = []
+        self._in_flight: list[Entry] = []
+        self._urgent = self._syncing = False
+        self._asked_syncs = AskedSyncs(clock, loop, self._start_due_sync)
+        self._sync_seconds = 1.0
+        self._is_held = False
+        self._next_file = NextFile(clock, thread, writer, self._space_changed, self._file_made, self._fail)
+        self._commit_scheduled = self._publishing = False
+        self._write_ms = self._in_flight_write_ms = self._in_flight_held_ms = self._held_since = 0.0
+        self.published_times = UNTIMED
+        """How long what is being published took."""
+        self._closed = self._ticking = False
+        self._idle_marked = True
+        self.room_until = 0
+        self._measure_room()
+
+    # -- joining -----------------------------------------------------------------------------------------
+
+    def admit(self, size_bytes: int, in_spite_of_pressure: bool = False) -> Refusal | None:
+        """Return why frames of records of this size may not join; those before `room_until` need not ask."""
+        batch = self.batch
+        if self._gate is not None:
+            return self._gate
+        if batch.next_position - self.synced_position > self._bounds.unsynced_bytes_max:
+            return self._throttle("the disk does not keep up: too much is waiting for it")
+        if self._is_crowded():
+            return self._throttle("the disk does not keep up: too many writes wait for it")
+        if batch.next_position + size_bytes > self._next_file.limit:
+            return self._next_file.refusal(size_bytes)
+        if self._is_pressed and self._is_filling() and not in_spite_of_pressure:
+            self.counters.refused_under_pressure += 1
+            message = "the shard is under pressure and its commit queue is full, retry later"
+            return Refusal(THROTTLED, message, retry_after_ms=1000)
+        return None
+
+    @property
+    def is_for_others(self) -> bool:
+        """What can wait is to leave the disk to requests: it is still far from being behind, and what brings
+        it there makes all of them wait."""
+        unsynced_bytes = self.batch.next_position - self.synced_position
+        return self.behind or unsynced_bytes * 4 > self._bounds.unsynced_bytes_max
+
+    @property
+    def lacks_room(self) -> bool:
+        """The disk has no room for a next file."""
+        return self._next_file.is_missing
+
+    def admit_control(self) -> Refusal | None:
+        """Whether a control frame that somebody waits for may join; also where records have no room."""
+        if self._gate is None and self._is_crowded():
+            return self._throttle("too many requests wait for the disk")
+        return self._gate
+
+    def _throttle(self, message: str) -> Refusal:
+        self.counters.refused += 1
+        return Refusal(THROTTLED, message, retry_after_ms=1000)
+
+    @property
+    def waiting_count(self) -> int:
+        """Entries that wait for a sync, or for a file."""
+        batch = self.batch
+        held = len(batch.after_write) + len(batch.after_sync) if self._is_held else 0
+        return len(self._waiting) + len(self._in_flight) + held
+
+    @property
+    def unsynced_bytes(self) -> int:
+        return self._data_end - self.synced_position
+
+    @property
+    def rotations(self) -> int:
+        return self._writer.rotations
+
+    def _is_crowded(self) -> bool:
+        return self.waiting_count >= self._bounds.waiting_entries_max
+
+    def _is_filling(self) -> bool:
+        """Half of what may wait does."""
+        return self.behind or self.waiting_count * 2 >= self._bounds.waiting_entries_max
+
+    def _measure_room(self) -> None:
+        if self._gate is not None or self._is_pressed or self._is_crowded():
+            self.room_until = -1
+        else:
+            self.room_until = min(
+                self.synced_position + self._bounds.unsynced_bytes_max, self._next_file.limit
+            )
+
+    def join(
+        self, parts: list[bytes], size_bytes: int, frame_count: int, entry: Entry, wait_for_sync: bool
+    ) -> None:
+        """Add a request's frames to the batch of this turn."""
+        batch = self.batch
+        entry.ordinal = batch.next_ordinal
+        batch.parts += parts
+        batch.next_position += size_bytes
+        batch.next_ordinal += frame_count
+        batch.frame_count += frame_count
+        if wait_for_sync:
+            batch.after_sync.append(entry)
+            batch.urgent = True
+        else:
+            batch.after_write.append(entry)
+        if batch.next_position - batch.first_position > BATCH_BYTES_MAX and not self._publishing:
+            self.commit()
+        elif not self._commit_scheduled:
+            self._commit_scheduled = True
+            self._loop.call_soon(self.commit)
+
+    def join_in_passing(self, frame: bytes, entry: Entry | None = None, is_urgent: bool = False) -> None:
+        """Add a control frame that nobody waits for; the sync that comes to cover it publishes its entry."""
+        batch = self.batch
+        batch.parts.append(frame)
+        batch.next_position += len(frame)
+        batch.next_ordinal += 1
+        batch.frame_count += 1
+        if entry is not None:
+            entry.ordinal = batch.next_ordinal - 1
+            batch.after_sync.append(entry)
+        batch.urgent = batch.urgent or is_urgent
+        if not self._commit_scheduled:
+            self._commit_scheduled = True
+            self._loop.call_soon(self.commit)
+
+    def unpublished(self) -> Iterator[Entry]:
+        """All entries that joined and wait for their class."""
+        return chain(self._in_flight, self._waiting, self.batch.after_write, self.batch.after_sync)
+
+    def when_synced(self, entry: Entry) -> None:
+        """Publish the entry when everything that has joined is on the disk and published."""
+        self.join([], 0, 0, entry, wait_for_sync=True)
+
+    @property
+    def place(self) -> LogPlace | None:
+        """The end of the last batch; None as long as there was none."""
+        return self._writer.place
+
+    @property
+    def frame_count(self) -> int:
+        """Frames that were written, without BatchEnds."""
+        return self.counters.frames - self.counters.batches
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Write the batch of this turn: at the turn's end, or as soon as it is large."""
+        self._commit_scheduled = False
+        if self._closed:
+            return
+        batch = self.batch
+        if self._is_held:
+            self._measure_room()
+        elif not batch.needs_write:
+            # What needs no log, an append to an ephemeral topic, is still answered at the end of the turn.
+            self.batch = Batch(batch.next_position, batch.next_ordinal)
+            self._publish(batch.after_write, UNTIMED)
+        elif self._write(batch):
+            self._data_end = self._writer.end.position
+            self._idle_marked = False
+            if batch.after_sync:
+                self._waiting += batch.after_sync
+                self._measure_room()
+            self._urgent = self._urgent or batch.urgent
+            self._publish(batch.after_write, CommitTimes(self._write_ms))
+            if self._unsynced_since is None:
+                self._unsynced_since = self._clock.monotonic()
+            if (self._data_end - self.synced_position) * 2 > self._bounds.unsynced_bytes_max:
+                self.behind = True
+            if self._urgent and not self._syncing:
+                self._start_urgent_sync()
+            self._keep_ticking()
+
+    def _write(self, batch: Batch) -> bool:
+        """Append the batch to the log and begin the next one; False when it was refused, or has to wait."""
+        if self.failed is not None:
+            self.batch = Batch(batch.next_position, batch.next_ordinal)
+            refuse(batch.entries(), self.failed)
+            return False
+        started = self._clock.monotonic()
+        try:
+            self._writer.write(batch.parts, batch.frame_count, batch.next_position - batch.first_position)
+        except NoFile:
+            self._is_held = True
+            self._next_file.provide(batch.next_position - batch.first_position)
+            return False
+        except OSError as error:
+            self._write_failed(batch, error)
+            return False
+        self._write_ms = int((self._clock.monotonic() - started) * 1e6) / 1000
+        end = self._writer.end
+        self.batch = Batch(end.position, end.ordinal)
+        self.counters.batches += 1
+        self.counters.frames += batch.frame_count + 1
+        # With its end a batch has one more, and a bucket holds what is at most its bound.
+        self.counters.batch_frames.counts[batch.frame_count.bit_length()] += 1
+        self.counters.bytes_written += end.position - batch.first_position
+        self._next_file.look_ahead()
+        return True
+
+    def _write_failed(self, batch: Batch, error: OSError) -> None:
+        if error.errno not in NO_SPACE:
+            self._fail(error)
+            return
+        self._next_file.ran_out()
+        self._undo(batch)
+
+    def _undo(self, batch: Batch) -> None:
+        """G5."""
+        end = self._writer.end
+        self.batch = Batch(end.position, end.ordinal)
+        batch.undo()
+        self._measure_room()
+        refuse(batch.entries(), self._next_file.refusal(batch.next_position - batch.first_position))
+
+    def _file_made(self, has_room: bool) -> None:
+        if self._is_held:
+            self._is_held = False
+            if has_room:
+                self.commit()
+            else:
+                self._undo(self.batch)
+
+    def _publish(self, entries: list[Entry], times: CommitTimes) -> None:
+        """In their order: what an answer sets off joins the next batch, and must not overtake the rest."""
+        self._publishing = True
+        self.published_times = times
+        try:
+            for entry in entries:
+                try:
+                    entry.publish()
+                except Exception:
+                    # A mistake of ours in one of them must not leave those behind it without an answer.
+                    logger.exception("a request could not be published")
+        finally:
+            self._publishing = False
+            self.published_times = UNTIMED
+
+    # -- syncing -----------------------------------------------------------------------------------------
+
+    def obey(self, sync_window_seconds: float, is_pressed: bool) -> None:
+        """What pressure asks for: how far apart syncs begin at least, and whether a write is refused that
+        finds half of what may wait."""
+        self._window.set(sync_window_seconds)
+        if is_pressed is not self._is_pressed:
+            self._is_pressed = is_pressed
+            self._measure_room()
+
+    def sync_seconds_at(self, now: float) -> float:
+        """How long it has been at syncs, with the one that it is at."""
+        return self.counters.sync_seconds + (now - self._sync_started if self._syncing else 0.0)
+
+    def _start_urgent_sync(self) -> None:
+        """Now, or when the window of the last one is over."""
+        if self._window.pays and self._window.delays(self._sync_started):
+            self._held_since = self._held_since or self._clock.monotonic()
+        else:
+            self._start_sync()
+
+    def _window_over(self) -> None:
+        if self._urgent:
+            self._start_due_sync()
+
+    def sync_soon(self, synced: Callable[[], object]) -> bool:
+        """Sync what is written and call `synced` after a sync; False when there is nothing to sync."""
+        if self.failed is not None or self.synced_position >= self._data_end:
+            return False
+        self._asked_syncs.add(synced, self._sync_started, self._window.seconds)
+        return True
+
+    def _start_due_sync(self) -> None:
+        is_due = not self._syncing and self.synced_position < self._data_end
+        if is_due and not self._closed and self.failed is None:
+            self._start_sync()
+
+    def _start_sync(self) -> None:
+        assert not self._syncing
+        sync = self._writer.prepare_sync()
+        is_small = (
+            self._urgent and sync.is_one_file and sync.position - self.synced_position <= FAST_SYNC_BYTES_MAX
+        )
+        self._in_flight, self._waiting = self._waiting, []
+        self._urgent = False
+        self._syncing = True
+        started = self._clock.monotonic()
+        self._in_flight_write_ms = self._write_ms
+        self._in_flight_held_ms = int((started - self._held_since) * 1e6) / 1000 if self._held_since else 0.0
+        self._held_since = 0.0
+        self._unsynced_since = self._sync_started = started
+        run = partial(self._timed, sync.run)
+        if is_small and len(self._in_flight) == 1 and self._sync_seconds < FAST_SYNC_SECONDS:
+            outcome: float | OSError
+            try:
+                outcome = run()
+            except OSError as error:
+                outcome = error
+            self._synced(sync, outcome)
+        else:
+            self._thread.submit(run, partial(self._synced, sync))
+
+    def _timed(self, run: Callable[[], None]) -> float:
+        started = self._clock.monotonic()
+        run()
+        return self._clock.monotonic() - started
+
+    def _synced(self, sync: Sync, outcome: float | OSError) -> None:
+        self._syncing = False
+        if isinstance(outcome, OSError):
+            self._fail(outcome)
+            return
+        if self.failed is not None:
+            return
+        self.counters.syncs += 1
+        self.counters.sync_seconds += outcome
+        self.counters.sync_us.counts[int(outcome * 1e6).bit_length()] += 1
+        self._sync_seconds += (outcome - self._sync_seconds) * 0.2
+        self._writer.synced(sync)
+        self.synced_position = sync.position
+        entries, self._in_flight = self._in_flight, []
+        self._measure_room()
+        held_ms = self._in_flight_held_ms or UNSET
+        self._publish(entries, CommitTimes(self._in_flight_write_ms, int(outcome * 1e6) / 1000, held_ms))
+        self._asked_syncs.synced()
+        if self._data_end <= sync.position:
+            self._unsynced_since = None
+        self.behind = (self._data_end - sync.position) * 2 > self._bounds.unsynced_bytes_max
+        if self._urgent and not self._syncing:
+            self._start_urgent_sync()
+
+    def _fail(self, error: OSError) -> None:
+        """G4. What waits is in doubt: recovery will find out, and a retry with its key will tell."""
+        if self.failed is not None:
+            return
+        logger.error("the log failed and takes no more writes: %s", error)
+        self.failed = Refusal(
+            STORAGE_FAILED, "the disk failed, the shard restarts; retry after 1 s", retry_after_ms=1000
+        )
+        self._gate = self.failed
+        self._is_held = False
+        self._measure_room()
+        self._writer.note_sync_failure()
+        batch = self.batch
+        self.batch = Batch(batch.next_position, batch.next_ordinal)
+        waiting = self._in_flight + self._waiting + batch.entries()
+        self._in_flight, self._waiting = [], []
+        refuse(waiting, self.failed)
+        self._on_failure(error)
+
+    # -- the background ----------------------------------------------------------------------------------
+
+    def _keep_ticking(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._loop.call_later(self._bounds.sync_interval_seconds, self._tick)
+
+    def _tick(self) -> None:
+        """Sync what was written; when all is synced, say so in the log; ask again for space that ran out."""
+        self._ticking = False
+        if self.failed is not None or self._closed:
+            return
+        more = self.on_tick()
+        now = self._clock.monotonic()
+        if self._unsynced_since is not None and now - self._unsynced_since > BEHIND_SECONDS:
+            self.behind = True
+        if self.synced_position < self._data_end:
+            if not self._syncing:
+                self._start_sync()
+        elif not self._idle_marked and self.batch.is_empty and not self._next_file.is_missing:
+            # An empty batch, whose BatchEnd carries how far the file is synced: from here on damage before
+            # that place is known to be damage and not a torn tail.
+            self._idle_marked = self._write(self.batch)
+        self._next_file.retry()
+        if more or not self._idle_marked or self._next_file.is_missing:
+            self._keep_ticking()
+
+    def _space_changed(self) -> None:
+        self._measure_room()
+        self._keep_ticking()
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Have all that joined on the disk and published, with what that sets off; holds the loop."""
+        self.commit()
+        end = self._writer.end
+        while self.failed is None and (self._is_held or self._syncing or self.synced_position < end.position):
+            if not self._syncing and not self._is_held:
+                self._start_sync()
+            self._thread.drain()
+            self.commit()
+            end = self._writer.end
+
+    def shut(self) -> None:
+        self._gate = self._gate or Refusal(SHUTTING_DOWN, "the server is stopping", retry_after_ms=1000)
+        self._measure_room()
+        self.settle()
+
+    def close(self) -> None:
+        """Write and sync what there is, answer whoever waits, and say in CURRENT that this was the end.
+
+        OSError when that cannot be had; then CURRENT says so too, and the next start recovers.
+        """
+        self.settle()
+        self.abandon()
+        self._thread.stop()
+        if self.failed is None:
+            self._writer.end_cleanly()
+
+    def abandon(self) -> None:
+        """Stop background work: the files are about to be closed."""
+        self._closed = True

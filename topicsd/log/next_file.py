@@ -1,0 +1,113 @@
+"""The next WAL file: make it ahead of need on the disk thread, and handle a disk without room for it.
+
+A full disk is not a failure. Until it has space, records may fill the running file except for its last
+sixteenth, which is reserved for requests that free space: deletes and acks. The making of the file is retried
+every few seconds, so writes resume by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from shared.contract.errors import STORAGE_FULL, Refusal
+from shared.runtime.clock import Clock
+from shared.runtime.disk_thread import DiskThread
+from shared.text.message import size_text
+from topicsd.log.writer import NO_SPACE, LogWriter, Spare
+
+logger = logging.getLogger("topicsd.log")
+
+# With a tick and the making of a file, writes are taken again within five seconds of there being space.
+RETRY_SECONDS = 4.0
+# The part of the running file that is kept for control frames.
+CONTROL_SHARE = 16
+
+NO_LIMIT = 1 << 63
+
+
+class NextFile:
+    def __init__(
+        self,
+        clock: Clock,
+        thread: DiskThread,
+        writer: LogWriter,
+        on_change: Callable[[], None],
+        on_made: Callable[[bool], None],
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self._clock = clock
+        self._thread = thread
+        self._writer = writer
+        self._on_change = on_change
+        self._on_made = on_made
+        """Called with True after each file that was made, with False when the disk had no room for one."""
+        self._on_failure = on_failure
+        self._is_making = False
+        self._retry_at = 0.0
+        self.limit = NO_LIMIT
+        """The position that records may not pass."""
+
+    @property
+    def is_missing(self) -> bool:
+        """There is no room for it."""
+        return self.limit != NO_LIMIT
+
+    def look_ahead(self) -> None:
+        """Asked after every write: make it when half of the running file is used."""
+        if self._writer.wants_spare and not self._is_making and not self.is_missing:
+            self._make()
+
+    def provide(self, batch_bytes: int) -> None:
+        """Make a file that has room for this batch; `on_made` is called when one is made."""
+        if not self._is_making:
+            self._make(batch_bytes)
+
+    def ran_out(self) -> None:
+        """The disk had no room for what was asked of it."""
+        if self._writer.has_spare:
+            return  # What failed was larger than a file; the next one is here.
+        if not self.is_missing:
+            logger.error("the disk is full: writes are refused until there is space")
+        reserved = self._writer.file_bytes // CONTROL_SHARE
+        self.limit = self._writer.end.position + max(0, self._writer.room_bytes - reserved)
+        self._retry_at = self._clock.monotonic() + RETRY_SECONDS
+        self._on_change()
+
+    def retry(self) -> None:
+        """Asked now and then: try again to get the room."""
+        now = self._clock.monotonic()
+        if self.is_missing and now >= self._retry_at and not self._is_making:
+            self._retry_at = now + RETRY_SECONDS
+            self._make()
+
+    def refusal(self, required_bytes: int) -> Refusal:
+        detail: dict[str, object] = {
+            "free_bytes": self._writer.free_bytes(),
+            "required_bytes": required_bytes,
+        }
+        return Refusal(
+            STORAGE_FULL,
+            f"disk full: the write needs {size_text(required_bytes)}",
+            detail,
+            retry_after_ms=5000,
+        )
+
+    def _make(self, batch_bytes: int = 0) -> None:
+        self._is_making = True
+        self._thread.submit(self._writer.make_spare(batch_bytes), self._made)
+
+    def _made(self, outcome: Spare | OSError) -> None:
+        self._is_making = False
+        if isinstance(outcome, Spare):
+            self._writer.take_spare(outcome)
+            if self.is_missing:
+                logger.warning("disk: has space again: writes are accepted")
+            self.limit = NO_LIMIT
+            self._on_change()
+        elif outcome.errno in NO_SPACE:
+            self.ran_out()
+        else:
+            self._on_failure(outcome)
+            return
+        self._on_made(isinstance(outcome, Spare))

@@ -1,0 +1,163 @@
+"""The batches of one WAL file, in order, with memory bounded by the largest batch.
+
+A batch is found by the BatchEnd that closes it, and is given out only when that fits: it stands where it
+says, its length reaches back to exactly here, its ordinal goes on, and its chain covers the bytes and the
+batch before. A frame length is never trusted to find anything. Where the next batch does not fit the
+reader stops; `survey` says what stands behind that place, which is what decides between a torn tail and
+damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from topicsd.disk.fs import Fs
+from topicsd.log.batch_end import BATCH_END_BYTES, BatchEnd, chain_of, find_batch_end, parse_batch_end
+from topicsd.log.file_header import FILE_HEADER_BYTES, FileHeader
+from topicsd.log.files import LogPlace
+from topicsd.log.frame import LEN_BYTES
+
+WINDOW_BYTES = 4 << 20
+_ZEROS = bytes(64 << 10)
+
+
+class FoundBatch(NamedTuple):
+    """The frames of a batch are `buffer[start:end]`; its BatchEnd stands behind them."""
+
+    buffer: bytes
+    start: int
+    end: int
+    offset: int
+    """In the file, of the first frame."""
+    first_ordinal: int
+    frame_count: int
+    closing: BatchEnd
+
+
+class Survey(NamedTuple):
+    """What stands behind the place where a file stopped making sense."""
+
+    data_end: int
+    """Behind the last byte that is not zero; the place itself when all are."""
+    synced: int
+    """The highest offset that an intact BatchEnd there says was synced."""
+
+
+class BatchReader:
+    """Where the next batch has to begin (`offset`), with which ordinal and on which chain."""
+
+    def __init__(self, fs: Fs, fd: int, header: FileHeader, start: LogPlace | None = None) -> None:
+        """`start` is a place in this file; the batches before it are not looked at."""
+        self._fs = fs
+        self._fd = fd
+        self._epoch = header.epoch
+        self.offset = start.offset if start else FILE_HEADER_BYTES
+        self.ordinal = start.ordinal if start else header.first_ordinal
+        self.chain = start.chain if start else header.chain_seed
+        self._window = b""
+        self._window_offset = self.offset
+
+    def next(self) -> FoundBatch | None:
+        """The next batch, or None when what stands here is none."""
+        at = self.offset - self._window_offset
+        found = self._closing_in_window(at)
+        if found is None:
+            self._load(WINDOW_BYTES)
+            at = 0
+            # A frame length of zero is the end of what was written, whatever stands behind it.
+            if self._window[:LEN_BYTES].count(0) == LEN_BYTES:
+                return None
+            found = self._closing_in_window(0)
+            if found is None:
+                size = self._size_beyond_window()
+                if size is None:
+                    return None
+                self._load(size)
+                found = self._closing_in_window(0)
+                if found is None:
+                    return None
+        end, closing = found
+        length = end - at
+        if closing.ordinal < self.ordinal or closing.chain != chain_of(
+            memoryview(self._window)[at:end], self.chain
+        ):
+            return None
+        first, count = self.ordinal, closing.ordinal - self.ordinal
+        batch = FoundBatch(self._window, at, end, self.offset, first, count, closing)
+        self.offset += length + BATCH_END_BYTES
+        self.ordinal = closing.ordinal + 1
+        self.chain = closing.chain
+        return batch
+
+    def _load(self, size: int) -> None:
+        self._window = self._fs.pread(self._fd, size, self.offset)
+        self._window_offset = self.offset
+
+    def _closing_in_window(self, at: int) -> tuple[int, BatchEnd] | None:
+        """Where the BatchEnd stands that says that it closes what begins at `at`, and what it says.
+
+        One that closes something else is passed over: a payload may hold a copy of an earlier one.
+        """
+        search_at = at
+        while (found := find_batch_end(self._window, self._epoch, search_at)) >= 0:
+            closing = parse_batch_end(self._window, found, self._epoch)
+            if closing is not None and (closing.offset, closing.length) == (self.offset, found - at):
+                return found, closing
+            search_at = found + 1
+        return None
+
+    def _size_beyond_window(self) -> int | None:
+        """The bytes of the batch that begins here with its BatchEnd, when that is more than a window."""
+        for place, closing in batch_ends(self._fs, self._fd, self._epoch, self.offset):
+            if (closing.offset, closing.length) == (self.offset, place - self.offset):
+                return closing.length + BATCH_END_BYTES
+        return None
+
+
+def survey(fs: Fs, fd: int, epoch: bytes, offset: int) -> Survey:
+    """Look through everything behind `offset`, most of which was never written to: once, and with no look for
+    anything where there is nothing."""
+    data_end, synced = offset, 0
+    for at, window in _windows(fs, fd, offset):
+        if used := used_bytes(window):
+            data_end = max(data_end, at + used)
+            synced = max([synced, *(closing.synced for _, closing in _ends_in(window, at, epoch))])
+    return Survey(data_end, synced)
+
+
+def used_bytes(piece: bytes) -> int:
+    """How far it is up to the last byte that is not zero.
+
+    Most of a preallocated file is zeros, and comparing them is a hundred times faster than stripping them.
+    """
+    end = len(piece)
+    while end > 0:
+        start = max(0, end - len(_ZEROS))
+        if piece[start:end] != _ZEROS[: end - start]:
+            return start + len(piece[start:end].rstrip(b"\0"))
+        end = start
+    return 0
+
+
+def batch_ends(fs: Fs, fd: int, epoch: bytes, offset: int) -> Iterator[tuple[int, BatchEnd]]:
+    """Every intact BatchEnd of the epoch at or behind `offset`, whatever stands between them."""
+    for at, window in _windows(fs, fd, offset):
+        yield from _ends_in(window, at, epoch)
+
+
+def _windows(fs: Fs, fd: int, offset: int) -> Iterator[tuple[int, bytes]]:
+    """They overlap by what a BatchEnd that begins at the end of one needs of the next."""
+    at = offset
+    while window := fs.pread(fd, WINDOW_BYTES + BATCH_END_BYTES, at):
+        yield at, window
+        at += WINDOW_BYTES
+
+
+def _ends_in(window: bytes, at: int, epoch: bytes) -> Iterator[tuple[int, BatchEnd]]:
+    search_at = 0
+    while (found := find_batch_end(window, epoch, search_at)) >= 0:
+        closing = parse_batch_end(window, found, epoch)
+        if closing is not None and found < WINDOW_BYTES:
+            yield at + found, closing
+        search_at = found + 1

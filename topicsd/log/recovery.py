@@ -1,0 +1,392 @@
+"""From the files of a run that ended somehow to a log that can go on.
+
+In this order, so that a crash anywhere in it is followed by the same recovery with the same outcome:
+
+R1  What is read is what the media has. Where a sync has failed, or nobody can say, the page cache is dropped
+    before anything is read. Else what the last run left is synced, as a process crash leaves it in the page
+    cache only, and read again without the cache: where that differs, a sync has failed that nobody noted.
+R2  The log is read to where it ends (`log_walk.py`). Damage in front of synced data ends the start
+    here, with nothing changed.
+R3  What was read is made safe: files of which a sync has failed are copied forward (`copy_forward.py`). Then
+    the names.
+R4  What was cut off is put into quarantine: the bytes of a torn tail as a copy, later files whole.
+    A recovery never writes into a WAL file; what stands behind the cut stays unread, because the next
+    file begins with the ordinal and chain of the cut.
+
+Whether a head is exact follows from CURRENT and the inodes alone, see `heads_are_exact`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import xxhash
+
+from topicsd.disk.atomic_replace import create_afresh, exists, write_all
+from topicsd.disk.fs import FileStat, Fs
+from topicsd.disk.layout import ShardPaths, is_leftover_name, parse_wal_name
+from topicsd.log.current_file import Current, note_sync_failure, read_current, write_current
+from topicsd.log.file_header import FILE_HEADER_BYTES
+from topicsd.log.files import LogFiles, LogPlace
+from topicsd.log.reader import FoundBatch, used_bytes
+from topicsd.log.rescue_copy import copy_forward
+from topicsd.log.walk import (
+    Known,
+    LogFileFound,
+    OnBatch,
+    UnreadableLog,
+    Verdict,
+    Walk,
+    open_wal_files,
+    walk_log,
+)
+from topicsd.log.writer import NO_SPACE, Identity, LogEnd
+
+logger = logging.getLogger("topicsd.log")
+
+COPY_BYTES = 1 << 20
+PROGRESS_BYTES = 1 << 20
+
+OnProgress = Callable[[int, int], None]
+"""Called again and again while files are read, with the bytes that were replayed and those that there are at
+most; nothing is held that an exception from it would not let go of, so it may end the start."""
+
+
+def tell_nobody(done: int, total: int) -> None:
+    del done, total
+
+
+class RecoveryRefused(Exception):
+    """The log is damaged where it must not be; the shard does not start. Says which file and offset."""
+
+
+class Recovered(NamedTuple):
+    end: LogEnd
+    heads_exact: bool
+    """No tail can have been lost: heads are what the log says."""
+    is_settled: bool
+    """CURRENT says already that the log ends here."""
+    place: LogPlace | None
+    """Where it ends; None when there is no file."""
+
+
+class Recovery:
+    """One start of one shard: `run` reads and mends, `settle` says in CURRENT that all is well."""
+
+    def __init__(
+        self,
+        fs: Fs,
+        paths: ShardPaths,
+        identity: Identity,
+        files: LogFiles,
+        known: Known | None = None,
+        on_progress: OnProgress = tell_nobody,
+    ) -> None:
+        self._on_progress = on_progress
+        self._fs = fs
+        self._known = known
+        self._paths = paths
+        self._identity = identity
+        self._files = files
+        self._current: Current | None = None
+        self._distrusted = False
+        self._walk: Walk | None = None
+        self._found: list[LogFileFound] = []
+
+    def run(self, on_batch: OnBatch) -> Recovered:
+        fs, paths = self._fs, self._paths
+        self._drop_leftovers()
+        self._current = current = read_current(fs, paths.current)
+        distrusted = current is None or current.state == "sync_failed" or self._media_is_behind()
+        self._distrusted = distrusted
+        found = open_wal_files(fs, paths, self._unsafe if distrusted else None)
+        try:
+            # A full disk may have kept CURRENT at a file that the snapshot does not need.
+            is_there = is_same_place(fs, paths, current, found)
+            self._found = found = self._leave_out_the_past(found)
+            check_identity(paths, found, self._identity)
+            exact = heads_are_exact(current, bool(found), is_there)
+            exact = exact and not distrusted
+            walk = self._walk_log(on_batch)
+        except Exception:
+            for file in found:  # What is refused holds nothing open.
+                fs.close(file.fd)
+            raise
+        exact = exact and not walk.is_short and ends_as_current_says(current, walk)
+        if distrusted:
+            self._copy_forward(walk)
+        if found:
+            fs.sync_dir(paths.wal)
+        self._quarantine(walk)
+        self._open_files(walk)
+        if walk.is_short:
+            logger.error("%s: a file is shorter than its header says; it was cut from outside", paths.wal)
+        is_settled = not walk.files or (
+            current is not None and current.state == "clean" and not self._has_moved(walk)
+        )
+        return Recovered(
+            LogEnd(walk.position, walk.ordinal, walk.chain), exact, is_settled, self._place(walk)
+        )
+
+    def settle(self) -> None:
+        """The log ends here, all of it is synced, and heads are what it says: write that to CURRENT."""
+        assert self._walk is not None
+        assert self._walk.files
+        last = self._walk.files[-1]
+        placed = self._fs.stat(os.path.join(self._paths.wal, last.found.name))
+        current = Current(
+            state="clean",
+            file=last.found.first_ordinal,
+            end=last.end,
+            boot_id=self._fs.boot_id(),
+            device=placed.device,
+            wal_inode=placed.inode,
+        )
+        try:
+            write_current(self._fs, self._paths.current, current)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            logger.warning("%s: no room to say that the log is whole; the next start sees", self._paths.wal)
+
+    def _leave_out_the_past(self, found: list[LogFileFound]) -> list[LogFileFound]:
+        """What is in the snapshot is not read. Its files are there for the snapshot before it."""
+        if self._known is None:
+            return found
+        past = [file for file in found if file.first_ordinal < self._known.start.file]
+        for file in past:
+            self._fs.close(file.fd)
+        return found[len(past) :]
+
+    def _place(self, walk: Walk) -> LogPlace | None:
+        if not walk.files:
+            return None
+        last = walk.files[-1]
+        return LogPlace(last.found.first_ordinal, last.end, walk.ordinal, walk.chain)
+
+    def _drop_leftovers(self) -> None:
+        for name in self._fs.list_dir(self._paths.wal):
+            if is_leftover_name(name):
+                self._fs.unlink(os.path.join(self._paths.wal, name))
+
+    def _unsafe(self, first_ordinal: int) -> bool:
+        """The last run may have written to the file behind its last sync, or never synced it at all."""
+        current = self._current
+        if current is None or first_ordinal > current.file:
+            return True
+        return first_ordinal == current.file and current.state != "clean"
+
+    def _walk_log(self, on_batch: OnBatch) -> Walk:
+        """R2."""
+        try:
+            counted = self._counted(on_batch)
+            # What stands in the files may be referred to from behind it.
+            on_file = partial(add_file, self._files)
+            walk = self._walk = walk_log(self._fs, self._found, self._current, counted, self._known, on_file)
+        except UnreadableLog as error:
+            raise UnreadableLog(f"{self._paths.wal}: {error}") from None
+        finally:
+            self._files.clear()
+        if walk.verdict is Verdict.REFUSE:
+            raise RecoveryRefused(
+                f"{self._paths.wal}/{walk.place} is damaged at offset {walk.offset}, in front of data that "
+                f"was synced: {walk.reason}"
+            )
+        return walk
+
+    def _counted(self, on_batch: OnBatch) -> OnBatch:
+        """The same, and now and then a word about how far it is."""
+        total = sum(file.size_bytes for file in self._found)
+        told_at = 0
+
+        def take(batch: FoundBatch, position: int) -> None:
+            nonlocal told_at
+            on_batch(batch, position)
+            if position >= told_at:
+                told_at = position + PROGRESS_BYTES
+                self._on_progress(position, total)
+
+        return take
+
+    def _media_is_behind(self) -> bool:
+        """R1, when no sync is known to have failed. One that fails now is noted for the next start."""
+        fs, wal = self._fs, self._paths.wal
+        for name in fs.list_dir(wal):
+            ordinal = parse_wal_name(name)
+            if ordinal is None or not self._unsafe(ordinal):
+                continue
+            fd = fs.open_read(os.path.join(wal, name))
+            try:
+                cached, size = self._digest(fd)
+                self._sync(fd, name)
+                fs.drop_cache(fd)
+                if self._digest(fd, size) != (cached, size):
+                    logger.error("%s/%s: the media has not what the page cache had", wal, name)
+                    note_sync_failure(fs, self._paths.current)
+                    return True
+            finally:
+                fs.close(fd)
+        return False
+
+    def _digest(self, fd: int, size: int | None = None) -> tuple[int, int]:
+        """Of so many bytes, and how many there were. Unless told it ends with the first piece of nothing but
+        zeros: the log has no hole, and most of a preallocated file was never written to."""
+        digest = xxhash.xxh3_64()
+        at = 0
+        while piece := self._fs.pread(fd, COPY_BYTES if size is None else min(COPY_BYTES, size - at), at):
+            digest.update(piece)
+            at += len(piece)
+            self._on_progress(0, 0)
+            if size is None and not used_bytes(piece):
+                break
+        return digest.intdigest(), at
+
+    def _sync(self, fd: int, name: str) -> None:
+        try:
+            self._fs.sync_data(fd)
+        except OSError as error:
+            note_sync_failure(self._fs, self._paths.current)
+            raise RecoveryRefused(
+                f"{self._paths.wal}/{name}: a sync failed during recovery; the next start trusts only the "
+                f"media: {error}"
+            ) from error
+
+    def _copy_forward(self, walk: Walk) -> None:
+        """R3, when a sync has failed."""
+        for file in walk.files:
+            if self._unsafe(file.found.first_ordinal):
+                copy_forward(self._fs, self._paths, file)
+
+    def _quarantine(self, walk: Walk) -> None:
+        """R4."""
+        if walk.verdict is not Verdict.CUT:
+            return
+        fs, paths = self._fs, self._paths
+        kept_names = {file.found.name for file in walk.files}
+        cut = next((file for file in walk.files if file.found.name == walk.place), None)
+        if cut is not None and walk.remains_end > walk.offset:
+            self._keep_tail(cut.found, walk.offset, walk.remains_end)
+        gone = [file for file in self._found if file.name not in kept_names]
+        for file in gone:
+            fs.rename(os.path.join(paths.wal, file.name), paths.quarantined(self._free_name(file.name)))
+        if gone:
+            fs.sync_dir(paths.quarantine)
+            fs.sync_dir(paths.wal)
+        logger.warning(
+            "%s/%s: a torn tail was cut at offset %d and put into %s",
+            paths.wal,
+            walk.place,
+            walk.offset,
+            paths.quarantine,
+        )
+
+    def _keep_tail(self, file: LogFileFound, offset: int, end: int) -> None:
+        fs = self._fs
+        digest = xxhash.xxh3_64()
+        for at in range(offset, end, COPY_BYTES):
+            digest.update(fs.pread(file.fd, min(COPY_BYTES, end - at), at))
+        kept = self._paths.quarantined(f"{file.name}.at-{offset}.{digest.hexdigest()[:8]}")
+        if exists(fs, kept):
+            return  # An earlier start has kept it.
+        temporary = kept + ".tmp"
+        fd = create_afresh(fs, temporary)
+        try:
+            for at in range(offset, end, COPY_BYTES):
+                write_all(fs, fd, fs.pread(file.fd, min(COPY_BYTES, end - at), at), at - offset)
+            fs.sync_data(fd)
+        finally:
+            fs.close(fd)
+        fs.rename(temporary, kept)
+        fs.sync_dir(self._paths.quarantine)
+
+    def _free_name(self, name: str) -> str:
+        taken = set(self._fs.list_dir(self._paths.quarantine))
+        number = 1
+        while f"{name}.{number}" in taken:
+            number += 1
+        return f"{name}.{number}"
+
+    def _open_files(self, walk: Walk) -> None:
+        """Hand the files of the log to whoever reads records, and close the others."""
+        part_of_log = {file.found.fd: file for file in walk.files}
+        for found in self._found:
+            walked = part_of_log.get(found.fd)
+            if walked is None:
+                self._fs.close(found.fd)
+                continue
+            if self._distrusted:
+                # The copy, where there is one, and not the file that it stands for.
+                self._fs.close(found.fd)
+                found = found._replace(fd=self._fs.open_read(os.path.join(self._paths.wal, found.name)))
+            add_file(self._files, found, walked.start_position)
+
+    def _has_moved(self, walk: Walk) -> bool:
+        """The log does not end where CURRENT says."""
+        assert self._current is not None
+        last = walk.files[-1]
+        return (self._current.file, self._current.end) != (last.found.first_ordinal, last.end)
+
+
+def add_file(files: LogFiles, found: LogFileFound, start: int) -> None:
+    """`start` is the position of the first byte behind its header."""
+    epoch = b"" if found.header is None else found.header.epoch
+    files.add(found.fd, found.first_ordinal, start, epoch, found.size_bytes)
+
+
+def check_identity(paths: ShardPaths, found: list[LogFileFound], identity: Identity) -> None:
+    """UnreadableLog when a file is of another data directory, or of another shard."""
+    for file in found:
+        if file.header is not None and (file.header.instance, file.header.shard) != identity:
+            raise UnreadableLog(
+                f"{paths.wal}/{file.name} belongs to shard {file.header.shard} of instance "
+                f"{file.header.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
+            )
+
+
+def is_same_place(
+    fs: Fs,
+    paths: ShardPaths,
+    current: Current | None,
+    found: list[LogFileFound],
+    place: FileStat | None = None,
+) -> bool:
+    """CURRENT and the file it names are the very files that the last run wrote, on the same boot.
+
+    `place` is where CURRENT was read, for whoever has to expect that somebody replaces it meanwhile.
+    """
+    for file in found:
+        if current is not None and file.first_ordinal == current.file:
+            here = place or fs.stat(paths.current)
+            return current.is_same_place(here, fs.fstat(file.fd), fs.boot_id())
+    return False
+
+
+def ends_as_current_says(current: Current | None, walk: Walk) -> bool:
+    """Behind a clean end stands nothing, but perhaps a file that was opened and not written to.
+
+    A run that did not end leaves at most a batch without an end: what was written whole may have been acked.
+    """
+    if current is None or current.state != "clean":
+        return not walk.cuts_batches
+    return all(
+        file.end == (current.end if file.found.first_ordinal == current.file else FILE_HEADER_BYTES)
+        for file in walk.files
+        if file.found.first_ordinal >= current.file
+    )
+
+
+def heads_are_exact(current: Current | None, has_files: bool, is_same_place: bool) -> bool:
+    """Whether the log holds everything that was ever acked, in any class.
+
+    It does when the last run said so at its end, or when only the process died: then the page cache kept
+    what it wrote. A shard without a file has never acked anything.
+    """
+    if not has_files:
+        return True
+    if current is None:
+        return False
+    return current.state == "clean" or (current.state == "running" and is_same_place)

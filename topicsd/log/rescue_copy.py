@@ -1,0 +1,60 @@
+"""A new file with what the media holds of one that could not be synced.
+
+After a failed sync the kernel takes pages for clean that it could not write, so neither the page cache nor a
+later sync of that file can be believed. What the media returned, and recovery found intact, is written
+to a new file under the old name; the old file stays in quarantine under its own.
+
+The copy has an epoch of its own and the same batches at the same offsets: positions and chains hold.
+"""
+
+from __future__ import annotations
+
+import os
+
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, create_afresh, exists, write_all
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths
+from topicsd.log.batch_end import BATCH_END_BYTES, encode_batch_end
+from topicsd.log.file_header import EPOCH_BYTES, encode_file_header
+from topicsd.log.reader import BatchReader
+from topicsd.log.walk import WalkedFile
+
+
+def copy_forward(fs: Fs, paths: ShardPaths, walked: WalkedFile) -> None:
+    """Replace the file by its copy, in one step: a crash leaves the one or the other, and is done again."""
+    path = os.path.join(paths.wal, walked.found.name)
+    temporary = path + TEMPORARY_SUFFIX
+    fd = create_afresh(fs, temporary)
+    try:
+        _copy(fs, walked, fd)
+        fs.sync_data(fd)
+    finally:
+        fs.close(fd)
+    _keep_original(fs, paths, walked, path)
+    fs.rename(temporary, path)
+    fs.sync_dir(paths.wal)
+
+
+def _copy(fs: Fs, walked: WalkedFile, fd: int) -> None:
+    header = walked.found.header
+    assert header is not None
+    epoch = os.urandom(EPOCH_BYTES)
+    # Not given the room of the original: nothing is ever appended to it.
+    shortened = header._replace(epoch=epoch, file_bytes=walked.end)
+    write_all(fs, fd, encode_file_header(shortened), 0)
+    reader = BatchReader(fs, walked.found.fd, header)
+    while reader.offset < walked.end:
+        batch = reader.next()
+        assert batch is not None, "a batch that was just read is gone"
+        frames = batch.buffer[batch.start : batch.end]
+        closing = batch.closing._replace(epoch=epoch, synced=batch.offset)
+        write_all(fs, fd, frames + encode_batch_end(closing, ts=header.ts), batch.offset)
+        assert reader.offset == batch.offset + len(frames) + BATCH_END_BYTES
+
+
+def _keep_original(fs: Fs, paths: ShardPaths, walked: WalkedFile, path: str) -> None:
+    assert walked.found.header is not None
+    kept = paths.quarantined(f"{walked.found.name}.{walked.found.header.epoch.hex()[:8]}.sync-failed")
+    if not exists(fs, kept):
+        fs.link(path, kept)
+    fs.sync_dir(paths.quarantine)

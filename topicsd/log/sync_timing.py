@@ -1,0 +1,83 @@
+"""When syncs begin: a window apart under pressure, and at once for readers that follow what is synced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from shared.runtime.clock import Clock
+from shared.runtime.disk_thread import Loop
+
+
+class SyncWindow:
+    """W1  A window in which only one writer waited ends the delays until pressure is measured again."""
+
+    def __init__(
+        self, clock: Clock, loop: Loop, waiting_count: Callable[[], int], on_over: Callable[[], object]
+    ) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._waiting_count = waiting_count
+        self._on_over = on_over
+        self._is_open = False
+        self.seconds = 0.0
+        """How far apart syncs begin at least; 0 without pressure."""
+        self.pays = False
+        """The last window was shared by writers, or there was none yet (W1)."""
+
+    def set(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.pays = seconds > 0.0
+
+    def delays(self, last_started: float) -> bool:
+        """Return whether a sync has to wait for the end of the window; `on_over` is called then."""
+        wait = last_started + self.seconds - self._clock.monotonic()
+        if wait <= 0.0:
+            return False
+        if not self._is_open:
+            self._is_open = True
+            self._loop.call_later(wait, self._over)
+        return True
+
+    def _over(self) -> None:
+        self._is_open = False
+        self.pays = self.pays and self._waiting_count() > 1
+        self._on_over()
+
+
+# How far apart syncs begin that only readers wait for: each costs writers a little of the processor.
+APART_SECONDS: Final = 0.004
+
+
+class AskedSyncs:
+    def __init__(self, clock: Clock, loop: Loop, start: Callable[[], object]) -> None:
+        """`start` begins a sync, unless one is under way or there is nothing to sync."""
+        self._clock = clock
+        self._loop = loop
+        self._start = start
+        self._waiting: list[Callable[[], object]] = []
+        self._is_timer_set = False
+
+    def add(self, synced: Callable[[], object], last_started: float, window_seconds: float) -> None:
+        """Call `synced` after the next sync; when none is under way one begins, in its turn."""
+        self._waiting.append(synced)
+        if self._is_timer_set:
+            return
+        wait = last_started + max(APART_SECONDS, window_seconds) - self._clock.monotonic()
+        if wait > 0.0:
+            self._is_timer_set = True
+            self._loop.call_later(wait, self._due)
+        else:
+            self._start()
+
+    def synced(self) -> None:
+        """A sync is over. Who needs another one asks again."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for synced in waiting:
+                synced()
+
+    def _due(self) -> None:
+        self._is_timer_set = False
+        if self._waiting:
+            self._start()

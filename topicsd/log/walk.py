@@ -1,0 +1,304 @@
+"""The whole log of a shard, read from its first batch to where it ends, and the verdict on that place.
+
+It only looks: recovery acts on what it finds, `inspect` and `verify` print it. A batch is given out when it
+fits (see `reader.py`). Where none fits any more, a table decides:
+
+    linked       the next file begins with the ordinal and the chain that this one stopped at
+    synced past  something that was written later proves that more of this file had been synced
+    remains      bytes stand behind the place
+    later files  there are files behind this one
+
+What proves a sync: a BatchEnd behind the place, or in a later file, that says so; a CURRENT that names a
+later file, or that says `clean` with an end behind the place; and for the header of a file, a CURRENT that
+names the file. Without such proof nothing behind the place was ever promised to be safe from a power cut.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths, names_in, parse_wal_name, wal_name
+from topicsd.log.current_file import Current
+from topicsd.log.file_header import FILE_HEADER_BYTES, FileHeader, UnknownVersion, parse_file_header
+from topicsd.log.files import LogPlace
+from topicsd.log.frame import FrameDamage
+from topicsd.log.reader import BatchReader, FoundBatch, batch_ends, survey
+
+FIRST_ORDINAL = 1
+
+
+class Verdict(Enum):
+    GO_ON = "the log goes on in the next file"
+    END = "the log ends here"
+    CUT = "a torn tail: what stands behind was never acked as synced"
+    REFUSE = "damage in front of data that was synced"
+
+
+ANY = None
+# linked, synced past, remains, later files
+VERDICTS: list[tuple[tuple[bool | None, bool | None, bool | None, bool | None], Verdict]] = [
+    ((True, ANY, ANY, ANY), Verdict.GO_ON),
+    ((False, True, ANY, ANY), Verdict.REFUSE),
+    ((False, False, False, False), Verdict.END),
+    ((False, False, True, ANY), Verdict.CUT),
+    ((False, False, False, True), Verdict.CUT),
+]
+
+
+def verdict_on(linked: bool, synced_past: bool, remains: bool, later_files: bool) -> Verdict:
+    case = (linked, synced_past, remains, later_files)
+    matches = [
+        verdict
+        for row, verdict in VERDICTS
+        if all(want is ANY or want == got for want, got in zip(row, case, strict=True))
+    ]
+    assert len(matches) == 1, f"{case} has {len(matches)} rows"
+    return matches[0]
+
+
+class LogFileFound(NamedTuple):
+    """A WAL file as it lies in the directory."""
+
+    name: str
+    first_ordinal: int
+    fd: int
+    size_bytes: int
+    header: FileHeader | None
+    damage: str
+    """What is wrong with the header, when there is none."""
+
+
+class WalkedFile(NamedTuple):
+    """A file that is part of the log, up to `end`."""
+
+    found: LogFileFound
+    start_position: int
+    """Of the first byte behind the header."""
+    end: int
+    """The offset behind its last batch."""
+
+
+class Walk(NamedTuple):
+    """The log as it was found. `files` are part of it, `beyond` are not."""
+
+    files: list[WalkedFile]
+    beyond: list[LogFileFound]
+    verdict: Verdict
+    place: str
+    """The file that the verdict is on."""
+    offset: int
+    remains_end: int
+    """Behind the last byte in that file that is not zero."""
+    reason: str
+    position: int
+    ordinal: int
+    chain: int
+    cuts_batches: bool = False
+    """With CUT: behind the place stands the end of a batch, so what is cut off had been written whole."""
+
+    @property
+    def is_short(self) -> bool:
+        """A file has lost its end, or more: it was cut from outside."""
+        return any(
+            file.found.header is not None and file.found.size_bytes < file.found.header.file_bytes
+            for file in self.files
+        )
+
+
+class UnreadableLog(Exception):
+    """The files are no log of this shard, or one of them is missing."""
+
+
+class BatchRefused(Exception):
+    """For who is handed the batches: this one is whole and says what cannot be. The walk adds where."""
+
+    place = ""
+
+
+OnBatch = Callable[[FoundBatch, int], None]
+"""Called with each batch and the position of its first byte."""
+
+OnFile = Callable[[LogFileFound, int], None]
+"""Called with each file before its first batch, and the position of the first byte behind its header."""
+
+
+def pass_over(file: LogFileFound, position: int) -> None:
+    del file, position
+
+
+def open_wal_files(
+    fs: Fs, paths: ShardPaths, distrusts: Callable[[int], bool] | None = None
+) -> list[LogFileFound]:
+    """The WAL files of a shard by their ordinals, open for reading; the caller closes them.
+
+    Of those that are distrusted nothing is read before the page cache has forgotten them.
+    """
+    found: list[LogFileFound] = []
+    try:
+        for name in names_in(fs, paths.wal):
+            ordinal = parse_wal_name(name)
+            if ordinal is not None:
+                is_distrusted = distrusts is not None and distrusts(ordinal)
+                found.append(_open_wal_file(fs, os.path.join(paths.wal, name), name, ordinal, is_distrusted))
+    except (OSError, UnreadableLog):
+        for file in found:
+            fs.close(file.fd)
+        raise
+    return found
+
+
+def _open_wal_file(fs: Fs, path: str, name: str, ordinal: int, is_distrusted: bool) -> LogFileFound:
+    fd = fs.open_read(path)
+    try:
+        if is_distrusted:
+            fs.drop_cache(fd)
+        header, damage = _read_header(fs, fd, ordinal)
+        return LogFileFound(name, ordinal, fd, fs.fstat(fd).size, header, damage)
+    except UnknownVersion as error:
+        fs.close(fd)
+        raise UnreadableLog(f"{path}: {error}") from error
+    except OSError:
+        fs.close(fd)
+        raise
+
+
+def _read_header(fs: Fs, fd: int, ordinal: int) -> tuple[FileHeader | None, str]:
+    """The header, or what is wrong with it."""
+    try:
+        header = parse_file_header(fs.pread(fd, FILE_HEADER_BYTES, 0))
+    except FrameDamage as error:
+        return None, f"the file header is damaged: {error.what}"
+    if header.first_ordinal != ordinal:
+        return None, f"the header names ordinal {header.first_ordinal}, not that of the file's name"
+    return header, ""
+
+
+class Known(NamedTuple):
+    """What a snapshot says of the log: it holds all that is before `start`, and the log was synced up to
+    `synced_offset` of `synced_file`."""
+
+    start: LogPlace
+    synced_file: int
+    synced_offset: int
+
+
+def walk_log(
+    fs: Fs,
+    files: list[LogFileFound],
+    current: Current | None,
+    on_batch: OnBatch,
+    known: Known | None = None,
+    on_file: OnFile = pass_over,
+) -> Walk:
+    """Read the log from its start, or from where a snapshot was taken, hand out every batch that is part of
+    it, and judge where it stops. `files` begin with the one in which that place is."""
+    check_start(files, current, known)
+    walked: list[WalkedFile] = []
+    start_place = known.start if known else None
+    position, ordinal, chain = 0, FIRST_ORDINAL, 0
+    if start_place is not None:
+        position = start_place.offset - FILE_HEADER_BYTES
+        ordinal, chain = start_place.ordinal, start_place.chain
+    for index, file in enumerate(files):
+        later = files[index + 1 :]
+        offset = 0
+        if file.header is not None:
+            is_first = start_place is not None and index == 0
+            reader = BatchReader(fs, file.fd, file.header, start_place if is_first else None)
+            start = 0 if is_first else position
+            on_file(file, start)
+            while not _links(later, reader.ordinal, reader.chain):
+                batch = reader.next()
+                if batch is None:
+                    break
+                try:
+                    on_batch(batch, position)
+                except BatchRefused as error:
+                    error.place = f"{file.name} at offset {batch.offset}"
+                    raise
+                position += reader.offset - batch.offset
+            offset, ordinal, chain = reader.offset, reader.ordinal, reader.chain
+            walked.append(WalkedFile(file, start, offset))
+        linked = file.header is not None and _links(later, ordinal, chain)
+        if linked:
+            continue
+        remains_end, proof = _evidence(fs, files, index, offset, current, known)
+        # A file whose header is not there is remains, also when nothing of it is left.
+        remains = remains_end > offset or file.header is None
+        verdict = verdict_on(linked, bool(proof), remains, bool(later))
+        cuts = verdict is Verdict.CUT and _has_batches(fs, files[index:], offset)
+        if later and later[0].header is None and remains_end == offset:
+            # This file is whole; what is wrong is that the next one does not say how it goes on.
+            file, offset, remains_end = later[0], 0, later[0].size_bytes
+        reason = "; ".join(part for part in (file.damage, proof) if part) or verdict.value
+        place = (file.name, offset, remains_end, reason)
+        return Walk(walked, later, verdict, *place, position, ordinal, chain, cuts)
+    return Walk(walked, [], Verdict.END, "", 0, 0, Verdict.END.value, position, ordinal, chain)
+
+
+def _has_batches(fs: Fs, files: list[LogFileFound], offset: int) -> bool:
+    """Whether the end of a batch stands behind `offset` of the first file, or in a later one."""
+    for file in files:
+        if file.header is not None and any(batch_ends(fs, file.fd, file.header.epoch, offset)):
+            return True
+        offset = FILE_HEADER_BYTES
+    return False
+
+
+def _links(later: list[LogFileFound], ordinal: int, chain: int) -> bool:
+    """The next file goes on exactly here; what this one may hold behind it was cut off by a recovery."""
+    header = later[0].header if later else None
+    return header is not None and header.first_ordinal == ordinal and header.chain_seed == chain
+
+
+def check_start(files: list[LogFileFound], current: Current | None, known: Known | None) -> None:
+    """UnreadableLog when a file is missing without which a walk cannot begin."""
+    if known is not None:
+        if not files or files[0].first_ordinal != known.start.file:
+            raise UnreadableLog(f"the snapshot goes on in {wal_name(known.start.file)}, which is missing")
+    elif files and files[0].first_ordinal != FIRST_ORDINAL:
+        raise UnreadableLog(
+            f"the log does not reach back to its start, and there is no snapshot to go on from: its first "
+            f"file is {files[0].name}"
+        )
+    is_past = known is not None and current is not None and current.file < known.start.file
+    if current is not None and not is_past and current.file not in {file.first_ordinal for file in files}:
+        raise UnreadableLog(f"CURRENT names {wal_name(current.file)}, which is missing")
+
+
+def _evidence(
+    fs: Fs,
+    files: list[LogFileFound],
+    index: int,
+    offset: int,
+    current: Current | None,
+    known: Known | None,
+) -> tuple[int, str]:
+    """How far the file's remains reach, and what proves that more than `offset` of it was synced."""
+    file = files[index]
+    remains_end, proof = offset, ""
+    if file.header is not None:
+        behind = survey(fs, file.fd, file.header.epoch, offset)
+        remains_end = behind.data_end
+        if behind.synced > offset:
+            proof = f"a later batch says that the file was synced up to {behind.synced}"
+    else:
+        remains_end = file.size_bytes
+    if current is not None:
+        if current.file > file.first_ordinal:
+            proof = f"CURRENT names {wal_name(current.file)}, so this file had been synced whole"
+        elif current.file == file.first_ordinal and current.state == "clean" and current.end > offset:
+            proof = f"CURRENT says that the log ended cleanly at {current.end}"
+        elif current.file == file.first_ordinal and offset < FILE_HEADER_BYTES:
+            proof = "CURRENT names the file, so its header had been synced"
+    if known is not None and (file.first_ordinal, offset) < (known.synced_file, known.synced_offset):
+        proof = f"the snapshot says that the log had been synced up to {known.synced_offset} of "
+        proof += wal_name(known.synced_file)
+    for later in files[index + 1 :]:
+        if later.header is not None and survey(fs, later.fd, later.header.epoch, FILE_HEADER_BYTES).synced:
+            proof = f"{later.name} has batches that were written when this file had been synced whole"
+    return remains_end, proof

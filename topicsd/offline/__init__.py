@@ -1,0 +1,1 @@
+"""A data directory that another process may own: read it without changing it."""

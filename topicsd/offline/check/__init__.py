@@ -1,0 +1,1 @@
+"""Check everything in a data directory."""

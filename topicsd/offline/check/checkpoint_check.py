@@ -1,0 +1,272 @@
+"""Everything of a shard that is not its log: snapshots, manifest, segments, and what nothing names.
+
+What is wrong with the newest good snapshot and its segments is wrong with the shard. The one before it is
+there for when the newest cannot be read, so it is asked for two things: that it is whole, and that the log
+between the two can be read.
+
+A server beside us may drop a segment while it is looked at. So what is wrong with one counts only while the
+newest snapshot still names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from topicsd.disk.layout import (
+    names_in,
+    parse_segment_name,
+    parse_snapshot_name,
+    parse_topic_dir_name,
+    snapshot_name,
+    wal_name,
+)
+from topicsd.engine.checkpoint.manifest import (
+    Manifest,
+    ManifestDamage,
+    ManifestTopic,
+    read_manifest,
+    topic_line,
+)
+from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, TopicEntry
+from topicsd.engine.checkpoint.trash import DELETED_SUFFIX
+from topicsd.log.file_header import FILE_HEADER_BYTES, UnknownVersion
+from topicsd.log.files import LogPlace
+from topicsd.log.reader import BatchReader
+from topicsd.offline.check.finding import Finding, Level
+from topicsd.offline.check.frame_check import FrameCheck
+from topicsd.offline.check.segment_check import SegmentCheck, SegmentFacts
+from topicsd.offline.check.snapshot_check import check_snapshot
+from topicsd.offline.loaded_shard import LoadedShard, segment_files
+from topicsd.offline.table import plural, readable
+from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentName
+
+Find = Callable[[Finding], None]
+_SHOWN_MAX = 3
+
+
+class CheckpointCheck:
+    """`facts` has what is wrong with each segment, for whoever mends it."""
+
+    def __init__(self, loaded: LoadedShard, find: Find, note: Callable[[str], None]) -> None:
+        self._loaded = loaded
+        self._fs = loaded.data_dir.fs
+        self._paths = loaded.data_dir.paths(loaded.shard)
+        self._find = find
+        self._note = note
+        self._good: dict[int, Snapshot] = {}
+        self.facts: list[SegmentFacts] = []
+        self.segments = 0
+        self.records = 0
+        self.bytes = 0
+
+    def run(self) -> None:
+        self._check_snapshots()
+        snapshot = self._loaded.basis.snapshot
+        if snapshot is not None:
+            for topic, what in check_snapshot(snapshot):
+                file = snapshot_name(snapshot.head.number)
+                self._find(Finding(what=what, level=Level.LOSS, file=file, topic=topic))
+            self._check_segments(snapshot)
+            self._check_older_log(snapshot)
+        self._check_manifest()
+        self._note_orphans()
+
+    # -- snapshots ---------------------------------------------------------------------------------------
+
+    def _check_snapshots(self) -> None:
+        """Those that are behind the one in use, too: each is there in case a newer one is bad."""
+        basis = self._loaded.basis
+        if basis.snapshot is not None:
+            self._good[basis.snapshot.head.number] = basis.snapshot
+        for number in snapshot_numbers(self._fs, self._paths):
+            if number in self._good:
+                continue
+            try:
+                snapshot = read_snapshot(self._fs, self._paths, number)
+            except FileNotFoundError:
+                continue  # A server beside us has dropped it.
+            except (SnapshotDamage, UnknownVersion) as damage:
+                what = f"no start can use it: {damage}"
+                self._find(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
+            else:
+                self._good[number] = snapshot
+                if number in basis.skipped:
+                    what = "no start uses it: what was deleted from one of its segments cannot be told"
+                    self._find(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
+
+    def _check_older_log(self, newest: Snapshot) -> None:
+        """The log from the older snapshot's place to that of the newest, which no start reads."""
+        older = [one for number, one in self._good.items() if number < newest.head.number]
+        if not older:
+            return
+        start, end = older[0].head.start, newest.head.start
+        if start.ordinal >= end.ordinal:
+            return  # A repair went back.
+        place = self._read_between(start, end)
+        if (place.ordinal, place.chain) == (end.ordinal, end.chain) or self._is_outdated():
+            return
+        number = older[0].head.number
+        told = (
+            f"snapshot {number} needs the log from ordinal {start.ordinal} to {end.ordinal}, and it can be "
+            f"read to {place.ordinal}: until two more are written, a start has the newest one only"
+        )
+        if end.offset == FILE_HEADER_BYTES:
+            # A repair begins a log that the one before does not lead to.
+            self._note(told)
+        else:
+            self._find(
+                Finding(what=told, level=Level.HARMLESS, file=wal_name(place.file), offset=place.offset)
+            )
+
+    def _read_between(self, start: LogPlace, end: LogPlace) -> LogPlace:
+        """How far the log can be read."""
+        place = start
+        for file in [*self._loaded.log.past, *self._loaded.log.files[:1]]:
+            if file.first_ordinal < start.file or place.ordinal >= end.ordinal:
+                continue
+            if file.header is None:
+                return LogPlace(file.first_ordinal, 0, place.ordinal, place.chain)
+            is_first = file.first_ordinal == start.file
+            reader = BatchReader(self._fs, file.fd, file.header, start if is_first else None)
+            if (reader.ordinal, reader.chain) != (place.ordinal, place.chain):
+                break
+            check = FrameCheck()
+            while reader.ordinal < end.ordinal and (batch := reader.next()) is not None:
+                self.bytes += reader.offset - batch.offset
+                for complaint in check.batch(batch):
+                    what, offset = complaint.what, complaint.offset
+                    self._find(Finding(what=what, level=Level.HARMLESS, file=file.name, offset=offset))
+            place = LogPlace(file.first_ordinal, reader.offset, reader.ordinal, reader.chain)
+        return place
+
+    # -- segments ----------------------------------------------------------------------------------------
+
+    def _check_segments(self, snapshot: Snapshot) -> None:
+        files = segment_files(self._loaded.data_dir, self._loaded.shard)
+        try:
+            for topic in snapshot.topics:
+                for entry in topic.segments:
+                    name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
+                    check = SegmentCheck(files, self._loaded.identity, name, entry)
+                    facts = check.run(topic.earliest_seq)
+                    self.segments += 1
+                    self.records += check.record_count
+                    self.bytes += entry.data_bytes
+                    if not facts.is_fine and not self._is_outdated():
+                        self.facts.append(facts)
+                        for found in segment_findings(topic, facts):
+                            self._find(found)
+        finally:
+            files.close()
+
+    def _is_outdated(self) -> bool:
+        """A server beside us has written a newer snapshot, and may have dropped what is missing here."""
+        return self._loaded.log.owner is not None and self._loaded.is_outdated
+
+    # -- what is around them -----------------------------------------------------------------------------
+
+    def _check_manifest(self) -> None:
+        try:
+            manifest = read_manifest(self._fs, self._paths)
+        except FileNotFoundError:
+            if self._loaded.basis.snapshot is not None:
+                self._find_in_manifest("it is missing")
+            return
+        except (ManifestDamage, UnknownVersion) as damage:
+            self._find_in_manifest(str(damage))
+            return
+        snapshot = self._good.get(manifest.number)
+        if snapshot is not None:
+            other = list(_differences(manifest, snapshot))
+            if other:
+                told = ", ".join(f'"{name}"' for name in other[:_SHOWN_MAX])
+                more = f" and {plural(len(other) - _SHOWN_MAX, 'more')}" if len(other) > _SHOWN_MAX else ""
+                self._find_in_manifest(f"it is other than snapshot {manifest.number} about {told}{more}")
+        elif not self._is_outdated():
+            self._note(f"MANIFEST.json was written for snapshot {manifest.number}, which cannot be read")
+
+    def _find_in_manifest(self, what: str) -> None:
+        after = "Readers from outside have nothing to go by until the next checkpoint"
+        self._find(Finding(what=f"{what}. {after}", level=Level.HARMLESS, file="MANIFEST.json"))
+
+    def _note_orphans(self) -> None:
+        if self._loaded.log.owner is not None:
+            return  # It may be making them at this moment.
+        named = {
+            SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
+            for snapshot in self._good.values()
+            for topic in snapshot.topics
+            for entry in topic.segments
+        }
+        incarnations = {(name.topic_id, name.epoch) for name in named}
+        for directory in names_in(self._fs, self._paths.topics):
+            path = os.path.join(self._paths.topics, directory)
+            incarnation = parse_topic_dir_name(directory)
+            if incarnation is None:
+                is_deleted = parse_topic_dir_name(directory.removesuffix(DELETED_SUFFIX)) is not None
+                what = "is of a deleted topic and goes with a checkpoint" if is_deleted else "is none of ours"
+                self._note(f"topics/{readable(directory)} {what}")
+                continue
+            files = names_in(self._fs, path)
+            if incarnation not in incarnations:
+                count = plural(len(files), "file")
+                self._note(f"topics/{directory} with {count} is named by no snapshot; no start looks at it")
+                continue
+            unnamed = [file for file in files if not _is_named(file, incarnation, named)]
+            for file in unnamed:
+                self._note(
+                    f"topics/{directory}/{readable(file)} is named by no snapshot; no start looks at it"
+                )
+        for file in names_in(self._fs, self._paths.meta):
+            if parse_snapshot_name(file) is None and file not in ("MANIFEST.json", "readers"):
+                self._note(f"meta/{readable(file)} is left over, or none of ours")
+
+
+def segment_findings(topic: TopicEntry, facts: SegmentFacts) -> Iterator[Finding]:
+    name, is_active = facts.name, not facts.entry.is_sealed
+    for damage in facts.damage:
+        first, last = damage.first_seq, damage.last_seq
+        lost = f"seqs {first} to {last} cannot be read" if first < last else f"seq {first} cannot be read"
+        what = f"{damage.what}; {lost}" if first <= last else f"{damage.what}; no record needs it"
+        yield Finding(
+            what=what,
+            level=Level.LOSS if first <= last else Level.HARMLESS,
+            file=name.key(DATA),
+            offset=damage.offset,
+            topic=topic.name,
+            seq=first if first <= last else None,
+        )
+    made_again = "a start makes it in memory" if is_active else "it is made again when it is needed"
+    for suffix, what, level, after in (
+        (DATA, facts.in_data, Level.HARMLESS, "nobody reads it"),
+        (INDEX, facts.in_index, Level.HARMLESS, made_again),
+        (TAGS, facts.in_tags, Level.HARMLESS, made_again),
+        (
+            DEAD,
+            facts.in_dead,
+            Level.STOPS,
+            "what was deleted of the segment is not known, so no server starts",
+        ),
+        (DATA, facts.in_entry, Level.LOSS, "counts and caps of the topic are off"),
+    ):
+        if what:
+            yield Finding(what=f"{what}; {after}", level=level, file=name.key(suffix), topic=topic.name)
+
+
+def _differences(manifest: Manifest, snapshot: Snapshot) -> Iterator[str]:
+    published = {(topic.id, topic.epoch): topic for topic in manifest.topics}
+    for entry in snapshot.topics:
+        made = msgspec.json.decode(topic_line(entry, entry.head), type=ManifestTopic)
+        if published.pop((made.id, made.epoch), None) != made:
+            yield entry.name
+    for left in published.values():
+        yield left.name
+
+
+def _is_named(file: str, incarnation: tuple[int, int], named: set[SegmentName]) -> bool:
+    parsed = parse_segment_name(file)
+    return parsed is not None and SegmentName(*incarnation, parsed[0], parsed[1]) in named

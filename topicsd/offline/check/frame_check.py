@@ -1,0 +1,96 @@
+"""Each frame of a batch looked at by itself: its checksum, its parts, what it says.
+
+A batch that fits was proved whole by its chain. What is found here was therefore written so, and a start
+would stumble over it: it is a mistake of the writer, and not of the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from shared.contract.names import topic_id
+from topicsd.log.control_frame import COPIES_MAX, ForwardCursor, LostRange, TopicCreate, decode_control
+from topicsd.log.frame import Frame, FrameDamage, FrameType, parse_frame, record_of
+from topicsd.log.reader import FoundBatch
+
+_APPEND = FrameType.APPEND
+
+
+class Complaint(NamedTuple):
+    """What is wrong at an offset of the file; topic 0 and seq 0 are none."""
+
+    offset: int
+    what: str
+    topic_id: int = 0
+    seq: int = 0
+
+
+class FrameCheck:
+    """Over the batches of one shard, in order."""
+
+    def __init__(self, names: dict[int, str] | None = None) -> None:
+        """`names` are those of the topics that were created in front of the batches."""
+        self.frames = 0
+        self.records = 0
+        self.names: dict[int, str] = dict(names or {})
+        self.heads: dict[int, int] = {}
+        """The newest seq of each topic that was seen."""
+        self._stamps: dict[int, int] = {}
+        """Of each topic, that of its newest record; stamps do not decrease."""
+
+    def batch(self, batch: FoundBatch) -> Iterator[Complaint]:
+        at, count = batch.start, 0
+        to_offset = batch.offset - batch.start
+        while at < batch.end:
+            try:
+                frame = parse_frame(batch.buffer, at, batch.end)
+            except FrameDamage as error:
+                yield Complaint(to_offset + at, error.what)
+                return
+            for what in self._look_at(frame):
+                yield Complaint(to_offset + at, what, frame.topic_id, frame.seq)
+            at += frame.size
+            count += 1
+        self.frames += count
+        closing = batch.closing
+        if count != batch.frame_count:
+            what = f"the batch has {count} frames, and its end says {batch.frame_count}"
+            yield Complaint(batch.offset, what)
+        if closing.synced > batch.offset:
+            what = f"the batch says that the file was synced up to {closing.synced}, behind its own beginning"
+            yield Complaint(batch.offset, what)
+
+    def _look_at(self, frame: Frame) -> Iterator[str]:
+        try:
+            if frame.type == _APPEND:
+                self.records += 1
+                record_of(frame)
+                yield from self._look_at_time(frame)
+                self.heads[frame.topic_id] = frame.seq
+                return
+            control = decode_control(frame)
+        except FrameDamage as error:
+            yield error.what
+            return
+        if frame.seq:
+            yield f"a {FrameType(frame.type).name} frame has the seq {frame.seq}"
+        if isinstance(control, LostRange):
+            self.heads[frame.topic_id] = control.last
+        if isinstance(control, ForwardCursor) and control.offsets:
+            self.records += control.count
+            self.heads[frame.topic_id] = control.last_seq
+            yield from self._look_at_time(frame)
+            if control.count > COPIES_MAX:
+                yield f"it names {control.count} copies, at most {COPIES_MAX} are allowed"
+        if isinstance(control, TopicCreate):
+            if topic_id(control.name) != frame.topic_id:
+                yield f'the topic "{control.name}" is created with an id that is not that of its name'
+            self.names[frame.topic_id] = control.name
+            self.heads[frame.topic_id] = 0
+            self._stamps.pop(frame.topic_id, None)
+
+    def _look_at_time(self, frame: Frame) -> Iterator[str]:
+        if frame.ts < self._stamps.get(frame.topic_id, 0):
+            yield f"the time {frame.ts} is before that of the record in front of it"
+        self._stamps[frame.topic_id] = frame.ts

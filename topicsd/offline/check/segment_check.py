@@ -1,0 +1,262 @@
+"""One segment read whole: its records, and what its other files say of them.
+
+`.data` is what counts. The index and the tags are made from it once more and compared. The dead set can only
+be held against its own checksum and the counts in the snapshot: nothing else knows what was deleted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topicsd.engine.checkpoint.segment_copy import live_totals
+from topicsd.log.file_header import UnknownVersion
+from topicsd.log.frame import FrameDamage
+from topicsd.log.writer import Identity
+from topicsd.offline.table import readable
+from topicsd.segment.data_file import (
+    SEGMENT_HEADER_BYTES,
+    FoundDamage,
+    FoundFrame,
+    Read,
+    parse_segment_header,
+    scan_data,
+)
+from topicsd.segment.dead_file import DeadDamage, dead_bytes, decode_dead, unpack_marks
+from topicsd.segment.entry import COLD, DATA, DEAD, INDEX, TAGS, SegmentEntry, SegmentName
+from topicsd.segment.index_file import ENTRY_BYTES, FOOTER_BYTES, IndexDamage, SegmentIndex, decode_index
+from topicsd.segment.rebuild import IndexBuilder
+from topicsd.segment.store import LocalStore
+from topicsd.segment.tags_file import TagsDamage, TagsReader, tags_of
+
+
+class SegmentFiles(NamedTuple):
+    """Where the files of the segments of a shard are."""
+
+    hot: LocalStore
+    cold: LocalStore | None
+
+    def store_with(self, name: SegmentName, suffix: str) -> LocalStore | None:
+        """The hot one first, as a server asks: a crash may have left a copy in either."""
+        for store in (self.hot, self.cold):
+            if store is not None and store.exists(name.key(suffix)):
+                return store
+        return None
+
+    def read(self, name: SegmentName, suffix: str) -> Read | None:
+        """How to read one of its files; None when no tier has it."""
+        store = self.store_with(name, suffix)
+        if store is None:
+            return None
+        return lambda offset, size: store.read_range(name.key(suffix), offset, size)
+
+    def size(self, name: SegmentName, suffix: str) -> int:
+        store = self.store_with(name, suffix)
+        return 0 if store is None else store.size(name.key(suffix))
+
+    def missing(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> str:
+        """Where it was looked for, in words. One that is called hot may have moved since."""
+        paths = [
+            readable(store.path_of(name.key(suffix))) for store in (self.hot, self.cold) if store is not None
+        ]
+        if entry.tier == COLD and self.cold is None:
+            return "the file is missing: it is in the cold directory, and nothing says where that is"
+        if self.cold is None:
+            return f"the file is missing: there is no {paths[0]}"
+        if entry.tier == COLD:
+            return f"the file is missing: there is no {paths[1]}; the cold directory may not be mounted"
+        told = f"the file is missing: there is no {paths[0]}, and no {paths[1]}"
+        return f"{told}; if it has moved, the cold directory may not be mounted"
+
+    def close(self) -> None:
+        self.hot.close()
+        if self.cold is not None:
+            self.cold.close()
+
+
+class SegmentFacts(NamedTuple):
+    """What is wrong with one segment, by its files; empty is nothing."""
+
+    name: SegmentName
+    entry: SegmentEntry
+    damage: list[FoundDamage]
+    """Of `.data`; a stretch without a seq is bytes that no record needs."""
+    ends: list[int]
+    """Where each of them is over, in `.data`."""
+    in_data: str
+    """What else is wrong with `.data`."""
+    in_index: str
+    in_tags: str
+    in_dead: str
+    """Why what was deleted is not known."""
+    in_entry: str
+    """How the entry in the snapshot is other than the files."""
+    marks: bytearray | None
+    """A byte a record; None when nothing is dead, or when that is not known."""
+    is_missing: bool = False
+    """No tier has its `.data`."""
+
+    @property
+    def is_fine(self) -> bool:
+        return not (
+            self.damage or self.in_data or self.in_index or self.in_tags or self.in_dead or self.in_entry
+        )
+
+    @property
+    def lost(self) -> list[tuple[int, int]]:
+        """The seqs that cannot be read, first and last."""
+        return [(one.first_seq, one.last_seq) for one in self.damage if one.first_seq <= one.last_seq]
+
+
+class SegmentCheck:
+    def __init__(
+        self, files: SegmentFiles, identity: Identity, name: SegmentName, entry: SegmentEntry
+    ) -> None:
+        self._files = files
+        self._identity = identity
+        self._name = name
+        self._entry = entry
+        self._damage: list[FoundDamage] = []
+        self._ends: list[int] = []
+        self.record_count = 0
+
+    def run(self, earliest_seq: int) -> SegmentFacts:
+        """Read all of it. `earliest_seq` is that of the topic: what is in front of it is not alive."""
+        name, entry = self._name, self._entry
+        dead, marks = self._check_dead()
+        read = self._files.read(name, DATA)
+        if read is None:
+            what = self._files.missing(name, entry, DATA)
+            self._damage = [FoundDamage(entry.first_seq, entry.last_seq, 0, what)]
+            return SegmentFacts(name, entry, self._damage, [0], "", "", "", dead, "", marks, is_missing=True)
+        index, tags = self._scan(read)
+        is_whole = not self._damage
+        totals = ""
+        if is_whole and not dead:
+            totals = self._check_totals(index, marks, earliest_seq)
+        return SegmentFacts(
+            name,
+            entry,
+            self._damage,
+            [*self._ends, *[entry.data_bytes] * (len(self._damage) - len(self._ends))],
+            self._check_data(read),
+            self._check_index(index if is_whole else None),
+            self._check_tags(tags if is_whole else None, marks, earliest_seq),
+            dead,
+            totals,
+            marks,
+        )
+
+    def marks(self) -> bytearray | None:
+        """A byte a record, 1 when it is dead; None when nothing is, or when that is not known."""
+        return self._check_dead()[1]
+
+    def made(self) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
+        """The index and the tags that `.data` gives."""
+        read = self._files.read(self._name, DATA)
+        assert read is not None
+        return self._scan(read)
+
+    def _scan(self, read: Read) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
+        entry = self._entry
+        builder, pairs = IndexBuilder(entry.first_seq), []
+        for found in scan_data(read, self._name, entry):
+            if isinstance(found, FoundFrame):
+                frame = found.frame
+                self._ends += [found.offset] * (len(self._damage) - len(self._ends))
+                builder.add(found.seq, found.offset, frame.size, frame.ts, frame.flags)
+                pairs.append((found.seq, frame.tag))
+                self.record_count += 1
+            else:
+                self._damage.append(found)
+                builder.add_damage(found.last_seq)
+        return builder.build(entry.last_seq), tags_of(pairs)
+
+    def _check_data(self, read: Read) -> str:
+        entry = self._entry
+        size = self._files.size(self._name, DATA)
+        if entry.is_sealed and size > entry.data_bytes:
+            return f"it has {size - entry.data_bytes} bytes more than the snapshot says"
+        try:
+            header = parse_segment_header(read(0, SEGMENT_HEADER_BYTES))
+        except (FrameDamage, OSError):
+            return ""  # The scan has said so.
+        if Identity(header.instance, header.shard) != self._identity:
+            return f"it is of shard {header.shard:02d} of instance {header.instance.hex()}"
+        return ""
+
+    def _check_index(self, made: SegmentIndex | None) -> str:
+        """`made` is what `.data` gives, when that is whole."""
+        entry = self._entry
+        read = self._files.read(self._name, INDEX)
+        if read is None:
+            return self._files.missing(self._name, entry, INDEX)
+        size = entry.count * ENTRY_BYTES + FOOTER_BYTES * entry.is_sealed
+        try:
+            found = decode_index(read(0, size + 1), entry.first_seq, entry.count, entry.is_sealed)
+        except (IndexDamage, OSError) as damage:
+            return str(damage)
+        if made is None:
+            return ""
+        for column in ("offsets", "lengths", "stamps", "flags"):
+            if getattr(found, column) != getattr(made, column):
+                return f"its {column} are not those of .data"
+        return ""
+
+    def _check_tags(
+        self, made: dict[bytes, list[int]] | None, marks: bytearray | None, earliest_seq: int
+    ) -> str:
+        """Those of records that are dead may be missing."""
+        entry = self._entry
+        if not entry.has_tags:
+            return "records have tags, and there is no such file" if entry.is_sealed and made else ""
+        read = self._files.read(self._name, TAGS)
+        if read is None:
+            return self._files.missing(self._name, entry, TAGS)
+        try:
+            reader = TagsReader(read, self._files.size(self._name, TAGS))
+            found = dict(reader.all_seqs())
+        except (TagsDamage, OSError) as damage:
+            return str(damage)
+        if reader.first_seq != entry.first_seq:
+            return f"it is of records from {reader.first_seq} on"
+        if made is None or found == made:
+            return ""
+        pairs = {(seq, tag) for tag, seqs in found.items() for seq in seqs}
+        all_pairs = {(seq, tag) for tag, seqs in made.items() for seq in seqs}
+        for seq, _ in sorted(pairs - all_pairs):
+            return f"it gives seq {seq} a tag that .data does not"
+        for seq, _ in sorted(all_pairs - pairs):
+            if seq >= earliest_seq and (marks is None or not marks[seq - entry.first_seq]):
+                return f"the tag of seq {seq} is missing"
+        return ""
+
+    def _check_dead(self) -> tuple[str, bytearray | None]:
+        entry = self._entry
+        if not entry.dead_count:
+            return "", None
+        read = self._files.read(self._name, DEAD)
+        if read is None:
+            return self._files.missing(self._name, entry, DEAD), None
+        try:
+            # It may be of a longer segment, when a later checkpoint did not come to its end.
+            size = max(self._files.size(self._name, DEAD), dead_bytes(entry.count))
+            found = decode_dead(read(0, size), entry.first_seq, entry.count)
+        except (DeadDamage, UnknownVersion, OSError) as damage:
+            return str(damage), None
+        if found.dead_count < entry.dead_count:
+            counted = f"the snapshot counts {entry.dead_count}"
+            return f"it has {found.dead_count} dead records, and {counted}", None
+        return "", unpack_marks(found.bitmap, entry.count)
+
+    def _check_totals(self, index: SegmentIndex, marks: bytearray | None, earliest_seq: int) -> str:
+        entry = self._entry
+        if marks is not None and marks.count(1) != entry.dead_count:
+            return ""  # A checkpoint wrote it that did not come to its snapshot; a start counts again.
+        found = live_totals(index.lengths, marks, earliest_seq - entry.first_seq)
+        if found != (entry.live_count, entry.live_bytes):
+            counted = f"{entry.live_count} live records of {entry.live_bytes} bytes"
+            return f"the snapshot counts {counted}, the files have {found[0]} of {found[1]}"
+        stamps = (index.stamps[0], index.stamps[-1])
+        if not entry.generation and stamps != (entry.first_ts, entry.last_ts):
+            return "the times of its first and last record are other than the snapshot says"
+        return ""

@@ -1,0 +1,100 @@
+"""What has to be true between the parts of one snapshot, whatever the files say.
+
+S1  A topic's id is that of its name, and it was created in front of the end of the capture.
+S2  Each topic is complete to a place between where replay begins and where the capture was over.
+S3  `1 <= evict_floor <= earliest_seq <= head + 1`, and the floor stands behind all that was evicted.
+S4  A ceiling stands at or above the head of a topic that needs one.
+S5  Segments are in order and do not overlap, and the first live seq is in one of them. Where there is none,
+    the seqs are lost or were deleted: a segment in which nothing is alive any more goes.
+S6  Lost ranges are in order, do not overlap and end at or in front of the head.
+S7  Counts fit into what they are counts of.
+S8  The columns of idempotency keys have the same number of entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shared.contract.names import topic_id
+from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, SnapshotHead, TopicEntry
+from topicsd.engine.write.seq_ceiling import needs_ceiling
+from topicsd.segment.entry import SegmentEntry
+
+_DIGEST_BYTES = 16
+_U64_BYTES = 8
+_U32_BYTES = 4
+
+
+def check_snapshot(snapshot: Snapshot) -> Iterator[tuple[str | None, str]]:
+    """Topic and sentence of everything that cannot be."""
+    for topic in snapshot.topics:
+        for what in _check_topic(snapshot.head, topic):
+            yield topic.name, what
+    for keys in snapshot.keys:
+        if not _columns_fit(keys):
+            yield None, f"the idempotency keys of generation {keys.number} have columns of several lengths"
+
+
+def _check_topic(head: SnapshotHead, topic: TopicEntry) -> Iterator[str]:
+    if topic.topic_id != topic_id(topic.name):
+        yield "its id is not that of its name"
+    if not topic.epoch < head.end_ordinal:
+        yield f"its epoch {topic.epoch} is behind the end of the capture, {head.end_ordinal}"
+    if not head.start.ordinal <= topic.complete_to <= head.end_ordinal:
+        window = f"{head.start.ordinal} to {head.end_ordinal}"
+        yield f"it is complete to ordinal {topic.complete_to}, which is not in {window}"
+    if topic.config.durability == "ephemeral":
+        if topic.segments:
+            yield "it is ephemeral and has segments"
+        return
+    if not 1 <= topic.evict_floor <= topic.earliest_seq <= topic.head + 1:
+        floors = f"floor {topic.evict_floor}, earliest {topic.earliest_seq}, head {topic.head}"
+        yield f"its numbers are out of order: {floors}"
+    if topic.evict_floor <= max(topic.evicted_to.values(), default=0):
+        yield f"its floor {topic.evict_floor} is not behind what was evicted"
+    if needs_ceiling(topic.config) and topic.ceiling < topic.head:
+        yield f"its ceiling {topic.ceiling} is below its head {topic.head}"
+    yield from _check_lost(topic)
+    yield from _check_segments(topic)
+
+
+def _check_lost(topic: TopicEntry) -> Iterator[str]:
+    before = 0
+    for low, high, _ in topic.lost:
+        if not before < low <= high <= topic.head:
+            yield f"its lost range {low} to {high} is out of order, or behind the head"
+        before = high
+
+
+def _check_segments(topic: TopicEntry) -> Iterator[str]:
+    before = 0
+    for number, entry in enumerate(topic.segments):
+        if not before < entry.first_seq <= entry.last_seq <= topic.head:
+            seqs = f"{entry.first_seq} to {entry.last_seq}"
+            yield f"its segment with seqs {seqs} overlaps another one, or stands behind the head"
+        before = max(before, entry.last_seq)
+        if not entry.is_sealed and number < len(topic.segments) - 1:
+            yield f"its segment from seq {entry.first_seq} on is active, and not the last one"
+        if not _counts_fit(entry):
+            yield f"its segment from seq {entry.first_seq} on has counts that cannot be"
+    first = topic.earliest_seq
+    stretches = [(one.first_seq, one.last_seq) for one in topic.segments]
+    stretches += [(low, high) for low, high, _ in topic.lost]
+    if first <= topic.head and not any(low <= first <= high for low, high in stretches):
+        yield f"seq {first}, the first that is alive, is in no segment"
+
+
+def _counts_fit(entry: SegmentEntry) -> bool:
+    live, dead = entry.live_count, entry.dead_count
+    return entry.count > 0 and min(live, dead) >= 0 and live + dead <= entry.count
+
+
+def _columns_fit(keys: KeyGeneration) -> bool:
+    sizes = {
+        len(keys.digests) / _DIGEST_BYTES,
+        len(keys.records) / _DIGEST_BYTES,
+        len(keys.first_seqs) / _U64_BYTES,
+        len(keys.counts) / _U32_BYTES,
+        len(keys.used_ms) / _U64_BYTES,
+    }
+    return len(sizes) == 1

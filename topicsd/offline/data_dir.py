@@ -1,0 +1,111 @@
+"""A data directory that a command was pointed at: is it one, and which of its shards are meant."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shared.contract.names import topic_id
+from shared.ipc.placement import shard_of
+from topicsd.disk.atomic_replace import exists
+from topicsd.disk.fs import Fs, RealFs
+from topicsd.disk.layout import (
+    LAYOUT_NAME,
+    Layout,
+    LayoutDamaged,
+    LayoutError,
+    ShardPaths,
+    doctor_command,
+    read_layout,
+    shard_numbers,
+    shard_paths,
+)
+from topicsd.disk.read_only_fs import ReadOnlyFs
+from topicsd.log.writer import Identity
+from topicsd.offline.command_error import WRONG, CommandError
+
+
+class DataDir(NamedTuple):
+    fs: Fs
+    path: str
+    layout: Layout
+    shards: list[int]
+    """Those that are meant, in the order in which to look at them."""
+    cold_dir: str = ""
+    """Where segments of the cold tier are; empty is where the last run says."""
+    is_held: bool = False
+    """This process holds the locks of the shards that it looks at, and writes to none of them meanwhile."""
+
+    def paths(self, shard: int) -> ShardPaths:
+        return shard_paths(self.path, shard)
+
+    def identity(self, shard: int) -> Identity:
+        return Identity(self.layout.instance_bytes, shard)
+
+
+def add_directory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", help=f"the data directory, the one with {LAYOUT_NAME}")
+    parser.add_argument("--shard", type=int, metavar="N", help="only this shard, from 0")
+    parser.add_argument(
+        "--cold-dir",
+        metavar="DIR",
+        default="",
+        help="where old segments were moved to; where the server last said that it is, unless given",
+    )
+
+
+def open_data_dir(given: argparse.Namespace, on_read: Callable[[int], None] | None = None) -> DataDir:
+    """Return the directory that is given; CommandError when it is no data directory, or cannot be used."""
+    fs = ReadOnlyFs(RealFs()) if on_read is None else ReadOnlyFs(RealFs(), on_read)
+    try:
+        return data_dir_of(given, fs, layout_of(fs, given.directory))
+    except LayoutError as error:
+        raise CommandError(str(error), WRONG) from None
+
+
+def layout_of(fs: Fs, path: str) -> Layout:
+    """Return the layout of the directory; LayoutError, or CommandError when it is no data directory."""
+    layout = read_layout(fs, path)
+    if layout is not None:
+        return layout
+    if not shard_numbers(fs, path):
+        raise CommandError(_why_not(fs, path))
+    raise LayoutDamaged(
+        f"{path} has shards, but no {LAYOUT_NAME}. To write it again from the shards: {doctor_command(path)}"
+    )
+
+
+def data_dir_of(given: argparse.Namespace, fs: Fs, layout: Layout) -> DataDir:
+    path: str = given.directory
+    wanted: int | None = given.shard
+    if wanted is None:
+        return DataDir(fs, path, layout, list(range(layout.shards)), given.cold_dir)
+    if not 0 <= wanted < layout.shards:
+        raise CommandError(f"there is no shard {wanted}: {path} has shards 0 to {layout.shards - 1}")
+    return DataDir(fs, path, layout, [wanted], given.cold_dir)
+
+
+def owner_first(data_dir: DataDir, topic: str) -> list[int]:
+    """The shards to look for a topic in: the one that owns its name, then the others."""
+    owner = shard_of(topic_id(topic), data_dir.layout.shards)
+    return sorted(data_dir.shards, key=lambda shard: (shard != owner, shard))
+
+
+def stray_shards(data_dir: DataDir) -> list[str]:
+    """Directories beside the shards that the layout does not name."""
+    known = {os.path.basename(data_dir.paths(shard).root) for shard in range(data_dir.layout.shards)}
+    return [name for name in data_dir.fs.list_dir(os.path.join(data_dir.path, "shards")) if name not in known]
+
+
+def _why_not(fs: Fs, path: str) -> str:
+    if not exists(fs, path):
+        return f"there is no {path}"
+    try:
+        names = fs.list_dir(path)
+    except NotADirectoryError:
+        return f"{path} is a file, not a data directory"
+    if "wal" in names:
+        return f"{path} is one shard; name the data directory above it, and the shard with --shard"
+    return f"{path} is no data directory: it has no {LAYOUT_NAME}"

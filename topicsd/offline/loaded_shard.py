@@ -1,0 +1,183 @@
+"""A shard as a start would have it: the snapshot that it would take, and the topics as the log goes on.
+
+It only looks, also beside a server. That one may write a newer snapshot any time and drop what the one before
+needed; so what cannot be had is asked for again as long as the newest snapshot is another one than before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn
+
+from shared.runtime.clock import Clock
+from shared.settings.settings import Settings
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths, shard_paths
+from topicsd.engine.checkpoint.load import KnownDead, choose_known, load_snapshot
+from topicsd.engine.checkpoint.manifest import ManifestDamage, read_manifest
+from topicsd.engine.checkpoint.snapshot_files import snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_format import Snapshot
+from topicsd.engine.replay import Replay
+from topicsd.engine.shard_data import ShardData
+from topicsd.log.file_header import UnknownVersion
+from topicsd.log.reader import FoundBatch
+from topicsd.log.walk import Known
+from topicsd.log.writer import Identity
+from topicsd.offline.check.segment_check import SegmentFiles
+from topicsd.offline.data_dir import DataDir
+from topicsd.offline.shard_log import ShardLog
+from topicsd.segment.dead_file import DeadDamage
+from topicsd.segment.entry import SegmentDamage
+from topicsd.segment.reader import SegmentReader
+from topicsd.segment.store import LocalStore
+
+TRIES = 5
+
+
+class Basis(NamedTuple):
+    """What a start goes by before it looks at the log."""
+
+    snapshot: Snapshot | None
+    complaints: list[str]
+    """About newer snapshots that it cannot use."""
+    problem: str
+    """Why it stops here; empty when it does not."""
+    dead: KnownDead | None = None
+    """What of that was read to choose the snapshot."""
+    skipped: Sequence[int] = ()
+    """The numbers of newer snapshots."""
+
+    @property
+    def known(self) -> Known | None:
+        return None if self.snapshot is None else known_of(self.snapshot)
+
+    @property
+    def captured_to(self) -> int:
+        return 0 if self.snapshot is None else self.snapshot.head.end_ordinal
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Of the topics, by their ids."""
+        topics = [] if self.snapshot is None else self.snapshot.topics
+        return {topic.topic_id: topic.name for topic in topics}
+
+    @property
+    def heads(self) -> dict[int, int]:
+        topics = [] if self.snapshot is None else self.snapshot.topics
+        return {topic.topic_id: topic.head for topic in topics}
+
+
+def known_of(snapshot: Snapshot) -> Known:
+    return Known(snapshot.head.start, snapshot.head.end_file, snapshot.head.end_offset)
+
+
+def choose_basis(fs: Fs, paths: ShardPaths, identity: Identity, segments: SegmentReader) -> Basis:
+    numbers = snapshot_numbers(fs, paths)
+    try:
+        snapshot, complaints, dead = choose_known(fs, paths, segments)
+    except UnknownVersion as error:
+        return Basis(None, [], f"its newest snapshot is of a newer program: {error}")
+    if snapshot is not None and (snapshot.head.instance, snapshot.head.shard) != identity:
+        head = snapshot.head
+        whose = f"shard {head.shard:02d} of instance {head.instance.hex()}"
+        return Basis(None, complaints, f"snapshot {head.number} belongs to {whose}")
+    skipped = [number for number in numbers if snapshot is not None and number > snapshot.head.number]
+    return Basis(snapshot, complaints, "", dead, skipped)
+
+
+class LookingStore(LocalStore):
+    """What was made again from other bytes stays in memory."""
+
+    def put(self, key: str, source_read: Callable[[int, int], bytes], size: int) -> NoReturn:
+        raise OSError(errno.EROFS, "it is only looked at", self.path_of(key))
+
+
+def segment_files(data_dir: DataDir, shard: int) -> SegmentFiles:
+    """Both tiers, to look at."""
+    hot = LookingStore(data_dir.fs, data_dir.paths(shard).root)
+    cold_dir = cold_dir_of(data_dir, shard)
+    return SegmentFiles(
+        hot, LookingStore(data_dir.fs, shard_paths(cold_dir, shard).root) if cold_dir else None
+    )
+
+
+def cold_dir_of(data_dir: DataDir, shard: int) -> str:
+    """As given, or as the last run published it."""
+    if data_dir.cold_dir:
+        return data_dir.cold_dir
+    try:
+        return read_manifest(data_dir.fs, data_dir.paths(shard)).cold_dir or ""
+    except (FileNotFoundError, ManifestDamage, UnknownVersion):
+        return ""
+
+
+class LoadedShard:
+    """Close it when done."""
+
+    def __init__(
+        self,
+        data_dir: DataDir,
+        shard: int,
+        clock: Clock,
+        basis: Basis | None = None,
+        files: SegmentFiles | None = None,
+    ) -> None:
+        """`basis` is what to go by instead of what a start takes, `files` where segments are looked for."""
+        self._given = basis
+        self._files = segment_files(data_dir, shard) if files is None else files
+        self.data_dir = data_dir
+        self.shard = shard
+        self._clock = clock
+        self.problem = ""
+        """Why a start would not come to the log."""
+        for left in reversed(range(TRIES)):
+            self._open()
+            is_in_doubt = self.problem or self.log.problem or self.log.lacks_a_file
+            if not left or not is_in_doubt or not self.is_outdated:
+                break
+            self.close()
+
+    @property
+    def identity(self) -> Identity:
+        return self.data_dir.identity(self.shard)
+
+    def close(self) -> None:
+        self.log.close()
+        self.segments.close()
+
+    def walk(self) -> None:
+        """Replay the log, and judge how it ends; what stands in the way is in `problem`, or in the log's."""
+        if self.problem:
+            return
+        try:
+            self.log.walk(self.identity, self.replay_batch)
+        except (SegmentDamage, DeadDamage) as damage:
+            self.log.problem = f"a frame of the log cannot be replayed: {damage}"
+
+    def replay_batch(self, batch: FoundBatch, position: int) -> None:
+        self._replay.batch(batch, position)
+
+    def _open(self) -> None:
+        fs, paths = self.data_dir.fs, self.data_dir.paths(self.shard)
+        self._newest = snapshot_numbers(fs, paths)[:1]
+        self.segments = SegmentReader(self._files.hot, self._files.cold)
+        self.basis = basis = self._given or choose_basis(fs, paths, self.identity, self.segments)
+        self.problem = basis.problem
+        self.log = ShardLog(fs, paths, basis.known, self.data_dir.is_held)
+        self.state = state = ShardData(self._clock, Settings(), self.log.read_again, self.segments)
+        self._replay = Replay(state, basis.captured_to)
+        if basis.snapshot is None:
+            return
+        try:
+            load_snapshot(state, basis.snapshot, self._files.hot, basis.dead)
+        except FileNotFoundError as error:
+            self.problem = f"{os.path.basename(str(error.filename))} is missing: {error.filename}"
+        except (SegmentDamage, DeadDamage, UnknownVersion, OSError) as error:
+            self.problem = str(error)
+
+    @property
+    def is_outdated(self) -> bool:
+        """The newest snapshot is another one by now."""
+        return self._newest != snapshot_numbers(self.data_dir.fs, self.data_dir.paths(self.shard))[:1]

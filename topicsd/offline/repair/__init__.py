@@ -1,0 +1,1 @@
+"""Decide what a repair of a data directory does, and do it."""

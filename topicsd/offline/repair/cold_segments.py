@@ -1,0 +1,88 @@
+"""Cold segments that are not there: gone, or in a directory that is not mounted. Nobody here can tell which.
+
+So a repair gives none of them up unless it is told to: what is written off is not served any more, also when
+its directory is back. That some others are there proves nothing. A server that ran without the mount has put
+newer ones into the empty directory below it.
+
+A segment is cold when any snapshot or the manifest says so: once it has moved, the older snapshot still calls
+it hot, and its hot files are gone all the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topicsd.disk.layout import shard_paths
+from topicsd.engine.checkpoint.manifest import ManifestDamage, read_manifest
+from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_format import SnapshotDamage, TopicEntry
+from topicsd.log.file_header import UnknownVersion
+from topicsd.offline.check.segment_check import SegmentFacts
+from topicsd.offline.data_dir import DataDir
+from topicsd.offline.loaded_shard import cold_dir_of
+from topicsd.offline.repair.diagnosis import Candidate
+from topicsd.offline.table import plural, readable
+from topicsd.segment.entry import COLD, SegmentName
+
+GIVE_UP_FLAG = "--give-up-cold"
+
+
+class OutOfReach(NamedTuple):
+    segments: list[SegmentFacts]
+    why: str
+    """What was looked for where, and what can be done; empty when none is out of reach."""
+
+
+def out_of_reach(data_dir: DataDir, shard: int, basis: Candidate) -> OutOfReach:
+    missing = [facts for facts in basis.facts if facts.is_missing]
+    if not missing or basis.snapshot is None:
+        return OutOfReach([], "")
+    topics = basis.snapshot.topics
+    cold = _cold_names(data_dir, shard) | _named(topics, only_cold=True)
+    missing = [facts for facts in missing if facts.name in cold]
+    if not missing:
+        return OutOfReach([], "")
+    recorded = len(cold & _named(topics, only_cold=False))
+    directory = cold_dir_of(data_dir, shard)
+    verb = "is" if len(missing) == 1 else "are"
+    if directory:
+        root = readable(shard_paths(directory, shard).root)
+        where = f"not in {root}: the cold directory {readable(directory)} may not be mounted"
+    else:
+        where = "out of reach: nothing says where the cold directory is"
+    why = (
+        f"{len(missing)} of {plural(recorded, 'cold segment')} {verb} {where}. "
+        f"Mount it, or say where it is with --cold-dir. To take what is not there as lost for good: "
+        f"{GIVE_UP_FLAG}"
+    )
+    return OutOfReach(missing, why)
+
+
+def _cold_names(data_dir: DataDir, shard: int) -> set[SegmentName]:
+    """What any snapshot calls cold, or the manifest."""
+    fs, paths = data_dir.fs, data_dir.paths(shard)
+    found: set[SegmentName] = set()
+    for number in snapshot_numbers(fs, paths):
+        try:
+            found |= _named(read_snapshot(fs, paths, number).topics, only_cold=True)
+        except (FileNotFoundError, SnapshotDamage, UnknownVersion):
+            continue
+    try:
+        manifest = read_manifest(fs, paths)
+    except (FileNotFoundError, ManifestDamage, UnknownVersion):
+        return found
+    return found | {
+        SegmentName(int(topic.id, 16), topic.epoch, one.first_seq, one.generation)
+        for topic in manifest.topics
+        for one in topic.segments
+        if one.tier == COLD
+    }
+
+
+def _named(topics: list[TopicEntry], *, only_cold: bool) -> set[SegmentName]:
+    return {
+        SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
+        for topic in topics
+        for entry in topic.segments
+        if entry.tier == COLD or not only_cold
+    }

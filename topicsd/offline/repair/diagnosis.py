@@ -1,0 +1,235 @@
+"""What is wrong with one shard, what a start would do, and from what it could be repaired.
+
+The basis of a repair is what loses least. These are tried in order, and the first that leaves nothing unknown
+is taken:
+
+1. what a start takes: the newest good snapshot with which it is known what was deleted, or else the newest
+   good one, and the log behind it, or the log alone;
+2. when no snapshot is good and the log alone does not reach back: what the manifest says. It does not have
+   all of a topic's settings, no idempotency keys and no ceilings.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import msgspec
+
+from shared.contract.topic_config import TopicConfig
+from shared.runtime.clock import Clock
+from topicsd.disk.layout import names_in, parse_snapshot_name
+from topicsd.engine.checkpoint.manifest import Manifest, ManifestDamage, ManifestTopic, read_manifest
+from topicsd.engine.checkpoint.snapshot_files import MEDIA_ERRORS, read_snapshot, snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, SnapshotHead, TopicEntry
+from topicsd.log.file_header import UnknownVersion
+from topicsd.log.files import LogPlace
+from topicsd.log.walk import FIRST_ORDINAL
+from topicsd.log.writer import Identity
+from topicsd.offline.check.finding import Finding, Level
+from topicsd.offline.check.segment_check import SegmentFacts
+from topicsd.offline.check.shard_check import ShardCheck, ShardVerdict
+from topicsd.offline.data_dir import DataDir
+from topicsd.offline.loaded_shard import Basis, LoadedShard
+from topicsd.offline.shard_log import End
+from topicsd.segment.entry import SegmentEntry
+
+# The ceiling of a topic of which only the manifest is left: no seq was given out this far in front of a sync.
+CEILING_MARGIN = 1_000_000
+
+
+class Candidate(msgspec.Struct, kw_only=True):
+    """Something to repair from, and all that is wrong with it."""
+
+    snapshot: Snapshot | None
+    is_from_manifest: bool = False
+    facts: list[SegmentFacts] = []
+    log_problem: str = ""
+    """Why the log behind it cannot be read to its end."""
+    log_end: End = End.UNREADABLE
+    is_foreign: bool = False
+    """The log is not this shard's, or of a newer program."""
+
+    @property
+    def unknown_deletes(self) -> list[SegmentFacts]:
+        return [facts for facts in self.facts if facts.in_dead]
+
+
+class Diagnosis(msgspec.Struct, kw_only=True):
+    verdict: ShardVerdict
+    in_use_by: int | None
+    why_not: str
+    """Why a server would not start the shard; empty when it would."""
+    starts_from: int | None
+    """The snapshot that a start takes."""
+    damaged_snapshots: list[int]
+    """Those that no start can use."""
+    basis: Candidate | None
+    why_no_basis: str = ""
+
+    @property
+    def findings(self) -> list[Finding]:
+        return self.verdict.problems
+
+
+def diagnose(data_dir: DataDir, shard: int, clock: Clock) -> Diagnosis:
+    paths = data_dir.paths(shard)
+    verdict = ShardVerdict(shard=shard, path=paths.root)
+    with closing(LoadedShard(data_dir, shard, clock)) as loaded:
+        check = ShardCheck(loaded, verdict)
+        check.run()
+        basis, owner = loaded.basis, loaded.log.owner
+        found = _candidate(loaded, check, basis.snapshot)
+        why_not = loaded.problem or found.log_problem
+    stopping = [finding for finding in verdict.problems if finding.level is Level.STOPS]
+    if stopping:
+        why_not = f"{stopping[0].file}: {stopping[0].what}" if stopping[0].file else stopping[0].what
+    if why_not and basis.snapshot is None:
+        verdict.problems[:] = map(_stops, verdict.problems)
+    diagnosis = Diagnosis(
+        verdict=verdict,
+        in_use_by=owner,
+        why_not=why_not,
+        starts_from=None if basis.snapshot is None else basis.snapshot.head.number,
+        damaged_snapshots=sorted({*_damaged(data_dir, shard), *basis.skipped}, reverse=True),
+        basis=found,
+    )
+    if basis.problem or found.is_foreign:
+        diagnosis.basis, diagnosis.why_no_basis = None, basis.problem or found.log_problem
+    elif basis.snapshot is None and _reaches_not_back(data_dir, shard):
+        diagnosis.basis = _from_manifest(data_dir, shard, clock)
+        if diagnosis.basis is None:
+            diagnosis.why_no_basis = (
+                "no snapshot is good, the log does not reach back to its start, and MANIFEST.json cannot be "
+                "used: nothing says which topics there were. Restore the shard from a backup"
+            )
+    return diagnosis
+
+
+def _stops(finding: Finding) -> Finding:
+    """A bad snapshot mends when there is another one, or the log alone will do; now there is neither."""
+    is_snapshot = finding.file is not None and parse_snapshot_name(finding.file) is not None
+    return msgspec.structs.replace(finding, level=Level.STOPS) if is_snapshot else finding
+
+
+def _candidate(loaded: LoadedShard, check: ShardCheck, snapshot: Snapshot | None) -> Candidate:
+    log = loaded.log
+    problem = log.problem
+    if not problem and log.walked is not None and check.refused:
+        problem = check.refused
+    return Candidate(
+        snapshot=snapshot,
+        facts=check.checkpoint.facts,
+        log_problem=problem,
+        log_end=log.end,
+        is_foreign=log.is_foreign(loaded.identity),
+    )
+
+
+def _damaged(data_dir: DataDir, shard: int) -> list[int]:
+    fs, paths = data_dir.fs, data_dir.paths(shard)
+    found = []
+    for number in snapshot_numbers(fs, paths):
+        try:
+            read_snapshot(fs, paths, number)
+        except SnapshotDamage:
+            found.append(number)
+        except (FileNotFoundError, UnknownVersion):
+            continue
+    return found
+
+
+def _looked_at(data_dir: DataDir, shard: int, clock: Clock, snapshot: Snapshot) -> Candidate:
+    with closing(LoadedShard(data_dir, shard, clock, Basis(snapshot, [], ""))) as loaded:
+        check = ShardCheck(loaded, ShardVerdict(shard=shard, path=""))
+        check.run()
+        return _candidate(loaded, check, snapshot)
+
+
+def _reaches_not_back(data_dir: DataDir, shard: int) -> bool:
+    """There was more than the log has."""
+    fs, paths = data_dir.fs, data_dir.paths(shard)
+    names = [name for name in names_in(fs, paths.wal) if name.startswith("wal-")]
+    if names:
+        return min(names) != f"wal-{FIRST_ORDINAL:016d}.log"
+    return bool(snapshot_numbers(fs, paths))
+
+
+def _from_manifest(data_dir: DataDir, shard: int, clock: Clock) -> Candidate | None:
+    try:
+        manifest = read_manifest(data_dir.fs, data_dir.paths(shard))
+    except (FileNotFoundError, ManifestDamage, UnknownVersion):
+        return None
+    except OSError as error:
+        if error.errno not in MEDIA_ERRORS:
+            raise
+        return None
+    identity = data_dir.identity(shard)
+    if (bytes.fromhex(manifest.instance), manifest.shard) != identity:
+        return None
+    found = _looked_at(data_dir, shard, clock, snapshot_of(manifest, identity))
+    found.is_from_manifest = True
+    return found
+
+
+def snapshot_of(manifest: Manifest, identity: Identity) -> Snapshot:
+    """As much of the snapshot as the manifest says."""
+    wal = manifest.wal
+    topics = [_topic_of(topic) for topic in manifest.topics]
+    end = max((topic.complete_to for topic in topics), default=wal.ordinal)
+    head = SnapshotHead(
+        instance=identity.instance,
+        shard=identity.shard,
+        number=manifest.number,
+        start=LogPlace(wal.file, wal.offset, wal.ordinal, int(wal.chain, 16)),
+        end_ordinal=max(end, wal.ordinal),
+        end_file=wal.file,
+        end_offset=wal.offset,
+        created_ms=manifest.ts,
+        topic_count=len(topics),
+    )
+    return Snapshot(head, topics, [])
+
+
+def _topic_of(topic: ManifestTopic) -> TopicEntry:
+    config = TopicConfig(
+        type=topic.type,
+        durability=topic.durability,
+        ttl_ms=topic.ttl_ms,
+        cap_records=topic.cap_records,
+        cap_bytes=topic.cap_bytes,
+        discard=topic.discard,
+    )
+    return TopicEntry(
+        name=topic.name,
+        topic_id=int(topic.id, 16),
+        epoch=topic.epoch,
+        config=config,
+        complete_to=topic.complete_to,
+        head=topic.head,
+        ceiling=0 if config.durability == "fsync" else topic.head + CEILING_MARGIN,
+        earliest_seq=topic.earliest_seq,
+        evict_floor=topic.evict_floor,
+        evicted_to=topic.evicted_to,
+        ttl_logged=topic.evicted_to.get("ttl", 0),
+        lost=topic.lost,
+        last_ts=max((one.last_ts for one in topic.segments), default=0),
+        windows_ms=[config.idempotency_window_ms],
+        segments=[
+            SegmentEntry(
+                first_seq=one.first_seq,
+                count=one.count,
+                generation=one.generation,
+                data_bytes=one.data_bytes,
+                first_ts=one.first_ts,
+                last_ts=one.last_ts,
+                is_sealed=one.sealed,
+                has_tags=one.has_tags,
+                tier=one.tier,
+                live_count=one.live_count,
+                live_bytes=one.live_bytes,
+                dead_count=one.dead_count,
+                since_ordinal=topic.epoch,
+            )
+            for one in topic.segments
+        ],
+    )

@@ -1,0 +1,138 @@
+"""A lost or damaged LAYOUT.json, written again from what the shards know of themselves.
+
+The number of shards is that of their directories, and the instance is in the header of every log file,
+snapshot, manifest and segment. That the last shards are missing cannot be seen: topics of the others lie as
+they would without them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from topicsd.disk.atomic_replace import exists
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import (
+    INSTANCE_BYTES,
+    LAYOUT_NAME,
+    SHARD_COUNT_MAX,
+    Layout,
+    ShardPaths,
+    make_layout,
+    names_in,
+    shard_numbers,
+    shard_paths,
+    write_layout,
+)
+from topicsd.engine.checkpoint.manifest import ManifestDamage, read_manifest
+from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_format import SnapshotDamage
+from topicsd.log.file_header import UnknownVersion
+from topicsd.log.frame import FrameDamage
+from topicsd.log.walk import UnreadableLog, open_wal_files
+from topicsd.offline.table import plural
+from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, parse_segment_header
+from topicsd.segment.entry import DATA
+
+DAMAGED_NAME = f"{LAYOUT_NAME}.damaged"
+
+
+class LayoutRefused(Exception):
+    """The shards do not say enough, or contradict each other."""
+
+
+class Derived(NamedTuple):
+    layout: Layout
+    step: str
+    """What a repair does, in words."""
+    risk: str
+    """What the shards cannot say."""
+
+
+def derive_layout(fs: Fs, data_dir: str) -> Derived:
+    """Return the layout that fits the shards; LayoutRefused when none does."""
+    numbers = shard_numbers(fs, data_dir)
+    count = len(numbers)
+    if numbers != list(range(count)):
+        missing = next(number for number in range(SHARD_COUNT_MAX) if number not in numbers)
+        raise LayoutRefused(f"shards/{missing:02d} is missing. Restore it from a backup")
+    instance = _instance(fs, data_dir, numbers)
+    layout = make_layout(count, instance or os.urandom(INSTANCE_BYTES))
+    if instance is None:
+        whose = "a new instance, as no file names the old one"
+    else:
+        whose = f"instance {layout.instance}, which its files name"
+    step = f"write {LAYOUT_NAME} for {plural(count, 'shard')}, as many as there are directories, and {whose}"
+    risk = f"shards/{count - 1:02d} must be the last shard: no file records how many there were"
+    return Derived(layout, step, risk)
+
+
+def write_derived(fs: Fs, data_dir: str, layout: Layout) -> None:
+    """Write the layout; a damaged one stays beside it."""
+    path = os.path.join(data_dir, LAYOUT_NAME)
+    if exists(fs, path):
+        fs.rename(path, os.path.join(data_dir, DAMAGED_NAME))
+    write_layout(fs, data_dir, layout)
+
+
+def _instance(fs: Fs, data_dir: str, numbers: list[int]) -> bytes | None:
+    """Return the instance that all shards name, or None when no file of any of them does."""
+    found: dict[bytes, int] = {}
+    for number in numbers:
+        for instance, shard in _identities(fs, shard_paths(data_dir, number)):
+            if shard != number:
+                raise LayoutRefused(f"shards/{number:02d} holds files of shard {shard:02d}. Restore its name")
+            found.setdefault(instance, number)
+    if len(found) > 1:
+        said = " and ".join(f"shards/{number:02d} is of {one.hex()}" for one, number in found.items())
+        raise LayoutRefused(f"the shards are of different data directories: {said}")
+    return next(iter(found), None)
+
+
+def _identities(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
+    """Yield the instance and shard that the files of a shard name; one kind of file is enough."""
+    said = [*_of_log(fs, paths)] or [*_of_snapshots(fs, paths)] or [*_of_manifest(fs, paths)]
+    yield from said or _of_segments(fs, paths)
+
+
+def _of_log(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
+    try:
+        files = open_wal_files(fs, paths)
+    except UnreadableLog as error:
+        raise LayoutRefused(f"{paths.wal}: {error}") from None
+    for file in files:
+        fs.close(file.fd)
+        if file.header is not None:
+            yield file.header.instance, file.header.shard
+
+
+def _of_snapshots(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
+    for number in snapshot_numbers(fs, paths):
+        try:
+            head = read_snapshot(fs, paths, number).head
+        except (SnapshotDamage, UnknownVersion):
+            continue
+        yield head.instance, head.shard
+
+
+def _of_manifest(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
+    try:
+        manifest = read_manifest(fs, paths)
+    except (FileNotFoundError, ManifestDamage, UnknownVersion):
+        return
+    yield bytes.fromhex(manifest.instance), manifest.shard
+
+
+def _of_segments(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
+    for directory in names_in(fs, paths.topics):
+        for name in names_in(fs, os.path.join(paths.topics, directory)):
+            if name.endswith(DATA):
+                fd = fs.open_read(os.path.join(paths.topics, directory, name))
+                try:
+                    header = parse_segment_header(fs.pread(fd, SEGMENT_HEADER_BYTES, 0))
+                except (FrameDamage, UnknownVersion):
+                    continue
+                finally:
+                    fs.close(fd)
+                yield header.instance, header.shard

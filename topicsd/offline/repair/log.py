@@ -1,0 +1,146 @@
+"""The good part of a damaged log as topics in segments, and an empty log behind it.
+
+It is the half of a repair that a checkpoint does too: load, replay, capture. Instead of a shard's loop
+there is nothing, since nobody writes meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shared.runtime.clock import Clock
+from shared.settings.settings import Settings
+from topicsd.disk.atomic_replace import replace_file
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths
+from topicsd.engine.checkpoint.capture import Unpublished, capture
+from topicsd.engine.checkpoint.load import load_snapshot
+from topicsd.engine.checkpoint.segment_copy import Files, SegmentBounds, SegmentCopy, write_marks
+from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, TopicEntry
+from topicsd.engine.jobs import Job
+from topicsd.engine.session_log import encode_session, session_section
+from topicsd.engine.shard_data import ShardData
+from topicsd.engine.topic import Topic
+from topicsd.log.current_file import Current, read_current, write_current
+from topicsd.log.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader, encode_file_header
+from topicsd.log.files import LogFiles, LogPlace
+from topicsd.log.walk import open_wal_files
+from topicsd.log.writer import Identity
+from topicsd.offline.check.segment_check import SegmentFiles
+from topicsd.offline.repair.salvage import Salvage, file_bytes_max, heads_are_known
+from topicsd.segment.data_file import Read
+from topicsd.segment.reader import SegmentReader
+
+_CHAIN_BYTES = 8
+
+Keep = Callable[[str, Read, int, int], None]
+"""Put a copy of some bytes of a file aside."""
+
+
+class Content(NamedTuple):
+    """Of a snapshot."""
+
+    topics: list[TopicEntry]
+    keys: list[KeyGeneration]
+    sections: dict[str, bytes]
+    start: LogPlace
+    end_ordinal: int
+    end_file: int
+    end_offset: int
+
+
+class LogRepair:
+    def __init__(
+        self, fs: Fs, clock: Clock, paths: ShardPaths, identity: Identity, segments: SegmentFiles
+    ) -> None:
+        self._fs = fs
+        self._clock = clock
+        self._paths = paths
+        self._identity = identity
+        self._segments = segments
+
+    def run(self, snapshot: Snapshot | None, keep: Keep) -> Content:
+        """From the snapshot and the good part of the log behind it; when this returns all is on the disk."""
+        fs = self._fs
+        current = read_current(fs, self._paths.current)
+        is_distrusted = current is None or current.state == "sync_failed"
+        found = open_wal_files(fs, self._paths, (lambda _: True) if is_distrusted else None)
+        log = LogFiles(fs)
+        segments = SegmentReader(self._segments.hot, self._segments.cold)
+        state = ShardData(self._clock, Settings(), log, segments)
+        start = None if snapshot is None else snapshot.head.start
+        begin = 0 if start is None else start.file
+        files = [file for file in found if file.first_ordinal >= begin]
+        for file in found[: len(found) - len(files)]:
+            fs.close(file.fd)
+        with closing(log):
+            if snapshot is not None:
+                load_snapshot(state, snapshot, self._segments.hot)
+            salvage = Salvage(fs, state, snapshot)
+            salvage.run(files, current, file_bytes_max(found))
+            salvage.finish(heads_are_known(fs, self._paths, files, current))
+            fds = {file.name: file.fd for file in files}
+            for gap in salvage.gaps:
+                if gap.end > gap.offset:
+                    keep(gap.file, partial(_pread, fs, fds[gap.file]), gap.offset, gap.end)
+            ordinal = max([salvage.ordinal, *(file.first_ordinal + 1 for file in found)])
+            found_topics = [state.topics[name] for name in sorted(state.topics)]
+            topics = [self._captured(state, log, topic, ordinal) for topic in found_topics]
+        keys = [KeyGeneration(*columns) for columns in state.dedupe.columns()]
+        sections = session_section([encode_session(one) for one in state.watch_sessions.values()])
+        place = self._begin_log(ordinal)
+        return Content(topics, keys, sections, place, ordinal, ordinal, FILE_HEADER_BYTES)
+
+    def _captured(self, state: ShardData, log: LogFiles, topic: Topic, ordinal: int) -> TopicEntry:
+        settings = state.settings
+        bounds = SegmentBounds.of(settings)
+        files = Files(self._fs, self._paths, self._identity, log)
+        captured = capture(topic, Unpublished({}, {}, ordinal))
+        copy = SegmentCopy(files, bounds, captured, self._clock.now_ms())
+        _drive(copy.run())
+        for run, marks in captured.changed:
+            write_marks(files, run.name, marks, ordinal)
+        return msgspec.structs.replace(captured.entry, segments=copy.entries())
+
+    def _begin_log(self, ordinal: int) -> LogPlace:
+        """An empty file that no other file leads to, and a CURRENT that says so."""
+        fs, paths, identity = self._fs, self._paths, self._identity
+        chain = int.from_bytes(os.urandom(_CHAIN_BYTES), "little")
+        epoch = os.urandom(EPOCH_BYTES)
+        header = FileHeader(
+            identity.shard, identity.instance, epoch, ordinal, chain, FILE_HEADER_BYTES, self._clock.now_ms()
+        )
+        path = paths.wal_file(ordinal)
+        replace_file(fs, path, encode_file_header(header))
+        placed = fs.stat(path)
+        current = Current(
+            state="clean",
+            file=ordinal,
+            end=FILE_HEADER_BYTES,
+            boot_id=fs.boot_id(),
+            device=placed.device,
+            wal_inode=placed.inode,
+        )
+        write_current(fs, paths.current, current)
+        return LogPlace(ordinal, FILE_HEADER_BYTES, ordinal, chain)
+
+
+def _drive(job: Job[Any]) -> None:
+    """Run a job of the checkpoint to its end, here and now."""
+    answer: Any = None
+    try:
+        while True:
+            step = job.send(answer)
+            answer = step() if callable(step) else None
+    except StopIteration:
+        return
+
+
+def _pread(fs: Fs, fd: int, offset: int, size: int) -> bytes:
+    return fs.pread(fd, size, offset)

@@ -1,0 +1,282 @@
+"""Carry out the plan of a repair, so that a crash anywhere in it is followed by the same repair again.
+
+Why a new snapshot: it is what a start believes. Lost ranges, segments that were written anew and the place
+in the log where all is good again are three fields of it, and it comes into force by one rename. So nothing
+is mended in place. All that comes in front of that rename only adds files, of which no start takes notice:
+
+R1  Damaged bytes are copied to quarantine/, whole files of index, tags and deletes too. A copy has a name
+    from what is in it, so that a second try finds it there.
+R2  The good records of damaged segments are written as files of the next generation, and read back. What
+    can be made from `.data` is put in the place of what was there, in one step.
+R3  Of a damaged log, what is good is captured as a checkpoint does it, into segments (`repair_log.py`).
+    Active ones grow behind the length that the snapshot before names, to which a start cuts them.
+R4  Behind a damaged log goes a file with nothing in it. Its ordinal is above all that may have been used
+    and its chain is a random number, so that it never looks as if the damaged log went on in it. CURRENT
+    then says that the log ended cleanly in it. To the snapshot before, that is one proof more that the
+    damage is real: until the last step the shard goes on refusing to start.
+R5  The snapshot. Behind it come the manifest, and the damaged snapshots go to quarantine/.
+
+A log that is good is not touched: the new snapshot begins it where the one before did.
+
+The snapshot before stays with all that it names. So what was repaired can be looked at, until a server's
+checkpoints have made it superfluous.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+
+import msgspec
+import xxhash
+
+from shared.runtime.clock import Clock
+from topicsd.disk.atomic_replace import create_afresh, exists, write_all
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import make_segment_dirs, shard_paths, snapshot_name
+from topicsd.engine.checkpoint.manifest import manifest_head, manifest_pieces, topic_line, write_manifest
+from topicsd.engine.checkpoint.segment_copy import live_totals
+from topicsd.engine.checkpoint.snapshot_files import snapshot_numbers, write_snapshot
+from topicsd.engine.checkpoint.snapshot_format import (
+    Snapshot,
+    SnapshotHead,
+    TopicEntry,
+    encode_keys,
+    encode_topic,
+    snapshot_pieces,
+)
+from topicsd.engine.session_log import encode_session, session_section, sessions_of
+from topicsd.offline.check.segment_check import SegmentCheck, SegmentFacts, SegmentFiles
+from topicsd.offline.data_dir import DataDir
+from topicsd.offline.loaded_shard import cold_dir_of
+from topicsd.offline.repair.log import Content, LogRepair
+from topicsd.offline.repair.plan import Plan
+from topicsd.offline.repair.segment import next_generation, write_mended
+from topicsd.offline.repair.topic import Action, SegmentMend, TopicMend
+from topicsd.segment.data_file import Read
+from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentEntry
+from topicsd.segment.index_file import encode_entries, encode_footer
+from topicsd.segment.store import LocalStore
+from topicsd.segment.tags_file import encode_tags
+
+COPY_BYTES = 1 << 20
+
+
+class RepairFailed(Exception):
+    """It came out other than planned; the shard is as it was, but for copies in quarantine/."""
+
+
+class Repair:
+    """Of one shard whose lock is held. `fs` is one that writes."""
+
+    def __init__(self, fs: Fs, data_dir: DataDir, shard: int, clock: Clock, plan: Plan) -> None:
+        self._fs = fs
+        self._clock = clock
+        self._plan = plan
+        self._paths = data_dir.paths(shard)
+        self._identity = data_dir.identity(shard)
+        self._cold_dir = cold_dir_of(data_dir, shard)
+        hot = LocalStore(fs, self._paths.root)
+        cold = LocalStore(fs, shard_paths(self._cold_dir, shard).root) if self._cold_dir else None
+        self._files = SegmentFiles(hot, cold)
+
+    def run(self) -> None:
+        plan, fs, paths = self._plan, self._fs, self._paths
+        assert plan.basis is not None
+        make_segment_dirs(fs, paths)
+        with closing(self._files):
+            for facts in plan.rebuilds:
+                self._rebuild(facts)
+            snapshot = self._mended(plan.basis.snapshot)
+            if plan.writes_snapshot:
+                self._write(self._salvaged(snapshot) if plan.salvages else _same_place(snapshot))
+            elif plan.writes_manifest and snapshot is not None:
+                self._write_manifest(snapshot.head, snapshot.topics)
+        for number in plan.damaged_snapshots:
+            self._move_to_quarantine(paths.snapshot(number), snapshot_name(number))
+
+    # -- R1 ----------------------------------------------------------------------------------------------
+
+    def _keep(self, name: str, read: Read, offset: int, end: int) -> None:
+        """A copy of some bytes in quarantine/."""
+        fs = self._fs
+        digest = xxhash.xxh3_64()
+        spans = [(at, min(COPY_BYTES, end - at)) for at in range(offset, end, COPY_BYTES)]
+        for at, size in spans:
+            digest.update(_readable(read, at, size))
+        kept = self._paths.quarantined(f"{name}.at-{offset}.{digest.hexdigest()[:8]}")
+        if exists(fs, kept):
+            return
+        fd = create_afresh(fs, kept + ".tmp")
+        try:
+            for at, size in spans:
+                write_all(fs, fd, _readable(read, at, size), at - offset)
+            fs.sync_data(fd)
+        finally:
+            fs.close(fd)
+        fs.rename(kept + ".tmp", kept)
+        fs.sync_dir(self._paths.quarantine)
+
+    def _keep_file(self, facts: SegmentFacts, suffix: str) -> None:
+        read = self._files.read(facts.name, suffix)
+        if read is not None:
+            size = self._files.size(facts.name, suffix)
+            self._keep(_flat(facts.name.key(suffix)), read, 0, size)
+
+    def _move_to_quarantine(self, path: str, name: str) -> None:
+        fs, number = self._fs, 1
+        while exists(fs, target := self._paths.quarantined(f"{name}.{number}")):
+            number += 1
+        fs.rename(path, target)
+        fs.sync_dir(self._paths.quarantine)
+        fs.sync_dir(os.path.dirname(path))
+
+    # -- R2 ----------------------------------------------------------------------------------------------
+
+    def _rebuild(self, facts: SegmentFacts) -> None:
+        name, entry = facts.name, facts.entry
+        store = self._files.store_with(name, DATA)
+        assert store is not None
+        index, tags = SegmentCheck(self._files, self._identity, name, entry).made()
+        if facts.in_index:
+            self._keep_file(facts, INDEX)
+            entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
+            data = entries + encode_footer(entries) if entry.is_sealed else entries
+            store.put(name.key(INDEX), _slice_of(data), len(data))
+        if facts.in_tags and entry.is_sealed:
+            self._keep_file(facts, TAGS)
+            data = encode_tags(tags, entry.first_seq)
+            store.put(name.key(TAGS), _slice_of(data), len(data))
+
+    def _mended(self, snapshot: Snapshot | None) -> Snapshot | None:
+        """The snapshot with what is good; the segments that it names are written."""
+        if snapshot is None:
+            return None
+        mends = {(mend.topic.topic_id, mend.topic.epoch): mend for mend in self._plan.mends}
+        topics = [
+            topic
+            if (mend := mends.get((topic.topic_id, topic.epoch))) is None or not mend.changes_entry
+            else mend.entry_with(self._segments(mend))
+            for topic in snapshot.topics
+        ]
+        return snapshot._replace(topics=topics)
+
+    def _segments(self, mend: TopicMend) -> list[SegmentEntry]:
+        found = []
+        for entry in mend.topic.segments:
+            one = mend.segments.get(entry.first_seq)
+            action = Action.LEAVE if one is None else one.action
+            if one is None or action is Action.LEAVE:
+                found.append(entry)
+            elif action is Action.RECOUNT:
+                found.append(self._counted(one, mend.earliest_seq))
+            elif action is Action.REWRITE:
+                found.append(self._rewritten(one, mend))
+            else:
+                self._keep_damage(one.facts)
+        return found
+
+    def _keep_damage(self, facts: SegmentFacts) -> None:
+        read = self._files.read(facts.name, DATA)
+        if read is not None:
+            for damage, end in zip(facts.damage, facts.ends, strict=True):
+                self._keep(_flat(facts.name.key(DATA)), read, damage.offset, end)
+
+    def _counted(self, one: SegmentMend, earliest_seq: int) -> SegmentEntry:
+        facts, entry = one.facts, one.facts.entry
+        index, tags = SegmentCheck(self._files, self._identity, facts.name, entry).made()
+        marks = None if facts.in_dead else facts.marks
+        if facts.in_dead:
+            self._keep_file(facts, DEAD)
+        count, size = live_totals(index.lengths, marks, earliest_seq - entry.first_seq)
+        return msgspec.structs.replace(
+            entry,
+            first_ts=index.stamps[0],
+            last_ts=index.stamps[-1],
+            has_tags=entry.is_sealed and bool(tags),
+            live_count=count,
+            live_bytes=size,
+            dead_count=0 if marks is None else marks.count(1),
+        )
+
+    def _rewritten(self, one: SegmentMend, mend: TopicMend) -> SegmentEntry:
+        facts, topic = one.facts, mend.topic
+        self._keep_damage(facts)
+        directory = self._paths.topic_dir(topic.topic_id, topic.epoch)
+        generation = next_generation(self._fs, directory, facts.entry.first_seq)
+        entry = write_mended(
+            self._files, self._identity, facts, one.kept, generation, mend.earliest_seq, topic.complete_to
+        )
+        name = facts.name._replace(generation=generation)
+        check = SegmentCheck(self._files, self._identity, name, entry).run(mend.earliest_seq)
+        if not check.is_fine:
+            raise RepairFailed(f"{name.key(DATA)} was written and does not read back: {check}")
+        return entry
+
+    # -- R3 to R5 ----------------------------------------------------------------------------------------
+
+    def _salvaged(self, snapshot: Snapshot | None) -> Content:
+        repair = LogRepair(self._fs, self._clock, self._paths, self._identity, self._files)
+        return repair.run(snapshot, self._keep)
+
+    def _write(self, content: Content) -> None:
+        fs, paths = self._fs, self._paths
+        numbers = snapshot_numbers(fs, paths)
+        basis = self._plan.basis
+        published = 0 if basis is None or basis.snapshot is None else basis.snapshot.head.number
+        head = SnapshotHead(
+            instance=self._identity.instance,
+            shard=self._identity.shard,
+            number=max([published, *numbers]) + 1,
+            start=content.start,
+            end_ordinal=content.end_ordinal,
+            end_file=content.end_file,
+            end_offset=content.end_offset,
+            created_ms=self._clock.now_ms(),
+            topic_count=len(content.topics),
+            sections=content.sections,
+        )
+        topics = [encode_topic(topic) for topic in content.topics]
+        keys = [encode_keys(generation) for generation in content.keys]
+        write_snapshot(fs, paths, head.number, snapshot_pieces(head, topics, keys))
+        self._write_manifest(head, content.topics)
+
+    def _write_manifest(self, head: SnapshotHead, topics: list[TopicEntry]) -> None:
+        pieces = manifest_pieces(
+            manifest_head(head, self._cold_dir or None), [topic_line(topic, topic.head) for topic in topics]
+        )
+        write_manifest(self._fs, self._paths, pieces)
+
+
+def _same_place(snapshot: Snapshot | None) -> Content:
+    assert snapshot is not None, "a log that is good, with no snapshot in front of it, needs none"
+    head = snapshot.head
+    return Content(
+        snapshot.topics,
+        snapshot.keys,
+        session_section([encode_session(one) for one in sessions_of(head)]),
+        head.start,
+        head.end_ordinal,
+        head.end_file,
+        head.end_offset,
+    )
+
+
+def _readable(read: Read, offset: int, size: int) -> bytes:
+    """Zeros where the disk gives nothing back: there is no more to keep of it."""
+    try:
+        return read(offset, size)
+    except OSError:
+        return bytes(size)
+
+
+def _flat(key: str) -> str:
+    """
+    >>> _flat("topics/0000000000000007-1024/seg-0000000000000001.data")
+    '0000000000000007-1024.seg-0000000000000001.data'
+    """
+    return ".".join(key.split("/")[1:])
+
+
+def _slice_of(data: bytes) -> Read:
+    return lambda offset, size: data[offset : offset + size]

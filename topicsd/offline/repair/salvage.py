@@ -1,0 +1,377 @@
+"""What of a damaged log is good: its whole batches, wherever they stand, and how much is missing.
+
+A start stops at damage in front of synced data; this reads on behind it. It goes by these rules:
+
+V1  A batch is taken whole or not at all, and only when its chain fits. Behind damage the log goes on behind
+    the next BatchEnd that stands where it says; the batch that this one closes is lost with the damage.
+V2  Nothing of a file is taken that the next file begins in front of: an earlier start has cut it off.
+V3  Between two good places the ordinals say how many frames are missing, and no topic can miss more records
+    than that, or than they can name as copies. A file that is missing at the end held no more than its size,
+    or than CURRENT says. Where a topic goes on behind the gap, its seqs say exactly which are lost. Where it
+    does not, as many seqs as there may have been are given up: a seq is never used twice. Copies go by what
+    their originals are now, in a gap or not: where one of them is no whole record any more, all copies that
+    the same frame names are lost.
+V4  At the end of a log of which nobody knows that nothing is missing, a head goes on at its ceiling, as at
+    any start.
+
+What else stood in a gap is lost without a trace: topics that were made, settings, deletes, keys. Who repairs
+is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths, wal_name
+from topicsd.engine.checkpoint.snapshot_format import Snapshot
+from topicsd.engine.records.lost_range import LostRange
+from topicsd.engine.replay import Replay, ReplayError, lose_range
+from topicsd.engine.shard_data import ShardData
+from topicsd.engine.topic import Topic
+from topicsd.engine.write.resume_head import lost_tail
+from topicsd.log import control_frame
+from topicsd.log.batch_end import BATCH_END_BYTES
+from topicsd.log.control_frame import COPIES_MAX, ForwardCursor, decode_control
+from topicsd.log.current_file import Current
+from topicsd.log.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader
+from topicsd.log.files import LogFiles, LogPlace
+from topicsd.log.frame import (
+    FRAME_LEN_MAX,
+    FRAME_LEN_MIN,
+    HEADER,
+    HEADER_BYTES,
+    LEN_BYTES,
+    Frame,
+    FrameDamage,
+    FrameType,
+    parse_frame,
+)
+from topicsd.log.reader import BatchReader, FoundBatch, batch_ends, survey
+from topicsd.log.recovery import add_file, heads_are_exact, is_same_place
+from topicsd.log.walk import FIRST_ORDINAL, LogFileFound
+from topicsd.segment.entry import SegmentDamage
+
+REASON = "crash"
+"""The word of the API for loss that nobody intended."""
+
+# What is added to the ceiling of an ephemeral topic when a higher one may be missing.
+CEILING_MARGIN = 1_000_000
+MAKING_FRAMES = 2
+"""What tells of a new route before it can copy: the frame that makes it, and the end of its batch."""
+_FRAME_BYTES_MIN = LEN_BYTES + FRAME_LEN_MIN
+# Of a copy that a frame names: a place and a size, of a byte or more each.
+_COPY_BYTES_MIN = 2
+# The largest that can be configured, for a log of which no file is left.
+WAL_FILE_BYTES_MAX = 4 << 30
+NO_LIMIT = 1 << 62
+NO_CHAIN = -1
+"""Nothing goes on here."""
+
+
+class Gap(NamedTuple):
+    """Bytes of a file that are no part of what is taken; a file that is not there has none."""
+
+    file: str
+    offset: int
+    end: int
+    frames_max: int
+    what: str
+
+
+class Lost(NamedTuple):
+    topic: str
+    first: int
+    last: int
+    is_bound: bool = False
+    """How many records there were is not known: at most so many."""
+
+
+class Salvage:
+    """One reading of the files, which begin with the one that `start` is in."""
+
+    def __init__(self, fs: Fs, state: ShardData, snapshot: Snapshot | None) -> None:
+        """`snapshot` is the one from which `state` was loaded."""
+        head = None if snapshot is None else snapshot.head
+        start = None if head is None else head.start
+        self._fs = fs
+        self._state = state
+        # A topic whose creation is missing has no name: its frames are passed over.
+        self._replay = _Replay(state, NO_LIMIT, self._lose)
+        self._captured_to = 0 if head is None else head.end_ordinal
+        self._start = start
+        self._missing: dict[int, int] = {}
+        """By topic, how many records it may have had in the gaps since it was last seen."""
+        self.gaps: list[Gap] = []
+        self.lost: list[Lost] = []
+        self.ordinal = FIRST_ORDINAL if start is None else start.ordinal
+        self.chain = 0 if start is None else start.chain
+        self.ends_in_gap = False
+        self.unnamed_records = 0
+        """Records of topics that nothing names."""
+
+    def run(self, files: list[LogFileFound], current: Current | None, file_bytes_max: int) -> None:
+        """`file_bytes_max` bounds what a file that is missing may have held."""
+        position = 0
+        files = [file for file in files if not is_empty_by_repair(file)]
+        add_positions(self._state.files, files)
+        if self._start is not None and files and files[0].first_ordinal > self._start.file:
+            self._skip_to(files[0])
+        for number, file in enumerate(files):
+            later = [one for one in files[number + 1 :] if one.header is not None]
+            limit = later[0].first_ordinal if later else NO_LIMIT
+            header = file.header or self._header_again(file)
+            if header is None:
+                # Of no epoch at all: only how far the bytes reach is asked.
+                end = survey(self._fs, file.fd, bytes(FILE_HEADER_BYTES), 0).data_end
+                self._add_tail(file.name, 0, end, file.damage, limit)
+            else:
+                if number and (header.first_ordinal, header.chain_seed) != (self.ordinal, self.chain):
+                    self._skip_to(file)
+                self._read_file(file, header, position, limit, _clean_end(file, current))
+            position += max(0, file.size_bytes - FILE_HEADER_BYTES)
+        self._add_missing_end(files, current, file_bytes_max)
+
+    def _add_missing_end(
+        self, files: list[LogFileFound], current: Current | None, file_bytes_max: int
+    ) -> None:
+        """The last file is not there: as much may be missing as it held, or at most as a file can hold."""
+        named = 0 if current is None else current.file
+        if not files and self._start is not None:
+            named = max(named, self._start.file)
+        if named <= (files[-1].first_ordinal if files else 0):
+            return
+        is_start = self._start is not None and self._start.file == named
+        begin = self._start.offset if self._start is not None and is_start else FILE_HEADER_BYTES
+        is_known = current is not None and current.state == "clean" and current.file == named
+        end = current.end if current is not None and is_known else file_bytes_max
+        frames = max(0, end - begin) // _FRAME_BYTES_MIN
+        before = max(named, self.ordinal) - self.ordinal
+        size = None if before else end - begin
+        self._add_gap(wal_name(named), 0, 0, "the file is missing", before + frames, size)
+        self.ordinal += before + frames
+        self.chain = NO_CHAIN
+
+    def finish(self, heads_exact: bool) -> None:
+        """Settle all heads, as a start does."""
+        for topic in self._state.topics.values():
+            count = self._missing.pop(topic.topic_id, 0)
+            if topic.is_ephemeral:
+                topic.ceiling += CEILING_MARGIN if count else 0
+                continue
+            if count:
+                self._lose(topic, topic.head + count, is_bound=True)
+            if (lost := lost_tail(topic, heads_exact and not self.ends_in_gap)) is not None:
+                self._lose(topic, lost.last, is_bound=True)
+            topic.ceiling = max(topic.ceiling, topic.head)
+
+    def _skip_to(self, file: LogFileFound) -> None:
+        count = max(0, file.first_ordinal - self.ordinal)
+        if count:
+            what = f"the frames of ordinals {self.ordinal} to {file.first_ordinal - 1} are missing"
+            self._add_gap(file.name, 0, 0, what, count)
+
+    def _header_again(self, file: LogFileFound) -> FileHeader | None:
+        """What a damaged header said: the epoch is in each BatchEnd too, and whether the file belongs here is
+        proved by the chain."""
+        start = self._start
+        if start is not None and start.file == file.first_ordinal:
+            at = start.offset
+        elif self.ordinal == file.first_ordinal:
+            at = FILE_HEADER_BYTES
+        else:
+            return None
+        while len(head := self._fs.pread(file.fd, HEADER_BYTES, at)) == HEADER_BYTES:
+            frame_len, frame_type = HEADER.unpack(head)[:2]
+            if frame_type == FrameType.BATCH_END:
+                epoch = self._fs.pread(file.fd, EPOCH_BYTES, at + HEADER_BYTES)
+                self._add_gap(file.name, 0, FILE_HEADER_BYTES, file.damage, 0)
+                return FileHeader(0, b"", epoch, file.first_ordinal, self.chain, file.size_bytes, 0)
+            if not FRAME_LEN_MIN <= frame_len <= FRAME_LEN_MAX:
+                return None
+            at += LEN_BYTES + frame_len
+        return None
+
+    def _read_file(
+        self, file: LogFileFound, header: FileHeader, position: int, limit: int, ends_at: int
+    ) -> None:
+        fs = self._fs
+        is_first = self._start is not None and file.first_ordinal == self._start.file
+        reader = BatchReader(fs, file.fd, header, self._start if is_first else None)
+        while True:
+            while reader.ordinal < limit and (batch := reader.next()) is not None:
+                if batch.closing.ordinal >= limit:
+                    return  # V2
+                self._take(batch, file.name, position + batch.offset - FILE_HEADER_BYTES)
+                self.ordinal, self.chain = reader.ordinal, reader.chain
+            if reader.ordinal >= limit:
+                return
+            found = self._next_whole(file, header, reader.offset, limit)
+            if found is None:
+                end = max(survey(fs, file.fd, header.epoch, reader.offset).data_end, ends_at)
+                if end > reader.offset:
+                    what = "no whole batch begins here, and none stands behind it"
+                    self._add_tail(file.name, reader.offset, end, what, limit)
+                return
+            end, ordinal, chain = found
+            self._add_gap(
+                file.name, reader.offset, end, "no whole batch begins here", ordinal - reader.ordinal
+            )
+            self.ordinal, self.chain = ordinal + 1, chain
+            reader = BatchReader(
+                fs, file.fd, header, LogPlace(file.first_ordinal, end, self.ordinal, self.chain)
+            )
+
+    def _next_whole(
+        self, file: LogFileFound, header: FileHeader, offset: int, limit: int
+    ) -> tuple[int, int, int] | None:
+        """Where the log goes on behind damage, V1, with the ordinal and the chain in front of that."""
+        for at, closing in batch_ends(self._fs, file.fd, header.epoch, offset):
+            fits = closing.offset + closing.length == at and closing.ordinal >= self.ordinal
+            if fits and closing.ordinal < limit:
+                return at + BATCH_END_BYTES, closing.ordinal, closing.chain
+        return None
+
+    def _add_tail(self, file: str, offset: int, end: int, what: str, limit: int) -> None:
+        """All the rest of a file is a gap; `limit` is with which ordinal the next one begins."""
+        if limit == NO_LIMIT:
+            self._add_gap(file, offset, end, what, (end - offset) // _FRAME_BYTES_MIN + 1)
+            self.ordinal += self.gaps[-1].frames_max
+        else:
+            self._add_gap(file, offset, end, what, max(0, limit - self.ordinal))
+            self.ordinal = limit
+        self.chain = NO_CHAIN
+
+    def _add_gap(
+        self, file: str, offset: int, end: int, what: str, count: int, size: int | None = None
+    ) -> None:
+        """Note that at most `count` frames are missing, which had `size` bytes."""
+        self.gaps.append(Gap(file, offset, end, count, what))
+        if not count:
+            return
+        self.ends_in_gap = True
+        # A route may have been made in the gap too, in a batch in front of that with its first copies.
+        copied = count * COPIES_MAX
+        made_there = max(count, (count - MAKING_FRAMES) * COPIES_MAX)
+        if size is not None:
+            named_max = max(count, size // _COPY_BYTES_MIN)
+            copied, made_there = min(copied, named_max), min(made_there, named_max)
+        for topic_id, topic in self._state.topics_by_id.items():
+            records = copied if topic.forwards else made_there
+            self._missing[topic_id] = self._missing.get(topic_id, 0) + records
+
+    def _take(self, batch: FoundBatch, file: str, position: int) -> None:
+        self.ends_in_gap = False
+        try:
+            self._bridge(batch)
+            self._replay.batch(batch, position)
+        except (ReplayError, FrameDamage, SegmentDamage) as error:
+            end = batch.offset + batch.closing.length + BATCH_END_BYTES
+            self._add_gap(file, batch.offset, end, f"cannot be replayed: {error}", batch.frame_count)
+
+    # -- V3 ----------------------------------------------------------------------------------------------
+
+    def _bridge(self, batch: FoundBatch) -> None:
+        """See to it that what the batch says follows on what is there."""
+        at, ordinal = batch.start, batch.first_ordinal
+        heads: dict[int, int] = {}
+        while at < batch.end:
+            frame_len, frame_type, _, topic_id, seq = HEADER.unpack_from(batch.buffer, at)[:5]
+            size = LEN_BYTES + frame_len
+            topic = self._state.topics_by_id.get(topic_id)
+            if topic is None:
+                if ordinal >= self._captured_to:
+                    self.unnamed_records += _record_count(parse_frame(batch.buffer, at, at + size))
+            elif ordinal >= topic.complete_to and topic_id in self._missing:
+                if frame_type == FrameType.APPEND:
+                    if topic_id not in heads:
+                        self._lose(topic, seq - 1)
+                    heads[topic_id] = seq
+                    del self._missing[topic_id]
+                else:
+                    frame = parse_frame(batch.buffer, at, at + size)
+                    self._bridge_control(topic, decode_control(frame))
+            at += size
+            ordinal += 1
+
+    def _bridge_control(self, topic: Topic, control: control_frame.Control) -> None:
+        match control:
+            case control_frame.TopicCreate():
+                # That it was deleted is missing.
+                self._state.remove_topic(topic)
+                del self._missing[topic.topic_id]
+            case control_frame.LostRange():
+                self._lose(topic, control.first - 1)
+                del self._missing[topic.topic_id]
+            case control_frame.Idempotency() | control_frame.Producer():
+                self._lose(topic, control.first_seq - 1)
+                del self._missing[topic.topic_id]
+            case ForwardCursor():
+                if control.offsets:
+                    self._lose(topic, control.first_seq - 1)
+                    del self._missing[topic.topic_id]
+            case control_frame.Cursor():
+                self._lose(topic, control.from_seq)
+            case control_frame.Delete():
+                self._lose(topic, max([control.below - 1, *control.seqs]))
+            case control_frame.Lease():
+                self._lose(topic, max(control.seqs, default=0))
+            case control_frame.EvictWatermark():
+                self._lose(topic, max(control.evicted_to.values(), default=0))
+
+    def _lose(self, topic: Topic, last: int, is_bound: bool = False) -> None:
+        if last > topic.head:
+            self.lost.append(Lost(topic.name, topic.head + 1, last, is_bound))
+            lose_range(topic, LostRange(topic.head + 1, last, REASON))
+
+
+def _record_count(frame: Frame) -> int:
+    """How many records a frame says that there are."""
+    if frame.type == FrameType.FORWARD_CURSOR:
+        control = decode_control(frame)
+        return control.count if isinstance(control, ForwardCursor) and control.offsets else 0
+    return int(frame.type == FrameType.APPEND)
+
+
+class _Replay(Replay):
+    def __init__(self, state: ShardData, captured_to: int, lose: Callable[[Topic, int], None]) -> None:
+        super().__init__(state, captured_to)
+        self._lose = lose
+
+    def cannot_copy(self, topic: Topic, control: ForwardCursor, ordinal: int, what: str) -> None:
+        self._lose(topic, topic.head + control.count)
+
+
+def add_positions(log: LogFiles, files: list[LogFileFound]) -> None:
+    """The files one behind the other, each but for its header."""
+    position = 0
+    for file in files:
+        add_file(log, file, position)
+        position += max(0, file.size_bytes - FILE_HEADER_BYTES)
+
+
+def file_bytes_max(files: list[LogFileFound]) -> int:
+    """How large a file of this log may be, by those that are there."""
+    return max((file.size_bytes for file in files), default=WAL_FILE_BYTES_MAX)
+
+
+def _clean_end(file: LogFileFound, current: Current | None) -> int:
+    """How far CURRENT says that the file went; 0 when it does not say."""
+    is_said = current is not None and current.state == "clean" and current.file == file.first_ordinal
+    return current.end if current is not None and is_said else 0
+
+
+def heads_are_known(fs: Fs, paths: ShardPaths, files: list[LogFileFound], current: Current | None) -> bool:
+    """Nothing can be missing from the end of the log. What an unfinished repair says of that is no proof."""
+    if any(is_empty_by_repair(file) for file in files):
+        return False
+    if any(file.header is not None and file.size_bytes < file.header.file_bytes for file in files):
+        return False
+    return heads_are_exact(current, bool(files), is_same_place(fs, paths, current, files))
+
+
+def is_empty_by_repair(file: LogFileFound) -> bool:
+    """The file that a repair puts behind a damaged log; without a snapshot that names it, it did not end."""
+    header = file.header
+    return header is not None and header.file_bytes == file.size_bytes == FILE_HEADER_BYTES

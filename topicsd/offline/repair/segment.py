@@ -1,0 +1,140 @@
+"""A segment with damaged records is written once more with those that are good, as the next generation.
+
+It is what a rewrite does with dead records: the seqs stay, and the entry of a record that is not there has
+length 0 and is marked dead. So a topic keeps its segments, and a lost range in its entry says which of those
+records were not deleted but lost. Until a snapshot names the new files nobody asks for them, and the old ones
+stay where they are: the snapshot before goes on naming them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import parse_segment_name
+from topicsd.engine.checkpoint.segment_copy import live_totals
+from topicsd.log.writer import Identity
+from topicsd.offline.check.segment_check import SegmentFacts, SegmentFiles
+from topicsd.segment.data_file import (
+    SEGMENT_HEADER_BYTES,
+    FoundFrame,
+    Read,
+    SegmentHeader,
+    encode_segment_header,
+    scan_data,
+)
+from topicsd.segment.dead_file import encode_dead, pack_marks
+from topicsd.segment.entry import DATA, DEAD, HOT, INDEX, TAGS, SegmentEntry
+from topicsd.segment.index_file import encode_entries, encode_footer
+from topicsd.segment.rebuild import IndexBuilder
+from topicsd.segment.tags_file import encode_tags, tags_of
+
+
+class Kept(NamedTuple):
+    """What is good in a segment: the marks of what is not there or not alive, and the seqs that are lost."""
+
+    dead: bytearray
+    lost: list[tuple[int, int]]
+    """The first and the last that was alive of each damaged stretch."""
+
+    def first_live(self, first_seq: int, earliest_seq: int) -> int | None:
+        at = self.dead.find(0, max(0, earliest_seq - first_seq))
+        return None if at < 0 else first_seq + at
+
+
+def kept_of(facts: SegmentFacts, earliest_seq: int) -> Kept:
+    """What would be kept; nothing is read. What was deleted has to be known, or taken for alive."""
+    entry = facts.entry
+    marks = bytearray(entry.count) if facts.marks is None else facts.marks
+    dead, lost = bytearray(marks), []
+    for first, last in facts.lost:
+        alive = [seq for seq in range(max(first, earliest_seq), last + 1) if not marks[seq - entry.first_seq]]
+        if alive:
+            lost.append((alive[0], alive[-1]))
+        dead[first - entry.first_seq : last + 1 - entry.first_seq] = b"\1" * (last + 1 - first)
+    return Kept(dead, lost)
+
+
+def next_generation(fs: Fs, topic_dir: str, first_seq: int) -> int:
+    """One of which there is no file."""
+    parsed = (parse_segment_name(name) for name in fs.list_dir(topic_dir))
+    return 1 + max((one[1] for one in parsed if one is not None and one[0] == first_seq), default=0)
+
+
+def write_mended(
+    files: SegmentFiles,
+    identity: Identity,
+    facts: SegmentFacts,
+    kept: Kept,
+    generation: int,
+    earliest_seq: int,
+    complete_to: int,
+) -> SegmentEntry:
+    """Write the good records as this generation; the entry to put in the place of the old one."""
+    name, entry = facts.name._replace(generation=generation), facts.entry
+    read = files.read(facts.name, DATA)
+    assert read is not None
+    builder = IndexBuilder(entry.first_seq)
+    spans: list[tuple[int, int]] = []
+    pairs: list[tuple[int, bytes]] = []
+    end = SEGMENT_HEADER_BYTES
+    for found in scan_data(read, facts.name, entry):
+        if not isinstance(found, FoundFrame) or kept.dead[found.seq - entry.first_seq]:
+            continue
+        frame = found.frame
+        builder.add(found.seq, end, frame.size, frame.ts, frame.flags)
+        spans.append((found.offset, frame.size))
+        pairs.append((found.seq, frame.tag))
+        end += frame.size
+    index, tags = builder.build(entry.last_seq), tags_of(pairs)
+    header = encode_segment_header(SegmentHeader(identity.shard, identity.instance, *name))
+    files.hot.put(name.key(DATA), _Stream(header, read, spans).read, end)
+    entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
+    contents = {INDEX: entries + encode_footer(entries)}
+    if tags:
+        contents[TAGS] = encode_tags(tags, entry.first_seq)
+    dead_count = kept.dead.count(1)
+    if dead_count:
+        contents[DEAD] = encode_dead(entry.first_seq, entry.count, pack_marks(kept.dead), complete_to)
+    for suffix, content in contents.items():
+        files.hot.put(name.key(suffix), _slice_of(content), len(content))
+    live_count, live_bytes = live_totals(index.lengths, kept.dead, earliest_seq - entry.first_seq)
+    return msgspec.structs.replace(
+        entry,
+        generation=generation,
+        data_bytes=end,
+        first_ts=index.stamps[0],
+        last_ts=index.stamps[-1],
+        is_sealed=True,
+        has_tags=bool(tags),
+        tier=HOT,
+        live_count=live_count,
+        live_bytes=live_bytes,
+        dead_count=dead_count,
+    )
+
+
+class _Stream:
+    """The header and the spans of another file, one behind the other, as a store asks for them."""
+
+    def __init__(self, header: bytes, read: Read, spans: list[tuple[int, int]]) -> None:
+        self._pieces = self._all(header, read, spans)
+        self._rest = b""
+
+    def read(self, offset: int, size: int) -> bytes:
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    def _all(self, header: bytes, read: Read, spans: list[tuple[int, int]]) -> Iterator[bytes]:
+        yield header
+        for offset, size in spans:
+            yield read(offset, size)
+
+
+def _slice_of(data: bytes) -> Read:
+    return lambda offset, size: data[offset : offset + size]

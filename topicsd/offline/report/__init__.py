@@ -1,0 +1,1 @@
+"""Facts about a data directory, for `inspect`."""

@@ -1,0 +1,167 @@
+"""What the checkpoints of a shard say: its snapshots, what it publishes, and what waits in the trash.
+
+It goes by the files in meta/ and trash/ alone and reads no log. So what it says about a topic is what was the
+case when the newest good snapshot was captured.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import ShardPaths, names_in, parse_trash_name, snapshot_name
+from topicsd.engine.checkpoint.manifest import ManifestDamage, read_manifest
+from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, SnapshotDamage, TopicEntry
+from topicsd.engine.checkpoint.trash import trash_bytes
+from topicsd.log.file_header import UnknownVersion
+from topicsd.log.files import LogPlace
+from topicsd.offline.data_dir import DataDir
+from topicsd.offline.table import readable
+
+_U32_BYTES = 4
+
+
+class SnapshotReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One snapshot file. All but the first three is of a good one only."""
+
+    name: str
+    number: int
+    size_bytes: int
+    damage: str = ""
+    """Why no start uses it; empty when it is good."""
+    made_ts: int = 0
+    replay_from: LogPlace | None = None
+    complete_to_ordinal: int = 0
+    """Every topic is captured up to a place in front of this one."""
+    topic_count: int = 0
+    segment_count: int = 0
+    idempotency_keys: int = 0
+
+
+class PublishedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """MANIFEST.json, what readers from outside go by."""
+
+    number: int
+    """Of the snapshot that it was written for."""
+    made_ts: int
+    topic_count: int
+    cold_dir: str | None
+
+
+class ReaderReport(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    held_by: int | None
+    """The process; None when none can be seen, so it is left over or in another container."""
+
+
+class CheckpointReport(msgspec.Struct, kw_only=True):
+    shard: int
+    path: str
+    snapshots: list[SnapshotReport] = []
+    used: int | None = None
+    """The number of the snapshot that a start uses."""
+    published: PublishedReport | None = None
+    trash_files: int = 0
+    trash_bytes: int = 0
+    readers: list[ReaderReport] = []
+    topics: list[TopicEntry] = []
+    problems: list[str] = []
+
+
+def checkpoint_report(data_dir: DataDir, shard: int) -> CheckpointReport:
+    fs, paths = data_dir.fs, data_dir.paths(shard)
+    report = CheckpointReport(shard=shard, path=readable(paths.root))
+    try:
+        _read_snapshots(report, fs, paths, (data_dir.layout.instance_bytes, shard))
+        _read_published(report, fs, paths)
+        report.trash_files = sum(parse_trash_name(name) is not None for name in names_in(fs, paths.trash))
+        report.trash_bytes = trash_bytes(fs, paths)
+        report.readers = [
+            ReaderReport(name=readable(name), held_by=fs.lock_owner(os.path.join(paths.readers, name)))
+            for name in names_in(fs, paths.readers)
+        ]
+    except OSError as error:
+        where = readable(str(error.filename or paths.root))
+        report.problems.append(f"it cannot be read: {where}: {error.strerror}")
+    return report
+
+
+def _read_snapshots(report: CheckpointReport, fs: Fs, paths: ShardPaths, identity: tuple[bytes, int]) -> None:
+    """All of them, also those that no start would read: each is there in case a newer one is bad."""
+    stopped = False
+    for number in snapshot_numbers(fs, paths):
+        try:
+            size = fs.stat(paths.snapshot(number)).size
+            snapshot = read_snapshot(fs, paths, number)
+        except FileNotFoundError:
+            # A server beside us has dropped it since.
+            continue
+        except (SnapshotDamage, UnknownVersion) as damage:
+            found = SnapshotReport(
+                name=snapshot_name(number), number=number, size_bytes=size, damage=str(damage)
+            )
+            # A start does not look behind one of a newer program.
+            stopped = stopped or (isinstance(damage, UnknownVersion) and report.used is None)
+        else:
+            found = _good(snapshot, size, identity)
+            if report.used is None and not stopped and not found.damage:
+                report.used, report.topics = number, sorted(snapshot.topics, key=lambda one: one.name)
+        report.snapshots.append(found)
+        if found.damage:
+            report.problems.append(f"{found.name} is damaged or of another program: {found.damage}")
+
+
+def _good(snapshot: Snapshot, size: int, identity: tuple[bytes, int]) -> SnapshotReport:
+    head = snapshot.head
+    is_ours = (head.instance, head.shard) == identity
+    return SnapshotReport(
+        name=snapshot_name(head.number),
+        number=head.number,
+        size_bytes=size,
+        damage="" if is_ours else f"it is of instance {head.instance.hex()}, shard {head.shard:02d}",
+        made_ts=head.created_ms,
+        replay_from=head.start,
+        complete_to_ordinal=head.end_ordinal,
+        topic_count=head.topic_count,
+        segment_count=sum(len(topic.segments) for topic in snapshot.topics),
+        idempotency_keys=sum(map(_key_count, snapshot.keys)),
+    )
+
+
+def _key_count(keys: KeyGeneration) -> int:
+    return len(keys.counts) // _U32_BYTES
+
+
+def _read_published(report: CheckpointReport, fs: Fs, paths: ShardPaths) -> None:
+    try:
+        manifest = read_manifest(fs, paths)
+    except FileNotFoundError:
+        return
+    except (ManifestDamage, UnknownVersion) as damage:
+        report.problems.append(
+            f"MANIFEST.json cannot be used: {damage}. Readers from outside have nothing to go by until the "
+            "next checkpoint; a server needs none"
+        )
+        return
+    report.published = PublishedReport(
+        number=manifest.number,
+        made_ts=manifest.ts,
+        topic_count=manifest.topic_count,
+        cold_dir=None if manifest.cold_dir is None else readable(manifest.cold_dir),
+    )
+
+
+def document(value: Any) -> Any:
+    """A report for JSON, with the names of all fields. On the disk these structs are arrays, and their bytes
+    are for the program; of those a person is told how many there are."""
+    if isinstance(value, msgspec.Struct):
+        return {name: document(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {name: document(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [document(one) for one in value]
+    return {"bytes": len(value)} if isinstance(value, bytes) else value

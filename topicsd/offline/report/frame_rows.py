@@ -1,0 +1,155 @@
+"""One frame of the log as `inspect --frames` shows it, and as one JSON object.
+
+What a record holds is not shown, only how much: it is somebody else's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from topicsd.log.control_frame import Control, decode_control
+from topicsd.log.frame import FLAG_DURABLE, Frame, FrameType, split_payload
+from topicsd.offline.report.job_events import JobEvents
+from topicsd.offline.report.topic import DEFAULTS
+from topicsd.offline.table import NOTHING, harmless, size, utc
+
+COLUMNS = (
+    "{ordinal:>12}  {file:24}  {offset:>10}  {size:>9}  {type:15}  {time:24}  {seq:>10}  {topic}  {says}"
+)
+HEADINGS = {
+    "ordinal": "ORDINAL",
+    "file": "FILE",
+    "offset": "OFFSET",
+    "size": "SIZE",
+    "type": "TYPE",
+    "time": "TIME",
+    "seq": "SEQ",
+    "topic": "TOPIC",
+    "says": "WHAT IT SAYS",
+}
+
+
+class FrameRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Fields that a frame of its type does not have are left out."""
+
+    shard: int
+    ordinal: int | None = None
+    file: str
+    offset: int
+    size: int
+    type: str
+    ts: int
+    time: str
+    topic: str | None = None
+    topic_id: str | None = None
+    seq: int | None = None
+    durable: bool = False
+    data_bytes: int | None = None
+    meta_bytes: int | None = None
+    tag: str | None = None
+    node: str | None = None
+    event: str | None = None
+    """What happened to the jobs that the frame names."""
+    control: dict[str, Any] | None = None
+
+
+def frame_row(
+    shard: int, ordinal: int, file: str, offset: int, frame: Frame, topic: str | None, events: JobEvents
+) -> FrameRow:
+    """Return the row of a frame; FrameDamage when its payload is not what its type says."""
+    kind = FrameType(frame.type)
+    data_bytes = meta_bytes = control = event = None
+    has_topic = kind is not FrameType.WATCH_SESSION
+    if kind is FrameType.APPEND:
+        data, meta = split_payload(frame.payload, frame.flags)
+        data_bytes, meta_bytes = len(data), None if meta is None else len(meta)
+    else:
+        said = decode_control(frame)
+        control, event = control_fields(said), events.event(frame.topic_id, said)
+    return FrameRow(
+        shard=shard,
+        ordinal=ordinal,
+        file=file,
+        offset=offset,
+        size=frame.size,
+        type=kind.name.lower(),
+        ts=frame.ts,
+        time=utc(frame.ts),
+        topic=topic,
+        topic_id=f"{frame.topic_id:016x}" if has_topic else None,
+        seq=frame.seq or None,
+        durable=bool(frame.flags & FLAG_DURABLE),
+        data_bytes=data_bytes,
+        meta_bytes=meta_bytes,
+        tag=frame.tag.decode("utf-8", "backslashreplace") or None,
+        node=frame.node.decode("utf-8", "backslashreplace") or None,
+        event=event,
+        control=control,
+    )
+
+
+def service_row(
+    shard: int, file: str, offset: int, frame: Frame, says: dict[str, Any], ordinal: int | None = None
+) -> FrameRow:
+    """A frame that keeps the log itself together: the header of a file, or the end of a batch."""
+    return FrameRow(
+        shard=shard,
+        ordinal=ordinal,
+        file=file,
+        offset=offset,
+        size=frame.size,
+        type=FrameType(frame.type).name.lower(),
+        ts=frame.ts,
+        time=utc(frame.ts),
+        control=says,
+    )
+
+
+def control_fields(control: Control) -> dict[str, Any]:
+    """The fields of a control frame by name; of a configuration only what is not the default."""
+    fields: dict[str, Any] = {}
+    for name, value in msgspec.structs.asdict(control).items():
+        if isinstance(value, bytes):
+            fields[name] = value.hex()
+        elif name == "config":
+            config = msgspec.structs.asdict(value)
+            fields[name] = {key: one for key, one in config.items() if one != DEFAULTS[key]}
+        else:
+            fields[name] = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
+    return fields
+
+
+def heading() -> str:
+    return COLUMNS.format(**HEADINGS)
+
+
+def row_text(row: FrameRow) -> str:
+    topic = row.topic or (f"id {row.topic_id}" if row.topic_id is not None else NOTHING)
+    return COLUMNS.format(
+        ordinal=NOTHING if row.ordinal is None else row.ordinal,
+        file=row.file,
+        offset=row.offset,
+        size=row.size,
+        type=row.type,
+        time=row.time,
+        seq=row.seq or NOTHING,
+        topic=harmless(topic),
+        says=" ".join(_says(row)),
+    ).rstrip()
+
+
+def _says(row: FrameRow) -> list[str]:
+    found = [] if row.event is None else [row.event]
+    if row.data_bytes is not None:
+        found.append(f"data={size(row.data_bytes).replace(' ', '')}")
+    if row.meta_bytes is not None:
+        found.append(f"meta={size(row.meta_bytes).replace(' ', '')}")
+    for name, value in (("tag", row.tag), ("node", row.node)):
+        if value is not None:
+            found.append(f'{name}="{harmless(value)}"')
+    for name, value in (row.control or {}).items():
+        shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        found.append(f"{name}={harmless(shown)}")
+    return found

@@ -1,0 +1,129 @@
+"""The frames of a shard's log, one after the other, as they are read: nothing is kept but the topics' names.
+
+So it may be cut off at any place (`| head`), and costs the same memory for a log of any length. With a topic
+asked for, only its frames are taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topicsd.engine.checkpoint.snapshot_format import Snapshot
+from topicsd.log.control_frame import TopicCreate, decode_control
+from topicsd.log.file_header import FILE_HEADER_BYTES, parse_file_header
+from topicsd.log.files import LogPlace
+from topicsd.log.frame import HEADER, LEN_BYTES, Frame, FrameDamage, FrameType, parse_frame
+from topicsd.log.reader import BatchReader, FoundBatch
+from topicsd.log.walk import BatchRefused
+from topicsd.log.writer import Identity
+from topicsd.offline.report.frame_rows import FrameRow, frame_row, service_row
+from topicsd.offline.report.job_events import JobEvents
+from topicsd.offline.shard_log import ShardLog
+
+_CREATE = FrameType.TOPIC_CREATE
+
+
+class FrameListing:
+    """Hands every row to `show`; `count` says how many there were."""
+
+    def __init__(
+        self,
+        shard: int,
+        log: ShardLog,
+        topic_id: int | None,
+        show: Callable[[FrameRow], None],
+        names: dict[int, str],
+        snapshot: Snapshot | None,
+    ) -> None:
+        """`names` are those of the topics that the snapshot has, and those that are found are added."""
+        self.count = 0
+        self._shard = shard
+        self._log = log
+        self._topic_id = topic_id
+        self._show = show
+        self._names = names
+        self._file = ""
+        self._snapshot = snapshot
+        self._events = JobEvents()
+
+    def run(self, identity: Identity) -> None:
+        """First what is still there of the log in front of the snapshot, then the log as a start reads it."""
+        log = self._log
+        if log.known is not None:
+            self._list_past(log, log.known.start)
+        if self._snapshot is not None:
+            self._events.go_on_from(self._snapshot)
+        log.walk(identity, self._batch)
+
+    def _list_past(self, log: ShardLog, upto: LogPlace) -> None:
+        """Each file from its own beginning, as far as it goes: no start depends on it."""
+        files = [*log.past, *log.files[:1]]
+        for file, after in zip(files, [*files[1:], None], strict=True):
+            if file.header is None:
+                continue
+            reader = BatchReader(log.fs, file.fd, file.header)
+            limit = upto.ordinal if after is None else min(upto.ordinal, after.first_ordinal)
+            while reader.ordinal < limit and (batch := reader.next()) is not None:
+                self._batch(batch, 0)
+
+    def _batch(self, batch: FoundBatch, position: int) -> None:
+        file = self._log.name_of(batch)
+        if file != self._file:
+            self._file = file
+            self._header(file)
+        at, ordinal = batch.start, batch.first_ordinal
+        to_offset = batch.offset - batch.start
+        try:
+            while at < batch.end:
+                frame_len, _, _, frame_topic = HEADER.unpack_from(batch.buffer, at)[:4]
+                if self._topic_id is None or frame_topic == self._topic_id:
+                    frame = parse_frame(batch.buffer, at, batch.end)
+                    self._frame(file, to_offset + at, ordinal, frame)
+                at += LEN_BYTES + frame_len
+                ordinal += 1
+            self._batch_end(file, to_offset + at, batch)
+        except FrameDamage as error:
+            raise BatchRefused(f"the frame at offset {to_offset + at}: {error.what}") from error
+
+    def _frame(self, file: str, offset: int, ordinal: int, frame: Frame) -> None:
+        if frame.type == _CREATE:
+            created = decode_control(frame)
+            assert isinstance(created, TopicCreate)
+            self._names[frame.topic_id] = created.name
+        self._out(
+            frame_row(
+                self._shard, ordinal, file, offset, frame, self._names.get(frame.topic_id), self._events
+            )
+        )
+
+    def _batch_end(self, file: str, offset: int, batch: FoundBatch) -> None:
+        if self._topic_id is not None:
+            return
+        frame = parse_frame(batch.buffer, batch.end, len(batch.buffer))
+        closing = batch.closing
+        says = {
+            "frames": batch.frame_count,
+            "bytes": closing.length,
+            "synced": closing.synced,
+            "chain": f"{closing.chain:016x}",
+        }
+        self._out(service_row(self._shard, file, offset, frame, says, closing.ordinal))
+
+    def _header(self, file: str) -> None:
+        if self._topic_id is not None:
+            return
+        buffer = self._log.fs.pread(self._log.file_named(file).fd, FILE_HEADER_BYTES, 0)
+        header = parse_file_header(buffer)
+        says = {
+            "first_ordinal": header.first_ordinal,
+            "file_bytes": header.file_bytes,
+            "chain_seed": f"{header.chain_seed:016x}",
+            "epoch": header.epoch.hex(),
+            "instance": header.instance.hex(),
+            "shard": header.shard,
+        }
+        self._out(service_row(self._shard, file, 0, parse_frame(buffer, 0, len(buffer)), says))
+
+    def _out(self, row: FrameRow) -> None:
+        self.count += 1
+        self._show(row)

@@ -1,0 +1,51 @@
+"""What happened to jobs, by the frames of the log: claimed, extended, released, acked and so on.
+
+A frame says what a job is from there on. An extension differs from a claim only in that it repeats the number
+of the lease, so the numbers of the leases so far are kept.
+"""
+
+from __future__ import annotations
+
+from topicsd.engine.checkpoint.snapshot_format import Snapshot
+from topicsd.engine.queue.job import DELAYED, IN_FLIGHT, READY
+from topicsd.engine.queue.state import leases_of
+from topicsd.log.control_frame import Control, Delete, Lease
+
+
+class JobEvents:
+    def __init__(self) -> None:
+        self._leases: dict[tuple[int, int], int] = {}
+        """By topic id and seq."""
+
+    def go_on_from(self, snapshot: Snapshot) -> None:
+        """Add the leases that a snapshot holds and no frame so far has named."""
+        for topic in snapshot.topics:
+            for seq, lease in leases_of(topic.sections):
+                self._leases.setdefault((topic.topic_id, seq), lease)
+
+    def event(self, topic_id: int, control: Control) -> str | None:
+        """Return the name of what the frame did to jobs, or None when it is about something else."""
+        if isinstance(control, Delete):
+            return self._deleted(topic_id, control)
+        if isinstance(control, Lease):
+            return self._leased(topic_id, control)
+        return None
+
+    def _deleted(self, topic_id: int, control: Delete) -> str:
+        for seq in control.seqs:
+            self._leases.pop((topic_id, seq), None)
+        if control.is_dead_letter:
+            return "dead_lettered"
+        return "acked" if control.seqs and not control.is_asked else "deleted"
+
+    def _leased(self, topic_id: int, control: Lease) -> str:
+        keys = [(topic_id, seq) for seq in control.seqs]
+        if control.state == IN_FLIGHT:
+            known = [self._leases.get(key) for key in keys]
+            self._leases.update(zip(keys, control.leases, strict=True))
+            return "extended" if known == control.leases else "claimed"
+        for key in keys:
+            self._leases.pop(key, None)
+        if control.state == READY or (control.state == DELAYED and any(control.deliveries)):
+            return "released"
+        return "delayed" if control.state == DELAYED else "parked"

@@ -1,0 +1,115 @@
+"""What there is to say about one topic, as facts: for `--json` as they are, for a person in words.
+
+The names are those of the API where it has the same thing. Counts and floors are those that a reader would be
+told now: what is older than the topic's TTL counts as evicted, though no server has said so yet.
+
+An ephemeral topic has no records in the log, so its head and counts are known to a running server only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shared.contract.topic_config import TopicConfig
+from topicsd.engine.records.durable_seq import durable_seq_at
+from topicsd.engine.retention.retention import expire
+from topicsd.engine.topic import Topic
+from topicsd.engine.write.resume_head import lost_tail
+from topicsd.offline.report.topic_parts import (
+    CursorReport,
+    QueueReport,
+    RouteReport,
+    cursor_reports,
+    queue_report,
+    route_reports,
+)
+
+DEFAULTS = msgspec.structs.asdict(TopicConfig())
+
+
+class LostSeqs(msgspec.Struct, frozen=True):
+    gap_from: int
+    gap_to: int
+    reason: str
+
+
+class AfterRestart(msgspec.Struct, frozen=True):
+    """Where a start of the shard, now, would have the topic go on."""
+
+    head_seq: int
+    lost: LostSeqs | None
+
+
+class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    topic_id: str
+    epoch: int
+    durability: str
+    head_seq: int | None
+    durable_seq: int
+    """Up to here the log itself proves that the records are on the disk; more may be."""
+    earliest_seq: int | None
+    evict_floor: int | None
+    evicted_to: dict[str, int]
+    """The last live seq that was lost involuntarily, by reason."""
+    lost_ranges: list[LostSeqs]
+    count: int | None
+    bytes: int | None
+    ceiling: int
+    last_write_ts: int
+    config: dict[str, Any]
+    config_not_default: dict[str, Any]
+    after_restart: AfterRestart
+    queue: QueueReport | None
+    cursors: list[CursorReport]
+    routes: list[RouteReport]
+    """Those into this topic."""
+
+
+def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: int) -> TopicReport:
+    expire(topic, now_ms)
+    config = msgspec.structs.asdict(topic.config)
+    held = not topic.is_ephemeral
+    return TopicReport(
+        topic=topic.name,
+        topic_id=f"{topic.topic_id:016x}",
+        epoch=topic.epoch,
+        durability=topic.config.durability,
+        head_seq=topic.head if held else None,
+        durable_seq=durable_seq_at(topic, synced_position),
+        earliest_seq=topic.earliest_seq if held else None,
+        evict_floor=topic.evict_floor if held else None,
+        evicted_to=dict(topic.evicted_to),
+        lost_ranges=[LostSeqs(*lost) for lost in topic.lost.ranges],
+        count=topic.live_count if held else None,
+        bytes=topic.live_bytes if held else None,
+        ceiling=topic.ceiling,
+        last_write_ts=topic.last_ts,
+        config=config,
+        config_not_default={name: value for name, value in config.items() if value != DEFAULTS[name]},
+        after_restart=_after_restart(topic, heads_exact),
+        queue=queue_report(topic, now_ms),
+        cursors=cursor_reports(topic),
+        routes=route_reports(topic),
+    )
+
+
+def _after_restart(topic: Topic, heads_exact: bool) -> AfterRestart:
+    if topic.is_ephemeral:
+        everything = LostSeqs(1, topic.ceiling, "crash") if topic.ceiling else None
+        return AfterRestart(topic.ceiling, everything)
+    lost = lost_tail(topic, heads_exact)
+    if lost is None:
+        return AfterRestart(topic.head, None)
+    return AfterRestart(lost.last, LostSeqs(*lost))
+
+
+def fill_lags(topics: list[TopicReport], sources: list[TopicReport] | None = None) -> None:
+    """Fill in how far each route into these topics is from the head of its source, one of `sources`."""
+    heads = {topic.topic: topic.head_seq for topic in (topics if sources is None else sources)}
+    for topic in topics:
+        for route in topic.routes:
+            head = heads.get(route.source)
+            route.lag = None if head is None else max(0, head - route.position)

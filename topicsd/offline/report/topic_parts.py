@@ -1,0 +1,182 @@
+"""Queue, cursors and routes of one topic for `inspect`, as facts and as tables.
+
+The names are those of the API. Leases that are kept in memory are in no file: offline their jobs are ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from topicsd.engine.read.cursors import records_behind
+from topicsd.engine.topic import Topic
+from topicsd.offline.table import harmless, plural, table, utc
+
+
+class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
+    ready: int
+    in_flight: int
+    delayed: int
+    blocked: int
+    parked: int
+    dead_lettered: int
+    paused: bool
+    leases_durable: bool
+
+
+class CursorReport(msgspec.Struct, frozen=True, kw_only=True):
+    cursor: str
+    from_seq: int
+    set_ts: int
+    lag_records: int
+
+
+class RouteReport(msgspec.Struct, kw_only=True):
+    """A route into the topic. `position` is the last seq of the source that it has looked at."""
+
+    name: str
+    source: str
+    dest: str
+    filter: list[str] | None
+    guarantee: str
+    position: int
+    lag: int | None = None
+    """Seqs of the source that it has not looked at; None when the source is not in reach."""
+    forwarded_total: int
+
+
+def queue_report(topic: Topic, now_ms: int) -> QueueReport | None:
+    queue = topic.queue
+    if queue is None:
+        return None
+    queue.collect(now_ms)
+    counts = queue.counts()
+    return QueueReport(
+        ready=counts.ready,
+        in_flight=counts.in_flight,
+        delayed=counts.delayed,
+        blocked=counts.blocked,
+        parked=counts.parked,
+        dead_lettered=counts.dead_lettered,
+        paused=topic.config.paused,
+        leases_durable=topic.config.leases_durable,
+    )
+
+
+def cursor_reports(topic: Topic) -> list[CursorReport]:
+    cursors = sorted(topic.cursors.values(), key=lambda one: one.name)
+    lags = records_behind(topic, [one.from_seq for one in cursors])
+    return [
+        CursorReport(cursor=one.name, from_seq=one.from_seq, set_ts=one.set_ms, lag_records=lag)
+        for one, lag in zip(cursors, lags, strict=True)
+    ]
+
+
+def route_reports(topic: Topic) -> list[RouteReport]:
+    return [
+        RouteReport(
+            name=forward.rule.name,
+            source=forward.rule.source,
+            dest=forward.rule.dest,
+            filter=forward.rule.tags,
+            guarantee="exactly_once" if forward.rule.is_exactly_once else "at_least_once",
+            position=forward.seq,
+            forwarded_total=forward.forwarded_total,
+        )
+        for _, forward in sorted(topic.forwards.items())
+    ]
+
+
+# -- in words ----------------------------------------------------------------------------------------------
+
+
+def queue_table(queues: Iterable[tuple[str, QueueReport]]) -> list[str]:
+    headers = (
+        "QUEUE",
+        ">READY",
+        ">IN FLIGHT",
+        ">DELAYED",
+        ">BLOCKED",
+        ">PARKED",
+        ">DEAD LETTERED",
+        "LEASES",
+        "STATE",
+    )
+    rows = [
+        (
+            harmless(name),
+            f"{queue.ready:,}",
+            f"{queue.in_flight:,}",
+            f"{queue.delayed:,}",
+            f"{queue.blocked:,}",
+            f"{queue.parked:,}",
+            f"{queue.dead_lettered:,}",
+            "in the log" if queue.leases_durable else "in memory",
+            "paused" if queue.paused else "open",
+        )
+        for name, queue in queues
+    ]
+    return table(headers, rows) if rows else []
+
+
+def cursor_table(cursors: Iterable[tuple[str, CursorReport]]) -> list[str]:
+    headers = ("CURSOR", "TOPIC", ">FROM SEQ", ">LAG", "SET")
+    rows = [
+        (harmless(one.cursor), harmless(topic), str(one.from_seq), f"{one.lag_records:,}", utc(one.set_ts))
+        for topic, one in cursors
+    ]
+    return table(headers, rows) if rows else []
+
+
+def route_table(routes: Iterable[RouteReport]) -> list[str]:
+    headers = ("ROUTE", "SOURCE", "DEST", ">POSITION", ">LAG", ">COPIED", "GUARANTEE", "FILTER")
+    rows = [
+        (
+            harmless(one.name),
+            harmless(one.source),
+            harmless(one.dest),
+            str(one.position),
+            "?" if one.lag is None else f"{one.lag:,}",
+            f"{one.forwarded_total:,}",
+            one.guarantee,
+            filter_text(one.filter),
+        )
+        for one in routes
+    ]
+    return table(headers, rows) if rows else []
+
+
+def filter_text(tags: list[str] | None) -> str:
+    """
+    >>> filter_text(["tag", "Glob", "paid.*"]), filter_text(None)
+    ('["tag","Glob","paid.*"]', 'none')
+    """
+    return "none" if tags is None else harmless(msgspec.json.encode(tags))
+
+
+def queue_sentence(queue: QueueReport) -> str:
+    counts = {
+        "ready": queue.ready,
+        "in flight": queue.in_flight,
+        "delayed": queue.delayed,
+        "blocked": queue.blocked,
+        "parked": queue.parked,
+        "dead lettered": queue.dead_lettered,
+    }
+    said = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no jobs"
+    where = "" if queue.leases_durable else "; leases are in memory, so a job that is held counts as ready"
+    return f"{'paused: ' if queue.paused else ''}{said}{where}"
+
+
+def cursor_sentence(cursor: CursorReport) -> str:
+    lag = plural(cursor.lag_records, "record")
+    return f"{harmless(cursor.cursor)}: after seq {cursor.from_seq}, {lag} behind, set {utc(cursor.set_ts)}"
+
+
+def route_sentence(route: RouteReport) -> str:
+    lag = "unknown" if route.lag is None else f"{route.lag:,}"
+    ends = f'from "{harmless(route.source)}" to "{harmless(route.dest)}"'
+    said = f"{harmless(route.name)}: {ends}, position {route.position}, lag {lag}"
+    copied = f"{plural(route.forwarded_total, 'copy', 'copies')}, {route.guarantee}"
+    return f"{said}, {copied}, filter {filter_text(route.filter)}"

@@ -1,1 +1,0 @@
-"""Who is served next, and how much is too much: decisions about time, made of numbers alone."""

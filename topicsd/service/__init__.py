@@ -1,0 +1,1 @@
+"""From a parsed request to its response: decode, ask the engine, render."""

@@ -1,0 +1,328 @@
+"""From a request that was read to whoever answers it: a handler here, the topic's owner, the front process.
+
+Connections and the link hand their calls in here, so an answer never depends on the way that a request took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from shared.contract.api_keys import ADMIN, Key, Keys
+from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Match, Route, refuse_body, refuse_parameters
+from shared.contract.errors import NOT_IMPLEMENTED, Refusal
+from shared.contract.names import topic_id
+from shared.http.answer import CLOSE
+from shared.http.head import Fields
+from shared.ipc.connection_mailbox import Postman
+from shared.ipc.handoff import DATA_BYTES_MAX
+from shared.ipc.link import Asked, LinkPool
+from shared.ipc.placement import shard_of
+from shared.ipc.remote_request import decode_forwarded, encode_answer
+from topicsd.engine.queue.claim import drain_claims
+from topicsd.service.call import Call
+from topicsd.service.diff import Diff
+from topicsd.service.handlers import Handlers
+from topicsd.service.input.query import query_text
+from topicsd.service.queues.dead_letters import DeadLetters
+from topicsd.service.queues.redrive import Redrives
+from topicsd.service.queues.work import WorkOpen
+from topicsd.service.routes import ForwardRules
+from topicsd.service.shards.in_flight import InFlight
+from topicsd.service.shards.link_stream import LinkStream
+from topicsd.service.shards.peers import Peers
+from topicsd.service.shards.remote_call import STREAMS, Forwarder, in_doubt
+from topicsd.service.watch.streams import Watching
+from topicsd.stream.stream import Stream
+
+# When the whole server ends, who asked ends too, hurries what it waits for, and closes with the answer. Only
+# when it does not, this worker ends alone.
+LINK_GRACE_SECONDS = 0.3
+# They were asked for where the request came in.
+NO_SCOPES: frozenset[str] = frozenset()
+
+OpenSocket = Callable[[Call, Key | None], None]
+
+
+def _no_sockets(call: Call, key: Key | None) -> None:
+    call.refuse(Refusal(NOT_IMPLEMENTED, "WebSockets are not supported here"))
+
+
+class Dispatch:
+    """`peers` and `postman` are those of a server of several shards."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        keys: Keys,
+        links: LinkPool,
+        shard: int,
+        shard_count: int,
+        peers: Peers | None = None,
+        postman: Postman | None = None,
+    ) -> None:
+        self.handlers = handlers
+        self.keys = keys
+        self.shard = shard
+        self._shard_count = shard_count
+        self._peers = peers
+        self._postman = postman
+        settings = handlers.settings
+        self.watching = Watching(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
+        state, watching = handlers.shard.state, self.watching
+        diff = Diff(state, settings, handlers.loop, handlers.counts, watching.feeds)
+        handlers.add("diff", diff.start)
+        self._working = WorkOpen(state, settings, handlers.loop, watching.permits, watching.count_stream)
+        self.forward_rules = ForwardRules(state, settings, links, peers is not None)
+        handlers.topic_gone = self.forward_rules.topic_gone
+        counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
+        self._in_flight = InFlight(settings.max_inflight_per_key, *counts)
+        self._probes_need_key = settings.probe_auth
+        self._forwarder = Forwarder(links, peers, handlers.loop, handlers.monotonic, lambda: self.drains)
+        self.dead_letters = DeadLetters(state, handlers.loop, self.ask_owner)
+        redrives = Redrives(state, handlers.loop, self.ask_owner, handlers.performance)
+        handlers.add("redrive", redrives.start)
+        self._link_calls: set[LinkCall] = set()
+        self._is_idle: asyncio.Future[None] | None = None
+        self.open_socket: OpenSocket = _no_sockets
+        """Answers a request for a WebSocket, with the key that it showed."""
+        self.moved_count = 0
+        self.drains = False
+        self._is_in_haste = False
+
+    @property
+    def forwarded_count(self) -> int:
+        return self._forwarder.count
+
+    @property
+    def lagging_count(self) -> int:
+        """Streams whose clients have not read for a while."""
+        return self.watching.lagging_count + self._working.lagging_count
+
+    def owner_of(self, match: Match) -> int | None:
+        """The shard that a request is for; None is the front process."""
+        route = match.route
+        if not route.is_data:
+            return None
+        if route.variable == TOPIC:
+            return shard_of(topic_id(match.name), self._shard_count)
+        wid = self.watching.ids.parse(match.name) if route.variable == WATCH_ID else None
+        # What has no owner is refused here, or given on.
+        return self.shard if wid is None else wid.shard
+
+    def start(self, match: Match | Refusal, owner: int | None, call: Call) -> None:
+        """Have the call answered, once."""
+        if isinstance(match, Refusal):
+            call.refuse(match)
+            return
+        route = match.route
+        call.name = match.name
+        if match.item:
+            call.item = match.item
+        key: Key | None = None
+        refusal: Refusal | None
+        try:
+            if self.keys.are_asked_for:
+                found = self._check_key(match, call.fields, call.query)
+                if isinstance(found, Refusal):
+                    refusal = found
+                else:
+                    key = found
+                    refusal = None if key is None else self._bind(key, call, is_counted=not route.is_stream)
+                if refusal is not None:
+                    call.refuse(refusal)
+                    return
+            if call.query:
+                refusal = refuse_parameters(route, call.query)
+                if refusal is not None:
+                    call.refuse(refusal)
+                    return
+            if not route.takes_body and call.body:
+                refusal = refuse_body(route, call.body)
+                if refusal is not None:
+                    call.refuse(refusal)
+                    return
+            if not route.is_plain:
+                self._start_other(route, owner, call, key)
+            elif owner == self.shard:
+                self.handlers.start(route.operation, call)
+            else:
+                self._forwarder.start(route.operation, owner, call, key)
+        except Exception as error:
+            call.fail(route.operation, error)
+
+    def _start_other(self, route: Route, owner: int | None, call: Call, key: Key | None) -> None:
+        """What is not about one topic."""
+        if owner != self.shard:
+            self._forwarder.start(route.operation, owner, call, key)
+        elif route.is_upgrade:
+            self.open_socket(call, key)
+        elif route.is_stream:
+            self._open_stream(route.operation, call, key)
+        elif route.variable == ROUTER:
+            self.forward_rules.put(call, key)
+        else:
+            self.watching.creating.create(call, key)
+
+    def _open_stream(self, operation: str, call: Call, key: Key | None) -> None:
+        if operation == "work":
+            self._working.open(call, key)
+        else:
+            self.watching.opening.open(call, key)
+
+    def start_with_key(self, key: Key | None, operation: str, call: Call) -> None:
+        """An operation on a topic, for which the key that its connection was opened with was found to do."""
+        refusal = None if key is None else self._bind(key, call, is_counted=True)
+        if refusal is None:
+            self.ask_owner(operation, call)
+        else:
+            call.refuse(refusal)
+
+    def ask_owner(self, operation: str, call: Call) -> None:
+        """Have an operation on a topic done, wherever that lives; nobody's key is asked."""
+        try:
+            owner = shard_of(topic_id(call.name), self._shard_count)
+            if owner == self.shard:
+                self.handlers.start(operation, call)
+            else:
+                self._forwarder.start(operation, owner, call, None)
+        except Exception as error:
+            call.fail(operation, error)
+
+    def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
+        """Why the key that was sent, or none, does not do for this."""
+        found = self._check_key(match, fields, query)
+        return found if isinstance(found, Refusal) else None
+
+    def _check_key(self, match: Match, fields: Fields, query: str) -> Key | Refusal | None:
+        route = match.route
+        if route.is_open and not self._probes_need_key:
+            return None
+        if route.takes_token and fields.sent_key is None:
+            token = query_text(query, "token")
+            if token is not None:
+                return self.keys.check_token(token, route.scopes, match.bound_name)
+        return self.keys.check_sent(fields.sent_key, route.scopes, match.bound_name)
+
+    def change_keys(self, keys: Keys) -> None:
+        """WebSockets look for themselves whether theirs is still there."""
+        self.keys = keys
+        self.watching.check_keys(keys)
+        self._working.check_keys(keys)
+
+    def _bind(self, key: Key, call: Call, is_counted: bool) -> Refusal | None:
+        """Have the call go by its key, and count it among those of the key until it is answered."""
+        call.prefixes = key.prefixes
+        call.is_admin = ADMIN in key.scopes
+        if not (is_counted and self._in_flight.bound):
+            return None
+        leave = self._in_flight.enter(key)
+        if isinstance(leave, Refusal):
+            return leave
+        call.on_answer = leave
+        return None
+
+    # -- over the link -------------------------------------------------------------------------------------
+
+    def answer_link(self, payload: bytes, reply: Asked) -> None:
+        """A request that another process took for a topic of this shard."""
+        asked = decode_forwarded(payload)
+        # By place: by name, or as a copy of others, it would cost several times as much.
+        fields = Fields(
+            None,
+            None,
+            False,
+            asked.content_type,
+            "",
+            asked.accept,
+            "",
+            None,
+            asked.idempotency_key,
+            asked.last_event_id,
+        )
+        started = self.handlers.monotonic()
+        body = reply.body or asked.body
+        call = LinkCall(asked.name, asked.query, fields, body, started, reply=reply, dispatch=self)
+        call.is_head, call.item, call.prefixes = asked.is_head, asked.item, asked.prefixes
+        call.is_admin = asked.is_admin
+        self._link_calls.add(call)
+        reply.hurry = call.hurry_now
+        try:
+            if asked.asked_ms and not self.handlers.is_key_kept(asked.name, asked.asked_ms):
+                call.refuse(in_doubt(asked.operation, self.shard, is_keyed=False))
+            elif asked.operation in STREAMS:
+                key = Key(asked.key_id, NO_SCOPES, asked.prefixes) if asked.key_id else None
+                self._open_stream(asked.operation, call, key)
+            else:
+                self.handlers.start(asked.operation, call)
+        except Exception as error:
+            call.fail(asked.operation, error)
+        if self._is_in_haste:
+            call.hurry_now()
+
+    def answered_link(self, call: LinkCall) -> None:
+        self._link_calls.discard(call)
+        if self._is_idle is not None and not self._link_calls and not self._is_idle.done():
+            self._is_idle.set_result(None)
+
+    def drain(self) -> None:
+        """The process ends: nothing is waited for any more but what is under way."""
+        self.drains = True
+        self.watching.drain()
+        self._working.drain()
+        drain_claims(self.handlers.shard.state)
+        self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._hurry_links)
+
+    def _hurry_links(self) -> None:
+        self._is_in_haste = True
+        for call in list(self._link_calls):
+            call.hurry_now()
+
+    async def answered_all(self) -> None:
+        """Until what other processes asked is answered."""
+        if self._link_calls:
+            self._is_idle = asyncio.get_running_loop().create_future()
+            await self._is_idle
+
+    # -- moving a connection -------------------------------------------------------------------------------
+
+    def move(self, transport: asyncio.Transport, data: bytes, shard: int) -> bool:
+        """Give a connection, with what was read of it, to another shard; False when it stays.
+
+        Nothing may be outstanding. What is not written yet would be lost, so then it stays.
+        """
+        if self._postman is None or self.drains or len(data) > DATA_BYTES_MAX:
+            return False
+        if transport.get_write_buffer_size() or transport.is_closing():
+            return False
+        if self._peers is not None and self._peers.refusal(shard) is not None:
+            return False
+        connection = transport.get_extra_info("socket")
+        if connection is None or not self._postman.send_connection_to(shard, connection.fileno(), data):
+            return False
+        self.moved_count += 1
+        transport.abort()
+        return True
+
+
+class LinkCall(Call, kw_only=True, eq=False):
+    """A call that another process asked for over the link."""
+
+    reply: Asked
+    dispatch: Dispatch
+
+    def send_parts(
+        self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
+    ) -> None:
+        # Who asked ends its connection, as it would with an answer of its own.
+        self.reply(encode_answer(status, fields + CLOSE if self.closes else fields, parts))
+        self.dispatch.answered_link(self)
+
+    def open_stream(self, fields: bytes) -> Stream:
+        # Who waits for what other processes asked does not wait for a stream: that has an end of its own.
+        self.dispatch.answered_link(self)
+        return LinkStream(self.reply, fields)
+
+    def hurry_now(self) -> None:
+        if self.hurry is not None:
+            self.hurry()

@@ -1,0 +1,1 @@
+"""Decode and check what a request carries."""

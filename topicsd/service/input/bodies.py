@@ -1,0 +1,327 @@
+"""Decode the bodies of requests, and refuse those that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from shared.contract.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
+from shared.contract.json_bounds import BACKSLASH, DATA_DEPTH_MAX, is_too_deep, is_utf8, may_hold_nul
+from shared.contract.topic_config import NUMBER_MAX, TopicConfigPatch
+from shared.http.head import Fields
+from shared.runtime.clock import Clock
+from shared.settings.settings import Settings
+from shared.text.message import quoted
+from shared.text.units import duration_ms, instant_ms
+from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord
+from topicsd.engine.routes.stamp import STAMP_KEY
+from topicsd.engine.write.encode_records import refuse_lengths
+from topicsd.service.input.body_limits import look_at_append, needs_look
+from topicsd.service.input.json_body import JsonBody, not_utf8
+from topicsd.service.input.position import one_position
+from topicsd.service.input.tag_match import parse_match
+
+Consistency = Literal["eventual", "strong"]
+Guarantee = Literal["at_least_once", "exactly_once"]
+Beginning = Literal["head", "earliest"]
+
+META_KEYS_MAX = 64
+UTF8: Final = ("utf-8", "utf8", "us-ascii")
+# Nothing in a shorter body can be too deep or too much.
+SHORT_BYTES_MAX = 128
+
+
+class DiffBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    from_seq: int | UnsetType = UNSET
+    after_seq: int | UnsetType = UNSET
+    limit: int = 0
+    """0 is the default."""
+    node: str | list[str] | None = None
+    include_tags: bool = False
+    include_meta: bool = True
+    wait_ms: int | str = 0
+    epoch: int | None = None
+    from_ts: int | str | None = None
+    last: int | None = None
+
+
+class PublishBody(AppendRequest, kw_only=True, gc=False):
+    """An append as a message of a WebSocket."""
+
+    topic: str
+    return_seqs: bool = True
+    op: msgspec.Raw = NO_META
+    request_id: msgspec.Raw = NO_META
+
+
+class DeleteBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    before_seq: int | None = None
+    match: str | list[str] | None = None
+    seqs: list[int] | None = None
+
+
+class CursorBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    from_seq: int | UnsetType = UNSET
+    after_seq: int | UnsetType = UNSET
+    epoch: int | None = None
+
+
+_IN_A_RECORD: Final = 'it belongs in a record, as in {"records":[{"data":1}]}'
+_BELONGS: Final = {
+    **dict.fromkeys(TopicConfigPatch.__struct_fields__, "it belongs in config"),
+    **dict.fromkeys(("data", "tag", "meta"), _IN_A_RECORD),
+}
+APPEND_BODY: Final = JsonBody(AppendRequest, '{"records":[{"data":1}]}', _BELONGS)
+PUBLISH_BODY: Final[JsonBody[AppendRequest]] = JsonBody(
+    PublishBody, '{"op":"publish","topic":"orders","records":[{"data":1}]}', _BELONGS
+)
+_decode_diff: Final = JsonBody(DiffBody, '{"after_seq":0}').decode
+_DELETE: Final = JsonBody(DeleteBody, '{"before_seq":100}')
+_PATCH: Final = JsonBody(
+    TopicConfigPatch,
+    '{"ttl_ms":60000}',
+    {"records": "records are appended with POST /v0/topics/:topic"},
+)
+_CURSOR: Final = JsonBody(CursorBody, '{"after_seq":100}')
+_meta = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def refuse_media_type(fields: Fields, body: bytes) -> Refusal | None:
+    """A body has to say that it is JSON."""
+    if fields.content_type == "application/json":
+        return None
+    kind, *parameters = (part.strip().lower() for part in fields.content_type.split(";"))
+    if not body:
+        return None
+    if kind != "application/json":
+        got = f"got {quoted(kind)}" if kind else "got none"
+        curl = "with curl, send --json or -H 'content-type: application/json'"
+        return Refusal(UNSUPPORTED_MEDIA_TYPE, f"content-type: must be application/json, {got}; {curl}")
+    for name, _, value in (parameter.partition("=") for parameter in parameters):
+        charset = value.strip().strip('"')
+        if name.strip() == "charset" and charset not in UTF8:
+            message = f"content-type: charset must be utf-8, got {quoted(charset)}"
+            return Refusal(UNSUPPORTED_MEDIA_TYPE, message)
+    return None
+
+
+def decode_append(
+    body: bytes, limits: Settings, kind: JsonBody[AppendRequest] = APPEND_BODY
+) -> AppendRequest | Refusal:
+    if not (body.isascii() or is_utf8(body)):
+        return not_utf8()
+    if len(body) > SHORT_BYTES_MAX and needs_look(body, limits.max_batch_records):
+        refusal = look_at_append(body, kind, limits)
+        if refusal is not None:
+            return refusal
+    try:
+        request = kind.decode_fitting(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return kind.explain(body, error)
+    if len(body) > 2 * DATA_DEPTH_MAX:
+        refusal = _refuse_deep(request.records)
+        if refusal is not None:
+            return refusal
+    if request.node is not None:
+        refusal = refuse_node(request.node, limits.max_node_bytes)
+        if refusal is not None:
+            return refusal
+    if len(body) > limits.max_record_bytes:
+        # Before the engine has a copy of it.
+        refusal = _refuse_records(request, limits)
+        if refusal is not None:
+            return refusal
+    if BACKSLASH in body and may_hold_nul(body):
+        refusal = _refuse_nul(request)
+        if refusal is not None:
+            return refusal
+    for record in request.records:
+        if record.meta is not NO_META:
+            return _refuse_meta(request.records, limits.max_meta_bytes) or request
+    return request
+
+
+def _refuse_deep(records: list[NewRecord]) -> Refusal | None:
+    """Nothing can be deep but data, when it is long, and meta, which has a check of its own.
+
+    The first value of a repeated key is dropped unread, however deep it is.
+    """
+    for index, record in enumerate(records):
+        if len(record.data) > 2 * DATA_DEPTH_MAX and is_too_deep(record.data, DATA_DEPTH_MAX):
+            return _too_deep(f"records[{index}].data")
+    return None
+
+
+def _too_deep(field: str) -> Refusal:
+    message = f"{field}: must be nested at most {DATA_DEPTH_MAX} levels deep"
+    return Refusal(INVALID_REQUEST, message, {"field": field, "max": DATA_DEPTH_MAX})
+
+
+def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
+    request = _decode_diff(body)
+    if isinstance(request, Refusal):
+        return request
+    # Inlined for one name with a legal seq: hot path.
+    seq, after = request.from_seq, request.after_seq
+    if seq is UNSET and after is not UNSET:
+        request.from_seq = seq = after
+        after = UNSET
+    if seq is UNSET or after is not UNSET or not 0 <= seq <= NUMBER_MAX:
+        is_after = request.after_seq is not UNSET
+        found = one_position("", UNSET if is_after and after is UNSET else seq, request.after_seq)
+        if isinstance(found, Refusal):
+            return found
+        request.from_seq = seq = found or 0
+    refusal = None
+    if request.wait_ms != 0 and isinstance(request.wait_ms, str):
+        wait_ms = duration_ms("wait_ms", request.wait_ms)
+        if isinstance(wait_ms, Refusal):
+            return wait_ms
+        request.wait_ms = wait_ms
+    if request.limit < 0 or request.wait_ms < 0:
+        # These are clamped from above.
+        for field, value in (("limit", min(request.limit, 0)), ("wait_ms", min(request.wait_ms, 0))):
+            refusal = refusal or refuse_number(field, value)
+    if request.from_ts is not None or request.last is not None:
+        is_placed = seq != 0 or request.epoch is not None
+        sought = settle_seek("", request.from_ts, request.last, is_placed, clock)
+        if isinstance(sought, Refusal):
+            return refusal or sought
+        request.from_ts = sought
+    if BACKSLASH in body and may_hold_nul(body):
+        nodes = [request.node] if isinstance(request.node, str) else request.node
+        refusal = refusal or refuse_nul_in("node", nodes)
+    return refusal or request
+
+
+def decode_delete(body: bytes) -> DeleteBody | Refusal:
+    request = _DELETE.decode(body)
+    if isinstance(request, Refusal):
+        return request
+    refusal = refuse_number("before_seq", request.before_seq)
+    if may_hold_nul(body):
+        match = [request.match] if isinstance(request.match, str) else request.match
+        refusal = refusal or refuse_nul_in("match", match)
+    return refusal or request
+
+
+def delete_request(
+    before_seq: int | None, match: str | list[str] | None, seqs: list[int] | None = None
+) -> DeleteRequest | Refusal:
+    if seqs is not None:
+        if before_seq is not None or match is not None:
+            return Refusal(INVALID_REQUEST, "seqs: excludes before_seq and match", {"field": "seqs"})
+        return DeleteRequest(seqs=seqs)
+    if match is None:
+        return DeleteRequest(before_seq)
+    found = parse_match("match", match)
+    return found if isinstance(found, Refusal) else DeleteRequest(before_seq, found.tag, found.is_prefix)
+
+
+def decode_cursor(body: bytes) -> CursorBody | Refusal:
+    request = _CURSOR.decode(body)
+    if isinstance(request, Refusal):
+        return request
+    seq = one_position("", request.from_seq, request.after_seq)
+    if seq is None:
+        seq = Refusal(INVALID_REQUEST, "after_seq: is required", {"field": "after_seq"})
+    if isinstance(seq, Refusal):
+        return seq
+    request.from_seq = seq
+    return refuse_number("epoch", request.epoch) or request
+
+
+def decode_patch(body: bytes) -> TopicConfigPatch | Refusal:
+    return _PATCH.decode(body)
+
+
+def refuse_node(node: str, bytes_max: int) -> Refusal | None:
+    """That of the whole request; the engine knows it only as that of each record."""
+    size = len(node) if node.isascii() else len(node.encode())
+    if size <= bytes_max:
+        return None
+    message = f"node: must be at most {bytes_max} bytes, got {size}"
+    return Refusal(INVALID_REQUEST, message, {"field": "node", "max": bytes_max})
+
+
+def _refuse_records(request: AppendRequest, limits: Settings) -> Refusal | None:
+    for index, record in enumerate(request.records):
+        data_bytes, meta_bytes = len(record.data), len(record.meta)
+        if data_bytes + meta_bytes > limits.max_record_bytes:
+            return refuse_lengths(index, data_bytes, meta_bytes, b"", b"", limits)
+    return None
+
+
+def _refuse_nul(request: AppendRequest) -> Refusal | None:
+    refusal = refuse_nul_in("node", [request.node]) or refuse_nul_in(
+        "idempotency_key", [request.idempotency_key]
+    )
+    if request.producer is not None:
+        refusal = refusal or refuse_nul_in("producer.id", [request.producer.id])
+    for index, record in enumerate(request.records):
+        # Most have neither, and there may be many.
+        if record.tag or record.node:
+            refusal = (
+                refusal
+                or refuse_nul_in(f"records[{index}].tag", [record.tag])
+                or refuse_nul_in(f"records[{index}].node", [record.node])
+            )
+    return refusal
+
+
+def refuse_nul_in(field: str, texts: Sequence[str | None] | None) -> Refusal | None:
+    if any(text is not None and "\0" in text for text in texts or ()):
+        return Refusal(INVALID_REQUEST, f"{field}: must not hold a NUL character", {"field": field})
+    return None
+
+
+def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
+    for index, record in enumerate(records):
+        if record.meta is NO_META:
+            continue
+        if is_too_deep(record.meta, DATA_DEPTH_MAX):
+            return _too_deep(f"records[{index}].meta")
+        if len(record.meta) > bytes_max:
+            continue  # That is for the engine to refuse; it is not built to count its keys.
+        field = f"records[{index}].meta"
+        try:
+            keys = _meta.decode(record.meta)
+        except msgspec.DecodeError:
+            if bytes(record.meta) != b"null":
+                return Refusal(INVALID_REQUEST, f"{field}: must be a JSON object", {"field": field})
+            record.meta = NO_META
+            continue
+        if STAMP_KEY in keys:
+            message = f"{field}: must not have the key {STAMP_KEY}, which routes set"
+            return Refusal(INVALID_REQUEST, message, {"field": field})
+        if len(keys) > META_KEYS_MAX:
+            message = f"{field}: must have at most {META_KEYS_MAX} keys, got {len(keys)}"
+            return Refusal(INVALID_REQUEST, message, {"field": field, "max": META_KEYS_MAX})
+    return None
+
+
+def settle_seek(
+    prefix: str, from_ts: int | str | None, last: int | None, is_placed: bool, clock: Clock
+) -> int | Refusal | None:
+    """Return `from_ts` in milliseconds; `is_placed` says that the place is given in another way as well."""
+    if from_ts is not None:
+        found = instant_ms(f"{prefix}from_ts", from_ts, clock.now_ms())
+        if isinstance(found, Refusal):
+            return found
+        from_ts = found
+    refusal = refuse_number(f"{prefix}from_ts", from_ts) or refuse_number(f"{prefix}last", last)
+    if refusal is None and (from_ts is not None) + (last is not None) + is_placed > 1:
+        field = f"{prefix}from_ts" if last is None else f"{prefix}last"
+        message = f"{field}: excludes after_seq, epoch, from_ts, last and tail, send one position"
+        return Refusal(INVALID_REQUEST, message, {"field": field})
+    return refusal or from_ts
+
+
+def refuse_number(field: str, value: int | None) -> Refusal | None:
+    if value is not None and not 0 <= value <= NUMBER_MAX:
+        bound = f"at least 0, got {value}" if value < 0 else f"at most {NUMBER_MAX}"
+        return Refusal(INVALID_REQUEST, f"{field}: must be {bound}", {"field": field})
+    return None

@@ -1,0 +1,36 @@
+"""What a body may name and set, by the key of its request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from shared.contract.api_keys import ADMIN
+from shared.contract.errors import FORBIDDEN, Refusal
+from shared.contract.topic_config import TopicConfigPatch
+
+CONFIG_NEEDS_ADMIN: Final = Refusal(
+    FORBIDDEN, "config: the key lacks the scope admin", {"field": "config", "scopes": [ADMIN]}
+)
+
+
+def is_within(prefixes: Sequence[str], name: str) -> bool:
+    """`prefixes` are those of the key; none are all names.
+
+    >>> is_within(("a.", "b."), "b.1"), is_within(("a.",), "b.1"), is_within((), "b.1")
+    (True, False, True)
+    """
+    return not prefixes or name.startswith(tuple(prefixes))
+
+
+def other_name(field: str, name: str) -> Refusal:
+    message = f'{field}: the key does not cover the name "{name}"'
+    return Refusal(FORBIDDEN, message, {"field": field, "topic": name})
+
+
+def refuse_dead_letter(prefixes: Sequence[str], patch: TopicConfigPatch | None) -> Refusal | None:
+    """Where the server would write in the name of who names it. Who changes something else is not asked about
+    a name that stands there already."""
+    if not prefixes or patch is None or not isinstance(patch.dead_letter, str):
+        return None
+    return None if is_within(prefixes, patch.dead_letter) else other_name("dead_letter", patch.dead_letter)

@@ -1,0 +1,232 @@
+"""Explain why a JSON body does not fit its struct, in the terms of JSON.
+
+The decoder reports a path (`$.records[3].tag`) and the names of Python's types. An explanation is made only
+of a body that was refused, so it may look at it a second time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.json_bounds import DATA_DEPTH_MAX
+from shared.text.nearest_name import nearest_name
+from shared.text.unknown_name import unknown_name
+
+SHOWN_CHARACTERS_MAX: Final = 64
+# A larger body is not decoded again to find the name of the key that holds the mistake.
+KEY_SEARCH_BYTES_MAX: Final = 1 << 20
+
+_EXPECTED: Final = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_MISSING: Final = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_CHOICE: Final = re.compile(r"Invalid enum value '(.*)'", re.DOTALL)
+_MALFORMED: Final = re.compile(r"JSON is malformed: (.*) \(byte (\d+)\)")
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+
+_NOUNS: Final = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_GOT: Final = {**_NOUNS, "int": "a number", "float": "a number with a fraction", "bool": "a boolean"}
+# The order in which alternatives are named.
+_ORDER: Final = ("str", "int", "float", "bool", "array", "object", "null")
+_INTEGERS: Final = {"priority": "an integer from -1000 to 1000", "max": "an integer of at least 1"}
+_UNITS: Final = {
+    "_ms": 'a string such as "10m"',
+    "_bytes": 'a string such as "64 MiB"',
+    "_ts": 'a string such as "-10m"',
+    "not_before": 'a string such as "10m"',
+}
+_MATCH: Final = 'a tag, ["tag","Eq","new.1"] or ["tag","Glob","new.*"]'
+_SHAPES: Final = {
+    "match": _MATCH,
+    "filter": f"{_MATCH} or null",
+    "topics": 'an object such as {"orders":{"after_seq":0}}',
+}
+_REASONS: Final = {
+    "object keys must be strings": "object keys must be strings in double quotes",
+    "trailing characters": "something follows the end of the object",
+}
+
+
+def explain(error: Exception, kind: Any, body: bytes, example: str, hints: Mapping[str, str]) -> Refusal:
+    """Return the refusal of a body that the decoder of `kind` refused with `error`."""
+    if isinstance(error, RecursionError):
+        return Refusal(INVALID_REQUEST, f"the body must be nested at most {DATA_DEPTH_MAX} levels deep")
+    if not isinstance(error, msgspec.ValidationError):
+        return Refusal(INVALID_REQUEST, f"the body is not JSON: {_malformed(str(error), body)}")
+    text, _, path = str(error).rpartition(" - at `$")
+    if not text:
+        text, path = str(error), ""
+    steps = [name or index for name, index in _STEP.findall(path.removesuffix("`"))]
+    found = _type_at(kind, steps)
+    place = _joined(_with_keys(steps, kind, body))
+    if (match := _UNKNOWN.fullmatch(text)) is not None:
+        return _unknown(_joined([place, match[1]]), match[1], found, kind, hints)
+    if (match := _MISSING.fullmatch(text)) is not None:
+        field = _joined([place, match[1]])
+        return _wrong(field, "is required" if place else f"is required, as in {example}")
+    got = ""
+    if (match := _CHOICE.fullmatch(text)) is not None:
+        got = f'"{shown(match[1])}"'
+    elif (match := _EXPECTED.fullmatch(text)) is not None:
+        got = _GOT.get(match[2], match[2])
+    told = f"must be {_wanted(match, found, steps)}, got {got or 'a number out of range'}"
+    if not place:
+        return Refusal(INVALID_REQUEST, f"the body must be a JSON object such as {example}, got {got}")
+    return _wrong(place, told)
+
+
+def shown(text: str) -> str:
+    """Return the text as a message may repeat it.
+
+    >>> shown("a" * 70) == "a" * 64 + "..."
+    True
+    """
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}..."
+
+
+def _wrong(field: str, told: str) -> Refusal:
+    return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
+
+
+def _malformed(text: str, body: bytes) -> str:
+    match = _MALFORMED.fullmatch(text)
+    if match is None:
+        is_escape = b"\\ud" in body or b"\\uD" in body
+        return "it ends too early" + (", or one half of a \\ud pair is missing" if is_escape else "")
+    reason, at = match[1], int(match[2])
+    if body[at : at + 1] == b"'":
+        reason = "strings and keys are written in double quotes"
+    return f"{_REASONS.get(reason, reason)} (byte {at})"
+
+
+def _unknown(field: str, name: str, found: Any, kind: Any, hints: Mapping[str, str]) -> Refusal:
+    names = _field_names(found)
+    field = shown(field)
+    if not names:
+        # The key holds what looks like a path.
+        return _wrong(field, "unknown field")
+    root_names = _field_names(inspect.type_info(kind))
+    if name in hints and names == root_names:
+        return _wrong(field, f"unknown field; {hints[name]}")
+    if name in root_names and nearest_name(name, names) is None:
+        return _wrong(field, "unknown field here; it belongs at the top level of the body")
+    return _wrong(field, unknown_name("field", name, names))
+
+
+def _wanted(match: re.Match[str] | None, found: Any, steps: list[str]) -> str:
+    """What may stand there, in words."""
+    choices, other = _choices(found)
+    if choices:
+        # Besides choices a field takes nothing but null.
+        quoted = [f'"{choice}"' for choice in choices]
+        told = f"one of {', '.join(quoted)}" if len(quoted) > 1 else quoted[0]
+        return f"{told} or null" if "null" in other else told
+    kinds = match[1].split(" | ") if match is not None and match.re is _EXPECTED else ["int"]
+    name = next((step for step in reversed(steps) if not step.isdigit()), "")
+    if name in _SHAPES and steps[-1] == name:
+        return ("a topic, an array of topics or " if name == "topics" and "array" in kinds else "") + _SHAPES[
+            name
+        ]
+    words = dict(_NOUNS, int=_INTEGERS.get(name, "an integer of at least 0"))
+    if "int" in kinds:
+        units = (unit for suffix, unit in _UNITS.items() if name.endswith(suffix))
+        words["str"] = next(units, words["str"])
+    order = sorted(_ORDER, key=lambda one: one != "int")
+    alternatives = [words[one] for one in order if one in kinds] or ["another value"]
+    return " or ".join(filter(None, [", ".join(alternatives[:-1]), alternatives[-1]]))
+
+
+# -- the type at a path --------------------------------------------------------------------------------------
+
+
+def _members(found: Any) -> Iterator[Any]:
+    if isinstance(found, inspect.UnionType):
+        for one in found.types:
+            yield from _members(one)
+    elif found is not None:
+        yield found
+
+
+def _type_at(kind: Any, steps: list[str]) -> Any:
+    """The type that is wanted there, or None where the path leads nowhere."""
+    found: Any = inspect.type_info(kind)
+    for step in steps:
+        found = next(filter(None, (_below(one, step) for one in _members(found))), None)
+    return found
+
+
+def _below(found: Any, step: str) -> Any:
+    if isinstance(found, inspect.StructType):
+        return next((one.type for one in found.fields if one.encode_name == step), None)
+    if isinstance(found, inspect.DictType) and step == "...":
+        return found.value_type
+    if isinstance(found, inspect.ListType) and step.isdigit():
+        return found.item_type
+    return None
+
+
+def _field_names(found: Any) -> list[str]:
+    structs = [one for one in _members(found) if isinstance(one, inspect.StructType)]
+    return [field.encode_name for one in structs for field in one.fields]
+
+
+def _choices(found: Any) -> tuple[list[str], set[str]]:
+    choices: list[str] = []
+    other: set[str] = set()
+    for one in _members(found):
+        if isinstance(one, inspect.LiteralType):
+            choices += map(str, one.values)
+        elif isinstance(one, inspect.NoneType):
+            other.add("null")
+    return choices, other
+
+
+# -- the name of a key ---------------------------------------------------------------------------------------
+
+
+def _joined(steps: list[str]) -> str:
+    """
+    >>> _joined(["records", "3", "tag"]), _joined(["", "ttl"])
+    ('records[3].tag', 'ttl')
+    """
+    path = ""
+    for step in steps:
+        if step.isdigit():
+            path += f"[{step}]"
+        elif step:
+            path += f".{step}" if path else step
+    return path
+
+
+def _with_keys(steps: list[str], kind: Any, body: bytes) -> list[str]:
+    """The same path with the key of a map in place of `...`, which is all that the decoder says of it."""
+    if "..." not in steps or len(body) > KEY_SEARCH_BYTES_MAX:
+        return steps
+    at = steps.index("...")
+    value_type = _type_at(kind, steps[: at + 1])
+    try:
+        raw = msgspec.Raw(body)
+        for step in steps[:at]:
+            raw = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[step]
+        values = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError, KeyError):
+        return steps
+    for key, value in values.items():
+        try:
+            msgspec.json.decode(value, type=value_type.cls)
+        except (msgspec.DecodeError, RecursionError):
+            return [*steps[:at], shown(key), *steps[at + 1 :]]
+    return steps

@@ -1,0 +1,34 @@
+"""The position that a request names: `after_seq`, or `from_seq`, its other name."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import UNSET, UnsetType
+
+from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.topic_config import NUMBER_MAX
+
+Seq: TypeAlias = int | UnsetType | None
+
+
+def one_position(prefix: str, from_seq: Seq, after_seq: Seq) -> int | Refusal | None:
+    """Return the seq after which a request begins, or None if it names none.
+
+    >>> [one_position("", *given) for given in ((5, None), (None, 5), (5, 5), (None, None))]
+    [5, 5, 5, None]
+    >>> one_position("topics.a.", 4, 5).message
+    'topics.a.after_seq: is 5 and from_seq is 4, two names of one position: send one of them'
+    """
+    is_new_name = after_seq is not UNSET and after_seq is not None
+    name, seq = ("after_seq", after_seq) if is_new_name else ("from_seq", from_seq)
+    if seq is UNSET or seq is None:
+        return None
+    field = prefix + name
+    if not 0 <= seq <= NUMBER_MAX:
+        bound = f"at least 0, got {seq}" if seq < 0 else f"at most {NUMBER_MAX}"
+        return Refusal(INVALID_REQUEST, f"{field}: must be {bound}", {"field": field})
+    if from_seq is not UNSET and from_seq is not None and from_seq != seq:
+        message = f"{field}: is {seq} and from_seq is {from_seq}, two names of one position: send one of them"
+        return Refusal(INVALID_REQUEST, message, {"field": field})
+    return seq

@@ -1,0 +1,60 @@
+"""What stands behind the `?`: booleans and numbers with their names in every refusal."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.seek import Seek, seek_of
+from shared.contract.topic_config import NUMBER_MAX
+from shared.runtime.clock import Clock
+from shared.text.message import quoted
+from shared.text.units import instant_ms, number_in
+
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def query_text(query: str, name: str) -> str | None:
+    """The value of a parameter; the last one when it is sent twice."""
+    return dict(parse_qsl(query, keep_blank_values=True)).get(name) if query else None
+
+
+def query_boolean(query: str, name: str, default: bool) -> bool | Refusal:
+    """The value of a boolean parameter; the last one when it is sent twice."""
+    value = query_text(query, name)
+    if value is None:
+        return default
+    known = _BOOLEANS.get(value)
+    if known is None:
+        message = f"{name}: must be true, false, 1 or 0, got {quoted(value)}"
+        return Refusal(INVALID_REQUEST, message, {"field": name})
+    return known
+
+
+def query_seek(query: str, clock: Clock) -> Seek | Refusal | None:
+    """Return the position by time or from the end, if the query names one."""
+    text, last = query_text(query, "from_ts"), query_number(query, "last")
+    from_ts = None if text is None else instant_ms("from_ts", number_in(text), clock.now_ms())
+    if isinstance(from_ts, Refusal):
+        return from_ts
+    if from_ts is not None and not 0 <= from_ts <= NUMBER_MAX:
+        return Refusal(INVALID_REQUEST, "from_ts: must be 1970 or later", {"field": "from_ts"})
+    if isinstance(last, Refusal):
+        return last
+    if from_ts is not None and last is not None:
+        return Refusal(INVALID_REQUEST, "last: excludes from_ts", {"field": "last"})
+    return seek_of(from_ts, last)
+
+
+def query_number(query: str, name: str) -> int | Refusal | None:
+    """The value of a number that is not negative, written in digits alone."""
+    text = query_text(query, name)
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= NUMBER_MAX:
+        return int(text)
+    return Refusal(
+        INVALID_REQUEST,
+        f"{name}: must be an integer from 0 to {NUMBER_MAX}, got {quoted(text)}",
+        {"field": name},
+    )

@@ -1,0 +1,1 @@
+"""Endpoints of queues: claim, ack, nack, extend, work, redrive, dead letters."""

@@ -1,0 +1,108 @@
+"""The body of a request to redrive dead letters, and every bound of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from shared.contract.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
+from shared.contract.json_bounds import may_hold_nul
+from shared.contract.topic_config import NUMBER_MAX
+from shared.text.units import instant_ms
+from topicsd.engine.requests import DeleteRequest
+from topicsd.service.input.bodies import delete_request, refuse_nul_in, refuse_number
+from topicsd.service.input.clamped import clamped_to
+from topicsd.service.input.json_body import JsonBody
+from topicsd.service.input.position import one_position
+from topicsd.service.queues.bodies import SEQS_MAX
+
+MAX: Final = 1000
+MAX_MAX: Final = 10_000
+
+
+class RedriveBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """All that is said of a record must hold; nothing said is every record."""
+
+    seqs: list[int] | None = None
+    match: str | list[str] | None = None
+    from_ts: int | str | None = None
+    to_ts: int | str | None = None
+    from_seq: int | UnsetType = UNSET
+    after_seq: int | UnsetType = UNSET
+    max: int = MAX
+    rate: int | None = None
+    dry_run: bool = False
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Records after `after_seq`, at most `count` of them."""
+
+    seqs: list[int] | None
+    """In their order, each once."""
+    tag: str | None
+    is_prefix: bool
+    from_ts: int | None
+    to_ts: int
+    """What is as new, or newer, is not meant."""
+    after_seq: int
+    count: int
+    rate: int
+    """At most so many a second; 0 is as fast as it goes."""
+    is_dry: bool
+    clamped: dict[str, int]
+
+    def fits(self, tag: str) -> bool:
+        if self.tag is None:
+            return True
+        return tag.startswith(self.tag) if self.is_prefix else tag == self.tag
+
+
+_REDRIVE: Final = JsonBody(RedriveBody, '{"max":100}')
+
+
+def decode_redrive(body: bytes, now_ms: int) -> Wanted | Refusal:
+    asked = _REDRIVE.decode(body)
+    if isinstance(asked, Refusal):
+        return asked
+    after_seq = one_position("", asked.from_seq, asked.after_seq)
+    if isinstance(after_seq, Refusal):
+        return after_seq
+    after_seq = after_seq or 0
+    from_ts, to_ts = (_instant_ms(field, getattr(asked, field), now_ms) for field in ("from_ts", "to_ts"))
+    if isinstance(from_ts, Refusal):
+        return from_ts
+    if isinstance(to_ts, Refusal):
+        return to_ts
+    refusal = None
+    for field, value in (("max", asked.max), ("rate", asked.rate)):
+        if refusal is None and value is not None and value < 1:
+            refusal = Refusal(INVALID_REQUEST, f"{field}: must be at least 1, got {value}", {"field": field})
+    seqs = asked.seqs
+    if refusal is None and seqs is not None and len(seqs) > SEQS_MAX:
+        message = f"seqs: must be at most {SEQS_MAX} in one call, got {len(seqs)}"
+        refusal = Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
+    if refusal is None and may_hold_nul(body):
+        match = [asked.match] if isinstance(asked.match, str) else asked.match
+        refusal = refuse_nul_in("match", match)
+    tags = DeleteRequest() if asked.match is None else delete_request(None, asked.match)
+    if refusal is not None or isinstance(tags, Refusal):
+        return refusal or tags  # type: ignore[return-value]
+    return Wanted(
+        None if seqs is None else sorted({seq for seq in seqs if seq > after_seq}),
+        tags.tag,
+        tags.is_prefix,
+        from_ts,
+        NUMBER_MAX if to_ts is None else to_ts,
+        after_seq,
+        min(asked.max, MAX_MAX),
+        asked.rate or 0,
+        asked.dry_run,
+        clamped_to(max=(asked.max, min(asked.max, MAX_MAX))),
+    )
+
+
+def _instant_ms(field: str, given: int | str | None, now_ms: int) -> int | Refusal | None:
+    found = None if given is None else instant_ms(field, given, now_ms)
+    return found if isinstance(found, Refusal) else refuse_number(field, found) or found

@@ -1,0 +1,124 @@
+"""A stream of jobs is asked for: whether there is such a queue, and room for one more stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from shared.contract.api_keys import READ, WRITE, Key, Keys
+from shared.contract.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal
+from shared.contract.names import refuse_topic_name
+from shared.runtime.disk_thread import Loop
+from shared.settings.settings import Settings
+from shared.text.message import quoted
+from shared.text.units import number_in
+from topicsd.engine.queue.claim import queue_of
+from topicsd.engine.requests import ClaimRequest
+from topicsd.engine.state import ShardState
+from topicsd.service.call import Call
+from topicsd.service.input.clamped import clamped_lease, clamped_to
+from topicsd.service.input.query import query_text
+from topicsd.service.queues.bodies import claim_request
+from topicsd.service.render import encode
+from topicsd.service.shards.stream_permits import StreamPermits
+from topicsd.service.watch.open import ENDING, accepts_events
+from topicsd.stream.sessions.open import FIELDS
+from topicsd.stream.work_stream import WorkStreams
+
+READ_AND_WRITE: Final = frozenset({READ, WRITE})
+
+
+class WorkOpen:
+    """`count` is told of each stream that begins, and with -1 of each that ends."""
+
+    def __init__(
+        self,
+        shard: ShardState,
+        settings: Settings,
+        loop: Loop,
+        permits: StreamPermits,
+        count: Callable[[int], None],
+    ) -> None:
+        self._shard = shard
+        self._settings = settings
+        self._permits = permits
+        self._streams = WorkStreams(shard, loop, count)
+        self._drains = False
+
+    def open(self, call: Call, key: Key | None) -> None:
+        request = self._request(call)
+        if isinstance(request, Refusal):
+            call.refuse(request)
+        elif call.is_head:
+            call.send_parts([], 0, 200, FIELDS)
+        else:
+            key_id = "" if key is None else key.id
+            self._permits.enter(key_id, partial(self._entered, call, request, key_id))
+
+    def _request(self, call: Call) -> ClaimRequest | Refusal:
+        refusal = refuse_topic_name(call.name)
+        if refusal is not None:
+            return refusal
+        found = queue_of(self._shard, call.name)
+        if isinstance(found, Refusal):
+            return found
+        if not accepts_events(call.fields.accept):
+            return Refusal(NOT_ACCEPTABLE, "accept: must allow text/event-stream")
+        count, text = _number(call.query, "max", 1), query_text(call.query, "lease_ms")
+        lease = None if text is None else number_in(text)
+        if isinstance(count, Refusal):
+            return count
+        node = query_text(call.query, "node")
+        if node is None:
+            return Refusal(INVALID_REQUEST, "node: is required, as in work?node=worker-1", {"field": "node"})
+        count = min(1 if count is None else count, self._settings.max_claim)
+        return claim_request(node, count, lease, self._settings)
+
+    def _entered(self, call: Call, request: ClaimRequest, key_id: str, refusal: Refusal | None) -> None:
+        try:
+            if refusal is not None:
+                call.refuse(refusal)
+                return
+            found = ENDING if self._drains else queue_of(self._shard, call.name)
+            if isinstance(found, Refusal):
+                self._permits.leave(key_id)
+                call.refuse(found)
+                return
+            left = partial(self._permits.leave, key_id)
+            stream = call.open_stream(FIELDS)
+            clamped = {**_clamped_max(call.query, request.count), **clamped_lease(request.lease_ms)}
+            self._streams.open(found[0], request, stream, left, key_id)
+            if clamped:
+                stream.write(b": clamped %b\n\n" % encode(clamped))
+        except Exception as error:
+            call.fail("work", error)
+
+    def check_keys(self, keys: Keys) -> None:
+        """A key that was taken back ends what was opened with it."""
+        self._streams.end_where_not(lambda key_id, name: keys.allow(key_id, READ_AND_WRITE, [name]))
+
+    @property
+    def lagging_count(self) -> int:
+        return self._streams.lagging_count
+
+    def drain(self) -> None:
+        """Streams end with a last word, and none begins."""
+        self._drains = True
+        self._streams.drain()
+
+
+def _clamped_max(query: str, used: int) -> dict[str, int]:
+    given = _number(query, "max", None)
+    return clamped_to(max=(given, used)) if isinstance(given, int) else {}
+
+
+def _number(query: str, name: str, default: int | None) -> int | Refusal | None:
+    text = query_text(query, name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        return Refusal(
+            INVALID_REQUEST, f"{name}: must be an integer of at least 0, got {quoted(text)}", {"field": name}
+        )
+    return int(text)

@@ -1,0 +1,165 @@
+"""Answers as bytes, encoded from structs in the order of their fields. Records are bytes already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from shared.contract.errors import STATUS, Refusal
+from shared.contract.topic_config import TopicConfig
+from shared.http.answer import refusal_body, refusal_fields
+from topicsd.engine.requests import Appended, ReadAnswer, Tombstone, TopicState
+from topicsd.log.batch import UNTIMED, CommitTimes
+from topicsd.stream.chunks import RECREATED, Piece
+
+encode = msgspec.json.Encoder().encode
+
+
+class _Performance(msgspec.Struct, gc=False):
+    server_total_ms: float
+    wal_append_ms: float | UnsetType = UNSET
+    fsync_ms: float | UnsetType = UNSET
+    throttle_wait_ms: float | UnsetType = UNSET
+
+
+class _ReadPerformance(msgspec.Struct, gc=False):
+    server_total_ms: float
+    records_scanned: int
+
+
+class _Append(msgspec.Struct, gc=False):
+    topic: str
+    first_seq: int
+    last_seq: int
+    seqs: list[int] | UnsetType
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    durability: str
+    performance: _Performance
+
+
+class _ReadEnd(msgspec.Struct, gc=False):
+    """What stands behind the records."""
+
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    tombstone: Tombstone | None
+    lag: int
+    performance: _ReadPerformance
+
+
+def render_appended(
+    answer: Appended,
+    with_seqs: bool,
+    elapsed_us: int,
+    times: CommitTimes = UNTIMED,
+) -> bytes:
+    first, last = answer.first_seq, answer.last_seq
+    if not first:
+        return encode(_older(answer, with_seqs, elapsed_us))
+    return encode(
+        _Append(
+            answer.topic,
+            first,
+            last,
+            UNSET if not with_seqs else [first] if first == last else list(range(first, last + 1)),
+            answer.head_seq,
+            last - first + 1,
+            answer.created,
+            answer.deduped,
+            answer.durability,
+            _Performance(elapsed_us / 1000, times.write, times.sync, times.throttle),
+        )
+    )
+
+
+def _older(answer: Appended, with_seqs: bool, elapsed_us: int) -> _Append:
+    """Where its records are is not known any more."""
+    seqs: list[int] | UnsetType = [] if with_seqs else UNSET
+    performance = _Performance(elapsed_us / 1000)
+    return _Append(answer.topic, 0, 0, seqs, answer.head_seq, 0, False, True, answer.durability, performance)
+
+
+def render_read(answer: ReadAnswer, from_seq: int, elapsed_us: int) -> list[bytes | memoryview]:
+    """The parts of the body, never joined."""
+    records = answer.parts
+    if records:
+        records[-1] = records[-1][:-1]  # The comma behind the last one.
+    return _read(answer, from_seq, answer.next_from_seq, records, elapsed_us)
+
+
+def render_piece(piece: Piece, elapsed_us: int) -> list[bytes | memoryview]:
+    """The same for what many may have waited for, who share its records."""
+    return _read(piece, piece.from_seq, piece.to_seq, [piece.records], elapsed_us)
+
+
+def _read(
+    found: ReadAnswer | Piece,
+    from_seq: int,
+    next_from: int,
+    records: Sequence[bytes | memoryview],
+    elapsed_us: int,
+) -> list[bytes | memoryview]:
+    head = found.head_seq
+    earliest, tombstone = found.earliest_seq, found.tombstone
+    is_plain = tombstone is None and from_seq >= earliest - 1
+    scanned = next_from - from_seq if is_plain else _scanned(found, from_seq, next_from)
+    end = _ReadEnd(
+        next_from,
+        head,
+        earliest,
+        next_from == head,
+        tombstone,
+        head - next_from,
+        _ReadPerformance(elapsed_us / 1000, scanned),
+    )
+    return [
+        b'{"topic":"%b","epoch":%d,"records":[' % (found.topic.encode(), found.epoch),
+        *records,
+        b"]," + encode(end)[1:],
+    ]
+
+
+def _scanned(found: ReadAnswer | Piece, from_seq: int, next_from: int) -> int:
+    """The records that the read looked at; what had left the topic before is not among them."""
+    first = found.earliest_seq - 1
+    if found.tombstone is None or found.tombstone.reason != RECREATED:
+        first = max(first, from_seq)
+    return max(0, next_from - first)
+
+
+def render_config(config: TopicConfig) -> dict[str, object]:
+    """Every field, and `durable`, which is not stored."""
+    return {**msgspec.structs.asdict(config), "durable": config.durable}
+
+
+def render_queue(state: TopicState) -> dict[str, object]:
+    """What a topic says of its jobs, when it is a queue; what is rare only where there is some of it."""
+    counts = state.queue
+    if counts is None:
+        return {}
+    queue: dict[str, int] = {
+        "ready": counts.ready,
+        "in_flight": counts.in_flight,
+        "dead_lettered": counts.dead_lettered,
+    }
+    if counts.delayed:
+        queue["delayed"] = counts.delayed
+    if counts.blocked:
+        queue["blocked"] = counts.blocked
+    if counts.parked:
+        queue["parked"] = counts.parked
+    if counts.ready:
+        queue["oldest_ready_ms"] = state.oldest_ready_ms
+    return {"queue": queue}
+
+
+def render_refusal(refusal: Refusal) -> tuple[int, bytes, bytes]:
+    """Status, body and the fields that go with it."""
+    return STATUS[refusal.code], encode(refusal_body(refusal)), refusal_fields(refusal)

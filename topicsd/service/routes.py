@@ -1,0 +1,233 @@
+"""Rules of forwards in a worker: a request for one is taken, and a rule into a topic of this shard kept.
+
+The front process, which knows the rules of all shards, decides in between: it gets the rule as it was read,
+whatever connection and lane it came by, and gives it to the shard of its destination. Its answer passes
+through. A topic that is deleted takes the rules into it along in one batch; the front process, which is told,
+has those from it removed where they are kept. Should that not come to pass, the forward itself finds that its
+source is gone, or is another topic by now, and ends.
+
+The body of a request for a forward: every bound of it, and the names that its key is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from shared.contract.api_keys import Key
+from shared.contract.errors import IN_DOUBT, INVALID_REQUEST, NOT_READY, Refusal
+from shared.contract.names import refuse_forward_name, refuse_topic_name
+from shared.contract.route_rule import (
+    DeleteForward,
+    ForwardRule,
+    ForwardsAsked,
+    ToldForward,
+    TopicGone,
+    decode_delete_forward,
+    decode_forwards_asked,
+    decode_names,
+    decode_put_forward,
+    encode_forward,
+)
+from shared.ipc.link import FRONT, NEVER_SENT, Asked, LinkKind, LinkPool
+from shared.ipc.remote_request import decode_answer, encode_answer
+from shared.settings.settings import Settings
+from topicsd.engine.routes.route import Forward, ForwardDeleted, ForwardPut, delete_forward, put_forward
+from topicsd.engine.state import ShardState
+from topicsd.service.call import Call
+from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type, refuse_nul_in
+from topicsd.service.input.bound_names import other_name
+from topicsd.service.input.json_body import JsonBody
+from topicsd.service.input.tag_match import parse_match
+from topicsd.service.render import render_refusal
+
+
+class ForwardBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    source: str
+    dest: str
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    create_dest: bool = True
+    filter: str | list[str] | None = None
+    allow_cycle: bool = False
+    guarantee: Guarantee = "at_least_once"
+    begin: Beginning = msgspec.field(name="from", default="head")
+
+
+_FORWARD: Final = JsonBody(ForwardBody, '{"source":"orders","dest":"billing"}')
+
+
+def decode_forward(name: str, body: bytes, key: Key | None, tag_bytes_max: int) -> ForwardRule | Refusal:
+    """The rule that a body asks for, between topics that the key is for."""
+    asked = _FORWARD.decode(body)
+    if isinstance(asked, Refusal):
+        return asked
+    tags = _tags(asked.filter, tag_bytes_max)
+    refusal = refuse_forward_name(name) or _refuse_ends(asked)
+    if refusal is not None:
+        return refusal
+    if isinstance(tags, Refusal):
+        return tags
+    return _refuse_key(key, asked) or ForwardRule(
+        name=name,
+        source=asked.source,
+        dest=asked.dest,
+        tags=tags,
+        keeps_node=asked.preserve_node,
+        keeps_tag=asked.preserve_tag,
+        makes_dest=asked.create_dest,
+        is_exactly_once=asked.guarantee == "exactly_once",
+        may_cycle=asked.allow_cycle,
+        is_from_start=asked.begin == "earliest",
+    )
+
+
+def _refuse_ends(asked: ForwardBody) -> Refusal | None:
+    refusal = refuse_topic_name(asked.source, "source") or refuse_topic_name(asked.dest, "dest")
+    if refusal is None and asked.source == asked.dest:
+        message = f'dest: must be another topic than the source "{asked.dest}"'
+        return Refusal(INVALID_REQUEST, message, {"field": "dest"})
+    return refusal
+
+
+def _tags(match: str | list[str] | None, bytes_max: int) -> list[str] | Refusal | None:
+    if match is None:
+        return None
+    found = parse_match("filter", match)
+    if isinstance(found, Refusal):
+        return found
+    refusal = refuse_nul_in("filter", [found.tag])
+    if refusal is not None:
+        return refusal
+    size = len(found.tag.encode())
+    if size > bytes_max:
+        message = f"filter: must have a tag of at most {bytes_max} bytes, got {size}"
+        return Refusal(INVALID_REQUEST, message, {"field": "filter", "max": bytes_max})
+    return ["tag", "Glob", found.tag + "*"] if found.is_prefix else ["tag", "Eq", found.tag]
+
+
+def _refuse_key(key: Key | None, asked: ForwardBody) -> Refusal | None:
+    for field, name in (("source", asked.source), ("dest", asked.dest)):
+        if key is not None and not key.allows_name(name):
+            return other_name(field, name)
+    return None
+
+
+FORWARDS: Final = frozenset({LinkKind.PUT_FORWARD, LinkKind.DELETE_FORWARD, LinkKind.LIST_FORWARDS})
+"""What the front process asks of a worker."""
+RETRY_AFTER_MS: Final = 1000
+
+
+class ForwardRules:
+    def __init__(self, state: ShardState, settings: Settings, links: LinkPool, has_front: bool) -> None:
+        self._state = state
+        self._settings = settings
+        self._links = links
+        self._has_front = has_front
+
+    # -- as a request --------------------------------------------------------------------------------------
+
+    def put(self, call: Call, key: Key | None) -> None:
+        refusal = refuse_media_type(call.fields, call.body)
+        rule = refusal or decode_forward(call.name, call.body, key, self._settings.max_tag_bytes)
+        if isinstance(rule, Refusal):
+            call.refuse(rule)
+            return
+        answered = partial(self._answered, call)
+        self._links.call(FRONT, LinkKind.PUT_FORWARD, encode_forward(rule), answered)
+
+    def _answered(self, call: Call, answer: bytes | None) -> None:
+        if answer:
+            status, fields, body = decode_answer(answer)
+            call.send_parts([body], len(body), status, fields)
+        elif answer == NEVER_SENT:
+            message = "the front process does not answer"
+            call.refuse(Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS))
+        else:
+            message = "the front process ended before it answered: the change may or may not have been made"
+            call.refuse(Refusal(IN_DOUBT, message, retry_after_ms=RETRY_AFTER_MS))
+
+    def topic_gone(self, name: str, epoch: int, told: Callable[[list[str]], None]) -> None:
+        """It was deleted; `told` gets the names of the rules that go with it, as far as they are known."""
+        if not self._has_front:
+            told([])
+            return
+
+        def answered(answer: bytes | None) -> None:
+            told(decode_names(answer) if answer else [])
+
+        self._links.call(FRONT, LinkKind.TOPIC_DELETED, encode_forward(TopicGone(name, epoch)), answered)
+
+    # -- what the front process asks -----------------------------------------------------------------------
+
+    def answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
+        if kind == LinkKind.LIST_FORWARDS:
+            asked(encode_forward(list(self._listed(decode_forwards_asked(payload)))))
+        elif kind == LinkKind.DELETE_FORWARD:
+            self._delete(decode_delete_forward(payload), asked)
+        else:
+            assert kind == LinkKind.PUT_FORWARD
+            self._put(payload, asked)
+
+    def _put(self, payload: bytes, asked: Asked) -> None:
+        rule, source_epoch = msgspec.structs.astuple(decode_put_forward(payload))
+
+        def told(answer: ForwardPut | Refusal) -> None:
+            if isinstance(answer, Refusal):
+                _refuse(asked, answer)
+                return
+            forward = ToldForward(answer.rule, answer.forwarded_total, answer.created)
+            asked(encode_answer(201 if answer.created else 200, b"", [encode_forward(forward)]))
+
+        def put(answer: ForwardDeleted | Refusal | None) -> None:
+            if isinstance(answer, Refusal):
+                _refuse(asked, answer)
+            else:
+                put_forward(self._state, rule, told)
+
+        existing = self._state.forwards.get(rule.name)
+        if existing is None:
+            put(None)
+        elif existing.source_epoch == source_epoch:
+            # Where it began stays as it was.
+            rule = msgspec.structs.replace(rule, is_from_start=existing.rule.is_from_start)
+            put(None)
+        else:
+            delete_forward(self._state, rule.name, put)
+
+    def _delete(self, request: DeleteForward, asked: Asked) -> None:
+        def told(answer: ForwardDeleted | Refusal) -> None:
+            if isinstance(answer, Refusal):
+                _refuse(asked, answer)
+            else:
+                asked(encode_answer(200, b"", [encode_forward(True)]))
+
+        existing = self._state.forwards.get(request.name)
+        if existing is not None and request.source_epoch not in (None, existing.source_epoch):
+            asked(encode_answer(200, b"", [encode_forward(False)]))
+        else:
+            delete_forward(self._state, request.name, told)
+
+    def _listed(self, asked: ForwardsAsked) -> Iterator[ToldForward]:
+        forwards = self._state.forwards
+        candidates = forwards.keys() & {asked.name} if asked.name else forwards
+        names = sorted(name for name in candidates if name > asked.after and _is_asked(forwards[name], asked))
+        for name in names[: asked.limit or None]:
+            yield ToldForward(forwards[name].rule, forwards[name].forwarded_total)
+
+
+def _is_asked(forward: Forward, asked: ForwardsAsked) -> bool:
+    rule = forward.rule
+    return (
+        rule.name.startswith(asked.prefix)
+        and asked.source in ("", rule.source)
+        and asked.dest in ("", rule.dest)
+    )
+
+
+def _refuse(asked: Asked, refusal: Refusal) -> None:
+    status, body, fields = render_refusal(refusal)
+    asked(encode_answer(status, fields, [body]))

@@ -1,0 +1,1 @@
+"""Requests, limits and streams that concern other shards."""

@@ -1,0 +1,71 @@
+"""The other shards as the board shows them: whether they answer, and what counts over all of them.
+
+A shard that does not answer now still has what it had: its last numbers stand until it says others.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.contract.errors import Refusal
+from shared.ipc.board import Board, Slot, WorkerState
+from shared.ipc.shard_refusal import shard_refusal
+from shared.runtime.clock import Clock
+
+# A worker beats twice in this time.
+FRESH_MS: Final = 1000
+
+_ANSWERING: Final = (WorkerState.READY, WorkerState.DRAINING)
+
+
+class Peers:
+    def __init__(self, board: Board, clock: Clock, shard: int) -> None:
+        self._board = board
+        self._clock = clock
+        self._shard = shard
+        self._bytes_live = [0] * len(board)
+
+    @property
+    def slot(self) -> Slot:
+        """This shard's own."""
+        return self._board.slot(self._shard)
+
+    def in_flight_elsewhere(self) -> list[memoryview]:
+        """What each other shard counts by key."""
+        return [slot.in_flight_by_key for shard, slot in enumerate(self._board) if shard != self._shard]
+
+    def refusal(self, shard: int) -> Refusal | None:
+        """Why the shard cannot be asked now; None when it can."""
+        slot = self._board.slot(shard)
+        state = slot.state
+        silence_ms = int(self._clock.monotonic() * 1000) - slot.beat_ms
+        if state in _ANSWERING and silence_ms <= FRESH_MS:
+            return None
+        return shard_refusal(shard, state)
+
+    def is_anyone_draining(self) -> bool:
+        """Whether another worker, which ends too, still has connections."""
+        return any(slot.state is WorkerState.DRAINING and slot.connections for slot in self._others())
+
+    def is_anyone_ready(self) -> bool:
+        """Whether another worker goes on, or has not heard yet that it is to end too."""
+        return any(slot.state is WorkerState.READY for slot in self._others())
+
+    def _others(self) -> list[Slot]:
+        return [slot for shard, slot in enumerate(self._board) if shard != self._shard]
+
+    def topics_elsewhere(self) -> int:
+        """As of the last beats."""
+        return sum(slot.topics for shard, slot in enumerate(self._board) if shard != self._shard)
+
+    def bytes_elsewhere(self) -> int:
+        total = 0
+        for shard, slot in enumerate(self._board):
+            if shard != self._shard:
+                if slot.state in _ANSWERING:
+                    self._bytes_live[shard] = slot.bytes_live
+                total += self._bytes_live[shard]
+        return total
+
+    def __len__(self) -> int:
+        return len(self._board)

@@ -1,0 +1,73 @@
+"""Whether there may be one more stream over all shards: asked before it is opened, and told when it is over.
+
+The front process counts them, so that the caps are exact; the only worker of a server counts for itself. It
+forgets those of a worker that died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from shared.contract.errors import NOT_READY, THROTTLED, Refusal
+from shared.ipc.link import FRONT, LinkKind, LinkPool
+from shared.ipc.stream_count import StreamCount
+from shared.settings.settings import Settings
+from topicsd.service.shards.peers import Peers
+
+RETRY_AFTER_MS: Final = 1000
+_HERE: Final = 0
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_limit = msgspec.msgpack.Decoder(str).decode
+
+Told = Callable[[Refusal | None], None]
+
+
+class StreamPermits:
+    """`peers` and `links` are those of a server with a front process."""
+
+    def __init__(self, settings: Settings, links: LinkPool, peers: Peers | None = None) -> None:
+        self._count = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
+        self._links = links
+        self._pid = peers.slot.pid if peers is not None and len(peers) > 1 else 0
+
+    def enter(self, key_id: str, told: Told) -> None:
+        """One more of this key; `told` gets None when there may be, and behind that comes a `leave`."""
+        if not self._pid:
+            told(self._refusal(self._count.enter(_HERE, key_id)))
+            return
+
+        def answered(answer: bytes | None) -> None:
+            told(self._refusal(_decode_limit(answer)) if answer else _unknown())
+
+        self._links.call(FRONT, LinkKind.ENTER_STREAM, _encode([self._pid, key_id]), answered)
+
+    def leave(self, key_id: str) -> None:
+        if not self._pid:
+            self._count.leave(_HERE, key_id)
+        else:
+            self._links.call(FRONT, LinkKind.LEAVE_STREAM, _encode([self._pid, key_id]), _taken)
+
+    def _refusal(self, limit: str) -> Refusal | None:
+        if not limit:
+            return None
+        bound = self._count.bounds[limit]
+        detail: dict[str, object] = {"limit": limit, "max": bound}
+        return Refusal(
+            THROTTLED,
+            f"{bound} streams are open, the most that TOPICS_{limit.upper()} allows",
+            detail,
+            RETRY_AFTER_MS,
+        )
+
+
+def _unknown() -> Refusal:
+    message = "streams cannot be counted now: the front process does not answer; retry after 1 s"
+    return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
+
+
+def _taken(answer: bytes | None) -> None:
+    """Without the front process there is nobody who counts."""

@@ -1,0 +1,131 @@
+"""A page of this shard's topics in name order, for the front process that merges the shards.
+
+With the first of their cursors, and the age of the oldest job of a queue, which are told as metrics: a
+bounded number a page, as each may take a look into a segment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from shared.contract.topic_config import Durability, TopicType
+from topicsd.engine.queue.job_age import measure_oldest_ready
+from topicsd.engine.read.cursors import Lag, measure_lag
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic_admin import queue_counts
+
+
+class ListRequest(msgspec.Struct, array_like=True):
+    """`after` is the last name of the page before, or empty."""
+
+    prefix: str
+    after: str
+    limit: int
+
+
+class ListedCursor(msgspec.Struct):
+    cursor: str
+    lag_records: int
+    lag_bytes: int
+    lag_seconds: float
+
+
+class ListedTopic(msgspec.Struct):
+    topic: str
+    type: TopicType
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    durable: bool
+    durability: Durability
+    effective_priority: int
+    cursors: list[ListedCursor] | UnsetType = UNSET
+    cursor_count: int | UnsetType = UNSET
+    oldest_ready_seconds: float | UnsetType = UNSET
+    """Of a queue, as what follows."""
+    ready: int | UnsetType = UNSET
+    in_flight: int | UnsetType = UNSET
+
+
+_decode = msgspec.msgpack.Decoder(ListRequest).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+CURSORS_MAX: Final = 100
+"""Of a page."""
+
+
+def list_topics(shard: ShardState, payload: bytes, told: Callable[[bytes], object]) -> None:
+    """`told` gets the page, at once or when the disk has said how far its cursors are behind."""
+    request = _decode(payload)
+    names = shard.sorted_names()
+    at = bisect_right(names, request.after) if request.after else 0
+    at = max(at, bisect_left(names, request.prefix))
+    page: list[ListedTopic] = []
+    while at < len(names) and names[at].startswith(request.prefix) and len(page) < request.limit:
+        topic = shard.topics[names[at]]
+        if topic.visible:
+            page.append(
+                ListedTopic(
+                    topic.name,
+                    topic.config.type,
+                    topic.head,
+                    topic.earliest_seq,
+                    topic.live_count,
+                    topic.live_bytes,
+                    topic.is_durable,
+                    topic.config.durability,
+                    shard.watch.effective_priority(topic),
+                )
+            )
+        at += 1
+    _Measuring(page, told).run(shard)
+
+
+class _Measuring:
+    """A page of which some cursors and jobs are still to be looked at."""
+
+    def __init__(self, page: list[ListedTopic], told: Callable[[bytes], object]) -> None:
+        self._page = page
+        self._told = told
+        self._missing = 1
+
+    def run(self, shard: ShardState) -> None:
+        left = CURSORS_MAX
+        for listed in self._page:
+            topic = shard.topics[listed.topic]
+            counts = queue_counts(topic, shard.clock.now_ms())
+            if counts is not None:
+                listed.ready, listed.in_flight = counts.ready, counts.in_flight
+                self._missing += 1
+                measure_oldest_ready(shard, topic, partial(self._aged, listed))
+            if not topic.cursors:
+                continue
+            listed.cursor_count, listed.cursors = len(topic.cursors), []
+            for name in islice(sorted(topic.cursors), left):
+                left -= 1
+                self._missing += 1
+                found = partial(self._found, listed.cursors, name)
+                measure_lag(shard, topic, topic.cursors[name].from_seq, found)
+        self._end_one()
+
+    def _aged(self, listed: ListedTopic, oldest_ready_ms: int) -> None:
+        listed.oldest_ready_seconds = oldest_ready_ms / 1000
+        self._end_one()
+
+    def _found(self, cursors: list[ListedCursor], name: str, lag: Lag) -> None:
+        cursors.append(ListedCursor(name, lag.records, lag.bytes, lag.ms / 1000))
+        self._end_one()
+
+    def _end_one(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._told(_encode(self._page))

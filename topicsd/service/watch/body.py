@@ -1,0 +1,100 @@
+"""The body of a request for a watch session: every bound of it, and the names that its key is for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.contract.api_keys import Key
+from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.json_bounds import may_hold_nul
+from shared.contract.names import refuse_topic_name
+from shared.contract.watch_request import WatchRequest
+from shared.runtime.clock import Clock
+from shared.settings.settings import Settings
+from shared.text.units import duration_ms
+from topicsd.service.input.bodies import refuse_node, refuse_nul_in
+from topicsd.service.input.bound_names import other_name
+from topicsd.service.input.json_body import JsonBody
+from topicsd.service.watch.options import Place, StreamOptions
+
+HEARTBEAT_MS_MIN: Final = 1000
+HEARTBEAT_MS_MAX: Final = 60_000
+# Each session keeps its own.
+NODES_MAX: Final = 256
+
+
+class WatchBody(StreamOptions, gc=False, kw_only=True):
+    topics: dict[str, Place]
+    heartbeat_ms: int | str = 15_000
+
+
+_WATCH: Final = JsonBody(WatchBody, '{"topics":{"orders":{"tail":true}}}')
+
+
+def decode_watch(
+    body: bytes, key: Key | None, is_lenient: bool, settings: Settings, clock: Clock
+) -> WatchRequest | Refusal:
+    """`is_lenient` leaves out what the key is not for, instead of refusing it all."""
+    asked = _WATCH.decode(body)
+    if isinstance(asked, Refusal):
+        return asked
+    nodes = asked.nodes
+    heartbeat_ms = _heartbeat_ms(asked)
+    refusal = (
+        asked.settle()
+        or (heartbeat_ms if isinstance(heartbeat_ms, Refusal) else None)
+        or _settle_topics(asked.topics, settings.max_watch_topics, clock)
+        or _refuse_nodes(nodes, settings.max_node_bytes)
+        or (refuse_nul_in("node", nodes) if may_hold_nul(body) else None)
+    )
+    if refusal is not None:
+        return refusal
+    assert isinstance(heartbeat_ms, int)
+    topics = asked.topics
+    if key is not None and key.prefixes:
+        topics = {name: one for name, one in topics.items() if key.allows_name(name)}
+        if len(topics) < len(asked.topics) and not (is_lenient and topics):
+            name = next(name for name in asked.topics if name not in topics)
+            return other_name("topics", name)
+    return WatchRequest(
+        names=list(topics),
+        from_seqs=[one.begin for one in topics.values()],
+        epochs=[one.epoch for one in topics.values()],
+        key_id="" if key is None else key.id,
+        nodes=nodes,
+        limit=asked.limit_within(settings.max_limit),
+        bytes_max=asked.bytes_max,
+        heartbeat_ms=heartbeat_ms,
+        with_tags=asked.include_tags,
+        with_meta=asked.include_meta,
+        with_data=asked.include_data,
+        is_strong=asked.consistency == "strong",
+        is_lenient=is_lenient,
+        clamped=asked.clamped(settings.max_limit),
+    )
+
+
+def _heartbeat_ms(asked: WatchBody) -> int | Refusal:
+    found = duration_ms("heartbeat_ms", asked.heartbeat_ms)
+    if isinstance(found, Refusal) or HEARTBEAT_MS_MIN <= found <= HEARTBEAT_MS_MAX:
+        return found
+    message = f"heartbeat_ms: must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, got {found}"
+    return Refusal(INVALID_REQUEST, message, {"field": "heartbeat_ms"})
+
+
+def _settle_topics(topics: dict[str, Place], count_max: int, clock: Clock) -> Refusal | None:
+    if not 1 <= len(topics) <= count_max:
+        message = f"topics: must be 1 to {count_max}, got {len(topics)}"
+        return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": count_max})
+    for name, one in topics.items():
+        refusal = refuse_topic_name(name, "topics") or one.settle(f"topics.{name}.", clock)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _refuse_nodes(nodes: list[str], bytes_max: int) -> Refusal | None:
+    if len(nodes) > NODES_MAX:
+        message = f"node: must be at most {NODES_MAX} nodes, got {len(nodes)}"
+        return Refusal(INVALID_REQUEST, message, {"field": "node", "max": NODES_MAX})
+    return next(filter(None, (refuse_node(node, bytes_max) for node in nodes)), None)

@@ -1,0 +1,143 @@
+"""A request for a watch session, and its making at its home.
+
+It is checked where it came in. The front process, which counts sessions over all shards, gets what was
+checked and gives it to the home; the answer is the home's, and passes through both as it is. The only worker
+of a server counts for itself.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from shared.contract.api_keys import Key
+from shared.contract.errors import NOT_READY, THROTTLED, Refusal
+from shared.contract.watch_id import WatchIds
+from shared.contract.watch_request import WatchRequest, decode_watch_request, encode_watch_request
+from shared.ipc.link import FRONT, Asked, LinkKind, LinkPool
+from shared.ipc.remote_request import decode_answer, encode_answer
+from shared.runtime.clock import Clock
+from shared.settings.settings import Settings
+from topicsd.service.call import Call
+from topicsd.service.input.bodies import refuse_media_type
+from topicsd.service.input.clamped import member
+from topicsd.service.input.query import query_boolean
+from topicsd.service.render import encode, render_refusal
+from topicsd.service.shards.peers import Peers
+from topicsd.service.watch.body import decode_watch
+from topicsd.stream.sessions.create import Made, WatchMaking
+from topicsd.stream.sessions.sessions import SESSION_TTL_SECONDS, WatchSessions
+
+RETRY_AFTER_MS: Final = 1000
+
+
+class WatchCreate:
+    """`peers` are those of a server with a front process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ids: WatchIds,
+        shard: int,
+        sessions: WatchSessions,
+        making: WatchMaking,
+        links: LinkPool,
+        clock: Clock,
+        peers: Peers | None,
+    ) -> None:
+        self._settings = settings
+        self._ids = ids
+        self._shard = shard
+        self._sessions = sessions
+        self._making = making
+        self._links = links
+        self._clock = clock
+        self._monotonic = clock.monotonic
+        self._peers = peers
+        self._is_alone = peers is None or len(peers) == 1
+        self._under_way = 0
+
+    def create(self, call: Call, key: Key | None) -> None:
+        request = self._decode(call, key)
+        if isinstance(request, Refusal):
+            call.refuse(request)
+        elif self._is_alone:
+            self._make_alone(call, request)
+        else:
+            payload = encode_watch_request(request)
+            self._links.call(FRONT, LinkKind.MAKE_WATCH, payload, partial(self._answered, call))
+
+    def _decode(self, call: Call, key: Key | None) -> WatchRequest | Refusal:
+        is_lenient = query_boolean(call.query, "lenient", False)
+        if isinstance(is_lenient, Refusal):
+            return is_lenient
+        refusal = refuse_media_type(call.fields, call.body)
+        return refusal or decode_watch(call.body, key, is_lenient, self._settings, self._clock)
+
+    def _answered(self, call: Call, answer: bytes | None) -> None:
+        if not answer:
+            message = "the front process does not answer"
+            call.refuse(Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS))
+            return
+        status, fields, body = decode_answer(answer)
+        call.send_parts([body], len(body), status, fields)
+
+    def _make_alone(self, call: Call, request: WatchRequest) -> None:
+        bound = self._settings.max_watch_sessions
+        if bound and len(self._sessions) + self._under_way >= bound:
+            detail: dict[str, object] = {"limit": "max_watch_sessions", "max": bound}
+            message = f"there are {bound} watch sessions, the most that TOPICS_MAX_WATCH_SESSIONS allows"
+            call.refuse(Refusal(THROTTLED, message, detail, RETRY_AFTER_MS))
+            return
+        self._under_way += 1
+
+        def told(made: Made | Refusal) -> None:
+            self._under_way -= 1
+            try:
+                status, body, fields = self._rendered(made, request, call.started)
+                call.send_parts([body], len(body), status, fields)
+            except Exception as error:
+                call.fail("create_watch", error)
+
+        self._making.make(request, told)
+
+    def make(self, payload: bytes, asked: Asked) -> None:
+        """What the front process has counted, and this is to be the home of."""
+        started = self._monotonic()
+        request = decode_watch_request(payload)
+
+        def told(made: Made | Refusal) -> None:
+            status, body, fields = self._rendered(made, request, started)
+            if self._peers is not None:
+                # Behind `watch_sessions`, which is up to date: what was not made is given back.
+                self._peers.slot.watch_session_grants_total += 1
+            asked(encode_answer(status, fields, [body]))
+
+        self._making.make(request, told)
+
+    def _rendered(
+        self, made: Made | Refusal, request: WatchRequest, started: float
+    ) -> tuple[int, bytes, bytes]:
+        """Status, body and further fields."""
+        if isinstance(made, Refusal):
+            return render_refusal(made)
+        asked = made.session.definition
+        wid = self._ids.make(self._shard, asked.session)
+        columns = zip(asked.names, asked.from_seqs, made.stands, strict=True)
+        told = {
+            "wid": wid,
+            "stream_url": f"/v0/watch/{wid}",
+            "session_ttl_ms": int(SESSION_TTL_SECONDS * 1000),
+            "topics": {
+                name: {
+                    "from_seq": from_seq,
+                    "head_seq": stand.head_seq,
+                    "earliest_seq": stand.earliest_seq,
+                    "epoch": stand.epoch,
+                }
+                for name, from_seq, stand in columns
+            },
+            **member(request.clamped),
+            "performance": {"server_total_ms": round((self._monotonic() - started) * 1000, 3)},
+        }
+        return 200, encode(told), b""

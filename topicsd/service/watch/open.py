@@ -1,0 +1,158 @@
+"""A stream is asked for on a watch session: whether there is such a one, for whom, and room for the stream.
+
+W1  A session is found by its home alone. An id that is none of this server leads to nothing, one that is and
+    has no session is of one that came to its end.
+W2  With keys only the key that made a session opens it, as long as it is for all of its names.
+W3  A stream is counted before it is opened. One that takes over inherits the place of the one before it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from shared.contract.api_keys import OTHER_NAME, Key
+from shared.contract.errors import FORBIDDEN, GONE, NOT_ACCEPTABLE, NOT_FOUND, SHUTTING_DOWN, Refusal
+from shared.contract.watch_id import WatchIds
+from topicsd.service.call import Call
+from topicsd.service.shards.stream_permits import StreamPermits
+from topicsd.stream.sessions.open import FIELDS, Answerer
+from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
+
+EVENT_STREAM: Final = ("text/event-stream", "text/*", "*/*")
+
+OTHER_KEY: Final = Refusal(FORBIDDEN, "the watch session was created with another key")
+NO_SESSION: Final = Refusal(NOT_FOUND, "unknown watch session; create one with POST /v0/watch")
+ENDED: Final = Refusal(GONE, "the watch session has expired; create a new one with POST /v0/watch")
+ENDING: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
+
+
+class OpenWatch(Protocol):
+    def __call__(self, session: WatchSession, last_event_id: str, call: Answerer) -> None:
+        """Open a stream on the session, or refuse; the session has it when this comes back."""
+        ...
+
+
+class WatchOpen:
+    def __init__(self, ids: WatchIds, sessions: WatchSessions, permits: StreamPermits) -> None:
+        self._ids = ids
+        self._sessions = sessions
+        self._permits = permits
+        self._places: dict[WatchSession, str] = {}
+        """Of the sessions that have a stream, the key that it is counted under."""
+        self.open_watch: OpenWatch
+        self.drains = False
+        """No stream begins any more."""
+
+    def open(self, call: Call, key: Key | None) -> None:
+        session = self._session_for(call.name, key)
+        if not isinstance(session, Refusal) and not accepts_events(call.fields.accept):
+            session = Refusal(NOT_ACCEPTABLE, "accept: must allow text/event-stream")
+        if isinstance(session, Refusal):
+            call.refuse(session)
+        elif call.is_head:
+            call.send_parts([], 0, 200, FIELDS)
+        elif self.drains:
+            call.refuse(ENDING)
+        elif session.stream is not None:
+            self._open(session, call)
+        else:
+            key_id = "" if key is None else key.id
+            entering = _Entering(self, session, key_id, call)
+            call.hurry = entering.give_up
+            self._permits.enter(key_id, entering.entered)
+
+    def _session_for(self, wid: str, key: Key | None) -> WatchSession | Refusal:
+        known = self._ids.parse(wid)
+        if known is None:
+            return NO_SESSION
+        session = self._sessions.find(known.session)
+        if session is None:
+            return ENDED
+        if key is not None:
+            if key.id != session.definition.key_id:
+                return OTHER_KEY
+            # Its prefixes may be others than they were.
+            if not all(map(key.allows_name, session.names)):
+                return OTHER_NAME
+        return session
+
+    def enter(self, session: WatchSession, key_id: str, call: Call) -> None:
+        """The stream is counted."""
+        is_there = self._sessions.find(session.definition.session) is session
+        if self.drains or not is_there:
+            self._permits.leave(key_id)
+            call.refuse(ENDING if is_there else ENDED)
+        elif session in self._places:
+            # Another stream came while this one waited to be counted.
+            self._permits.leave(key_id)
+            self._open(session, call)
+        else:
+            self._places[session] = key_id
+            self._open(session, call)
+            if session.stream is None:
+                self.left(session)
+
+    def leave(self, key_id: str) -> None:
+        """It was counted, and nobody is there any more to hear it."""
+        self._permits.leave(key_id)
+
+    def _open(self, session: WatchSession, call: Call) -> None:
+        try:
+            self.open_watch(session, call.fields.last_event_id, call)
+        except Exception as error:
+            call.fail("watch", error)
+
+    def left(self, session: WatchSession) -> None:
+        """The session has no stream any more."""
+        key_id = self._places.pop(session, None)
+        if key_id is not None:
+            self._permits.leave(key_id)
+
+
+class _Entering:
+    """A request for a stream while it waits to be counted."""
+
+    def __init__(self, opening: WatchOpen, session: WatchSession, key_id: str, call: Call) -> None:
+        self._opening = opening
+        self._session = session
+        self._key_id = key_id
+        self._call = call
+        self._is_given_up = False
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+        self._call.hurry = None
+        self._call.refuse(ENDING)
+
+    def entered(self, refusal: Refusal | None) -> None:
+        call = self._call
+        call.hurry = None
+        if self._is_given_up:
+            if refusal is None:
+                self._opening.leave(self._key_id)
+        elif refusal is not None:
+            call.refuse(refusal)
+        else:
+            self._opening.enter(self._session, self._key_id, call)
+
+
+def accepts_events(accept: str) -> bool:
+    """
+    >>> accepts_events(""), accepts_events("text/html, text/event-stream;q=0.5"), accepts_events("*/*")
+    (True, True, True)
+    >>> accepts_events("application/json"), accepts_events("*/*, text/event-stream; q=0")
+    (False, False)
+    """
+    weights: dict[str, float] = {}
+    for one in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in one.split(";"))
+        weights[kind] = min((_weight(part[2:]) for part in parameters if part.startswith("q=")), default=1.0)
+    # What is said of the type itself counts before what is said of all like it.
+    return next((weights[kind] > 0 for kind in EVENT_STREAM if kind in weights), not accept)
+
+
+def _weight(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

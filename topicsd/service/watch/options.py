@@ -1,0 +1,112 @@
+"""What a watch session and a subscription of a WebSocket have in common: where to begin in a topic, what of
+it is wanted, and how much at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.seek import Seek, seek_of
+from shared.runtime.clock import Clock
+from shared.text.units import size_bytes
+from topicsd.service.input.bodies import Consistency, refuse_number, settle_seek
+from topicsd.service.input.position import one_position
+
+LIMIT_DEFAULT: Final = 256
+BATCH_BYTES_DEFAULT: Final = 256 << 10
+# 0 is another number than none.
+BATCH_BYTES_OF_ZERO: Final = 1 << 20
+BATCH_BYTES_MAX: Final = 8 << 20
+
+
+class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """Where to begin: behind a seq of an epoch, at a time, with its newest, or with what comes next."""
+
+    from_seq: int | None = None
+    after_seq: int | None = None
+    tail: bool = False
+    epoch: int | None = None
+    from_ts: int | str | None = None
+    last: int | None = None
+
+    @property
+    def begin(self) -> int | Seek | None:
+        assert not isinstance(self.from_ts, str), "settle comes first"
+        return None if self.tail else seek_of(self.from_ts, self.last) or self.from_seq or 0
+
+    @property
+    def is_sought(self) -> bool:
+        """Its owner has to look up which seq that is."""
+        return self.from_ts is not None or self.last is not None
+
+    @property
+    def is_placed(self) -> bool:
+        """It is said otherwise than by what has to be looked up."""
+        return self.tail or self.from_seq is not None or self.epoch is not None
+
+    def settle(self, prefix: str, clock: Clock) -> Refusal | None:
+        """Resolve the position to numbers and check its bounds; `prefix` is in front of each field."""
+        seq = one_position(prefix, self.from_seq, self.after_seq)
+        if isinstance(seq, Refusal):
+            return seq
+        self.from_seq = seq
+        refusal = refuse_number(f"{prefix}epoch", self.epoch)
+        if self.is_sought:
+            sought = settle_seek(prefix, self.from_ts, self.last, self.is_placed, clock)
+            if isinstance(sought, Refusal):
+                return refusal or sought
+            self.from_ts = sought
+        if refusal is None and self.tail and seq is not None:
+            field = f"{prefix}tail"
+            refusal = Refusal(INVALID_REQUEST, f"{field}: excludes after_seq", {"field": field})
+        return refusal
+
+    @property
+    def query(self) -> str:
+        """What asks its owner for it."""
+        sought = (("from_ts", self.from_ts), ("last", self.last))
+        return "".join(f"&{name}={value}" for name, value in sought if value is not None)
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """For all its topics."""
+
+    node: str | list[str] | None = None
+    limit: int = LIMIT_DEFAULT
+    max_batch_bytes: int | str = BATCH_BYTES_DEFAULT
+    include_meta: bool = True
+    include_tags: bool = False
+    include_data: bool = True
+    consistency: Consistency = "eventual"
+
+    def settle(self) -> Refusal | None:
+        """Resolve the size to bytes and check the bounds. What is over a maximum is clamped."""
+        size = size_bytes("max_batch_bytes", self.max_batch_bytes)
+        if isinstance(size, Refusal):
+            return size
+        self.max_batch_bytes = size
+        return refuse_number("limit", min(self.limit, 0)) or refuse_number("max_batch_bytes", min(size, 0))
+
+    def limit_within(self, limit_max: int) -> int:
+        return min(self.limit or LIMIT_DEFAULT, limit_max)
+
+    @property
+    def bytes_max(self) -> int:
+        assert not isinstance(self.max_batch_bytes, str), "settle comes first"
+        return min(self.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX)
+
+    def clamped(self, limit_max: int) -> dict[str, int]:
+        """What is used in place of numbers over their bounds."""
+        assert not isinstance(self.max_batch_bytes, str), "settle comes first"
+        bounds = {
+            "limit": (self.limit, limit_max),
+            "max_batch_bytes": (self.max_batch_bytes, BATCH_BYTES_MAX),
+        }
+        return {name: bound for name, (given, bound) in bounds.items() if given > bound}
+
+    @property
+    def nodes(self) -> list[str]:
+        return [self.node] if isinstance(self.node, str) else sorted(set(self.node or ()))

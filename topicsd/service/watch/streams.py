@@ -1,0 +1,119 @@
+"""What following takes in one worker, put together: sessions, feeds, streams and their endpoints, routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from shared.contract.api_keys import READ, Keys
+from shared.contract.errors import Refusal
+from shared.contract.watch_id import WatchIds
+from shared.ipc.link import Asked, LinkKind, LinkPool
+from shared.runtime.disk_thread import Loop
+from shared.settings.settings import Settings
+from topicsd.engine.routes.route import SourceStand
+from topicsd.engine.shard import Shard
+from topicsd.engine.topic_admin import topic_not_found
+from topicsd.service.shards.peers import Peers
+from topicsd.service.shards.stream_permits import StreamPermits
+from topicsd.service.watch.create import WatchCreate
+from topicsd.service.watch.open import WatchOpen
+from topicsd.stream.feeds import Feeds
+from topicsd.stream.remote_feed import Ways
+from topicsd.stream.route_runner import Forwards
+from topicsd.stream.sessions.create import WatchMaking, answer_stands
+from topicsd.stream.sessions.definition import Stand
+from topicsd.stream.sessions.open import WatchStreams
+from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
+
+WATCHING: Final = frozenset({LinkKind.FEED, LinkKind.MAKE_WATCH, LinkKind.TOPIC_HEADS})
+"""What other processes ask of it."""
+READ_ONLY: Final = frozenset({READ})
+
+
+class Watching:
+    def __init__(
+        self,
+        shard: Shard,
+        settings: Settings,
+        loop: Loop,
+        links: LinkPool,
+        number: int,
+        shard_count: int,
+        peers: Peers | None,
+    ) -> None:
+        state = shard.state
+        ways = None if peers is None else Ways(links, peers.refusal, state.watch, loop)
+        self._state = state
+        self.feeds = Feeds(state, loop, number, shard_count, ways)
+        self.sessions = WatchSessions(state, loop)
+        self.ids = WatchIds(shard.identity.instance, shard_count)
+        making = WatchMaking(state, self.sessions, number, shard_count, ways)
+        self._making = making
+        self.forwards = Forwards(state, loop, self.feeds, self._stand_of)
+        self.creating = WatchCreate(
+            settings, self.ids, number, self.sessions, making, links, state.clock, peers
+        )
+        self.permits = StreamPermits(settings, links, peers)
+        self.opening = WatchOpen(self.ids, self.sessions, self.permits)
+        self._other_count = self._other_lagging_count = 0
+        self._streams = WatchStreams(self.sessions, self.feeds, loop, state.clock, self.opening.left)
+        self.opening.open_watch = self._streams.open_watch
+        self._peers = peers
+        self.sessions.on_change = self._publish
+        self._publish()
+
+    def _stand_of(self, name: str, found: Callable[[SourceStand | Refusal], object]) -> None:
+        """Where the source of a forward stands, which another shard has."""
+
+        def told(stands: list[Stand | None] | Refusal) -> None:
+            if isinstance(stands, Refusal):
+                found(stands)
+            elif (stand := stands[0]) is None:
+                found(topic_not_found(name))
+            else:
+                found(SourceStand(stand.epoch, stand.head_seq, stand.earliest_seq))
+
+        self._making.ask(self.feeds.owner_of(name), [(name, None)], told)
+
+    def _publish(self) -> None:
+        if self._peers is not None:
+            slot = self._peers.slot
+            slot.watch_sessions = len(self.sessions)
+            slot.sse_connections = self.sessions.stream_count + self._other_count
+
+    def count_stream(self, change: int) -> None:
+        """WebSockets and streams of jobs count among the streams."""
+        self._other_count += change
+        self._publish()
+
+    def answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
+        if kind == LinkKind.FEED:
+            self.feeds.answer(payload, asked)
+        elif kind == LinkKind.MAKE_WATCH:
+            self.creating.make(payload, asked)
+        else:
+            assert kind == LinkKind.TOPIC_HEADS
+            answer_stands(self._state, payload, asked)
+
+    @property
+    def lagging_count(self) -> int:
+        """Streams whose clients have not read for a while."""
+        return self._streams.lagging_count + self._other_lagging_count
+
+    def count_lagging(self, change: int) -> None:
+        """Of WebSockets."""
+        self._other_lagging_count += change
+
+    def check_keys(self, keys: Keys) -> None:
+        """A key that was taken back ends what was opened with it."""
+
+        def may_go_on(session: WatchSession) -> bool:
+            return keys.allow(session.definition.key_id, READ_ONLY, session.names)
+
+        self._streams.end_where_not(may_go_on)
+
+    def drain(self) -> None:
+        """Streams end with a last word, and none begins."""
+        self.opening.drains = True
+        self._streams.drain()

@@ -1,0 +1,1 @@
+"""Follow topics as they grow, on this shard and on others."""

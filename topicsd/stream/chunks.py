@@ -1,0 +1,204 @@
+"""A piece of a topic: what one reading found behind a cursor, shared by all who stand at that cursor.
+
+Its records are JSON that was rendered once, in a page; the piece joins the slices, and each way of delivering
+(`sse_frames.py`, `ws_frames.py`) makes its bytes of a piece once, however many get them.
+
+A piece crosses the link as msgpack of its fields in their order, with the tombstone as an array or nil.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
+
+RECREATED: Final = "recreated"
+
+
+class Asked(Protocol):
+    """What somebody who follows topics asks for of each of them."""
+
+    @property
+    def nodes(self) -> Collection[str]: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def bytes_max(self) -> int: ...
+    @property
+    def with_tags(self) -> bool: ...
+    @property
+    def with_meta(self) -> bool: ...
+    @property
+    def with_data(self) -> bool: ...
+    @property
+    def is_strong(self) -> bool: ...
+
+
+class Wanted(NamedTuple):
+    """What of a topic somebody follows. Who wants the same gets the same pieces."""
+
+    topic: str
+    nodes: frozenset[str]
+    limit: int
+    bytes_max: int
+    with_tags: bool
+    with_meta: bool
+    with_data: bool
+    is_strong: bool
+    is_aligned: bool = False
+    """Pieces end where `limit` divides the seq, so who came by other cursors comes by the same ones soon; of
+    topics of this shard only."""
+
+    @classmethod
+    def of(cls, topic: str, asked: Asked) -> Wanted:
+        return cls(
+            topic,
+            frozenset(asked.nodes),
+            asked.limit,
+            asked.bytes_max,
+            asked.with_tags,
+            asked.with_meta,
+            asked.with_data,
+            asked.is_strong,
+        )
+
+    def request(self, seq: int, epoch: int | None) -> ReadRequest:
+        return ReadRequest(
+            seq,
+            self.limit - seq % self.limit if self.is_aligned else self.limit,
+            self.nodes,
+            epoch,
+            self.bytes_max,
+            self.with_tags,
+            self.with_meta,
+            self.is_strong,
+        )
+
+
+class Piece:
+    __slots__ = (
+        "count",
+        "earliest_seq",
+        "epoch",
+        "from_seq",
+        "head_seq",
+        "records",
+        "sse",
+        "sse_alone",
+        "to_seq",
+        "tombstone",
+        "topic",
+        "ws",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        epoch: int,
+        from_seq: int,
+        to_seq: int,
+        head_seq: int,
+        earliest_seq: int,
+        count: int,
+        records: bytes,
+        tombstone: Tombstone | None,
+    ) -> None:
+        self.topic = topic
+        self.epoch = epoch
+        self.from_seq = from_seq
+        """The cursor that it was read behind."""
+        self.to_seq = to_seq
+        """The cursor behind it."""
+        self.head_seq = head_seq
+        self.earliest_seq = earliest_seq
+        self.count = count
+        self.records = records
+        """As JSON, a comma between two."""
+        self.tombstone = tombstone
+        self.sse: list[tuple[int, bytes]] | None = None
+        self.sse_alone: bytes | None = None
+        self.ws: bytes | None = None
+        """What the ways of delivering made of it."""
+
+    @property
+    def is_at_head(self) -> bool:
+        return self.to_seq >= self.head_seq
+
+    @property
+    def records_from(self) -> int:
+        """The cursor in front of the records, which is behind what was lost."""
+        tombstone = self.tombstone
+        if tombstone is None:
+            return self.from_seq
+        if not self.count:
+            return self.to_seq
+        return tombstone.earliest_seq - 1 if tombstone.reason == RECREATED else tombstone.gap_to
+
+    @property
+    def is_empty(self) -> bool:
+        """There is nothing to tell; the cursor may have moved all the same."""
+        return not self.count and self.tombstone is None
+
+
+def piece_of(answer: ReadAnswer, wanted: Wanted, from_seq: int) -> Piece:
+    records = b"".join(answer.parts)[:-1]
+    return Piece(
+        answer.topic,
+        answer.epoch,
+        from_seq,
+        answer.next_from_seq,
+        answer.head_seq,
+        answer.earliest_seq,
+        answer.count,
+        records if wanted.with_data else _without_data(records),
+        answer.tombstone,
+    )
+
+
+class _Bare(msgspec.Struct, gc=False, omit_defaults=True):
+    """A record without its data."""
+
+    seq: int = msgspec.field(name="$seq")
+    ts: int = msgspec.field(name="$ts")
+    node: str = msgspec.field(name="$node", default="")
+    tag: str = msgspec.field(name="$tag", default="")
+    meta: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_bare = msgspec.json.Decoder(list[_Bare]).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def _without_data(records: bytes) -> bytes:
+    return _encode_json(_decode_bare(b"[%b]" % records))[1:-1]
+
+
+_Wire = tuple[str, int, int, int, int, int, int, bytes, tuple[int, int, str, int, int, int] | None]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Wire).decode
+
+
+def encode_piece(piece: Piece) -> bytes:
+    tombstone = piece.tombstone
+    return _encode(
+        (
+            piece.topic,
+            piece.epoch,
+            piece.from_seq,
+            piece.to_seq,
+            piece.head_seq,
+            piece.earliest_seq,
+            piece.count,
+            piece.records,
+            None if tombstone is None else msgspec.structs.astuple(tombstone),
+        )
+    )
+
+
+def decode_piece(payload: bytes) -> Piece:
+    topic, epoch, from_seq, to_seq, head_seq, earliest_seq, count, records, lost = _decode(payload)
+    tombstone = None if lost is None else Tombstone(*lost)
+    return Piece(topic, epoch, from_seq, to_seq, head_seq, earliest_seq, count, records, tombstone)

@@ -1,0 +1,105 @@
+"""The id of an event: where its stream stands in all its topics, for a client to come back with.
+
+Up to 64 topics it is the map of their names to seqs, as JSON in base64url, so that a person can read it:
+
+    >>> cursor_token(["a", "b"], [5210, 88130])
+    b'eyJhIjo1MjEwLCJiIjo4ODEzMH0'
+    >>> read_token("eyJhIjo1MjEwLCJiIjo4ODEzMH0", ["b", "a", "c"])
+    {'a': (5210, None), 'b': (88130, None)}
+
+Above, it is the seqs in the order of the definition, as varints behind a zero byte, with which no JSON
+begins:
+
+    >>> names = [f"t{number}" for number in range(65)]
+    >>> token = cursor_token(names, list(range(65)))
+    >>> token[:8], read_token(token.decode(), names)["t64"]
+    (b'AAABAgME', (64, None))
+
+A seq alone does not tell of which incarnation of its topic it is. Where one was made anew since the stream
+was defined, the id says that too: each seq with its epoch, as varints behind a byte of one.
+
+    >>> token = cursor_token(["a"], [3], [77])
+    >>> token, read_token(token.decode(), ["a"])
+    (b'AQNN', {'a': (3, 77)})
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from shared.contract.topic_config import NUMBER_MAX
+
+MAP_TOPICS_MAX: Final = 64
+TOKEN_CHARACTERS_MAX: Final = 32 << 10
+
+_SEQS: Final = b"\0"
+_SEQS_AND_EPOCHS: Final = b"\1"
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, int]).decode
+
+
+def cursor_token(names: Sequence[str], seqs: Sequence[int], epochs: Sequence[int] | None = None) -> bytes:
+    """`epochs` are given when they are others than those of the definition."""
+    if epochs is not None:
+        data = _SEQS_AND_EPOCHS + _varints(chain.from_iterable(zip(seqs, epochs, strict=True)))
+    elif len(names) <= MAP_TOPICS_MAX:
+        data = _encode(dict(zip(names, seqs, strict=True)))
+    else:
+        data = _SEQS + _varints(seqs)
+    return urlsafe_b64encode(data).rstrip(b"=")
+
+
+def read_token(token: str, names: Sequence[str]) -> dict[str, tuple[int, int | None]] | None:
+    """Seq and epoch by name, the epoch None for that of the definition; None when it is no token of these
+    topics. A map may lack some of them, and have others."""
+    if not token.isascii() or len(token) > TOKEN_CHARACTERS_MAX:
+        return None
+    try:
+        data = urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    except ValueError:
+        return None
+    if data[:1] in (_SEQS, _SEQS_AND_EPOCHS):
+        width = 1 if data[:1] == _SEQS else 2
+        numbers = _read_varints(data[1:])
+        if numbers is None or len(numbers) != len(names) * width:
+            return None
+        epochs: Sequence[int | None] = numbers[1::2] if width == 2 else [None] * len(names)
+        return dict(zip(names, zip(numbers[::width], epochs, strict=True), strict=True))
+    try:
+        found = _decode(data)
+    except msgspec.DecodeError:
+        return None
+    if not all(0 <= seq <= NUMBER_MAX for seq in found.values()):
+        return None
+    wanted = frozenset(names)
+    return {name: (seq, None) for name, seq in found.items() if name in wanted} or None
+
+
+def _varints(numbers: Iterable[int]) -> bytes:
+    data = bytearray()
+    for number in numbers:
+        while number >= 0x80:
+            data.append(number & 0x7F | 0x80)
+            number >>= 7
+        data.append(number)
+    return bytes(data)
+
+
+def _read_varints(data: bytes) -> list[int] | None:
+    numbers, number, shift = [], 0, 0
+    for byte in data:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if number > NUMBER_MAX:
+            return None
+        if byte < 0x80:
+            numbers.append(number)
+            number = shift = 0
+        elif shift > 63:
+            return None
+    return None if shift else numbers

@@ -1,0 +1,140 @@
+"""One answer of server-sent events: what it says when there is nothing to say, and how patient it is.
+
+E1  Who has heard nothing for a while gets a heartbeat.
+E2  A client that does not read is *lagging* after 5 s; after 30 s the stream ends with an error event.
+E3  Every end that is ours says so in an event.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from shared.runtime.clock import Clock
+from shared.runtime.disk_thread import Loop
+from topicsd.stream import sse_frames
+from topicsd.stream.stream import Stream
+
+LAGGING_SECONDS: Final = 5.0
+CLOGGED_SECONDS_MAX: Final = 30.0
+RETRY_AFTER_MS: Final = 1000
+TAKEN_OVER: Final = "taken_over"
+TOO_SLOW: Final = "slow_consumer"
+SHUTTING_DOWN: Final = "shutting_down"
+KEY_TAKEN_BACK: Final = "the key was revoked"
+
+
+class EventStream:
+    __slots__ = (
+        "_clock",
+        "_heartbeat_seconds",
+        "_is_lagging",
+        "_is_over",
+        "_loop",
+        "_patience",
+        "_spoke_at",
+        "_stream",
+        "_timer",
+    )
+
+    _advice: ClassVar[str] = ""
+    """What a client may do that was too slow."""
+
+    def __init__(self, stream: Stream, loop: Loop, clock: Clock, heartbeat_ms: int) -> None:
+        self._stream = stream
+        self._loop = loop
+        self._clock = clock
+        self._heartbeat_seconds = heartbeat_ms / 1000
+        self._is_over = False
+        self._is_lagging = False
+        self._patience: Any = None
+        """The timer of a client that does not read."""
+        self._spoke_at = clock.monotonic()
+        stream.on_ready = self._ready
+        stream.on_lost = self._end
+        self._timer = loop.call_later(self._heartbeat_seconds, self._beat)
+
+    # -- what the kinds of streams add ---------------------------------------------------------------------
+
+    def _go_on_again(self) -> None:
+        """The client has read, and there is room for more."""
+        raise NotImplementedError
+
+    def _say(self, text: bytes) -> None:
+        """An event."""
+        self._write(text)
+
+    def _lags(self, is_lagging: bool) -> None:
+        """It begins to lag, or does no longer."""
+        raise NotImplementedError
+
+    def _ended(self) -> None:
+        """It is over, whoever ended it."""
+        raise NotImplementedError
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def _write(self, data: bytes) -> None:
+        self._spoke_at = self._clock.monotonic()
+        self._stream.write(data)
+        if self._stream.is_clogged:
+            self._lose_patience()
+
+    def _ready(self) -> None:
+        self._catch_up()
+        self._go_on_again()
+
+    def _beat(self) -> None:
+        """Say something when there was nothing to say for long."""
+        seconds = self._heartbeat_seconds
+        silence = self._clock.monotonic() - self._spoke_at
+        if self._stream.is_clogged:
+            self._lose_patience()
+            silence = 0.0
+        elif silence >= seconds:
+            self._write(sse_frames.heartbeat(self._clock.now_ms()))
+            silence = 0.0
+        # A timer may be early by a hair, and then waits for that.
+        self._timer = self._loop.call_later(max(0.001, seconds - silence), self._beat)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _lose_patience(self) -> None:
+        """In the end, when the client goes on not to read."""
+        if self._patience is None:
+            self._patience = self._loop.call_later(LAGGING_SECONDS, self._lag)
+
+    def _lag(self) -> None:
+        """The client has not read for a while; it has the rest of its time."""
+        self._is_lagging = True
+        self._lags(True)
+        self._patience = self._loop.call_later(CLOGGED_SECONDS_MAX - LAGGING_SECONDS, self._give_up)
+
+    def _catch_up(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if self._is_lagging:
+            self._is_lagging = False
+            self._lags(False)
+
+    def _give_up(self) -> None:
+        self.end(TOO_SLOW, f"the client read nothing for {CLOGGED_SECONDS_MAX:.0f} s{self._advice}")
+
+    def end(self, code: str, message: str) -> None:
+        """End it with a word why."""
+        if not self._is_over:
+            self._say(sse_frames.error(code, message, None, RETRY_AFTER_MS))
+            self._close()
+
+    def _close(self) -> None:
+        """What was written is all."""
+        self._stream.close()
+        self._end()
+
+    def _end(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._catch_up()
+        self._timer.cancel()
+        self._ended()

@@ -1,0 +1,105 @@
+"""What of a piece of its source a forward copies: which records, and what of each.
+
+`data` and `meta` ride through as they are. Where a rule takes all of a record, and none of the piece has a
+stamp (`copy_stamp.py`), that is the records themselves, which all such forwards of the source share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import Final
+
+import msgspec
+
+from shared.contract.route_rule import ForwardRule
+from topicsd.engine.requests import NO_META, CopiedRecord
+from topicsd.engine.routes.copies import CopiedFrames
+from topicsd.engine.routes.stamp import HOPS_MAX, STAMP_TEXT, Stamp, read_stamp, stamped_meta
+from topicsd.stream.chunks import Piece
+
+_decode: Final = msgspec.json.Decoder(list[CopiedRecord]).decode
+
+
+class Source:
+    """The records of one piece, taken apart once for all forwards that get it."""
+
+    __slots__ = ("_frames", "has_stamps", "piece", "records")
+
+    def __init__(self, piece: Piece) -> None:
+        self.piece = piece
+        self.records = _decode(b"[%b]" % piece.records)
+        self.has_stamps = STAMP_TEXT in piece.records
+        self._frames: CopiedFrames | None = None
+        """Of all of them."""
+
+    def copies(self, rule: ForwardRule, held: Set[int]) -> CopiedFrames:
+        wanted = wanted_of(self, rule, held)
+        records = changed(self, rule, wanted)
+        if records is not self.records:
+            return CopiedFrames(records, records is not wanted)
+        if self._frames is None:
+            self._frames = CopiedFrames(records, is_changed=False)
+        return self._frames
+
+
+def wanted_of(source: Source, rule: ForwardRule, held: Set[int]) -> list[CopiedRecord]:
+    """In their order, each with the seq of its original; `held` are those of which the destination has a
+    copy that has to stay the only one."""
+    records = source.records
+    if rule.tags is not None:
+        is_wanted = _tag_test(rule.tags)
+        records = [record for record in records if is_wanted(record.tag or "")]
+    if held:
+        records = [record for record in records if record.seq not in held]
+    return records
+
+
+def changed(source: Source, rule: ForwardRule, records: list[CopiedRecord]) -> list[CopiedRecord]:
+    """As they go on; the very same list when nothing of them changes."""
+    stamps = rule.stamps
+    if stamps or source.has_stamps:
+        epoch = source.piece.epoch
+        stamped = (_stamped(record, rule.source, epoch, stamps) for record in records)
+        records = [record for record in stamped if record is not None]
+    if rule.keeps_node and rule.keeps_tag:
+        return records
+    return [
+        CopiedRecord(
+            record.data,
+            record.tag if rule.keeps_tag else None,
+            record.node if rule.keeps_node else None,
+            record.meta,
+            record.seq,
+        )
+        for record in records
+    ]
+
+
+def _stamped(record: CopiedRecord, source: str, epoch: int, stamps: bool) -> CopiedRecord | None:
+    """The record as it goes on; None when it came far enough."""
+    known, meta = read_stamp(bytes(record.meta)) if record.meta is not NO_META else (None, b"")
+    if known is None and not stamps:
+        return record
+    hops = 1 if known is None else known.hops + 1
+    if hops > HOPS_MAX:
+        return None
+    stamped = msgspec.Raw(stamped_meta(meta, Stamp(source, epoch, record.seq, hops)))
+    return CopiedRecord(record.data, record.tag, record.node, stamped, record.seq)
+
+
+def _tag_test(match: list[str]) -> Callable[[str], bool]:
+    _, way, tag = match
+    if way == "Glob":
+        return lambda found: found.startswith(tag[:-1])
+    return lambda found: found == tag
+
+
+def stamps_of(piece: Piece, source: str, epoch: int) -> list[int]:
+    """The seqs of the records of this source that the records of the piece are copies of."""
+    found = []
+    if STAMP_TEXT in piece.records:
+        for record in _decode(b"[%b]" % piece.records):
+            stamp, _ = read_stamp(bytes(record.meta))
+            if stamp is not None and (stamp.source, stamp.epoch) == (source, epoch):
+                found.append(stamp.seq)
+    return found

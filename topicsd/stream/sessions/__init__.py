@@ -1,0 +1,1 @@
+"""Watch sessions: create, open, resume."""

@@ -1,0 +1,113 @@
+"""A stream is opened on a watch session: it goes on where the session was, or where its client was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from shared.contract.errors import INVALID_REQUEST, UNAUTHORIZED, Refusal
+from shared.runtime.clock import Clock
+from shared.runtime.disk_thread import Loop
+from topicsd.stream.cursor_token import read_token
+from topicsd.stream.event_stream import KEY_TAKEN_BACK, SHUTTING_DOWN, TAKEN_OVER
+from topicsd.stream.feeds import Feeds
+from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
+from topicsd.stream.sse_stream import SseStream, rewind
+from topicsd.stream.stream import Stream
+
+FIELDS: Final = b"content-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n"
+
+
+class Answerer(Protocol):
+    """The request that asks for the stream."""
+
+    def open_stream(self, fields: bytes) -> Stream: ...
+    def refuse(self, refusal: Refusal) -> None: ...
+
+
+class WatchStreams:
+    """`left` is told of each session that has no stream any more."""
+
+    def __init__(
+        self,
+        sessions: WatchSessions,
+        feeds: Feeds,
+        loop: Loop,
+        clock: Clock,
+        left: Callable[[WatchSession], None],
+    ) -> None:
+        self._sessions = sessions
+        self._feeds = feeds
+        self._loop = loop
+        self._clock = clock
+        self._left = left
+        self._streams: set[_OpenStream] = set()
+        self.lagging_count = 0
+
+    def open_watch(self, session: WatchSession, last_event_id: str, call: Answerer) -> None:
+        """All is checked. Whether it was opened the session says when this comes back."""
+        refusal = _rewind(session, last_event_id) if last_event_id else None
+        if refusal is not None:
+            call.refuse(refusal)
+            return
+        stream = call.open_stream(FIELDS)
+        opened = _OpenStream(session, self)
+        # Before it begins: the one before it writes down how far it came.
+        self._sessions.attach(session, opened)
+        session.has_memory = True
+        self._streams.add(opened)
+        opened.begin(stream, self._feeds, self._loop, self._clock)
+
+    def end_where_not(self, may_go_on: Callable[[WatchSession], bool]) -> None:
+        """Their keys were taken back."""
+        for one in list(self._streams):
+            if not may_go_on(one.session):
+                one.sse.end(UNAUTHORIZED, KEY_TAKEN_BACK)
+
+    def drain(self) -> None:
+        for one in list(self._streams):
+            one.sse.end(SHUTTING_DOWN, "the server is shutting down")
+
+    def ended(self, opened: _OpenStream) -> None:
+        self._streams.discard(opened)
+        if self._sessions.detach(opened.session, opened):
+            self._left(opened.session)
+
+
+class _OpenStream:
+    __slots__ = ("_streams", "session", "sse")
+
+    sse: SseStream
+
+    def __init__(self, session: WatchSession, streams: WatchStreams) -> None:
+        self.session = session
+        self._streams = streams
+
+    def begin(self, stream: Stream, feeds: Feeds, loop: Loop, clock: Clock) -> None:
+        session = self.session
+        self.sse = SseStream(stream, feeds, loop, clock, session, session.wanted, self)
+        self.sse.begin()
+
+    def taken_over(self) -> None:
+        self.sse.end(TAKEN_OVER, "another stream took over this session")
+
+    def ended(self) -> None:
+        self._streams.ended(self)
+
+    def lags(self, is_lagging: bool) -> None:
+        self._streams.lagging_count += 1 if is_lagging else -1
+
+
+def _rewind(session: WatchSession, last_event_id: str) -> Refusal | None:
+    found = read_token(last_event_id, session.names)
+    if found is None:
+        message = "last-event-id: must be the id of an event of this session"
+        return Refusal(INVALID_REQUEST, message, {"field": "last-event-id"})
+    if session.has_memory:
+        rewind(session, found)
+        return None
+    for index, name in enumerate(session.names):
+        if name in found:
+            session.seqs[index], epoch = found[name]
+            session.epochs[index] = session.first_epochs[index] if epoch is None else epoch
+    return None

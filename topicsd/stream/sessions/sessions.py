@@ -1,0 +1,146 @@
+"""The watch sessions whose home is this shard: what they are of, how far they were told, who listens.
+
+N1  A session without a stream ends after its idle time. One timer serves them all: they come to their end in
+    the order in which they were left.
+N2  At most one stream is on a session. Another one takes over, and the one before it is told and ends.
+N3  What is asked for survives a restart (`engine/session_log.py`), what was told does not: a session that
+    was restored has no memory, and its idle time begins anew.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from shared.contract.errors import Refusal
+from shared.runtime.disk_thread import Loop
+from topicsd.engine.requests import Reply
+from topicsd.engine.session_log import drop_session, keep_session
+from topicsd.engine.state import ShardState
+from topicsd.log.control_frame import WatchSession as Definition
+from topicsd.stream.chunks import Wanted
+from topicsd.stream.stream import do_nothing
+
+SESSION_TTL_SECONDS: Final = 300.0
+# Of all that are due; the others in a later turn of the loop.
+ENDED_AT_ONCE: Final = 100
+
+
+class Streaming(Protocol):
+    """A stream that is on a session."""
+
+    def taken_over(self) -> None:
+        """Another one is on it now: say so, and end."""
+        ...
+
+
+class WatchSession:
+    __slots__ = ("definition", "epochs", "has_memory", "idle_since", "seqs", "stream")
+
+    def __init__(self, definition: Definition, has_memory: bool) -> None:
+        self.definition = definition
+        self.has_memory = has_memory
+        """What it was told is known: in the order of the definition, up to which seq and of which epoch."""
+        self.seqs = list(definition.from_seqs)
+        self.epochs = list(definition.epochs)
+        self.stream: Streaming | None = None
+        self.idle_since = 0.0
+
+    @property
+    def names(self) -> list[str]:
+        return self.definition.names
+
+    @property
+    def first_epochs(self) -> list[int]:
+        return self.definition.epochs
+
+    @property
+    def heartbeat_ms(self) -> int:
+        return self.definition.heartbeat_ms
+
+    def wanted(self, name: str) -> Wanted:
+        return Wanted.of(name, self.definition)
+
+
+class WatchSessions:
+    def __init__(self, shard: ShardState, loop: Loop) -> None:
+        self._shard = shard
+        self._loop = loop
+        self._sessions: dict[bytes, WatchSession] = {}
+        self._idle: OrderedDict[WatchSession, None] = OrderedDict()
+        """Left longest ago first."""
+        self._is_timed = False
+        self.stream_count = 0
+        self.on_change: Callable[[], None] = do_nothing
+        """Called when there are more or fewer of them, or of their streams."""
+        for definition in shard.watch_sessions.values():
+            self._add(definition, has_memory=False)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def find(self, session: bytes) -> WatchSession | None:
+        return self._sessions.get(session)
+
+    def make(self, definition: Definition, reply: Reply) -> None:
+        """`reply` gets the session once it is kept, or a `Refusal`."""
+
+        def kept(answer: Definition | Refusal) -> None:
+            reply(answer if isinstance(answer, Refusal) else self._add(answer, has_memory=True))
+
+        keep_session(self._shard, definition, kept)
+
+    def _add(self, definition: Definition, has_memory: bool) -> WatchSession:
+        session = self._sessions[definition.session] = WatchSession(definition, has_memory)
+        self._leave(session)
+        self.on_change()
+        return session
+
+    # -- streams -------------------------------------------------------------------------------------------
+
+    def attach(self, session: WatchSession, stream: Streaming) -> None:
+        before, session.stream = session.stream, stream
+        if before is None:
+            del self._idle[session]
+            self.stream_count += 1
+            self.on_change()
+        else:
+            before.taken_over()
+
+    def detach(self, session: WatchSession, stream: Streaming) -> bool:
+        """The stream is over; whether it was still the one on the session."""
+        if session.stream is not stream:
+            return False
+        session.stream = None
+        self.stream_count -= 1
+        self._leave(session)
+        self.on_change()
+        return True
+
+    # -- idle times ----------------------------------------------------------------------------------------
+
+    def _leave(self, session: WatchSession) -> None:
+        session.idle_since = self._shard.clock.monotonic()
+        self._idle[session] = None
+        self._keep_time()
+
+    def _keep_time(self) -> None:
+        if self._idle and not self._is_timed:
+            self._is_timed = True
+            due = next(iter(self._idle)).idle_since + SESSION_TTL_SECONDS
+            self._loop.call_later(max(0.0, due - self._shard.clock.monotonic()), self._end_idle)
+
+    def _end_idle(self) -> None:
+        self._is_timed = False
+        before = self._shard.clock.monotonic() - SESSION_TTL_SECONDS
+        for _ in range(min(len(self._idle), ENDED_AT_ONCE)):
+            session = next(iter(self._idle))
+            if session.idle_since > before:
+                break
+            del self._idle[session]
+            identity = session.definition.session
+            del self._sessions[identity]
+            drop_session(self._shard, identity)
+        self.on_change()
+        self._keep_time()

@@ -1,0 +1,243 @@
+"""A stream of jobs: up to so many are leased to one connection, and given back at once when it ends.
+
+J1  What the stream holds it may lose: a job that is acked, given back or ran out makes room for another one,
+    and is not given back when the stream ends, as another worker may have it by then.
+J2  While the client does not read, nothing is claimed for it.
+J3  It is called like a reader of the topic, when records come or jobs end, and when leases run out
+    (`queue/timers.py`); and it claims when it is its turn by the priority of the topic, as one delivers.
+
+J4  While the connection lives its leases are extended: every half of `lease_ms`, those that have less than
+    three quarters of it left. So a lease never runs out, and with `leases_durable` the log gets at most two
+    frames for each `lease_ms`, however many jobs the stream holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from shared.contract.errors import TOPIC_NOT_FOUND, UNAUTHORIZED, Refusal
+from shared.runtime.disk_thread import Loop
+from topicsd.engine.queue.claim import claim, lease_ms_of
+from topicsd.engine.queue.job import IN_FLIGHT
+from topicsd.engine.queue.settle import extend, nack
+from topicsd.engine.requests import ClaimAnswer, ClaimRequest, SettleRequest
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic import Topic
+from topicsd.engine.wakeups.wake_queue import Waiters
+from topicsd.stream import sse_frames
+from topicsd.stream.event_stream import KEY_TAKEN_BACK, RETRY_AFTER_MS, SHUTTING_DOWN, EventStream
+from topicsd.stream.stream import Stream
+
+HEARTBEAT_MS: Final = 15_000
+# Shares of `lease_ms`: when leases are extended, which of them, and when again after a refusal.
+EXTENDED_AT: Final = 0.5
+EXTENDED_BELOW: Final = 0.75
+RETRIED_AT: Final = 0.125
+
+
+class WorkStreams:
+    """`changed` is called when there are more or fewer of them."""
+
+    def __init__(self, shard: ShardState, loop: Loop, changed: Callable[[int], None]) -> None:
+        self.shard = shard
+        self.loop = loop
+        self.lagging_count = 0
+        self._changed = changed
+        self._streams: set[WorkStream] = set()
+
+    def open(
+        self,
+        topic: Topic,
+        request: ClaimRequest,
+        stream: Stream,
+        on_end: Callable[[], None],
+        key_id: str = "",
+    ) -> None:
+        opened = WorkStream(self, topic, request, stream, on_end, key_id)
+        self._streams.add(opened)
+        self._changed(1)
+        opened.begin()
+
+    def ended(self, one: WorkStream) -> None:
+        self._streams.discard(one)
+        self._changed(-1)
+
+    def end_where_not(self, may_go_on: Callable[[str, str], bool]) -> None:
+        """Their keys were taken back; told of each the id of its key and its queue."""
+        for one in list(self._streams):
+            if not may_go_on(one.key_id, one.topic_name):
+                one.end(UNAUTHORIZED, KEY_TAKEN_BACK)
+
+    def drain(self) -> None:
+        for one in list(self._streams):
+            one.end(SHUTTING_DOWN, "the server is shutting down")
+
+
+class WorkStream(EventStream):
+    __slots__ = (
+        "_extension",
+        "_held",
+        "_is_asking",
+        "_on_end",
+        "_request",
+        "_shard",
+        "_streams",
+        "_topic",
+        "key_id",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        streams: WorkStreams,
+        topic: Topic,
+        request: ClaimRequest,
+        stream: Stream,
+        on_end: Callable[[], None],
+        key_id: str,
+    ) -> None:
+        self.key_id = key_id
+        self._shard = shard = streams.shard
+        super().__init__(stream, streams.loop, shard.clock, HEARTBEAT_MS)
+        self._streams = streams
+        self._topic = topic
+        self._request = request
+        self._on_end = on_end
+        self._held: dict[int, int] = {}
+        """The number of the lease, by seq."""
+        self._extension: Any = None
+        """The timer of the next extension (J4); None while the stream holds no job."""
+        self._is_asking = False
+        self.waiters: Waiters | None = None
+        """It waits for its own turn."""
+
+    def base_priority(self, now_ms: int) -> float:
+        return self._topic.base_priority(now_ms)
+
+    @property
+    def topic_name(self) -> str:
+        return self._topic.name
+
+    def begin(self) -> None:
+        self._shard.due.enter(self._topic)
+        self._write(sse_frames.OPENING)
+        self._go_on_again()
+
+    def _go_on_again(self) -> None:
+        """Not because of what others did: so only this one is called, when it is its turn."""
+        if not self._is_over:
+            self._shard.watch.add(self, self.go_on)
+            self._shard.watch.wake(self)
+
+    def go_on(self) -> None:
+        """Claim what there is room for; whoever calls later finds it waiting."""
+        if self._is_over or self._is_asking:
+            return
+        shard, topic = self._shard, self._topic
+        if shard.visible_topic(topic.name) is not topic:
+            self._deleted()
+            return
+        if self._stream.is_clogged:
+            self._lose_patience()
+            return
+        shard.watch.add(topic, self.go_on)
+        assert topic.queue is not None
+        is_there = topic.queue.counts().ready > 0
+        room = self._request.count - len(self._still_held()) if is_there else 0
+        if room > 0:
+            self._is_asking = True
+            asked = ClaimRequest(self._request.node, room, self._request.lease_ms)
+            claim(shard, topic.name, asked, self._came)
+        else:
+            # Also a job that has come with a delay calls.
+            shard.due.look(topic)
+
+    def _still_held(self) -> dict[int, int]:
+        queue = self._topic.queue
+        assert queue is not None
+        held: dict[int, int] = {}
+        for seq, lease in self._held.items():
+            job = queue.jobs.get(seq)
+            if job is not None and job.lease == lease and job.state == IN_FLIGHT:
+                held[seq] = lease
+        self._held = held
+        return held
+
+    def _came(self, answer: ClaimAnswer | Refusal) -> None:
+        self._is_asking = False
+        if isinstance(answer, Refusal):
+            if answer.code == TOPIC_NOT_FOUND and not self._is_over:
+                self._deleted()
+            elif not self._is_over:
+                self._loop.call_later(RETRY_AFTER_MS / 1000, self._go_on_again)
+            return
+        for one in answer.claimed:
+            self._held[one.seq] = one.lease
+        if self._is_over:
+            self._release()
+            return
+        if answer.claimed and self._extension is None:
+            self._extend_later(EXTENDED_AT)
+        name = self._topic.name.encode()
+        for seq, job in answer.jobs.items():
+            event = sse_frames.event(b"job", b'{"topic":"%b",%b' % (name, job[1:]))
+            self._write(b"id: %d\n%b" % (seq, event))
+        if answer.claimed:
+            # An answer is bounded in bytes, so there may be more; what ends meanwhile has called already.
+            self._go_on_again()
+
+    # -- keeping the leases --------------------------------------------------------------------------------
+
+    def _extend_later(self, share: float) -> None:
+        """Extend after this share of `lease_ms`."""
+        seconds = share * lease_ms_of(self._topic, self._request) / 1000
+        self._extension = self._loop.call_later(seconds, self._extend)
+
+    def _extend(self) -> None:
+        self._extension = None
+        held, queue, topic = self._still_held(), self._topic.queue, self._topic
+        if not held or queue is None or self._shard.visible_topic(topic.name) is not topic:
+            return
+        lease_ms = lease_ms_of(topic, self._request)
+        until = self._shard.clock.now_ms() + lease_ms * EXTENDED_BELOW
+        due = {seq: lease for seq, lease in held.items() if queue.jobs[seq].deadline < until}
+        if due:
+            request = SettleRequest(self._request.node, [*due], [*due.values()], lease_ms)
+            extend(self._shard, topic.name, request, self._extended)
+        else:
+            self._extend_later(EXTENDED_AT)
+
+    def _extended(self, answer: object) -> None:
+        if not self._is_over and self._extension is None:
+            self._extend_later(RETRIED_AT if isinstance(answer, Refusal) else EXTENDED_AT)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _deleted(self) -> None:
+        self._say(sse_frames.topic_deleted(self._topic.name, self._topic.head))
+        self._close()
+
+    def _lags(self, is_lagging: bool) -> None:
+        self._streams.lagging_count += 1 if is_lagging else -1
+
+    def _ended(self) -> None:
+        self._shard.watch.remove(self, self.go_on)
+        self._shard.watch.remove(self._topic, self.go_on)
+        self._shard.due.leave(self._topic)
+        if self._extension is not None:
+            self._extension.cancel()
+        self._release()
+        self._streams.ended(self)
+        self._on_end()
+
+    def _release(self) -> None:
+        held = self._still_held()
+        self._held = {}
+        if held and self._shard.visible_topic(self._topic.name) is self._topic:
+            request = SettleRequest(self._request.node, [*held], [*held.values()])
+            nack(self._shard, self._topic.name, request, _released)
+
+
+def _released(answer: object) -> None:
+    """Where it could not be, the leases run out."""

@@ -1,0 +1,95 @@
+"""What a worker says about itself on the board: twice a second, from counters that are kept anyway."""
+
+from __future__ import annotations
+
+from shared.ipc.board import Slot
+from shared.runtime.clock import Clock
+from topicsd.engine.shard import Shard
+from topicsd.service.request_counts import RequestCounts
+
+BEAT_SECONDS = 0.5
+
+
+class VitalSigns:
+    def __init__(self, slot: Slot, clock: Clock) -> None:
+        self._slot = slot
+        self._clock = clock
+        self._due: float | None = None
+        self._evicted_before = 0
+
+    def beat(self) -> None:
+        """It lives. Also in the middle of long work."""
+        self._slot.beat_ms = int(self._clock.monotonic() * 1000)
+
+    def beat_in_turn(self) -> None:
+        """The same, from a timer of the loop: how late it comes is how late others come."""
+        now = self._clock.monotonic()
+        slot = self._slot
+        slot.beat_ms = int(now * 1000)
+        if self._due is not None:
+            late_us = max(0, int((now - self._due) * 1e6))
+            slot.loop_late_us = late_us
+            slot.loop_late_us_max = max(slot.loop_late_us_max, late_us)
+        self._due = now + BEAT_SECONDS
+
+    def begin(self, shard: Shard) -> None:
+        """The shard is open: what its replay did again is not counted."""
+        self._evicted_before = shard.state.totals.evicted_count
+
+    def tell(self, shard: Shard, requests: RequestCounts) -> None:
+        slot, state, log = self._slot, shard.state, shard.log
+        slot.topics = len(state.topics)
+        by_class = state.totals.by_class
+        slot.topics_ephemeral, slot.topics_memory = by_class["ephemeral"], by_class["memory"]
+        slot.topics_disk, slot.topics_fsync = by_class["disk"], by_class["fsync"]
+        slot.queue_topics = state.totals.queue_count
+        slot.forwards = len(state.forwards)
+        slot.leases_in_flight = state.totals.leases_in_flight
+        slot.records_live = state.totals.live_count
+        slot.bytes_live = state.totals.live_bytes
+        slot.idempotency_keys = state.dedupe.count
+        slot.log_files = state.files.count
+        self._tell_log(shard)
+        self._tell_pressure(shard)
+        slot.waiting_writes = log.waiting_count
+        slot.waiting_writes_max = max(slot.waiting_writes_max, log.waiting_count)
+        slot.unsynced_bytes = max(0, log.unsynced_bytes)
+        slot.takes_no_writes = int(log.failed is not None or log.lacks_room)
+        slot.appends_total = requests.appends.count
+        slot.records_total = requests.appends.count + requests.records_beyond_first
+        slot.reads_total = requests.reads.count + requests.waited_reads.count
+        slot.evicted_total = state.totals.evicted_count - self._evicted_before
+        slot.tombstones_total = requests.tombstones
+        slot.checkpoints_total = shard.checkpoints.count
+        slot.checkpoint_has_failed = int(shard.checkpoints.failure is not None)
+        slot.damaged_segments = len(state.damaged_segments)
+        slot.append_us = requests.appends.words()
+        slot.read_us = requests.reads.words()
+        slot.waited_read_us = requests.waited_reads.words()
+        slot.other_us = requests.others.words()
+
+    def _tell_pressure(self, shard: Shard) -> None:
+        slot, watch, pressure = self._slot, shard.state.watch, shard.pressure.pressure
+        slot.ready_count = len(watch.ready)
+        slot.held_count = watch.ready.held_count
+        slot.pressure_millionths = round(pressure.level * 1e6)
+        slot.pressure_depth_millionths = round(pressure.depth * 1e6)
+        slot.pressure_delay_millionths = round(pressure.delay * 1e6)
+        slot.pressure_busy_millionths = round(pressure.busy * 1e6)
+        slot.refused_under_pressure_total = shard.log.counters.refused_under_pressure
+        slot.scheduler_us = watch.latency_us.words()
+
+    def _tell_log(self, shard: Shard) -> None:
+        slot, counters = self._slot, shard.log.counters
+        slot.frames_total = counters.frames
+        slot.batches_total = counters.batches
+        slot.syncs_total = counters.syncs
+        slot.sync_us_total = int(counters.sync_seconds * 1e6)
+        slot.bytes_written_total = counters.bytes_written
+        slot.throttled_total = counters.refused
+        slot.rotations_total = shard.log.rotations
+        # What they add up to is counted already.
+        counters.sync_us.total = slot.sync_us_total
+        counters.batch_frames.total = counters.frames
+        slot.sync_us = counters.sync_us.words()
+        slot.batch_frames = counters.batch_frames.words()

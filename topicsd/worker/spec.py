@@ -1,0 +1,21 @@
+"""What the front process tells a worker when it starts it, in one variable of its environment."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.settings.settings import Settings
+
+SPEC_VARIABLE = "TOPICSD_WORKER"
+
+
+class Spec(msgspec.Struct, frozen=True):
+    shard: int
+    shards: int
+    data_dir: str
+    instance: str
+    namespace: str
+    """The start of every machine-wide name that the processes of this server use."""
+    channel_fd: int
+    board_fd: int
+    settings: Settings

@@ -1,0 +1,125 @@
+"""The start of the worker's shard: wait for its lock, replay its log, and say all the while that it goes on.
+
+N1  A replay holds the loop for as long as the log is long. So whoever reads the log calls back every MiB, and
+    there the worker beats, says how far it is, and looks whether it is to end. While it waits for the disk,
+    another thread beats (`disk/watched_fs.py`), here and later.
+N2  A worker of the generation before may still drain and hold the lock. It is waited for without end: a
+    start that gave up would have a shard refused for ever that only came a moment too early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from shared.ipc.board import Slot, WorkerState
+from shared.runtime.clock import Clock
+from shared.runtime.disk_thread import start_threads
+from topicsd.disk.access import os_error_sentence
+from topicsd.disk.dir_lock import DirectoryInUse
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import create_data_dir, shard_paths
+from topicsd.disk.memory_fs import MemoryFs
+from topicsd.disk.watched_fs import WatchedFs
+from topicsd.engine.shard import Shard
+from topicsd.log.recovery import RecoveryRefused
+from topicsd.log.walk import UnreadableLog
+from topicsd.log.writer import Identity
+from topicsd.worker.spec import Spec
+
+logger = logging.getLogger("topicsd.worker")
+
+LOCK_RETRY_SECONDS = 0.1
+
+
+class StartEnded(Exception):
+    """The worker was told to end before it was ready."""
+
+
+class StartRefused(Exception):
+    """The shard does not start from what is on the disk, and no other start will. Says why.
+
+    `advice` is what the operator can do about it, for the log."""
+
+    def __init__(self, error: Exception, data_dir: str) -> None:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, PermissionError):
+            cause = cause.__cause__
+        denied = isinstance(cause, PermissionError)
+        super().__init__(os_error_sentence(error) if isinstance(error, OSError) else str(error))
+        self.advice = "correct owner and mode" if denied else f"run `topicsd doctor {data_dir}`"
+        self.advice += ", then restart the server"
+
+
+class ShardStart:
+    def __init__(
+        self,
+        spec: Spec,
+        clock: Clock,
+        slot: Slot,
+        beat: Callable[[], None],
+        is_told_to_end: Callable[[], bool],
+    ) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._slot = slot
+        self._beat = beat
+        self._is_told_to_end = is_told_to_end
+
+    async def open(self, on_failure: Callable[[OSError], None]) -> Shard:
+        """Raises `StartEnded` and `StartRefused`."""
+        loop = asyncio.get_running_loop()
+        spec = self._spec
+        threads = start_threads(loop, spec.shard, self._beat)
+        identity = Identity(bytes.fromhex(spec.instance), spec.shard)
+        paths = shard_paths(spec.data_dir, spec.shard)
+        fs = memory_disk(spec) if spec.settings.memory else WatchedFs(self._beat)
+        try:
+            while True:
+                try:
+                    return Shard(
+                        fs,
+                        self._clock,
+                        loop,
+                        threads,
+                        paths,
+                        identity,
+                        spec.settings,
+                        on_failure,
+                        self.progress,
+                    )
+                except DirectoryInUse:
+                    self._say_waiting(fs.lock_owner(paths.lock))
+                await asyncio.sleep(LOCK_RETRY_SECONDS)
+                self._go_on()
+        except (RecoveryRefused, UnreadableLog, PermissionError) as error:
+            raise StartRefused(error, spec.data_dir) from error
+
+    def progress(self, done: int, total: int) -> None:
+        """Called while the log is read (N1)."""
+        slot = self._slot
+        if slot.state is not WorkerState.REPLAYING:
+            slot.reason = ""
+            slot.state = WorkerState.REPLAYING
+        slot.replay_done, slot.replay_total = done, total
+        self._beat()
+        self._go_on()
+
+    def _say_waiting(self, owner: int | None) -> None:
+        told = "another process" if owner is None else f"process {owner}"
+        reason = f"waits for {told}, which still holds the shard"
+        if self._slot.reason != reason:
+            logger.info("shard %d %s", self._spec.shard, reason)
+            self._slot.reason = reason
+
+    def _go_on(self) -> None:
+        if self._is_told_to_end():
+            raise StartEnded
+
+
+def memory_disk(spec: Spec) -> Fs:
+    """A disk in the memory of this process, with the directories of an empty shard."""
+    fs = MemoryFs()
+    create_data_dir(fs, spec.data_dir, spec.shards, bytes.fromhex(spec.instance))
+    return fs

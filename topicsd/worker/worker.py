@@ -1,0 +1,307 @@
+"""The worker: one process, one shard. Recover, serve, drain.
+
+It gets its connections from the front process, with what was read of them, over a socket that it inherits;
+when that socket ends the front process has died, and the worker drains and ends too. It says how it is on
+the board. Requests for topics of other shards go over the link, and theirs for its topics come over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from importlib import import_module
+
+import msgspec
+import uvloop
+
+from shared.contract.api_keys import Key, parse_keys
+from shared.http.http2_preface import is_http2
+from shared.ipc.board import Board, Slot, WorkerState
+from shared.ipc.connection_mailbox import Mailbox, Postman
+from shared.ipc.handoff import is_told_to_end
+from shared.ipc.link import Asked, LinkKind, LinkPool, serve_links
+from shared.runtime.clock import SystemClock
+from shared.runtime.log_setup import set_up_logging
+from topicsd.engine.shard import Shard
+from topicsd.http.http1.connection import FastLane
+from topicsd.http.http1.head_cache import KnownHeads
+from topicsd.http.http1.timeouts import Connection
+from topicsd.service.call import Call
+from topicsd.service.dispatch import Dispatch
+from topicsd.service.handlers import Handlers
+from topicsd.service.routes import FORWARDS
+from topicsd.service.shards.caps import Caps
+from topicsd.service.shards.peers import Peers
+from topicsd.service.topic_list import list_topics
+from topicsd.service.watch.streams import WATCHING
+from topicsd.worker.board_publisher import BEAT_SECONDS, VitalSigns
+from topicsd.worker.receiver import Adoption
+from topicsd.worker.spec import SPEC_VARIABLE, Spec
+from topicsd.worker.start import ShardStart, StartEnded, StartRefused
+
+logger = logging.getLogger("topicsd.worker")
+
+SWITCH_SECONDS = 0.0005
+PATIENCE_CHECK_SECONDS = 1.0
+LOOKED_AT_ONCE = 1000
+# With a disk that failed there is nothing to wait for but answers that are on their way.
+FAILED_DRAIN_SECONDS = 1.0
+CROSSING_SECONDS = 0.05
+HEARING_SECONDS = 0.25
+EXIT_REFUSED = 3
+EXIT_STORAGE_FAILED = 4
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LATE_MODULES = ("topicsd.http.http2.connection", "topicsd.http.websocket.upgrade")
+
+
+class Worker:
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._clock = SystemClock()
+        self._loop = asyncio.get_running_loop()
+        self._board = Board.attach(spec.board_fd, spec.shards)
+        self._slot: Slot = self._board.slot(spec.shard)
+        self._signs = VitalSigns(self._slot, self._clock)
+        self._channel = socket.socket(fileno=spec.channel_fd)
+        self._channel.setblocking(False)
+        self._shard: Shard | None = None
+        self._lanes: set[Connection] = set()
+        self._changed = asyncio.Event()
+        """Whatever a drain waits for: the last connection went, or somebody is in a hurry."""
+        self._is_hasty = False
+        self._ending = asyncio.Event()
+        self._exit_code = 0
+
+    async def run(self) -> int:
+        spec, slot = self._spec, self._slot
+        slot.pid = os.getpid()
+        slot.state = WorkerState.STARTING
+        # The loop does not turn during a replay, so its own handlers would not be called.
+        for number in _STOP_SIGNALS:
+            signal.signal(number, lambda *_: self._ending.set())
+        self._beat()
+        try:
+            shard = await ShardStart(spec, self._clock, slot, self._signs.beat, self._is_told_to_end).open(
+                self._storage_failed
+            )
+        except StartEnded:
+            logger.info("shard %d was told to end before it was ready", spec.shard)
+            slot.state = WorkerState.GONE
+            return 0
+        except StartRefused as error:
+            logger.error("shard %d: does not start: %s; %s", spec.shard, error, error.advice)
+            slot.reason = str(error)
+            slot.state = WorkerState.REFUSED
+            return EXIT_REFUSED
+        self._shard = shard
+        self._signs.begin(shard)
+        links = LinkPool(spec.namespace)
+        self._peers = Peers(self._board, self._clock, spec.shard)
+        caps = Caps(shard.state, spec.shard, self._peers, links)
+        self._handlers = Handlers(shard, spec.settings, self._loop, caps)
+        keys = parse_keys(spec.settings.api_keys)
+        self._dispatch = Dispatch(
+            self._handlers, keys, links, spec.shard, spec.shards, self._peers, Postman(spec.namespace)
+        )
+        self._dispatch.open_socket = self._open_socket
+        self._heads = KnownHeads(self._dispatch)
+        server = await serve_links(spec.namespace, str(spec.shard), self._answer_link)
+        # What recovery left is here to stay: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        mailbox = Mailbox(spec.namespace, spec.shard)
+        self._adoption = Adoption(self._channel, self._make_lane, self._ending.set, mailbox=mailbox)
+        self._adoption.start()
+        for number in _STOP_SIGNALS:
+            self._loop.add_signal_handler(number, self._signalled)
+        slot.reason = ""
+        slot.state = WorkerState.READY
+        shard.pressure.start()
+        self._tell()
+        self._check_patience()
+        logger.info("shard %d is ready, topics: %d", spec.shard, len(shard.state.topics))
+        loading = self._loop.create_task(self._load_late())
+        await self._ending.wait()
+        await self._drain()
+        await loading
+        server.close()
+        links.close()
+        await self._checkpoint(shard)
+        self._close(shard)
+        slot.state = WorkerState.GONE
+        return self._exit_code
+
+    async def _checkpoint(self, shard: Shard) -> None:
+        """Spare the next start a replay, while the beats go on; who is in a hurry goes without."""
+        if self._is_hasty or shard.log.failed is not None:
+            return
+        done: asyncio.Future[Exception | None] = self._loop.create_future()
+        shard.prepare_to_close(done.set_result)
+        self._changed.clear()
+        hurry = self._loop.create_task(self._changed.wait())
+        seconds = self._spec.settings.drain_seconds
+        await asyncio.wait((done, hurry), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+
+    def _close(self, shard: Shard) -> None:
+        try:
+            shard.close(checkpoint=False)
+        except OSError as error:
+            logger.error("the shard could not be closed cleanly: %s", error)
+
+    def _is_told_to_end(self) -> bool:
+        """By a signal or by the front process; asked while the loop does not turn."""
+        return self._ending.is_set() or is_told_to_end(self._channel)
+
+    def _storage_failed(self, error: OSError) -> None:
+        """Answers that wait are refused by now; a new process recovers from the media."""
+        self._slot.reason = f"the disk failed: {error}"
+        self._slot.state = WorkerState.FAILED
+        self._exit_code = EXIT_STORAGE_FAILED
+        self._loop.call_later(0.05, self._ending.set)
+
+    # -- what few connections need -------------------------------------------------------------------------
+
+    async def _load_late(self) -> None:
+        """HTTP/2 and WebSockets take long to load: a restart does not wait for them."""
+        try:
+            for name in _LATE_MODULES:
+                await asyncio.to_thread(import_module, name)
+        except Exception:
+            logger.exception("HTTP/2 or WebSockets cannot be loaded")
+        gc.freeze()
+
+    def _open_socket(self, call: Call, key: Key | None) -> None:
+        from topicsd.http.websocket.upgrade import WebSockets
+
+        WebSockets(self._dispatch, self).open(call, key)
+
+    # -- connections ---------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        self._lanes.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self._lanes.discard(connection)
+        if not self._lanes:
+            self._changed.set()
+
+    def _make_lane(self, first: bytes) -> asyncio.Protocol:
+        if is_http2(first):
+            # Loaded by now, or waited for.
+            from topicsd.http.http2.connection import H2Lane
+
+            return H2Lane(self._dispatch, self._heads, self, first)
+        return FastLane(self._dispatch, self._heads, self, first)
+
+    def _answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
+        assert self._shard is not None
+        if kind == LinkKind.REQUEST:
+            self._dispatch.answer_link(payload, asked)
+        elif kind == LinkKind.LIST_TOPICS:
+            list_topics(self._shard.state, payload, asked)
+        elif kind in WATCHING:
+            self._dispatch.watching.answer_link(kind, payload, asked)
+        elif kind in FORWARDS:
+            self._dispatch.forward_rules.answer_link(kind, payload, asked)
+        elif kind == LinkKind.KEYS:
+            self._dispatch.change_keys(parse_keys(payload.decode()))
+            asked(b"taken")
+
+    def _check_patience(self, lanes: list[Connection] | None = None) -> None:
+        """Look at all connections, at so many in one turn of the loop; `lanes` are those that are left."""
+        if lanes is None:
+            lanes = list(self._lanes)
+        now = self._clock.monotonic()
+        for lane in lanes[-LOOKED_AT_ONCE:]:
+            if lane in self._lanes:
+                lane.check_patience(now)
+        del lanes[-LOOKED_AT_ONCE:]
+        if lanes:
+            self._loop.call_soon(self._check_patience, lanes)
+        else:
+            self._loop.call_later(PATIENCE_CHECK_SECONDS, self._check_patience)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _signalled(self) -> None:
+        """The second wish to end, be the first one of the front process, does not wait for clients."""
+        if self._ending.is_set():
+            self._is_hasty = True
+            self._changed.set()
+        self._ending.set()
+
+    async def _drain(self) -> None:
+        """Take nothing new, answer what was read; bounded by the drain's time."""
+        seconds: float = self._spec.settings.drain_seconds
+        started = self._clock.monotonic()
+        self._slot.connections = len(self._lanes)
+        if self._slot.state is WorkerState.READY:
+            self._slot.state = WorkerState.DRAINING
+        else:
+            seconds = min(seconds, FAILED_DRAIN_SECONDS)
+        await self._adoption.finish()
+        self._dispatch.drain()
+        if self._lanes:
+            # What was sent before the stop is read in the next turns, and answered as the last of its
+            # connection. Twice, because a timer that is late fires before the sockets are asked.
+            for _ in range(2):
+                await asyncio.sleep(CROSSING_SECONDS)
+        for lane in list(self._lanes):
+            lane.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._lanes and not self._is_hasty:
+                    self._changed.clear()
+                    await self._changed.wait()
+                # What comes over the links is answered as long as another worker may still ask.
+                await self._dispatch.answered_all()
+                self._slot.connections = len(self._lanes)
+                while not self._is_hasty and self._may_be_asked(started):
+                    self._changed.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._changed.wait(), CROSSING_SECONDS / 2)
+
+    def _may_be_asked(self, started: float) -> bool:
+        """When all are told to end at once, some hear it later, and still take requests for this shard."""
+        is_young = self._clock.monotonic() - started < HEARING_SECONDS
+        return self._peers.is_anyone_draining() or (is_young and self._peers.is_anyone_ready())
+
+    # -- the board -----------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        self._signs.beat_in_turn()
+        if self._slot.state in (WorkerState.READY, WorkerState.DRAINING):
+            self._tell()
+        self._loop.call_later(BEAT_SECONDS, self._beat)
+
+    def _tell(self) -> None:
+        assert self._shard is not None
+        self._signs.tell(self._shard, self._handlers.counts)
+        self._slot.connections = len(self._lanes)
+        self._slot.forwarded_total = self._dispatch.forwarded_count
+        self._slot.handed_over_total = self._dispatch.moved_count
+        self._slot.lagging_streams = self._dispatch.lagging_count
+        self._slot.adoption_pauses_total = self._adoption.pause_count
+
+
+def main() -> int:
+    spec = msgspec.json.decode(os.environ[SPEC_VARIABLE], type=Spec)
+    # Threads wait for the disk, but what they do between two calls must not hold the loop for milliseconds.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    set_up_logging(spec.settings.log, f"worker-{spec.shard:02d}")
+
+    async def run() -> int:
+        return await Worker(spec).run()
+
+    return uvloop.run(run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
