@@ -61,7 +61,6 @@ def run(given: argparse.Namespace) -> int:
     refuse_open_door(settings, listen_sockets)
     fs = RealFs()
     refuse_places(fs, resolved)
-    refuse_interpreter(sys.executable)
     if settings.memory:
         layout = new_layout(settings)
         return _serve(resolved, layout, secrets.token_hex(INSTANCE_BYTES), listen_sockets, load_again)
@@ -82,6 +81,7 @@ def _serve(
 ) -> int:
     from router import supervisor, systemd
 
+    refuse_interpreter(sys.executable)
     log_start(resolved, layout, listen_sockets)
     return supervisor.run(
         resolved.settings,
