@@ -19,6 +19,7 @@ from topicsd.checkpoint.snapshot_format import KeyGeneration, Snapshot, Snapshot
 from topicsd.checkpoint.trash import trash_bytes
 from topicsd.commands.data_dir import DataDir
 from topicsd.commands.text_table import readable
+from topicsd.disk.access import os_error_reason
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, names_in, parse_trash_name, snapshot_name
 from topicsd.wal.file_header import UnknownVersion
@@ -88,7 +89,7 @@ def checkpoint_report(data_dir: DataDir, shard: int) -> CheckpointReport:
         ]
     except OSError as error:
         where = readable(str(error.filename or paths.root))
-        report.problems.append(f"it cannot be read: {where}: {error.strerror}")
+        report.problems.append(f"it cannot be read: {where}: {os_error_reason(error)}")
     return report
 
 

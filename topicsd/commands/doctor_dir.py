@@ -27,6 +27,7 @@ from topicsd.commands.repair import Repair, RepairFailed
 from topicsd.commands.repair_plan import REVIVE_FLAG, Consent, Plan, Step, plan_repair
 from topicsd.commands.text_table import facts, harmless, plural, readable
 from topicsd.commands.verify_dir import finding_text, stored_bytes
+from topicsd.disk.access import os_error_reason
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import LayoutDamaged, LayoutError, doctor_command, lock_path
@@ -155,7 +156,7 @@ def _planned(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> t
         return found, plan_repair(data_dir, shard, clock, found, consent)
     except OSError as error:
         where = readable(str(error.filename or data_dir.paths(shard).root))
-        raise CommandError(f"{where} cannot be read: {error.strerror}") from error
+        raise CommandError(f"{where} cannot be read: {os_error_reason(error)}") from error
 
 
 def _repaired(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> ShardAnswer:

@@ -24,6 +24,7 @@ from topicsd.commands.loaded_shard import LoadedShard
 from topicsd.commands.shard_log import End
 from topicsd.commands.shard_report import notes, problems_around
 from topicsd.commands.text_table import plural, readable
+from topicsd.disk.access import os_error_reason
 from topicsd.engine.replay import ReplayError
 from topicsd.segment.entry import SegmentDamage
 from topicsd.wal.batch_end import BATCH_END_BYTES
@@ -56,7 +57,7 @@ def check_shard(data_dir: DataDir, shard: int, clock: Clock) -> ShardVerdict:
         with closing(LoadedShard(data_dir, shard, clock)) as loaded:
             ShardCheck(loaded, verdict).run()
     except OSError as error:
-        what = f"cannot be read: {error.strerror}"
+        what = f"cannot be read: {os_error_reason(error)}"
         verdict.problems.append(Finding(what=what, file=readable(str(error.filename or paths.root))))
     return verdict
 

@@ -19,6 +19,7 @@ from topicsd.commands.loaded_shard import Basis, LoadedShard
 from topicsd.commands.shard_log import End, FileTally, ShardLog
 from topicsd.commands.text_table import plural, readable, size, utc
 from topicsd.commands.topic_report import TopicReport, topic_report
+from topicsd.disk.access import os_error_reason
 from topicsd.disk.layout import wal_name
 from topicsd.segment.entry import SegmentDamage
 from topicsd.wal.file_header import FILE_HEADER_BYTES
@@ -95,7 +96,7 @@ def shard_report(data_dir: DataDir, shard: int, clock: Clock) -> ShardReport:
                 report.problems.append(f"what is alive cannot be told: {damage}")
     except OSError as error:
         where = readable(str(error.filename or paths.root))
-        report.problems.append(f"it cannot be read: {where}: {error.strerror}")
+        report.problems.append(f"it cannot be read: {where}: {os_error_reason(error)}")
     return report
 
 
