@@ -39,8 +39,12 @@ def serve(data_dir: object, *flags: object) -> Ran:
 
 
 def serve_as_nobody(data_dir: Path) -> Ran:
+    return run_as_nobody("serve", "--port=0", f"--data-dir={data_dir}")
+
+
+def run_as_nobody(*line: str) -> Ran:
     done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, "serve", "--port=0", f"--data-dir={data_dir}"],
+        [sys.executable, "-c", AS_NOBODY, *line],
         env=environment(),
         capture_output=True,
         text=True,
@@ -163,6 +167,28 @@ def test_what_another_user_owns_is_named_with_owner_mode_and_user(theirs: Path, 
         rf"mode {mode}, and this process runs as {re.escape(user_name(NOBODY))}",
         sentence(ran),
     )
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("inspect", []),
+        ("inspect", ["--checkpoint"]),
+        ("verify", []),
+        ("doctor", []),
+        ("doctor", ["--repair"]),
+    ],
+)
+def test_offline_commands_name_owner_mode_and_user(theirs: Path, command: str, flags: list[str]) -> None:
+    meta = theirs / "shards/00/meta"
+    os.chown(meta, 0, 0)
+    meta.chmod(0o700)
+    ran = run_as_nobody(command, str(theirs), *flags)
+    assert ran.code in (1, 2)
+    told = " ".join((ran.out + ran.err).split())
+    assert str(meta) in told
+    assert "is owned by root (uid 0), mode 0700, and this process runs as" in told
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from topicsd.cli.command import Command
 from topicsd.cli.json_document import write_json
 from topicsd.cli.progress import Progress
 from topicsd.cli.verify import finding_text, stored_bytes
+from topicsd.disk.access import os_error_reason
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import LayoutDamaged, LayoutError, doctor_command, lock_path
@@ -154,7 +155,7 @@ def _planned(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> t
         return found, plan_repair(data_dir, shard, clock, found, consent)
     except OSError as error:
         where = readable(str(error.filename or data_dir.paths(shard).root))
-        raise CommandError(f"{where} cannot be read: {error.strerror}") from error
+        raise CommandError(f"{where} cannot be read: {os_error_reason(error)}") from error
 
 
 def _repaired(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> ShardAnswer:

@@ -82,6 +82,7 @@ def _serve(
 ) -> int:
     from router.supervision import supervisor, systemd
 
+    refuse_interpreter(sys.executable)
     log_start(resolved, layout, listen_sockets)
     return supervisor.run(
         resolved.settings,

@@ -20,12 +20,17 @@ def os_error_sentence(error: OSError) -> str:
     >>> os_error_sentence(OSError(errno.EIO, "Input/output error", "data/LAYOUT.json"))
     'data/LAYOUT.json: Input/output error'
     """
+    reason = os_error_reason(error)
+    return reason if error.filename is None else f"{os.fsdecode(error.filename)}: {reason}"
+
+
+def os_error_reason(error: OSError) -> str:
+    """Return the sentence without the path, for messages that name it in another form."""
     reason = error.strerror or str(error)
-    if error.filename is None:
+    if error.filename is None or error.errno not in _DENIED:
         return reason
-    path = os.fsdecode(error.filename)
-    denial = denial_of(path) if error.errno in _DENIED else ""
-    return f"{path}: {reason}: {denial}" if denial else f"{path}: {reason}"
+    denial = denial_of(os.fsdecode(error.filename))
+    return f"{reason}: {denial}" if denial else reason
 
 
 def why_not_usable(path: str) -> str | None:

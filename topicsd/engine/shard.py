@@ -287,7 +287,13 @@ class Shard:
                 log.join_in_passing(
                     control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts), notes
                 )
-                logger.warning('topic "%s": seqs %d to %d may be lost', topic.name, lost.first, lost.last)
+                logger.warning(
+                    'topic "%s": seqs %d to %d may be lost: after a crash of the machine, or in a copy, '
+                    "the log does not show whether they were used; readers get a tombstone",
+                    topic.name,
+                    lost.first,
+                    lost.last,
+                )
                 if log.batch.next_position - log.batch.first_position > BATCH_BYTES_MAX:
                     log.commit()
             topic.next_seq = topic.head + 1

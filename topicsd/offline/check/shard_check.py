@@ -13,6 +13,7 @@ import msgspec
 
 from shared.ipc.placement import shard_of
 from shared.runtime.clock import Clock
+from topicsd.disk.access import os_error_reason
 from topicsd.engine.replay import ReplayError
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.file_header import FILE_HEADER_BYTES
@@ -54,7 +55,7 @@ def check_shard(data_dir: DataDir, shard: int, clock: Clock) -> ShardVerdict:
         with closing(LoadedShard(data_dir, shard, clock)) as loaded:
             ShardCheck(loaded, verdict).run()
     except OSError as error:
-        what = f"cannot be read: {error.strerror}"
+        what = f"cannot be read: {os_error_reason(error)}"
         verdict.problems.append(Finding(what=what, file=readable(str(error.filename or paths.root))))
     return verdict
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from topicsd.disk.access import os_error_reason
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, names_in, parse_trash_name, snapshot_name
 from topicsd.engine.checkpoint.manifest import ManifestDamage, read_manifest
@@ -86,7 +87,7 @@ def checkpoint_report(data_dir: DataDir, shard: int) -> CheckpointReport:
         ]
     except OSError as error:
         where = readable(str(error.filename or paths.root))
-        report.problems.append(f"it cannot be read: {where}: {error.strerror}")
+        report.problems.append(f"it cannot be read: {where}: {os_error_reason(error)}")
     return report
 
 

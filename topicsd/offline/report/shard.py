@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared.runtime.clock import Clock
+from topicsd.disk.access import os_error_reason
 from topicsd.disk.layout import wal_name
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.walk import LogFileFound
@@ -93,7 +94,7 @@ def shard_report(data_dir: DataDir, shard: int, clock: Clock) -> ShardReport:
                 report.problems.append(f"what is alive cannot be told: {damage}")
     except OSError as error:
         where = readable(str(error.filename or paths.root))
-        report.problems.append(f"it cannot be read: {where}: {error.strerror}")
+        report.problems.append(f"it cannot be read: {where}: {os_error_reason(error)}")
     return report
 
 
