@@ -49,9 +49,9 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
         if request.create is False:
             reply(Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist and create is false'))
             return
-        made = new_topic(shard, name, request.config, len(request.records))
+        made = new_topic(shard, name, request.config, len(request.records), "config")
         if isinstance(made, Refusal):
-            reply(made.inside("config"))
+            reply(made)
             return
         topic = made
         # Before the key is looked at, which belongs to the epoch; nothing joins before the creation does.

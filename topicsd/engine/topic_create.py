@@ -18,9 +18,12 @@ from topicsd.wal.control_frame import TopicCreate, encode_control
 
 
 def new_topic(
-    shard: ShardState, name: str, patch: TopicConfigPatch | None, first_records: int
+    shard: ShardState, name: str, patch: TopicConfigPatch | None, first_records: int, parent: str = ""
 ) -> Topic | Refusal:
-    """A topic of this name as it would be; it is not one of the shard's yet, and has no epoch."""
+    """A topic of this name as it would be; it is not one of the shard's yet, and has no epoch.
+
+    A refusal names the fields of the patch inside `parent`, the field of the body that holds them.
+    """
     refusal = refuse_topic_name(name)
     if refusal is not None:
         return refusal
@@ -40,7 +43,7 @@ def new_topic(
         )
     config = config_after(shard, None, patch if patch is not None else TopicConfigPatch(), name)
     if isinstance(config, Refusal):
-        return config
+        return config.inside(parent) if parent else config
     topic = Topic(name, number, 0, shard.one_config(config))
     topic.last_ts = shard.clock.now_ms()
     ceiling = first_ceiling(config, 0, first_records)

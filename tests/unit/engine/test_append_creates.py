@@ -59,7 +59,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 def test_a_configuration_that_is_refused_creates_nothing() -> None:
     one = OneShard()
     refusal = one.refused_append("t", 1, config=TopicConfigPatch(cap_records=-1))
-    assert (refusal.code, refusal.detail) == ("invalid_request", {"field": "cap_records"})
+    assert (refusal.code, refusal.detail) == ("invalid_request", {"field": "config.cap_records"})
     assert one.shard.topic_names() == []
 
 
