@@ -66,7 +66,7 @@ from shared.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-WORKER_COMMAND: Final = module_command("topicsd.worker")
+WORKER_COMMAND: Final = module_command("topicsd.worker.worker")
 EXIT_STOPPED: Final = 0
 EXIT_CANNOT_RUN: Final = 1
 TELL_SECONDS: Final = 0.5

@@ -51,13 +51,13 @@ def test_nothing_is_written_and_what_is_kept_is_ephemeral(tmp_path: Path) -> Non
 )
 def test_a_durable_class_is_refused(tmp_path: Path, config: bytes, sentence: str) -> None:
     with WholeServer(tmp_path, "--memory", shards=1) as server:
-        for path, method, body in (
-            ("t", "PUT", config),
-            ("t", "POST", b'{"records":[{"data":1}],"config":%b}' % config),
+        for parent, method, body in (
+            ("", "PUT", config),
+            ("config.", "POST", b'{"records":[{"data":1}],"config":%b}' % config),
         ):
-            refused = ask(server, method, path, body)
+            refused = ask(server, method, "t", body)
             assert refused.status == 400
-            assert refused.message == f"{sentence}: this server keeps everything in memory (--memory)"
+            assert refused.message == f"{parent}{sentence}: this server keeps everything in memory (--memory)"
         assert ask(server, "PUT", "t", b"{}").status == 201
         assert ask(server, "PUT", "t", config).status == 400
 
