@@ -15,8 +15,12 @@ from tests.harness.snippets import Snippet, run_snippets, snippets_of
 
 DOCUMENTS = {
     path.relative_to(PROJECT).as_posix(): snippets_of(path.read_text(encoding="utf-8"))
-    for path in sorted((PROJECT / "docs").rglob("*.md"))
+    for path in [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+    # Those about Spark share one session (`tests/spark/test_docs_snippets.py`).
+    if "spark" not in path.relative_to(PROJECT).parts
 }
+# A directory in a document is the one that a user gets.
+DATA_DIR = "topics-data"
 
 
 @pytest.mark.slow
@@ -24,7 +28,7 @@ DOCUMENTS = {
 @pytest.mark.parametrize("document", [name for name, found in DOCUMENTS.items() if found])
 def test_the_snippets_of_a_document_do_what_they_show(document: str, tmp_path: Path) -> None:
     # Topics of several shards are listed in the order of their shards.
-    with served(tmp_path, "--shards=1") as server:
+    with served(tmp_path, "--shards=1", f"--data-dir={tmp_path / DATA_DIR}") as server:
         assert run_snippets(DOCUMENTS[document], server.port, tmp_path) == []
 
 
@@ -34,7 +38,7 @@ def test_there_are_snippets_to_run() -> None:
 
 def test_the_examples_of_the_runner_come_true() -> None:
     result = doctest.testmod(snippets)
-    assert (result.failed, result.attempted) == (0, 3)
+    assert (result.failed, result.attempted) == (0, 4)
 
 
 def run(document: str, folder: Path) -> list[str]:
