@@ -12,15 +12,15 @@ from spark.source.read_options import named, server_url, whole_number
 
 WRITE_OPTIONS: dict[str, str] = {
     "url": "the server to write to: http://host:4000",
-    "apiKey": "the key for the server, where it wants one; it needs read, write, delete and admin",
-    "topic": "where all rows go; without it the column `topic` says where each does",
-    "recordsPerRequest": "at most so many records a request (1000)",
-    "retrySeconds": "how long to go on asking a server that is busy or away (60)",
-    "stagingPrefix": "what the names of the topics begin with that keep rows until they are whole (`spark-`)",
-    "txnAppId": "with `txnVersion`: a batch write that is done once, also when its program is run again. It "
-    "is the name of who writes",
-    "txnVersion": "which of its writes it is; each has a higher number than the one before",
-    "checkpointLocation": "as of every stream",
+    "apiKey": "the key for the server, when it requires one; it needs read, write, delete and admin",
+    "topic": "the destination of all rows; without it the column `topic` names it",
+    "recordsPerRequest": "maximum number of records in a request (1000)",
+    "retrySeconds": "how long to retry while the server is busy or unavailable (60)",
+    "stagingPrefix": "prefix of the topics that hold rows until their batch is complete (`spark-`)",
+    "txnAppId": "with `txnVersion`: the name of the writer. A batch write is then applied once, also when its "
+    "program runs again",
+    "txnVersion": "the number of this write of the writer; each has a higher number than the one before",
+    "checkpointLocation": "the checkpoint folder of a stream",
 }
 _NAMES = {name.lower(): name for name in WRITE_OPTIONS}
 # What Spark hands on of its own.
@@ -75,6 +75,6 @@ def _txn(options: dict[str, str]) -> tuple[str, int] | None:
 
 
 def write_option_table() -> str:
-    """For the README."""
+    """Return the table in docs/spark/writing.md."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in WRITE_OPTIONS.items()]
-    return "\n".join(["| option | what it is |", "|---|---|", *rows])
+    return "\n".join(["| option | meaning |", "|---|---|", *rows])

@@ -1,7 +1,7 @@
 """The options of a read, each checked: names, defaults and rules are those of Spark's Kafka source.
 
 A wrong name or value is a `SourceError` that names it and says what is allowed. Names are told apart without
-regard to case, as Spark does it. What each option means stands in `OPTIONS`, from which the README's table
+regard to case, as Spark does it. What each option means stands in `OPTIONS`, from which the table in docs/spark
 and the errors are made.
 """
 
@@ -26,31 +26,31 @@ RECORDS_PER_PARTITION = 1_000_000
 
 OPTIONS: dict[str, str] = {
     "path": "the data directory; a server may be running on it",
-    "url": "or the server to read from: http://host:4000; exactly one of the two",
-    "apiKey": "the key for the server, where it wants one",
-    "coldDir": "where old segments were moved to, when that is not where the server last said",
-    "subscribe": "topics, with commas between them (`topics` is the same)",
+    "url": "the server to read from: http://host:4000. Exactly one of `path` and `url` is required",
+    "apiKey": "the key for the server, when it requires one",
+    "coldDir": "the cold directory, when it is not where the server last said",
+    "subscribe": "names of topics, separated by commas",
     "topics": "the same as `subscribe`",
-    "subscribePattern": "a regular expression that the whole name of a topic has to match",
+    "subscribePattern": "a regular expression that must match the whole name of a topic",
     "assign": 'JSON of topics with their shards: {"orders":[0]}',
     "columns": "`kafka` (the default) or `native`: seq, ts, tag, node, meta, data",
     "includeHeaders": "`true` adds the column headers: the entries of meta, and node",
     "startingOffsets": '`earliest`, `latest` (streams only) or JSON: {"orders":{"0":23}} or {"orders":23}, '
     "the first seq to read; -2 is earliest, -1 is latest. Default: earliest for a batch, latest for a stream",
-    "endingOffsets": "`latest` (the default) or JSON, the seq to stop in front of; batch only",
-    "startingTimestamp": "milliseconds since 1970: from the first record that is not older",
+    "endingOffsets": "`latest` (the default) or JSON: the seq to stop in front of; batch only",
+    "startingTimestamp": "milliseconds since 1970: begin at the first record that is not older",
     "startingOffsetsByTimestamp": 'the same by topic: {"orders":{"0":1700000000000}}',
-    "startingOffsetsByTimestampStrategy": "when no record is that young: `error` (the default) or `latest`",
-    "endingTimestamp": "milliseconds since 1970: up to the first record that is not older; batch only",
-    "failOnDataLoss": "`true` (the default): records that are gone, and that nobody deleted, fail the query",
-    "maxOffsetsPerTrigger": "at most so many records a micro-batch; streams only",
-    "maxBytesPerTrigger": "at most about so many bytes a micro-batch; streams only",
-    "progressCursor": "streams publish how far they are as the cursor of this name of each topic; "
-    "with `path` that is what `url` is given for as well",
-    "minPartitions": "at least so many partitions, where there are as many records",
-    "maxRecordsPerPartition": f"at most so many records a partition ({RECORDS_PER_PARTITION:,})",
+    "startingOffsetsByTimestampStrategy": "when every record is older: `error` (the default) or `latest`",
+    "endingTimestamp": "milliseconds since 1970: stop in front of the first record that is not older; batch only",
+    "failOnDataLoss": "`true` (the default): lost records, other than deleted ones, fail the query",
+    "maxOffsetsPerTrigger": "maximum number of records in a micro-batch; streams only",
+    "maxBytesPerTrigger": "approximate maximum of bytes in a micro-batch; streams only",
+    "progressCursor": "name of a cursor of each topic in which a stream publishes its position; "
+    "with `path` this needs `url` as well",
+    "minPartitions": "minimum number of partitions, when there are as many records",
+    "maxRecordsPerPartition": f"maximum number of records in a partition ({RECORDS_PER_PARTITION:,})",
     "mode": "`FAILFAST` (the default): damaged bytes fail the task; `PERMISSIVE`: they are skipped, "
-    "counted, and said in the log of the executor",
+    "counted and logged by the executor",
 }
 # What the rule of `narrow_reads.py` says of a read that it passes filters to.
 NARROWED = "narrowed"
@@ -285,6 +285,6 @@ def _one_of(options: dict[str, str], name: str, default: str, *others: str) -> s
 
 
 def option_table() -> str:
-    """For the README."""
+    """Return the table in docs/spark/reading.md."""
     rows = [f"| `{name}` | {meaning.replace('|', chr(92) + '|')} |" for name, meaning in OPTIONS.items()]
-    return "\n".join(["| option | what it is |", "|---|---|", *rows])
+    return "\n".join(["| option | meaning |", "|---|---|", *rows])

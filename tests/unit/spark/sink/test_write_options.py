@@ -48,6 +48,6 @@ def test_columns_that_only_a_read_has_are_passed_over() -> None:
         check_sink_columns([*columns, *kinds], has_topic=True)
 
 
-def test_the_readme_has_every_option() -> None:
-    readme = Path(__file__).parents[4] / "README.md"
-    assert write_option_table() in readme.read_text(encoding="utf-8")
+def test_the_documentation_lists_every_option() -> None:
+    page = Path(__file__).parents[4] / "docs" / "spark" / "writing.md"
+    assert write_option_table() in page.read_text(encoding="utf-8")
