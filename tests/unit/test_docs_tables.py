@@ -93,6 +93,19 @@ def test_every_field_of_a_topic_is_listed_with_its_default() -> None:
     assert listed == msgspec.to_builtins(TopicConfig())
 
 
+def test_every_field_of_a_route_is_listed_with_its_default() -> None:
+    listed = {
+        name: json.loads(names(default)[0]) if names(default) else None
+        for fields, default, _ in rows("routes.md", "field", "default", "meaning")
+        for name in names(fields)
+    }
+    defaults = {
+        field.encode_name: None if field.default is msgspec.NODEFAULT else field.default
+        for field in msgspec.structs.fields(ForwardBody)
+    }
+    assert listed == defaults
+
+
 def test_every_metric_is_listed() -> None:
     listed = {
         name

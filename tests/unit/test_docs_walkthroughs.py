@@ -1,4 +1,4 @@
-"""Every `file:function` in the documentation exists, and the walkthroughs name functions in the order of calls."""
+"""Every `file:function` in a document exists, and walkthroughs name functions in the order of their calls."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from shared.settings.settings import settings_table
-
 PROJECT = Path(__file__).parents[2]
 
 
@@ -26,14 +24,6 @@ def project() -> dict[str, Any]:
 
 def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def test_the_readme_shows_the_settings_that_there_are() -> None:
-    match = re.search(
-        r"<!-- settings: .*? -->\n\n(.*?)\n<!-- end of settings -->", read("README.md"), re.DOTALL
-    )
-    assert match is not None
-    assert match[1] == settings_table()
 
 
 def test_the_newest_heading_of_the_changelog_is_unreleased_or_the_version(project: dict[str, Any]) -> None:
@@ -75,7 +65,9 @@ def test_a_lock_has_sums_and_no_address(name: str) -> None:
 def test_every_dependency_is_listed_with_a_reason(project: dict[str, Any]) -> None:
     extras = project["optional-dependencies"].values()
     asked = packages([*project["dependencies"], *(one for extra in extras for one in extra)])
-    rows = re.findall(r"^\| `([\w.-]+)` \| \S.* \| \S.* \|$", read("CONTRIBUTING.md"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([\w.-]+)` \| \S.* \| \S.* \|$", read("docs/develop/dependencies.md"), re.MULTILINE
+    )
     assert {normalised(row) for row in rows} == asked
 
 
