@@ -17,8 +17,8 @@ WRITE_OPTIONS: dict[str, str] = {
     "recordsPerRequest": "maximum number of records in a request (1000)",
     "retrySeconds": "how long to retry while the server is busy or unavailable (60)",
     "stagingPrefix": "prefix of the topics that hold rows until their batch is complete (`spark-`)",
-    "txnAppId": "with `txnVersion`: the name of the writer. A batch write is then applied once, also when its "
-    "program runs again",
+    "txnAppId": "with `txnVersion`: the name of the writer. A batch write is then applied once, also when "
+    "its program runs again",
     "txnVersion": "the number of this write of the writer; each has a higher number than the one before",
     "checkpointLocation": "the checkpoint folder of a stream",
 }

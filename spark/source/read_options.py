@@ -1,8 +1,7 @@
 """The options of a read, each checked: names, defaults and rules are those of Spark's Kafka source.
 
-A wrong name or value is a `SourceError` that names it and says what is allowed. Names are told apart without
-regard to case, as Spark does it. What each option means stands in `OPTIONS`, from which the table in docs/spark
-and the errors are made.
+A wrong name or value is a `SourceError` that names it and says what is allowed. As in Spark, the case of a
+name does not matter. The table of options in the documentation and the errors are made from `OPTIONS`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ OPTIONS: dict[str, str] = {
     "startingTimestamp": "milliseconds since 1970: begin at the first record that is not older",
     "startingOffsetsByTimestamp": 'the same by topic: {"orders":{"0":1700000000000}}',
     "startingOffsetsByTimestampStrategy": "when every record is older: `error` (the default) or `latest`",
-    "endingTimestamp": "milliseconds since 1970: stop in front of the first record that is not older; batch only",
+    "endingTimestamp": "milliseconds since 1970: stop in front of the first record that is not older; "
+    "batch only",
     "failOnDataLoss": "`true` (the default): lost records, other than deleted ones, fail the query",
     "maxOffsetsPerTrigger": "maximum number of records in a micro-batch; streams only",
     "maxBytesPerTrigger": "approximate maximum of bytes in a micro-batch; streams only",
