@@ -2,7 +2,7 @@
 
 All the rest is derived from that declaration: the flag (`--wal-file-bytes`), the name in the environment
 (`TOPICS_WAL_FILE_BYTES`), the key in a file (`wal_file_bytes`), how its text is read, which values are
-refused, and the table in the README. A setting that is added is one field more and nothing else.
+refused, and the table in docs/ops. A setting that is added is one field more and nothing else.
 
 The bounds are for people. Code that builds `Settings` itself may step outside, as tests do that want a
 tiny log file.
@@ -441,7 +441,7 @@ def declared_values(settings: Settings) -> Iterator[tuple[Declared, str | int | 
 
 
 def settings_table() -> str:
-    """All settings as a table of Markdown, as the README shows it."""
+    """Return all settings as a table of Markdown, as docs/ops/configuration.md has it."""
     rows = ["| variable | default | unit | bounds | what it is |", "|---|---|---|---|---|"]
     for field in DECLARED:
         shown = show_value(field, field.default)
