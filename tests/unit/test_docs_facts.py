@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import yaml
 
-from shared.settings.settings import settings_table
+from shared.settings.settings import DECLARED, settings_table
 from shared.settings.sources import ConfigFile, load_settings
+from spark.jobs.command_line import parse
+from topicsd.__main__ import main
 
 PROJECT = Path(__file__).parents[2]
 README = PROJECT / "README.md"
@@ -32,6 +36,9 @@ NOT_RUN = {
     "docs/ops/systemd.md",
     "docs/spark/cluster.md",
 }
+# Variables that are no settings: the place of the file, Spark's key, the length of tests, and a prefix.
+OTHER_VARIABLES = {"TOPICS_CONFIG", "TOPICS_API_KEY", "TOPICS_TEST_DEEP", "TOPICS_NAME"}
+PROGRAMS = {"topicsd": main, "python -m spark": parse}
 
 
 def fences(page: str, language: str) -> list[str]:
@@ -133,3 +140,42 @@ def test_every_link_of_a_page_outside_the_site_leads_to_a_file(page: str) -> Non
 @pytest.mark.parametrize("page", PAGES)
 def test_no_path_of_a_machine_is_in_a_document(page: str) -> None:
     assert not re.search(r"/(home|root|tmp|work|Users)/", PAGES[page])
+
+
+def test_every_variable_that_a_document_names_exists() -> None:
+    known = {field.variable for field in DECLARED} | OTHER_VARIABLES
+    named = {
+        (page, variable)
+        for page, text in PAGES.items()
+        for variable in re.findall(r"\bTOPICS_[A-Z_]*[A-Z]\b(?!_)", text)
+    }
+    assert len(named) > 60
+    assert {one for one in named if one[1] not in known} == set()
+
+
+def test_every_metric_that_a_document_names_is_described() -> None:
+    described = set(re.findall(r"`(topics_\w+)`", PAGES["docs/api/health-and-metrics.md"]))
+    named = {(page, name) for page, text in PAGES.items() for name in re.findall(r"\btopics_\w+", text)}
+    assert {one for one in named if one[1] not in described} == set()
+
+
+@pytest.mark.parametrize("program", ["topicsd", "python -m spark"])
+def test_every_flag_that_a_document_names_exists(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    named: dict[str, set[str]] = {}
+    for text in PAGES.values():
+        for command, rest in re.findall(rf"\b{program} ([a-z]+)\b([^\n`|#]*)", text):
+            named.setdefault(command, set()).update(re.findall(r" (--[a-z-]+)", rest))
+    assert len(named) >= 5
+    for command, flags in named.items():
+        with pytest.raises(SystemExit):
+            PROGRAMS[program]([command, "--help"])
+        shown = capsys.readouterr().out
+        assert [flag for flag in flags if flag not in shown] == [], command
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_program_for_a_browser_has_no_error_of_syntax(tmp_path: Path) -> None:
+    (text,) = fences("docs/guides/watching.md", "js")
+    (tmp_path / "page.js").write_text(text)
+    checked = subprocess.run(["node", "--check", tmp_path / "page.js"], capture_output=True, text=True)
+    assert checked.stderr == ""
