@@ -11,6 +11,7 @@ cut and is never read.
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
@@ -36,6 +37,8 @@ from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import Basis, LoadedShard
 from topicsd.offline.repair.diagnosis import snapshot_of
 from topicsd.segment.entry import SegmentDamage
+
+logger = logging.getLogger("topicsd.spark")
 
 TRIES = 20
 """A retry is for a manifest that came meanwhile; more of them than this do not come in a row."""
@@ -145,8 +148,11 @@ class DirectoryView:
             self.__exit__(type(error), error)
             raise
         for view in sorted(found, key=lambda view: view.name):
-            self.topics[view.name] = view
-            if view.topic.is_ephemeral:
+            if not view.topic.is_ephemeral:
+                self.topics[view.name] = view
+            elif selection.pattern:
+                logger.info('topic "%s" is ephemeral: its records are in no file, skipped', view.name)
+            else:
                 self.close()
                 raise SourceError(
                     f'topic "{view.name}" is ephemeral: its records are in no file; read it from the server'

@@ -55,6 +55,13 @@ def found(spark: SparkSession, directory: Everything, **more: str) -> dict[str, 
     return seqs
 
 
+def test_a_pattern_passes_over_topics_that_have_no_files(spark: SparkSession, everything: Everything) -> None:
+    given = {**options(everything), "subscribePattern": ".*"}
+    del given["subscribe"]
+    rows = spark.read.format("topicsd").options(**given).load().collect()
+    assert {row.topic for row in rows} == set(wanted(everything))
+
+
 def wanted(directory: Everything) -> dict[str, list[int]]:
     seqs = {topic: [row["$seq"] for row in rows] for topic, rows in directory.said.rows.items()}
     return {topic: one for topic, one in seqs.items() if one and is_in_files(directory, topic)}
