@@ -66,17 +66,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 4000
 
     port_file: Annotated[
-        str, Setting(help="A file for the port as text, written once the server listens.", unit="path")
+        str, Setting(help="A file that receives the port as text, once the server listens.", unit="path")
     ] = ""
 
-    data_dir: Annotated[str, Setting(help="Where the data lives.", unit="path", minimum=1)] = "./topics-data"
+    data_dir: Annotated[str, Setting(help="The data directory.", unit="path", minimum=1)] = "./topics-data"
 
     api_keys: Annotated[
         str,
         Setting(
-            help="Who may do what: `key`, `key:scopes`, `key:scopes:prefixes` or `key::prefixes`, separated "
-            "by commas, or in a file a list; empty is no authentication. As a flag it shows in the list of "
-            "processes.",
+            help="Keys with their rights: `key`, `key:scopes`, `key:scopes:prefixes` or `key::prefixes`, "
+            "separated by commas; in a file also a list. Empty disables authentication. As a flag they are "
+            "visible in the list of processes.",
             unit="keys",
             is_list=True,
             is_secret=True,
@@ -86,15 +86,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
 
     allow_insecure_no_auth: Annotated[
-        bool, Setting(help="Listen without keys also where other machines can reach the server.")
+        bool, Setting(help="Listen without keys on addresses that other machines can reach.")
     ] = False
 
-    probe_auth: Annotated[bool, Setting(help="Ask for a key also for `/v0/health` and `/v0/ready`.")] = False
+    probe_auth: Annotated[bool, Setting(help="Require a key for `/v0/health` and `/v0/ready` too.")] = False
 
     log: Annotated[
         str,
         Setting(
-            help="What is logged: a level, also by module, as in `info,topicsd.log=debug`.",
+            help="The log level, also by module: `info,topicsd.log=debug`.",
             unit="levels",
             minimum=1,
             normalise=check_levels,
@@ -109,7 +109,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: Annotated[
         int,
         Setting(
-            help="How long a stop waits for what is in flight.", unit="seconds", minimum=1, maximum=DRAIN_MAX
+            help="How long a stop waits for requests in flight.", unit="seconds", minimum=1, maximum=DRAIN_MAX
         ),
     ] = 10
 
@@ -117,7 +117,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Setting(
             help="Keep everything in memory and write nothing: all topics are `ephemeral`, there is no data "
-            "directory, and what a process holds ends with it."
+            "directory, and a process loses its topics when it ends."
         ),
     ] = False
 
@@ -133,8 +133,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shards: Annotated[
         int,
         Setting(
-            help="How many shards a new data directory gets; 0 is one for each core. "
-            "A directory keeps the number it was made with.",
+            help="Number of shards of a new data directory; 0 is one for each core. "
+            "An existing directory keeps its number.",
             unit="shards",
             minimum=0,
             maximum=1024,
@@ -144,7 +144,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wal_file_bytes: Annotated[
         int,
         Setting(
-            help="Size of a file of the log, reserved on the disk before it is used.",
+            help="Size of a WAL file, reserved on the disk before it is used.",
             unit="bytes",
             minimum=64 * KIB,
             maximum=4 * GIB,
@@ -153,13 +153,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_body_bytes: Annotated[
         int,
-        Setting(help="The body of one request.", unit="bytes", minimum=1, maximum=1 * GIB),
+        Setting(help="Body of one request.", unit="bytes", minimum=1, maximum=1 * GIB),
     ] = 64 * MIB
 
     max_response_bytes: Annotated[
         int,
         Setting(
-            help="The answer to one read; a record that is larger comes alone.",
+            help="The response to one read. A larger record is returned alone.",
             unit="bytes",
             minimum=1,
             maximum=8 * MIB,
@@ -193,12 +193,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_limit: Annotated[
         int,
-        Setting(help="Records in the answer to one read.", unit="records", minimum=1, maximum=100_000),
+        Setting(help="Records in the response to one read.", unit="records", minimum=1, maximum=100_000),
     ] = 1000
 
     max_claim: Annotated[
         int,
-        Setting(help="Jobs in the answer to one claim.", unit="jobs", minimum=1, maximum=100_000),
+        Setting(help="Jobs in the response to one claim.", unit="jobs", minimum=1, maximum=100_000),
     ] = 1000
 
     max_idempotency_keys: Annotated[
@@ -220,7 +220,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_producers: Annotated[
         int,
         Setting(
-            help="Producers that a topic remembers the last write of; 0 is unlimited.",
+            help="Producers whose last write a topic remembers; 0 is unlimited.",
             unit="producers",
             minimum=0,
             maximum=1_000_000,
@@ -272,7 +272,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_sse_connections: Annotated[
         int,
         Setting(
-            help="Streams of events that may be open; 0 is unlimited.",
+            help="Streams and WebSockets that may be open; 0 is unlimited.",
             unit="connections",
             minimum=0,
             maximum=1_000_000_000,
@@ -282,7 +282,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_sse_connections_per_key: Annotated[
         int,
         Setting(
-            help="Streams of events of one key that may be open; 0 is unlimited.",
+            help="Streams and WebSockets of one key that may be open; 0 is unlimited.",
             unit="connections",
             minimum=0,
             maximum=1_000_000_000,
@@ -302,7 +302,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sync_interval_ms: Annotated[
         int,
         Setting(
-            help="How often, at least, data of class `disk` is synced in the background while there is any.",
+            help="Longest time until data of class `disk` is synced in the background.",
             unit="ms",
             minimum=1,
             maximum=1000,
@@ -312,8 +312,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_bytes: Annotated[
         int,
         Setting(
-            help="Bytes that may be written and not yet synced before new writes are throttled; from half of "
-            "it on every write waits for the disk.",
+            help="Bytes written and not yet synced, above which new writes are throttled. Above half of it "
+            "every write waits for the disk.",
             unit="bytes",
             minimum=1 * MIB,
             maximum=4 * GIB,
@@ -323,7 +323,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_requests: Annotated[
         int,
         Setting(
-            help="Writes that may wait for a sync before new ones are throttled.",
+            help="Writes waiting for a sync, above which new ones are throttled.",
             unit="requests",
             minimum=1,
             maximum=10_000_000,
@@ -333,7 +333,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     page_cache_bytes: Annotated[
         int,
         Setting(
-            help="Memory of a shard for records as readers get them, rendered once for all.",
+            help="Memory of a shard for pages of rendered records.",
             unit="bytes",
             minimum=1 * MIB,
             maximum=64 * GIB,
@@ -343,8 +343,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_interval_ms: Annotated[
         int,
         Setting(
-            help="How often, at least, a shard that was written to moves its log into segments; also when a "
-            "WAL file is full, and at a clean stop.",
+            help="Longest time until a shard with writes runs a checkpoint. One also runs when a WAL file is "
+            "full, and at a clean stop.",
             unit="ms",
             minimum=100,
             maximum=DAY_MS,
@@ -377,8 +377,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cold_dir: Annotated[
         str,
         Setting(
-            help="Where old sealed segments move, once a minute, as on a larger and slower disk; it has to "
-            "be there. Empty is nowhere.",
+            help="Directory for old sealed segments, for example on a larger and slower disk. It must exist. "
+            "Empty disables tiering.",
             unit="path",
         ),
     ] = ""
@@ -386,7 +386,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hot_retain_segments: Annotated[
         int,
         Setting(
-            help="Sealed segments of a topic that do not move to the cold directory.",
+            help="Newest sealed segments of a topic that stay in the data directory.",
             unit="segments",
             minimum=0,
             maximum=1_000_000,
@@ -396,8 +396,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hot_retain_bytes: Annotated[
         int,
         Setting(
-            help="Bytes of a topic's newest sealed segments that do not move; the stricter of the two "
-            "counts, 0 is off.",
+            help="Bytes of a topic's newest sealed segments that stay in the data directory; the stricter of "
+            "the two limits applies, 0 is off.",
             unit="bytes",
             minimum=0,
             maximum=1 << 50,
@@ -407,7 +407,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reader_grace_ms: Annotated[
         int,
         Setting(
-            help="How long files that are no more part of the data stay in `trash/` for outside readers.",
+            help="How long dropped files stay in `trash/` for outside readers.",
             unit="ms",
             minimum=0,
             maximum=30 * DAY_MS,
@@ -417,8 +417,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     background_bytes_per_second: Annotated[
         int,
         Setting(
-            help="What a shard reads or writes in the background at most, for each: checking old segments, "
-            "rewriting half-dead ones.",
+            help="Maximum rate at which a shard reads or writes in the background; the scrub and compaction "
+            "each have it.",
             unit="bytes/s",
             minimum=64 * KIB,
             maximum=16 * GIB,
@@ -442,7 +442,7 @@ def declared_values(settings: Settings) -> Iterator[tuple[Declared, str | int | 
 
 def settings_table() -> str:
     """Return all settings as a table of Markdown, as docs/ops/configuration.md has it."""
-    rows = ["| variable | default | unit | bounds | what it is |", "|---|---|---|---|---|"]
+    rows = ["| variable | default | unit | bounds | meaning |", "|---|---|---|---|---|"]
     for field in DECLARED:
         shown = show_value(field, field.default)
         default = f"`{shown}`" if shown else ""
