@@ -45,7 +45,7 @@ METRICS_NAMES: Final = 100
 """So many topics, and routes, have series of their own unless another number is asked for."""
 
 ENDPOINTS: Final = [f"{one.method} {one.pattern}" for one in ROUTES if one.operation != "about"]
-DOCS: Final = "README.md"
+DOCS: Final = "docs/index.md"
 
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DIGITS_MAX: Final = 20
