@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -36,7 +37,7 @@ NOT_FOR_WORKERS: Final = (
 )
 
 
-PACKAGE_ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGE_ROOT: Final = str(Path(__file__).absolute().parents[2])
 
 
 def module_command(module: str) -> tuple[str, ...]:

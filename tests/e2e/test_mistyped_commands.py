@@ -58,8 +58,8 @@ def test_config_alone_shows_its_help() -> None:
         (("serve", "--port", "99999"), "topicsd: --port='99999': must be from 0 to 65535"),
         (("serve", "--probe-auth=yes"), "topicsd: --probe-auth='yes': must be true, false, 1 or 0"),
         (
-            ("serve", "--log=topicsd.wall=debug"),
-            "topicsd: --log='topicsd.wall=debug': topicsd.wall: unknown module, did you mean topicsd.log?",
+            ("serve", "--log=topicsd.logg=debug"),
+            "topicsd: --log='topicsd.logg=debug': topicsd.logg: unknown module, did you mean topicsd.log?",
         ),
     ],
 )
