@@ -38,7 +38,7 @@ def exists(fs: Fs, path: str) -> bool:
 
 
 def replace_file(fs: Fs, path: str, data: bytes) -> None:
-    """Replace the file at `path` durably; a crash leaves the whole old file or the whole new one.
+    """Replace the file at `path` durably; a crash leaves the whole old or the whole new file.
 
     The bytes are synced before the rename, and the directory is synced before the function returns.
     """

@@ -14,6 +14,8 @@ class DirectoryInUse(Exception):
 
 
 class DirLock:
+    """The lock file of a directory, held by this process; DirectoryInUse if another holds it."""
+
     def __init__(self, fs: Fs, path: str) -> None:
         self._fs = fs
         try:
@@ -23,7 +25,7 @@ class DirLock:
 
     @property
     def identity(self) -> str:
-        """Device and inode of the lock file, in hex; unique among directories while the lock is held."""
+        """Device and inode of the lock file, in hex; unique while the lock is held."""
         found = self._fs.fstat(self._fd)
         return f"{found.device:x}-{found.inode:x}"
 

@@ -56,6 +56,8 @@ class LayoutDamaged(LayoutError):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of LAYOUT.json."""
+
     format: int
     shards: int
     instance: str

@@ -20,6 +20,8 @@ def _ignored(size: int) -> None:
 
 
 class ReadOnlyFs:
+    """An `Fs` whose changing calls raise AssertionError."""
+
     def __init__(self, fs: Fs, on_read: Callable[[int], None] = _ignored) -> None:
         self._fs = fs
         self._on_read = on_read

@@ -38,6 +38,8 @@ def _watched(call: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 
 
 class WatchedFs(RealFs):
+    """A `RealFs` that reports the waits of the thread that made it."""
+
     def __init__(self, on_wait: Callable[[], object], look_seconds: float = LOOK_SECONDS) -> None:
         self._thread = get_ident()
         self._is_waiting = False

@@ -17,6 +17,8 @@ from shared.runtime.histogram import Histogram
 
 
 class Entry(Protocol):
+    """A pending entry: `publish` or `refuse` is called once; `undo` may precede `refuse`."""
+
     ordinal: int
     """Ordinal of its first frame, or of the next frame when it has none; set by joining."""
 
@@ -34,7 +36,7 @@ class Entry(Protocol):
 
 
 class Bounds(NamedTuple):
-    """Bounds on the age and amount of unsynced data, and on waiting entries; past them writes are refused."""
+    """The bounds on the age and amount of unsynced data, and on the number of waiting entries."""
 
     sync_interval_seconds: float
     unsynced_bytes_max: int
@@ -54,6 +56,8 @@ UNTIMED: Final = CommitTimes()
 
 
 class Batch:
+    """The frames and pending entries of one group commit."""
+
     __slots__ = (
         "after_sync",
         "after_write",
@@ -102,6 +106,8 @@ def refuse(entries: list[Entry], refusal: Refusal) -> None:
 
 
 class Counters:
+    """Totals of a shard's log since it was opened."""
+
     __slots__ = (
         "batch_frames",
         "batches",

@@ -30,6 +30,8 @@ State = Literal["clean", "running", "sync_failed"]
 
 
 class Current(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of CURRENT."""
+
     format: int = CURRENT_FORMAT
     state: State
     file: int

@@ -46,6 +46,8 @@ class LogFile:
 
 
 class LogFiles:
+    """The open WAL files of a shard, in order, with reads by position."""
+
     def __init__(self, fs: Fs) -> None:
         self._fs = fs
         self._files: list[LogFile] = []

@@ -44,6 +44,8 @@ FAST_SYNC_BYTES_MAX = 64 << 10
 
 
 class GroupCommit:
+    """The commit queue of one shard's log."""
+
     def __init__(
         self,
         clock: Clock,
@@ -115,9 +117,9 @@ class GroupCommit:
 
     @property
     def is_for_others(self) -> bool:
-        """Whether background work must leave the disk to requests: a quarter of the bound is unsynced.
+        """Whether background work must wait for the disk: a quarter of the bound is unsynced.
 
-        The limit is far from `behind`, because past `behind` all requests wait.
+        The limit is far below that of `behind`, because past that one all requests wait.
         """
         unsynced_bytes = self.batch.next_position - self.synced_position
         return self.behind or unsynced_bytes * 4 > self._bounds.unsynced_bytes_max
@@ -128,10 +130,7 @@ class GroupCommit:
         return self._next_file.is_missing
 
     def admit_control(self) -> Refusal | None:
-        """Return why a control frame with a waiting entry may not join, or None.
-
-        Control frames may join when the disk has no room for records.
-        """
+        """Return why a control frame may not join, or None; a full disk is no reason."""
         if self._gate is None and self._is_crowded():
             return self._throttle("too many requests wait for the disk")
         return self._gate
@@ -192,10 +191,8 @@ class GroupCommit:
             self._loop.call_soon(self.commit)
 
     def join_in_passing(self, frame: bytes, entry: Entry | None = None, is_urgent: bool = False) -> None:
-        """Add a control frame without starting a sync; the next sync publishes its entry.
+        """Add a control frame; the next sync publishes its entry, and `is_urgent` starts one."""
 
-        With `is_urgent` a sync begins at once.
-        """
         batch = self.batch
         batch.parts.append(frame)
         batch.next_position += len(frame)

@@ -27,6 +27,8 @@ NO_LIMIT = 1 << 63
 
 
 class NextFile:
+    """The maker of WAL files, with the position limit while the disk is full."""
+
     def __init__(
         self,
         clock: Clock,

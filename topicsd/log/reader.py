@@ -149,7 +149,7 @@ def batch_ends(fs: Fs, fd: int, epoch: bytes, offset: int) -> Iterator[tuple[int
 
 
 def _windows(fs: Fs, fd: int, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Read the file in windows that overlap by one BatchEnd, so that none is missed at a boundary."""
+    """Read the file in windows that overlap by one BatchEnd, to miss none at a boundary."""
     at = offset
     while window := fs.pread(fd, WINDOW_BYTES + BATCH_END_BYTES, at):
         yield at, window

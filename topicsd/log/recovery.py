@@ -69,6 +69,8 @@ class RecoveryRefused(Exception):
 
 
 class Recovered(NamedTuple):
+    """The result of a recovery."""
+
     end: LogEnd
     heads_exact: bool
     """Whether no tail can have been lost, so that the log's heads are exact."""
@@ -79,7 +81,7 @@ class Recovered(NamedTuple):
 
 
 class Recovery:
-    """The recovery of one shard: `run` reads and repairs the log, `settle` writes its end to CURRENT."""
+    """The recovery of one shard's log: `run` reads and repairs it, `settle` updates CURRENT."""
 
     def __init__(
         self,
@@ -217,9 +219,10 @@ class Recovery:
         return take
 
     def _media_is_behind(self) -> bool:
-        """Return whether the media differs from the page cache, when no sync is known to have failed (R1).
+        """Return whether the media differs from the page cache (R1).
 
-        A difference, or a sync that fails now, is noted in CURRENT for the next start.
+        Called when no sync is known to have failed. A difference, or a sync that fails now, is noted in
+        CURRENT for the next start.
         """
         fs, wal = self._fs, self._paths.wal
         for name in fs.list_dir(wal):
@@ -364,7 +367,7 @@ def is_same_place(
     found: list[LogFileFound],
     place: FileStat | None = None,
 ) -> bool:
-    """Return whether CURRENT and its file are the inodes that the last process wrote, on the same boot.
+    """Return whether CURRENT and its file are the inodes last written, on the same boot.
 
     Outside readers pass `place`, the stat of CURRENT when it was read: a server may replace it meanwhile.
     """
@@ -391,7 +394,7 @@ def ends_as_current_says(current: Current | None, walk: Walk) -> bool:
 
 
 def heads_are_exact(current: Current | None, has_files: bool, is_same_place: bool) -> bool:
-    """Return whether the log holds everything that was ever acknowledged, in any durability class.
+    """Return whether the log holds every write ever acknowledged, in any durability class.
 
     It does when the last process ended cleanly, or when only the process died: then the page cache kept
     its writes. A shard without a file has never acknowledged a write.

@@ -53,6 +53,8 @@ APART_SECONDS: Final = 0.004
 
 
 class AskedSyncs:
+    """The callbacks that wait for a sync which no writer needs."""
+
     def __init__(self, clock: Clock, loop: Loop, start: Callable[[], object]) -> None:
         """Take `start`, which begins a sync unless one is running or nothing needs one."""
         self._clock = clock

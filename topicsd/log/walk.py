@@ -114,7 +114,7 @@ class UnreadableLog(Exception):
 
 
 class BatchRefused(Exception):
-    """A refusal by `on_batch` of an intact batch with impossible content; the walk adds the place."""
+    """A refusal by `on_batch` of an intact batch with invalid content; the walk adds the place."""
 
     place = ""
 

@@ -70,7 +70,7 @@ class NoFile(Exception):
 
 
 class Spare(NamedTuple):
-    """A preallocated file under a temporary name, or a process's first file, ready for its first batch."""
+    """A preallocated file: the next one, under a temporary name, or a process's first file."""
 
     fd: int
     path: str
@@ -90,6 +90,8 @@ class Sync(NamedTuple):
 
 
 class LogWriter:
+    """The end of a shard's log, where batches are appended."""
+
     def __init__(
         self,
         fs: Fs,

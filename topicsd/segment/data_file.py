@@ -106,7 +106,7 @@ def parse_segment_header(buffer: bytes) -> SegmentHeader:
 
 
 def check_frame(buffer: bytes, at: int, size: int, topic_id: int, seq: int) -> None:
-    """Check that a whole Append frame of this record is at `at`; a quarter of the work of parsing."""
+    """Check that a whole Append frame of this record is at `at`; 4 times cheaper than parsing."""
     if len(buffer) - at < size:
         raise FrameDamage(at, f"{len(buffer) - at} bytes are left of a frame of {size}")
     frame_len, frame_type, _, found_id, found_seq, _, _, _, _ = HEADER.unpack_from(buffer, at)
@@ -126,7 +126,7 @@ class FoundFrame(NamedTuple):
 
 
 class FoundDamage(NamedTuple):
-    """A range of seqs, `first_seq` to `last_seq`, that was not found; empty when `last_seq` is lower.
+    """The seqs `first_seq` to `last_seq`, which were not found; none when `last_seq` is lower.
 
     In a compacted segment some of them may be dead records that compaction left out.
     """

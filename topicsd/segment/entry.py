@@ -24,6 +24,8 @@ SUFFIXES = (DATA, INDEX, TAGS, DEAD)
 
 
 class SegmentEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One segment as snapshot and manifest describe it."""
+
     first_seq: int
     count: int
     generation: int
@@ -49,6 +51,8 @@ class SegmentEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SegmentName(NamedTuple):
+    """The identity of one segment, of which its files' names are made."""
+
     topic_id: int
     epoch: int
     first_seq: int

@@ -56,6 +56,8 @@ Kept = SegmentIndex | TagsReader
 
 
 class SegmentReader:
+    """Reads of a shard's segments in both tiers; safe to call from several threads."""
+
     def __init__(
         self, hot: SegmentStore, cold: SegmentStore | None, index_cache_bytes: int = INDEX_CACHE_BYTES
     ) -> None:

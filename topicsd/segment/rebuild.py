@@ -69,7 +69,7 @@ class IndexBuilder:
         self._end = offset + size
 
     def add_damage(self, last_seq: int) -> None:
-        """Mark the records up to `last_seq` as damaged; dead ones among them cannot be distinguished."""
+        """Mark the records up to `last_seq` as damaged; dead ones among them are unknown."""
         if self.next_seq <= last_seq:
             self._fill(last_seq + 1, self._stamps[-1] if self._stamps else 0, DAMAGED)
         self._has_damage = True
@@ -162,7 +162,7 @@ def _intact_rows(read: Read, name: SegmentName, entry: SegmentEntry) -> list[Row
 
 
 def _rows_in(window: bytes, base: int, name: SegmentName, rows: list[Row]) -> int:
-    """Add the records of the whole frames at the window's start; return the bytes of these frames."""
+    """Add the records of the whole frames at the window's start; return these frames' size."""
 
     at, end = 0, len(window)
     view = memoryview(window)

@@ -37,7 +37,10 @@ logger = logging.getLogger("topicsd.segment")
 
 
 class SegmentWriter:
-    """The open files of one active segment; after `sync` a snapshot may name `count` and `data_bytes`."""
+    """The open files of one active segment.
+
+    After `sync` a snapshot may name its `count` and `data_bytes`.
+    """
 
     def __init__(self, fs: Fs, paths: ShardPaths, header: SegmentHeader, data_fd: int, index_fd: int) -> None:
         self.header = header

@@ -36,6 +36,8 @@ Descriptors = list[int]
 
 
 class SegmentStore(Protocol):
+    """The interface of a store of segment files."""
+
     def put(self, key: str, source_read: SourceRead, size: int) -> None:
         """Store `size` bytes durably under `key`, replacing an earlier object."""
         ...

@@ -124,7 +124,7 @@ def _block_ranges(tag_lengths: list[int], seq_counts: list[int]) -> Iterator[tup
 
 
 def _separator(before: bytes, tag: bytes) -> bytes:
-    """Return the shortest prefix of `tag` that sorts after `before`; `before` sorts before `tag`."""
+    """Return the shortest prefix of `tag` that sorts after `before`, given `before` < `tag`."""
     same = next((at for at, (one, other) in enumerate(zip(before, tag, strict=False)) if one != other), None)
     return tag[: (len(before) if same is None else same) + 1]
 
