@@ -54,7 +54,8 @@ def replace_file(fs: Fs, path: str, data: bytes) -> None:
 
 
 def create_afresh(fs: Fs, path: str) -> int:
-    """Create a file and open it for writing; remove a leftover of that name first."""
+    """Create and open a file; remove a leftover of that name first."""
+
     if exists(fs, path):
         fs.unlink(path)
     return fs.create(path)

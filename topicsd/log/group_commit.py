@@ -141,7 +141,8 @@ class GroupCommit:
 
     @property
     def waiting_count(self) -> int:
-        """Entries that wait for a sync, or for a file."""
+        """Number of entries that wait for a sync, or for a file."""
+
         batch = self.batch
         held = len(batch.after_write) + len(batch.after_sync) if self._is_held else 0
         return len(self._waiting) + len(self._in_flight) + held

@@ -16,7 +16,7 @@ W6  Except at a start and at a clean end, no call that may wait for a sync runs 
     `make_spare` makes files, and syncs the first one. `write` raises `NoFile` when no file has room, and then
     nothing has changed.
 
-Only the checkpoint removes WAL files from the directory.
+Only the checkpoint drops WAL files.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LogWriter:
         self._synced_offset = 0
         self._unsynced_files: list[LogFile] = []
         self._spares: list[Spare] = []
-        """The smallest first."""
+        """Spare files, smallest first."""
         self._spare_number = 0
         self.rotations = 0
         """Number of times that a file was followed by the next one."""
