@@ -1,1 +1,1 @@
-"""The disk: the seam that all calls go through, the names in a data directory, and safe replacement."""
+"""Disk access: the interface for all calls, the names in a data directory, and atomic file replacement."""

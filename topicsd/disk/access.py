@@ -1,6 +1,6 @@
-"""Explain why the kernel denies access to a path: which part of it, its owner and mode, and our user.
+"""Explanations of denied access to a path: the part that denies it, its owner and mode, and our user.
 
-It only looks at the disk; `Fs` makes the calls that fail.
+This module only reads; the calls that fail are made through `Fs`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _DENIED: Final = frozenset((errno.EACCES, errno.EPERM))
 
 
 def os_error_sentence(error: OSError) -> str:
-    """Return one sentence about a failed call: the path, the reason, and for a denied access who owns it.
+    """Return one sentence about a failed call: path, reason, and for denied access the owner.
 
     >>> os_error_sentence(OSError(errno.EIO, "Input/output error", "data/LAYOUT.json"))
     'data/LAYOUT.json: Input/output error'
@@ -25,7 +25,7 @@ def os_error_sentence(error: OSError) -> str:
 
 
 def os_error_reason(error: OSError) -> str:
-    """Return the sentence without the path, for messages that name it in another form."""
+    """Return the reason of a failed call without the path, for messages that name the path."""
     reason = error.strerror or str(error)
     if error.filename is None or error.errno not in _DENIED:
         return reason
@@ -34,7 +34,7 @@ def os_error_reason(error: OSError) -> str:
 
 
 def why_not_usable(path: str) -> str | None:
-    """Return why this process cannot read and write a file, or list and change a directory; else None."""
+    """Return why this process cannot read and write a file or a directory, or None."""
     wanted = os.R_OK | os.W_OK | (os.X_OK if os.path.isdir(path) else 0)
     if os.access(path, wanted):
         return None
@@ -48,7 +48,7 @@ def why_not_usable(path: str) -> str | None:
 
 
 def denial_of(path: str) -> str:
-    """Name the part of a path that denies access, with owner and mode; empty when that cannot be seen."""
+    """Name the part of a path that denies access, with owner and mode; empty when unknown."""
     try:
         part = _denying_part(os.path.abspath(path))
         if part is None:
@@ -62,7 +62,8 @@ def denial_of(path: str) -> str:
 
 
 def user_name(uid: int) -> str:
-    """
+    """Return a user's name and uid, or the uid alone.
+
     >>> user_name(0)
     'root (uid 0)'
     """
@@ -73,7 +74,11 @@ def user_name(uid: int) -> str:
 
 
 def _denying_part(path: str) -> str | None:
-    """The first directory that may not be searched, else the path, else the directory it would be made in."""
+    """Return the first part of the path that denies access, or None.
+
+    That is the first directory without search permission, else the path itself, or its parent directory when
+    the path does not exist.
+    """
     parts = path.split(os.sep)
     for count in range(1, len(parts)):
         above = os.sep.join(parts[:count]) or os.sep

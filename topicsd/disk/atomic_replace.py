@@ -1,4 +1,4 @@
-"""Whole writes and whole files: a short write is continued, a file is replaced in one step or not at all."""
+"""Complete writes and atomic file replacement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def write_all(fs: Fs, fd: int, data: bytes, offset: int) -> None:
-    """Write everything, however little one call takes; no progress at all is an error."""
+    """Write all of `data`, in as many calls as needed; a call that writes nothing is an error."""
     taken = fs.pwrite(fd, data, offset)
     while taken < len(data):
         more = fs.pwrite(fd, memoryview(data)[taken:], offset + taken)
@@ -21,7 +21,7 @@ def write_all(fs: Fs, fd: int, data: bytes, offset: int) -> None:
 
 
 def read_all(fs: Fs, path: str, size_max: int) -> bytes:
-    """The bytes of a small file. Of one larger than it may be, only enough to see that."""
+    """Read a small file; at most `size_max` + 1 bytes, which shows that it is too large."""
     fd = fs.open_read(path)
     try:
         return fs.pread(fd, size_max + 1, 0)
@@ -38,10 +38,9 @@ def exists(fs: Fs, path: str) -> bool:
 
 
 def replace_file(fs: Fs, path: str, data: bytes) -> None:
-    """Put `data` at `path` so that a crash leaves the old file or the new one, whole.
+    """Replace the file at `path` durably; a crash leaves the whole old or the whole new file.
 
-    The order is the promise: the bytes are on the disk before the name moves to them, and the name is on
-    the disk before anybody is told.
+    The bytes are synced before the rename, and the directory is synced before the function returns.
     """
     temporary = path + TEMPORARY_SUFFIX
     fd = create_afresh(fs, temporary)
@@ -55,7 +54,8 @@ def replace_file(fs: Fs, path: str, data: bytes) -> None:
 
 
 def create_afresh(fs: Fs, path: str) -> int:
-    """A new file under a temporary name; what a crash left there goes first."""
+    """Create and open a file; remove a leftover of that name first."""
+
     if exists(fs, path):
         fs.unlink(path)
     return fs.create(path)

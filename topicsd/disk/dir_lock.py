@@ -1,7 +1,7 @@
-"""One owner of a directory at a time: an flock, held until the process ends, however it ends.
+"""The lock of a directory: an flock, which the kernel releases when the process ends for any reason.
 
-A lock that is taken is an answer, not a wait: whoever may wait (a new worker behind the one that is
-draining) asks again at its own pace.
+Taking a lock that is held fails at once. A caller that may wait (a new worker, while the old one drains)
+retries on its own schedule.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from topicsd.disk.fs import Fs
 
 
 class DirectoryInUse(Exception):
-    """Another process owns the directory."""
+    """A refusal to lock a directory that another process owns."""
 
 
 class DirLock:
+    """The lock file of a directory, held by this process; DirectoryInUse if another holds it."""
+
     def __init__(self, fs: Fs, path: str) -> None:
         self._fs = fs
         try:
@@ -23,7 +25,7 @@ class DirLock:
 
     @property
     def identity(self) -> str:
-        """Device and inode of the lock file, in hex: no other directory has it while the lock is held."""
+        """Device and inode of the lock file, in hex; unique while the lock is held."""
         found = self._fs.fstat(self._fd)
         return f"{found.device:x}-{found.inode:x}"
 

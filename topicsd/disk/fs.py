@@ -1,8 +1,8 @@
-"""Every call that touches the disk goes through `Fs`, and only this module makes them for real.
+"""`Fs`, the interface for every disk call, and `RealFs`, which passes the calls to the kernel.
 
-Why a seam: what a log promises is a statement about the order of writes, syncs and renames. The tests
-stand a disk in memory behind the same calls, cut its power after any of them, tear what was not synced,
-and answer EIO or ENOSPC, without a fault switch in this code.
+Why an interface: the log's guarantees depend on the order of writes, syncs and renames. The tests replace the
+disk by one in memory, cut its power after any call, tear unsynced data, and return EIO or ENOSPC, without a
+fault switch in this code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 
 class FileStat(NamedTuple):
-    """Size and identity of a file; a copy of a file has another inode, a renamed one the same."""
+    """Size and identity of a file; a copy has another inode, a renamed file keeps its inode."""
 
     size: int
     device: int
@@ -21,28 +21,28 @@ class FileStat(NamedTuple):
 
 
 class Fs(Protocol):
-    """The disk, as the log sees it. The first group changes something, the second only looks."""
+    """The disk calls; those from `create` to `lock` change something, the rest only read."""
 
     def create(self, path: str) -> int:
-        """Make a new file, open for reading and writing; FileExistsError when the name is taken."""
+        """Make a new file and open it for reading and writing; FileExistsError if the name is taken."""
         ...
 
     def open_write(self, path: str) -> int:
-        """Open a file that is there for reading and writing."""
+        """Open an existing file for reading and writing."""
         ...
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
-        """Write at `offset`; answers how many bytes were taken, which may be fewer."""
+        """Write at `offset`; return the number of bytes written, which may be less than all."""
         ...
 
     def allocate(self, fd: int, size: int) -> None:
-        """Give the file room up to `size`, as zeros, so that later writes cannot run out of space."""
+        """Allocate `size` bytes of zeros, so that later writes cannot run out of space."""
         ...
 
     def truncate(self, fd: int, size: int) -> None: ...
 
     def sync_data(self, fd: int) -> None:
-        """Make the file's bytes and size survive a power cut. Its name is the directory's business."""
+        """Make the file's bytes and size survive a power cut; `sync_dir` does so for its name."""
         ...
 
     def sync_dir(self, path: str) -> None:
@@ -62,15 +62,15 @@ class Fs(Protocol):
     def make_dir(self, path: str) -> None: ...
 
     def remove_dir(self, path: str) -> None:
-        """Take away an empty directory; OSError with ENOTEMPTY when something is in it."""
+        """Remove an empty directory; OSError with ENOTEMPTY when it has entries."""
         ...
 
     def drop_cache(self, fd: int) -> None:
-        """Forget the clean pages of a file, so that the next read asks the media."""
+        """Drop the clean pages of a file, so that the next read asks the media."""
         ...
 
     def lock(self, path: str) -> int:
-        """Take the lock file for this process and hold it while the fd is open; BlockingIOError if held."""
+        """Lock a file for this process while the fd is open; BlockingIOError if it is locked."""
         ...
 
     def open_read(self, path: str) -> int: ...
@@ -78,11 +78,11 @@ class Fs(Protocol):
     def close(self, fd: int) -> None: ...
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Read up to `size` bytes; fewer only at the end of the file."""
         ...
 
     def list_dir(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         ...
 
     def stat(self, path: str) -> FileStat: ...
@@ -92,11 +92,11 @@ class Fs(Protocol):
     def free_bytes(self, path: str) -> int: ...
 
     def lock_owner(self, path: str) -> int | None:
-        """The process that holds the lock file; None when this one can see none. Asking takes no lock."""
+        """Return the process that holds the lock file, or None if none is visible; takes no lock."""
         ...
 
     def boot_id(self) -> str:
-        """What tells one run of the machine from the next."""
+        """Return the id of the machine's current boot."""
         ...
 
 
@@ -165,7 +165,7 @@ class RealFs:
         data = os.pread(fd, size, offset)
         if len(data) == size or not data:
             return data
-        # A signal or the 2 GiB limit of one call can cut a read short of the end of the file.
+        # A signal or the 2 GiB limit of one call can end a read before the end of the file.
         pieces = [data]
         done = len(data)
         while done < size:
@@ -200,7 +200,7 @@ class RealFs:
             return None
         wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
         for line in lines:
-            # "1: FLOCK  ADVISORY  WRITE 4711 fe:00:9978065 0 EOF"; one that waits has "->" in front.
+            # "1: FLOCK  ADVISORY  WRITE 4711 fe:00:9978065 0 EOF"; a lock that waits begins with "->".
             fields = line.split()
             if fields[1] == "FLOCK" and fields[5] == wanted:
                 return int(fields[4])

@@ -1,4 +1,4 @@
-"""Every name in a data directory is made and parsed here, and LAYOUT.json is written and read here.
+"""The layout of a data directory: every name in it, made and parsed, and LAYOUT.json.
 
 ::
 
@@ -7,16 +7,16 @@
                shards/00/LOCK         held by the shard's worker for its life
                         wal/          CURRENT and the WAL files
                         quarantine/   bytes that a recovery cut off; never deleted by the server
-                        topics/       0123456789abcdef-1024/: one an incarnation, topic id and epoch; in it
-                                      seg-0000000000000001.data, .idx, .tags, .del, or, once rewritten,
+                        topics/       0123456789abcdef-1024/: one per incarnation, topic id and epoch; in it
+                                      seg-0000000000000001.data, .idx, .tags, .del, or, after compaction,
                                       seg-0000000000000001-2.data and so on, with its generation
                         meta/         snapshot.00000007.bin, MANIFEST.json
-                        meta/readers/ a lock file for each reader from outside
-                        trash/        dropped files, kept for readers for a grace time
+                        meta/readers/ a lock file for each outside reader
+                        trash/        dropped files, kept for outside readers for a grace period
 
-LAYOUT.json is written last, when all shard directories are on the disk. So where it is, a shard that is
-missing was lost, and the server refuses to start an empty one in its place. Directories that may be empty are
-another matter: many tools that copy leave them out (`restore_empty_dirs`).
+LAYOUT.json is written last, after all shard directories are synced. So if it exists and a shard is missing,
+the shard was lost, and the server refuses to start an empty one in its place. Directories that may be empty
+are made again, since many copy tools leave them out (`restore_empty_dirs`).
 """
 
 from __future__ import annotations
@@ -48,14 +48,16 @@ _SPARE_NAME = re.compile(r"spare-\d+\.log", re.ASCII)
 
 
 class LayoutError(Exception):
-    """The directory is none of ours, or something of it is missing or damaged; says which path."""
+    """A directory that is not a data directory, or has missing or damaged parts; names the path."""
 
 
 class LayoutDamaged(LayoutError):
-    """LAYOUT.json is missing or damaged and there are shards, from which it can be written again."""
+    """A LAYOUT.json that is missing or damaged but can be written again from the shards."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of LAYOUT.json."""
+
     format: int
     shards: int
     instance: str
@@ -67,7 +69,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardPaths(NamedTuple):
-    """The paths of one shard's directory, which is complete in itself."""
+    """The paths of one shard's directory, which is self-contained."""
 
     root: str
 
@@ -121,7 +123,7 @@ class ShardPaths(NamedTuple):
 
     @property
     def may_be_empty(self) -> tuple[str, ...]:
-        """The directories that a shard can do without, each before those in it."""
+        """The directories that may be empty, each before its subdirectories."""
         return (self.wal, self.quarantine, self.topics, self.meta, self.readers, self.trash)
 
     def quarantined(self, name: str) -> str:
@@ -129,7 +131,7 @@ class ShardPaths(NamedTuple):
 
 
 def lock_path(data_dir: str) -> str:
-    """Of the lock that the server holds; each shard has one of its own."""
+    """Return the path of the server's lock; each shard has its own lock."""
     return os.path.join(data_dir, "LOCK")
 
 
@@ -138,7 +140,7 @@ def wal_name(first_ordinal: int) -> str:
 
 
 def parse_wal_name(name: str) -> int | None:
-    """The ordinal of the file's first frame, or None when the name is not a WAL file's."""
+    """Return the ordinal of a WAL file's first frame, or None when the name is not one."""
     match = _WAL_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -148,18 +150,18 @@ def topic_dir_name(topic_id: int, epoch: int) -> str:
 
 
 def parse_topic_dir_name(name: str) -> tuple[int, int] | None:
-    """The topic id and the epoch, or None when the name is not a topic directory's."""
+    """Return topic id and epoch, or None when the name is not that of a topic directory."""
     match = _TOPIC_DIR_NAME.fullmatch(name)
     return (int(match[1], 16), int(match[2])) if match else None
 
 
 def segment_stem(first_seq: int, generation: int) -> str:
-    """What the names of a segment's files begin with; as it was first written it has generation 0."""
+    """Return the common start of the names of a segment's files; generation 0 is not named."""
     return f"seg-{first_seq:016d}-{generation}" if generation else f"seg-{first_seq:016d}"
 
 
 def parse_segment_name(name: str) -> tuple[int, int, str] | None:
-    """First seq, generation and suffix, or None when the name is not that of a segment's file."""
+    """Return first seq, generation and suffix, or None when the name is not a segment file's."""
     match = _SEGMENT_NAME.fullmatch(name)
     return (int(match[1]), int(match[2] or 0), match[3]) if match else None
 
@@ -174,18 +176,18 @@ def parse_snapshot_name(name: str) -> int | None:
 
 
 def trash_name(dropped_ms: int, number: int, name: str) -> str:
-    """`number` tells apart what was dropped at one time under one name; sorted, the oldest comes first."""
+    """Return a name in the trash; `number` makes it unique, and names sort by time."""
     return f"{dropped_ms:016d}-{number}-{name}"
 
 
 def parse_trash_name(name: str) -> tuple[int, int, str] | None:
-    """When it was dropped, the number, and what it was called."""
+    """Return the time of the drop, the number and the original name, or None."""
     match = _TRASH_NAME.fullmatch(name)
     return (int(match[1]), int(match[2]), match[3]) if match else None
 
 
 def is_leftover_name(name: str) -> bool:
-    """A file that was being made when a run ended: no byte of it was ever part of the log."""
+    """Return whether the file was unfinished when a process ended, and never part of the log."""
     return _SPARE_NAME.fullmatch(name) is not None or name.endswith(".tmp")
 
 
@@ -194,7 +196,7 @@ def shard_paths(data_dir: str, shard: int) -> ShardPaths:
 
 
 def create_data_dir(fs: Fs, data_dir: str, shard_count: int, instance: bytes) -> Layout:
-    """Make a new data directory; a crash in the middle leaves one without LAYOUT.json, made again."""
+    """Make a new data directory; after a crash in the middle it can be called again."""
     assert 1 <= shard_count <= SHARD_COUNT_MAX
     assert len(instance) == INSTANCE_BYTES
     shards_dir = os.path.join(data_dir, "shards")
@@ -214,7 +216,7 @@ def create_data_dir(fs: Fs, data_dir: str, shard_count: int, instance: bytes) ->
 
 
 def read_layout(fs: Fs, data_dir: str) -> Layout | None:
-    """The layout of a data directory; None when it has none yet."""
+    """Read and check the layout of a data directory; None when it has none yet."""
     path = os.path.join(data_dir, LAYOUT_NAME)
     try:
         text = read_all(fs, path, LAYOUT_BYTES_MAX)
@@ -243,7 +245,7 @@ def write_layout(fs: Fs, data_dir: str, layout: Layout) -> None:
 
 
 def shard_numbers(fs: Fs, data_dir: str) -> list[int]:
-    """Return the numbers of the shards for which there is a directory."""
+    """Return the numbers of the shards that have a directory."""
     return [
         int(name) for name in names_in(fs, os.path.join(data_dir, "shards")) if _SHARD_NAME.fullmatch(name)
     ]
@@ -265,7 +267,7 @@ def restore_empty_dirs(fs: Fs, data_dir: str, layout: Layout) -> list[str]:
 
 
 def names_in(fs: Fs, path: str) -> list[str]:
-    """Return the names in a directory that may be missing because it was empty."""
+    """Return the names in a directory; none when it is missing, as a copy may leave it out."""
     try:
         return fs.list_dir(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -273,10 +275,10 @@ def names_in(fs: Fs, path: str) -> list[str]:
 
 
 def _check_shard(fs: Fs, data_dir: str, layout: Layout, shard: int) -> None:
-    """Raise LayoutError when a shard, or its log, is not there.
+    """Raise LayoutError when a shard, or its log, is missing.
 
-    A shard without any directory was never written: a copy left them out as empty. Where it has another one,
-    wal/ was lost.
+    A shard without any subdirectory was never written: a copy left the empty ones out. If it has another
+    subdirectory, wal/ was lost.
     """
     paths = shard_paths(data_dir, shard)
     lost = paths.root
@@ -292,10 +294,10 @@ def _check_shard(fs: Fs, data_dir: str, layout: Layout, shard: int) -> None:
 
 
 def make_segment_dirs(fs: Fs, paths: ShardPaths) -> None:
-    """Make what is missing in a shard's directory: one of an earlier version has only its log.
+    """Make the missing subdirectories of a shard; earlier versions made only the log's.
 
-    Synced also when nothing was missing: a crash may have been between the making and the sync, and all
-    segments would hang on a name that a power cut takes away.
+    They are synced even when none was missing: an earlier process may have crashed before its sync, and a
+    power cut would then remove a directory with all its segments.
     """
     for path in (paths.topics, paths.meta, paths.readers, paths.trash):
         _make_dir(fs, path)
@@ -318,7 +320,10 @@ def doctor_command(data_dir: str) -> str:
 
 
 def _refuse_log(fs: Fs, data_dir: str, shards_dir: str) -> None:
-    """A log means that the layout was lost. Any shard's counts: the new number may be lower than the old."""
+    """Raise LayoutDamaged when any shard has a log: then the layout was lost.
+
+    Every directory is checked, since the new shard count may be lower than the old one.
+    """
     for name in fs.list_dir(shards_dir):
         wal = ShardPaths(os.path.join(shards_dir, name)).wal
         try:
@@ -338,12 +343,13 @@ def _make_dir(fs: Fs, path: str) -> None:
 
 
 def make_dirs(fs: Fs, path: str) -> None:
-    """The data directory and what is missing above it, each name synced in its parent. It may be there."""
+    """Make a directory and its missing parents, and sync each name in its parent."""
     path = os.path.abspath(path)
     parent = os.path.dirname(path)
     if not exists(fs, path):
         if not exists(fs, parent):
             make_dirs(fs, parent)
         fs.make_dir(path)
-    # Also when it is there: a crash may have been between its making and this.
+    # Also for an existing directory: an earlier process may have crashed before this sync.
+
     fs.sync_dir(parent)

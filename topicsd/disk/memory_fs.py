@@ -1,10 +1,10 @@
 """A file system in the memory of one process: an `Fs` for a server that writes nothing to a disk.
 
-A file is an anonymous memory file (memfd), so that its descriptors work with the calls of `RealFs`; here are
-only the names. Everything ends with the process.
+A file is an anonymous memory file (memfd), so that its descriptors work with the calls of `RealFs`; this
+module keeps only the names. Everything is lost when the process ends.
 
-M1  A file that was opened stays readable after its name is gone, as on a disk.
-M2  Preallocation reserves nothing: memory is used where bytes were written.
+M1  An open file stays readable after its name is removed, as on a disk.
+M2  Preallocation reserves nothing: only written bytes use memory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from topicsd.disk.fs import FileStat, RealFs
 
 
 class MemoryFs(RealFs):
-    """Paths are absolute; a directory has to exist before a file in it."""
+    """A file system of memfds; paths are absolute, and a file's directory must exist first."""
 
     def __init__(self) -> None:
-        # Disk threads and the loop use it at once.
+        # Disk threads and the event loop use the object concurrently.
         self._mutex = threading.Lock()
         self._files: dict[str, int] = {}
-        """The descriptor that keeps each file."""
+        """Descriptor that keeps each file alive, by path."""
         self._directories: set[str] = {os.sep}
         self._locks: dict[int, str] = {}
 

@@ -1,10 +1,10 @@
-"""An `Fs` that cannot change anything, for whoever only looks at a data directory.
+"""An `Fs` that cannot change anything, for commands that only read a data directory.
 
-A command that inspects must be safe to run beside a server, by anybody, at any hour. So that is no matter of
-care: every call that changes something fails an assert here before it reaches the disk.
+Such commands must be safe to run beside a server at any time. So every call that changes something raises an
+AssertionError here before it reaches the disk.
 
-An error of a read names the file and the offset, which the kernel's does not, and every read is told to
-`on_read`, so that a person can see how far it is.
+A read error names the file and the offset, which the kernel's error does not, and `on_read` is called after
+every read with the number of bytes, for progress reports.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ def _ignored(size: int) -> None:
 
 
 class ReadOnlyFs:
+    """An `Fs` whose changing calls raise AssertionError."""
+
     def __init__(self, fs: Fs, on_read: Callable[[int], None] = _ignored) -> None:
         self._fs = fs
         self._on_read = on_read

@@ -1,9 +1,9 @@
 """The kernel's file system, with a heartbeat while the event loop's thread waits for the disk.
 
-The supervisor kills a worker whose heartbeat stops. A disk that stalls for a minute stops a thread in the
-middle of a write or a sync, and killing the process does not make the disk any faster: the next start has to
-wait for the same disk. So a second thread calls `on_wait` as long as the thread that made the object is in
-one of the calls that can stall.
+The supervisor kills a worker whose heartbeat stops. A stalled disk blocks a thread in a write or a sync for
+up to minutes, and killing the process does not make the disk faster: the next start waits for the same disk.
+So a second thread calls `on_wait` as long as the thread that made the object is in one of the calls that can
+stall.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def _watched(call: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """The same call, noted while it runs on the watched thread."""
+    """Wrap a call to set `_is_waiting` while it runs on the watched thread."""
 
     def run(fs: WatchedFs, /, *args: P.args, **named: P.kwargs) -> T:
         if get_ident() != fs._thread:
@@ -38,6 +38,8 @@ def _watched(call: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 
 
 class WatchedFs(RealFs):
+    """A `RealFs` that reports the waits of the thread that made it."""
+
     def __init__(self, on_wait: Callable[[], object], look_seconds: float = LOOK_SECONDS) -> None:
         self._thread = get_ident()
         self._is_waiting = False
@@ -52,7 +54,7 @@ class WatchedFs(RealFs):
 
 
 def _watch(watched: weakref.ref[WatchedFs], on_wait: Callable[[], object], look_seconds: float) -> None:
-    """Run until the object is gone."""
+    """Call `on_wait` every `look_seconds` during a wait, until the object is collected."""
     pause = threading.Event()
     while (fs := watched()) is not None:
         if fs._is_waiting:

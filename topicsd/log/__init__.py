@@ -1,1 +1,1 @@
-"""The write-ahead log of one shard: frames, batches, files, and how they come back after a crash."""
+"""The write-ahead log of one shard: frames, batches, files, and recovery after a crash."""

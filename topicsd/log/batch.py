@@ -1,9 +1,9 @@
-"""The batch of this turn of the loop: frames that go to the disk in one write, and who waits for them.
+"""The batch of one turn of the event loop: frames for one write, and the pending entries that wait for it.
 
-An *entry* is what a request left in the log: it is published when its class is satisfied, or refused.
-Within a batch the entries of one topic that wait for a sync stand behind those that do not.
+An *entry* is a request that has joined the log: it is published when its durability class is satisfied, or
+refused. Within a batch the entries of one topic that wait for a sync follow those that do not.
 
-What a shard's log has done since it was opened.
+Also the counters of a shard's log since it was opened.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from shared.runtime.histogram import Histogram
 
 
 class Entry(Protocol):
+    """A pending entry: `publish` or `refuse` is called once; `undo` may precede `refuse`."""
+
     ordinal: int
-    """That of its first frame, or of the next one when it has none; set by joining."""
+    """Ordinal of its first frame, or of the next frame when it has none; set by joining."""
 
     def publish(self) -> None:
-        """The frames are where their class wants them: make them visible and answer."""
+        """Make the records visible and respond: the durability class is satisfied."""
         ...
 
     def undo(self) -> None:
-        """The frames were not written: take back what joining the batch changed. Newest first."""
+        """Revert the changes made by joining: the frames were not written. Called newest first."""
         ...
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer that it did not happen, or that nobody knows."""
+        """Respond that the write did not happen, or that its outcome is in doubt."""
         ...
 
 
 class Bounds(NamedTuple):
-    """How long data may stay unsynced, and how much of it before writers wait, and then are refused."""
+    """The bounds on the age and amount of unsynced data, and on the number of waiting entries."""
 
     sync_interval_seconds: float
     unsynced_bytes_max: int
@@ -42,18 +44,20 @@ class Bounds(NamedTuple):
 
 
 class CommitTimes(NamedTuple):
-    """Milliseconds that a commit took, of what applies to it."""
+    """Milliseconds of each part of a commit; parts that do not apply are unset."""
 
     write: float | UnsetType = UNSET
     sync: float | UnsetType = UNSET
     throttle: float | UnsetType = UNSET
-    """From the write until pressure let the sync begin, for the first of those that waited."""
+    """From the write until pressure let the sync begin, for the first entry that waited."""
 
 
 UNTIMED: Final = CommitTimes()
 
 
 class Batch:
+    """The frames and pending entries of one group commit."""
+
     __slots__ = (
         "after_sync",
         "after_write",
@@ -69,13 +73,13 @@ class Batch:
         self.parts: list[bytes] = []
         self.first_position = next_position
         self.next_position = next_position
-        """Where the next frame will stand in the log."""
+        """Position of the next frame in the log."""
         self.next_ordinal = next_ordinal
         self.frame_count = 0
         self.after_write: list[Entry] = []
         self.after_sync: list[Entry] = []
         self.urgent = False
-        """Somebody waits for the sync, so it begins at once and not with the next background one."""
+        """An entry waits for the sync, so it begins at once and not with the next background sync."""
 
     @property
     def is_empty(self) -> bool:
@@ -83,7 +87,7 @@ class Batch:
 
     @property
     def needs_write(self) -> bool:
-        """There are frames, or somebody waits for a sync of those before it."""
+        """Whether the batch has frames, or an entry that waits for a sync of earlier frames."""
         return bool(self.parts or self.after_sync)
 
     def undo(self) -> None:
@@ -102,6 +106,8 @@ def refuse(entries: list[Entry], refusal: Refusal) -> None:
 
 
 class Counters:
+    """Totals of a shard's log since it was opened."""
+
     __slots__ = (
         "batch_frames",
         "batches",
@@ -120,6 +126,6 @@ class Counters:
         self.refused = 0
         """Requests that `admit` and `admit_control` throttled at a bound."""
         self.refused_under_pressure = 0
-        """Those that `admit` throttled before there was need to."""
+        """Requests that `admit` throttled under pressure, before a bound was reached."""
         self.sync_us = Histogram()
         self.batch_frames = Histogram()

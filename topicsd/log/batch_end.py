@@ -1,9 +1,9 @@
-"""The frame that closes a batch and makes it all or nothing.
+"""The BatchEnd frame, which closes a batch and makes it all or nothing.
 
 The payload of a BatchEnd frame (its other fields are 0, but for `ts`)::
 
     off  size  field
-      0   16   epoch    of the file, so that a search behind damage is one `bytes.find`
+      0   16   epoch    of the file, so that a search after damage is one `bytes.find`
      16    8   ordinal  of this frame in the shard; the batch's frames are the ordinals before it
      24    8   offset   in the file, where the batch's first frame begins
      32    8   length   of the batch's frames, up to this one
@@ -11,8 +11,8 @@ The payload of a BatchEnd frame (its other fields are 0, but for `ts`)::
      48    8   synced   offset in this file up to which it, its name and all files before it were known
                         to be synced when this was written; 0 is nothing yet
 
-A frame's own checksum proves that the frame is whole, not that it belongs here. The chain does: a batch
-that failed and was rewound, or one that a recovery cut off, can never follow what was written instead.
+A frame's own checksum proves that the frame is whole. The chain proves that the frame belongs here: a batch
+that failed and was overwritten, or that a recovery cut off, can never follow the batches written instead.
 
     >>> end = BatchEnd(epoch=b"e" * 16, ordinal=9, offset=118, length=54, chain=5, synced=118)
     >>> frame = encode_batch_end(end, ts=0)
@@ -34,13 +34,13 @@ from topicsd.log.frame import CHECKSUM_BYTES, HEADER, HEADER_BYTES, LEN_BYTES, U
 _LAYOUT = struct.Struct("<16sQQQQQ")
 BATCH_END_BYTES = HEADER_BYTES + _LAYOUT.size + CHECKSUM_BYTES
 _CHECKSUM_AT = BATCH_END_BYTES - CHECKSUM_BYTES
-# Length, type and flags are always these; a cheap first look at what a search found.
+# Length, type and flags are constant: a cheap first check of a search hit.
 _OPENING = HEADER.pack(BATCH_END_BYTES - LEN_BYTES, FrameType.BATCH_END, 0, 0, 0, 0, 0, 0, 0)[:22]
 
 _xxh3 = xxhash.xxh3_64_intdigest
 chain_of = xxhash.xxh3_64_intdigest
 
-# The header's fields but for the opening: ts, no node, no tag, and the length of the payload.
+# After the opening: ts, no node, no tag, the length of the payload, and the payload.
 _FRAME = struct.Struct("<22sQHHI16sQQQQQ")
 assert _FRAME.size == _CHECKSUM_AT
 
@@ -67,16 +67,16 @@ def pack_batch_end(
 
 
 def find_batch_end(buffer: bytes, epoch: bytes, at: int) -> int:
-    """Where the next frame that may be a BatchEnd of this epoch begins at or behind `at`, or -1.
+    """Find the next possible BatchEnd of this epoch at or after `at`; -1 when there is none.
 
-    Payloads are anybody's bytes and may hold an epoch: what is found is asked by `parse_batch_end`.
+    Payloads are arbitrary bytes and may hold an epoch: check each hit with `parse_batch_end`.
     """
     found = buffer.find(epoch, at + HEADER_BYTES)
     return found if found < 0 else found - HEADER_BYTES
 
 
 def parse_batch_end(buffer: bytes, at: int, epoch: bytes) -> BatchEnd | None:
-    """The BatchEnd that stands at `at`, or None when it is none of this epoch, or damaged."""
+    """Return the BatchEnd at `at`, or None when it is not one of this epoch, or damaged."""
     if len(buffer) - at < BATCH_END_BYTES or buffer[at : at + 22] != _OPENING:
         return None
     (stored,) = U64.unpack_from(buffer, at + _CHECKSUM_AT)

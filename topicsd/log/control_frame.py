@@ -1,7 +1,7 @@
-"""What control frames say: one msgpack struct a type, as the frame's payload.
+"""The payloads of control frames: one msgpack struct for each frame type.
 
-The structs are arrays on the wire; a field is only ever added at the end, with a default that means what
-logs without it meant, so that every log that was ever written stays readable.
+The structs are encoded as arrays. New fields are added only at the end, with a default that keeps the
+meaning of logs without the field, so that every log ever written stays readable.
 
     >>> frame = encode_control(HeadWatermark(ceiling=300), topic_id=7, ts=0)
     >>> from topicsd.log.frame import parse_frame
@@ -21,7 +21,7 @@ from topicsd.log.frame import Frame, FrameDamage, FrameType, encode_frame
 
 
 class TopicCreate(msgspec.Struct, frozen=True, array_like=True):
-    """The ordinal of this frame is the topic's epoch."""
+    """The creation of a topic; the ordinal of this frame is the topic's epoch."""
 
     name: str
     config: TopicConfig
@@ -38,33 +38,35 @@ class ConfigUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delete(msgspec.Struct, frozen=True, array_like=True):
-    """Deletes what is below `below`, which is at most the seq behind the head at the call; with `seqs` those
-    and nothing else, and `below` is 0."""
+    """A delete of the records below `below`, or of exactly `seqs`, with `below` 0.
+
+    `below` is at most head + 1 at the time of the call.
+    """
 
     below: int
     tag: str | None
     is_prefix: bool
     seqs: list[int] = []
     is_dead_letter: bool = False
-    """They are in the dead-letter topic."""
+    """The jobs were moved to the dead-letter topic."""
     is_asked: bool = False
-    """Somebody wanted just these gone, also where they were jobs that nobody had done."""
+    """A client asked for this delete, which may include jobs that were not done."""
 
 
 class EvictWatermark(msgspec.Struct, frozen=True, array_like=True):
-    """How far records were lost, by reason; replay takes the maximum of each."""
+    """The last seq lost to eviction, by reason; replay takes the maximum of each."""
 
     evicted_to: dict[str, int]
 
 
 class HeadWatermark(msgspec.Struct, frozen=True, array_like=True):
-    """No seq above the ceiling was ever given out; the latest one counts."""
+    """The ceiling, above which no seq was given out; the latest frame applies."""
 
     ceiling: int
 
 
 class Idempotency(msgspec.Struct, frozen=True, array_like=True):
-    """The key of the Append frames behind it in the same batch."""
+    """The idempotency key of the Append frames that follow in the same batch."""
 
     key: bytes
     records: bytes
@@ -73,18 +75,18 @@ class Idempotency(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Producer(msgspec.Struct, frozen=True, array_like=True):
-    """The producer's own seq of the Append frames behind it in the same batch."""
+    """The producer's own seq of the Append frames that follow in the same batch."""
 
     producer: str
     producer_seq: int
     first_seq: int
     count: int
     moved: tuple[int, ...] = ()
-    """The seqs that records had where they were moved from; empty for one, whose seq is the producer's."""
+    """The records' seqs in the topic they were moved from; empty for one, whose seq is the producer's."""
 
 
 class LostRange(msgspec.Struct, frozen=True, array_like=True):
-    """Seqs that were given out and whose records are gone; the head is at least `last`."""
+    """Seqs that were given out and whose records are lost; the head is at least `last`."""
 
     first: int
     last: int
@@ -92,7 +94,7 @@ class LostRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far a reader of the topic has come; the last frame of a name counts."""
+    """The position of a named cursor in the topic; the last frame of a name applies."""
 
     name: str
     from_seq: int
@@ -101,14 +103,15 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class WatchSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A session of this shard, which no topic owns: the frame's topic id is 0. One without topics is gone.
+    """A watch session of this shard; it belongs to no topic, so the frame's topic id is 0.
 
-    `names`, `from_seqs` and `epochs` are columns: entry i of each is of the same topic.
+    A session without topics is deleted. `names`, `from_seqs` and `epochs` are columns: entry i of each
+    belongs to the same topic.
     """
 
     session: bytes
     key_id: str = ""
-    """Of the key that made it; empty when there were no keys."""
+    """Id of the API key that created the session; empty when the server had no keys."""
     names: list[str] = []
     from_seqs: list[int] = []
     epochs: list[int] = []
@@ -123,8 +126,11 @@ class WatchSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True):
-    """What jobs of a queue are from here on. `seqs`, `deliveries` and `leases` are columns; the last one is
-    empty where nobody has them. `state` is one of those in `engine/queue/lease_queue.py`."""
+    """The state of jobs of a queue from this frame on.
+
+    `seqs`, `deliveries` and `leases` are columns; `leases` is empty when the jobs have no holder. `state` is
+    one of the states in `engine/queue/lease_queue.py`.
+    """
 
     state: int
     seqs: list[int]
@@ -136,8 +142,11 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ForwardCreate(msgspec.Struct, frozen=True, array_like=True):
-    """A rule of the topic that it copies into, or what it is from here on. It begins behind `seq` of that
-    incarnation of the source, whose head was `source_head`; one that is there stays where it is."""
+    """The creation or the change of a route; the frame belongs to the destination.
+
+    A new route begins after `seq` of that incarnation of the source, whose head was `source_head`; an
+    existing route keeps its position.
+    """
 
     rule: ForwardRule
     source_epoch: int
@@ -150,12 +159,12 @@ class ForwardDelete(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ForwardCursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The source was looked at up to `seq`, and so many copies were made of what was found.
+    """A route step: the source was read up to `seq`, and `count` copies were made.
 
-    Without `offsets` they are Append frames, behind it in the same batch. Else nothing but this frame says
-    that they are there: they have the seqs from `first_seq` on and the time of this frame, and what they hold
-    stands in the log already, in the file that begins with the ordinal `file`. `offsets` and `sizes` are
-    columns: at each offset so many bytes of Append frames, one behind the other, each of which is one copy.
+    Without `offsets` the copies are Append frames that follow in the same batch. With `offsets` this frame is
+    the only entry of the copies in the log: their seqs begin at `first_seq`, their time is that of this
+    frame, and their content is already in the log, in the file that begins with the ordinal `file`. `offsets`
+    and `sizes` are columns: each pair is a range of consecutive Append frames, each of which is one copy.
     """
 
     name: str
@@ -168,12 +177,12 @@ class ForwardCursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def last_seq(self) -> int:
-        """Of the copies that it names; 0 when it names none."""
+        """Last seq of the copies that the frame names; 0 when it names none."""
         return self.first_seq + self.count - 1 if self.offsets else 0
 
 
 COPIES_MAX: Final = 256
-"""How many copies one ForwardCursor names at most."""
+"""Maximum number of copies that one ForwardCursor names."""
 
 
 Control = (
@@ -223,7 +232,7 @@ def encode_control(control: Control, *, topic_id: int, ts: int, durable: bool = 
 
 
 def decode_control(frame: Frame) -> Control:
-    """The struct of a control frame; FrameDamage when its payload is none."""
+    """Return the struct of a control frame; raise FrameDamage when the payload is invalid."""
     decoder = _decoders.get(frame.type)
     if decoder is None:
         raise FrameDamage(0, f"frame type {frame.type} has no control payload in this version")

@@ -1,13 +1,13 @@
-"""CURRENT: which WAL file a shard writes, and how its last run ended.
+"""The CURRENT file: which WAL file a shard writes, and how its last process ended.
 
-One line of JSON, padded with spaces to a sector and checksummed, so that a note can be put over it in
-place. What it is for: after an end that was not clean, a head that may have lost its tail resumes at its
-ceiling. CURRENT says when that is not needed:
+One line of JSON, padded with spaces to a sector and checksummed, so that it can be overwritten in place.
+After an unclean stop, a head that may have lost its tail resumes at its ceiling. CURRENT records when that is
+not needed:
 
-* `clean`: the log ended at `file` and `end`, all of it synced, and heads are what the log says.
-* `running`: on the same boot, with the same device and inodes as written here, the process died and
+* `clean`: the log ended at `file` and `end`, all of it synced, and the log's heads are exact.
+* `running`: on the same boot, with the same device and inodes as written here, only the process died and
   the page cache kept everything. A copy of the directory has other inodes and proves nothing.
-* `sync_failed`: the kernel could not write pages and has marked them clean. Only the media counts.
+* `sync_failed`: the kernel could not write pages and has marked them clean. Only the media is trusted.
 
 A CURRENT that is missing or damaged counts as `sync_failed`, the most careful reading.
 """
@@ -30,21 +30,23 @@ State = Literal["clean", "running", "sync_failed"]
 
 
 class Current(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of CURRENT."""
+
     format: int = CURRENT_FORMAT
     state: State
     file: int
-    """The first ordinal of the WAL file that is, or was last, written."""
+    """First ordinal of the WAL file that is, or was last, written."""
     end: int = 0
-    """With `clean`: the offset in the file where the log ends."""
+    """With `clean`: offset in the file where the log ends."""
     boot_id: str
-    """Of the machine; empty until a run has noted what the one before it may have lost."""
+    """Boot id of the machine; empty until the losses of the previous process are logged."""
     device: int = 0
     current_inode: int = 0
     wal_inode: int = 0
     checksum: str = ""
 
     def is_same_place(self, current: FileStat, wal: FileStat, boot_id: str) -> bool:
-        """The files are the very ones that were written, on a machine that has not restarted since."""
+        """Return whether these are the inodes that were written, and the machine has not restarted."""
         return (
             self.boot_id == boot_id
             and (self.device, self.current_inode) == (current.device, current.inode)
@@ -53,9 +55,9 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_current(fs: Fs, path: str, current: Current) -> None:
-    """Replace CURRENT so that it survives a power cut from here on.
+    """Replace CURRENT durably, in one step.
 
-    Not `replace_file`: what is written names the inode that it is written to.
+    `replace_file` does not serve: the content names the inode that it is written to.
     """
     temporary = path + TEMPORARY_SUFFIX
     fd = create_afresh(fs, temporary)
@@ -70,8 +72,11 @@ def write_current(fs: Fs, path: str, current: Current) -> None:
 
 
 def note_sync_failure(fs: Fs, path: str) -> None:
-    """Say in place that a sync failed. It need only reach the page cache: after a reboot there is none to
-    distrust, and a rename would ask a disk for a sync that has just refused one."""
+    """Overwrite the state of CURRENT with `sync_failed`, in place and without a sync.
+
+    Reaching the page cache is enough: after a reboot there is no page cache to distrust, and a rename would
+    need a sync from a disk that has just failed one.
+    """
     current = read_current(fs, path)
     if current is None:
         return
@@ -83,7 +88,8 @@ def note_sync_failure(fs: Fs, path: str) -> None:
 
 
 def read_current(fs: Fs, path: str) -> Current | None:
-    """What CURRENT says; None when it is missing or damaged."""
+    """Return the content of CURRENT, or None when it is missing or damaged."""
+
     try:
         text = read_all(fs, path, CURRENT_BYTES)
         current = msgspec.json.decode(text, type=Current)

@@ -1,4 +1,4 @@
-"""The first frame of every WAL file: a file knows itself.
+"""The first frame of every WAL file, which identifies the file.
 
 The payload of a FileHeader frame (its other fields are 0, but for `ts`, when the file was made)::
 
@@ -8,12 +8,12 @@ The payload of a FileHeader frame (its other fields are 0, but for `ts`, when th
      12    4   shard
      16   16   instance       of the data directory; a file of another one is refused
      32   16   epoch          random; every BatchEnd of the file begins with it
-     48    8   first_ordinal  the ordinal of the first frame behind the header, as in the file's name
+     48    8   first_ordinal  the ordinal of the first frame after the header, as in the file's name
      56    8   chain_seed     the chain of the batch before the file's first one
-     64    8   file_bytes     what was preallocated; a shorter file was cut from outside
+     64    8   file_bytes     what was preallocated; a shorter file was cut by another program
 
-The header itself has no ordinal. `first_ordinal` and `chain_seed` tie the file to the one before it: what
-stands in that one behind the batch with this chain was cut off by a recovery and stays cut off.
+The header itself has no ordinal. `first_ordinal` and `chain_seed` tie the file to the one before it: bytes
+of that file after the batch with this chain were cut off by a recovery and stay cut off.
 
     >>> header = FileHeader(shard=1, instance=b"i" * 16, epoch=b"e" * 16, first_ordinal=1, chain_seed=0,
     ...                     file_bytes=65536, ts=0)
@@ -23,8 +23,8 @@ stands in that one behind the batch with this chain was cut off by a recovery an
     >>> parse_file_header(frame) == header
     True
 
-How to change the format: raise VERSION, keep reading the versions before it, and add a golden file of
-the new one to `tests/golden/`. A file of an unknown version is refused, never guessed at.
+How to change the format: raise VERSION, keep reading the earlier versions, and add a golden file of the new
+version to `tests/golden/`. A file of an unknown version is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FILE_HEADER_BYTES = HEADER_BYTES + _LAYOUT.size + CHECKSUM_BYTES
 
 
 class UnknownVersion(Exception):
-    """A file of a format that this program does not read."""
+    """A file of a format version that this program does not read."""
 
 
 class FileHeader(NamedTuple):

@@ -1,10 +1,8 @@
-"""The WAL files of a shard as one line of bytes, addressed by position.
+"""The WAL files of a shard as one sequence of bytes, addressed by position.
 
 A position is a byte's place in the whole log, over all files: the frames of one file follow those of the
-file before without a hole, whatever was left unused at its end. So a batch has its positions before it
-is known which file will take it, and an index of records is one integer a record.
-
-A boundary between two batches of the log, with all that it takes to read on from there.
+file before without a gap, whatever was left unused at its end. So a batch has its positions before its file
+is chosen, and an index of records is one integer per record.
 """
 
 from __future__ import annotations
@@ -20,20 +18,22 @@ from topicsd.log.file_header import FILE_HEADER_BYTES
 
 
 class LogPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A boundary between two batches of the log, with everything needed to read from there."""
+
     file: int
     """The WAL file, by its first ordinal."""
     offset: int
     ordinal: int
-    """Of the next frame."""
+    """Ordinal of the next frame."""
     chain: int
-    """Of the batch in front of it."""
+    """Chain of the batch before this place."""
 
 
 _first_ordinal = attrgetter("first_ordinal")
 
 
 class LogFile:
-    """One open WAL file. A byte at `offset` in it has the position `base + offset`."""
+    """One open WAL file; a byte at `offset` in it has the position `base + offset`."""
 
     __slots__ = ("base", "epoch", "fd", "first_ordinal", "size_bytes")
 
@@ -46,13 +46,15 @@ class LogFile:
 
 
 class LogFiles:
+    """The open WAL files of a shard, in order, with reads by position."""
+
     def __init__(self, fs: Fs) -> None:
         self._fs = fs
         self._files: list[LogFile] = []
         self._starts: list[int] = []
 
     def add(self, fd: int, first_ordinal: int, start: int, epoch: bytes, size_bytes: int) -> LogFile:
-        """Take in the next file; `start` is the position of the first byte behind its header."""
+        """Add the next file; `start` is the position of the first byte after its header."""
         assert not self._starts or start >= self._starts[-1]
         file = LogFile(fd, first_ordinal, start - FILE_HEADER_BYTES, epoch, size_bytes)
         self._files.append(file)
@@ -64,12 +66,12 @@ class LogFiles:
         return len(self._files)
 
     def drop_last(self) -> None:
-        """Take back the file that was added last; nothing was written to it."""
+        """Remove and close the file that was added last; it holds no batch."""
         self._starts.pop()
         self._fs.close(self._files.pop().fd)
 
     def drop_before(self, first_ordinal: int) -> None:
-        """Let go of the files in front of this one; nobody has a position in them."""
+        """Close the files before this one; no position in them is in use."""
         count = 0
         while count < len(self._files) - 1 and self._files[count].first_ordinal < first_ordinal:
             self._fs.close(self._files[count].fd)
@@ -78,11 +80,11 @@ class LogFiles:
         del self._starts[:count]
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes of the positions from `start` up to `end`; fewer when a file is shorter than that."""
+        """Return the bytes from position `start` to `end`; fewer when a file is too short."""
         pieces = []
         while start < end:
             index = bisect_right(self._starts, start) - 1
-            # Files without a frame in them share their start with the next; the last of them has the bytes.
+            # A file without a frame shares its start with the next file; the last of them has the bytes.
             stop = self._starts[index + 1] if index + 1 < len(self._starts) else end
             file = self._files[index]
             piece = self._fs.pread(file.fd, min(stop, end) - start, start - file.base)
@@ -93,7 +95,7 @@ class LogFiles:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def place_of(self, position: int) -> tuple[str, int]:
-        """The file and the offset in it, for a person to look at."""
+        """Return the file name and the offset of a position, for messages."""
         file = self.file_of(position)
         return wal_name(file.first_ordinal), position - file.base
 
@@ -101,14 +103,15 @@ class LogFiles:
         return self._files[bisect_right(self._starts, position) - 1]
 
     def position_of(self, first_ordinal: int, offset: int) -> int | None:
-        """Of a byte of the file that begins with this ordinal; None when that is not one of these."""
+        """Return the position of a byte, or None when no file begins with this ordinal."""
         at = bisect_left(self._files, first_ordinal, key=_first_ordinal)
         if at == len(self._files) or self._files[at].first_ordinal != first_ordinal:
             return None
         return self._files[at].base + offset
 
     def clear(self) -> None:
-        """Forget the files, which somebody else closes."""
+        """Forget the files without closing them; the caller closes them."""
+
         self._files.clear()
         self._starts.clear()
 

@@ -1,4 +1,4 @@
-"""One frame: the bytes of one entry of the log, the same in a WAL file and in a segment.
+"""The frame format: the bytes of one entry of the log, the same in a WAL file and in a segment.
 
 All integers little-endian::
 
@@ -25,10 +25,10 @@ The payload of an Append is the JSON of `data` exactly as it was received. A wor
     >>> parse_frame(frame, 0, len(frame)).payload
     b'{"n":1}'
 
-Every length is checked against what is there before a byte behind it is looked at: a frame is either
-whole and intact or a `FrameDamage` that says where. How to change the format: a new frame type needs
-nothing (an old reader refuses a type that it does not know, and the FileHeader's version says since when
-it may come); a change of this layout is a new file format version, see `file_header.py`.
+Every length is checked against the bytes available before any byte after it is read: a frame is either
+whole and intact, or parsing raises a `FrameDamage` with the offset. How to change the format: a new frame
+type needs no new version (an old reader refuses unknown types, and the FileHeader's version says since when
+a type may occur); a change of this layout is a new file format version, see `file_header.py`.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ U64 = struct.Struct("<Q")
 LEN_BYTES = 4
 HEADER_BYTES = HEADER.size
 CHECKSUM_BYTES = 8
-# What frame_len counts besides node, tag and payload.
+# The part of frame_len that is not node, tag or payload.
 FRAME_LEN_MIN = HEADER_BYTES - LEN_BYTES + CHECKSUM_BYTES
-# No setting lets a record's payload be larger than this; the format's own bound on any length it reads.
+# No setting allows a larger payload; this is the format's own bound on any length that it reads.
 PAYLOAD_BYTES_MAX = (64 << 20) + (1 << 20) + U32.size
 FRAME_LEN_MAX = FRAME_LEN_MIN + 2 * 0xFFFF + PAYLOAD_BYTES_MAX
 
 KNOWN_TYPES = frozenset(int(frame_type) for frame_type in FrameType)
 
-# The header without its length: what the checksum begins with.
+# The header without its length field: the checksum begins here.
 pack_body_head = struct.Struct("<BBQQQHHI").pack
 pack_u32 = U32.pack
 pack_u64 = U64.pack
@@ -95,7 +95,7 @@ assert FRAME_LEN_MAX < 1 << 32
 
 
 class FrameDamage(Exception):
-    """The bytes at `offset` are no frame; `what` says how that shows."""
+    """Bytes at `offset` that are not a frame; `what` gives the reason."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"at {offset}: {what}")
@@ -104,7 +104,7 @@ class FrameDamage(Exception):
 
 
 class Frame(NamedTuple):
-    """One frame, taken apart. `size` is all its bytes, the length field included."""
+    """One parsed frame; `size` counts all its bytes, the length field included."""
 
     type: int
     flags: int
@@ -118,7 +118,7 @@ class Frame(NamedTuple):
 
 
 class Record(msgspec.Struct, gc=False, frozen=True):
-    """What a reader gets of one Append frame; `data` and `meta` are JSON, byte for byte as received."""
+    """The content of one Append frame; `data` and `meta` are JSON, byte for byte as received."""
 
     seq: int
     ts: int
@@ -140,7 +140,7 @@ def encode_frame(
     durable: bool = False,
     has_meta: bool = False,
 ) -> bytes:
-    """One whole frame; `payload` is already what the flags say (see `payload_with_meta`)."""
+    """Encode one frame; `payload` already has the form of the flags (see `payload_with_meta`)."""
     flags = (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
     flags |= (FLAG_DURABLE if durable else 0) | (FLAG_META if has_meta else 0)
     body = pack_body_head(frame_type, flags, topic_id, seq, ts, len(node), len(tag), len(payload))
@@ -153,7 +153,7 @@ def payload_with_meta(data: bytes, meta: bytes) -> bytes:
 
 
 def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> Frame:
-    """The frame that starts at `at` and must be over by `end`, checked whole."""
+    """Parse and check the frame that begins at `at` and must not extend past `end`."""
     if end - at < LEN_BYTES:
         raise FrameDamage(at, f"{end - at} bytes are left, too few for a frame length")
     (frame_len,) = U32.unpack_from(buffer, at)
@@ -193,14 +193,14 @@ def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> Frame:
 
 
 def record_of(frame: Frame) -> Record:
-    """An Append frame as a reader sees it."""
+    """Return the record that an Append frame holds."""
     assert frame.type == FrameType.APPEND
     data, meta = split_payload(frame.payload, frame.flags)
     return Record(frame.seq, frame.ts, data, frame.tag, frame.node, meta)
 
 
 def split_payload(payload: bytes, flags: int) -> tuple[bytes, bytes | None]:
-    """The `data` and the `meta` of an Append frame's payload."""
+    """Return the `data` and the `meta` of an Append frame's payload."""
     if not flags & FLAG_META:
         return payload, None
     if len(payload) < U32.size:

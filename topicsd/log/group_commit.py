@@ -1,18 +1,18 @@
-"""Group commit: everything that joins the log in one turn of the loop is one write, and shares its sync.
+"""Group commit: frames that join the log in one turn of the event loop share one write and one sync.
 
-G1  An entry is published when its class is satisfied, never before: after the write, or after a sync
-    that covers it. A failed commit publishes nothing.
-G2  The entries of one topic are published in the order in which they joined, whatever their class: one
-    that comes behind one that waits for a sync is to be joined as one that waits too.
-G3  One sync at a time. What is written while it runs waits for the next one, so that syncs are shared by
-    as many as the disk is slow.
-G4  After a failed sync, or a write that failed for another reason than space, nothing is ever written
-    again: what waits is refused, `on_failure` is told, and the process is to end and recover.
-G5  No space is no failure: the batch is undone, newest first, and whoever is in it is refused.
-G6  Under pressure syncs that writers wait for begin a window apart while that makes writers share them.
-G7  `sync_soon` syncs at once for readers that follow what is synced, for all of them together.
-G8  While the next file is made, the batch waits and grows, and the loop goes on.
-G9  What waits is bounded; past the bound `admit` refuses before anything is changed.
+G1  An entry is published when its durability class is satisfied, never before: after the write, or after a
+    sync that covers it. A failed commit publishes nothing.
+G2  The entries of one topic are published in the order in which they joined, whatever their class: an entry
+    that joins after one that waits for a sync must join as one that waits too.
+G3  One sync runs at a time. Frames written while it runs wait for the next sync, so the slower the disk, the
+    more writers share a sync.
+G4  After a failed sync, or a write that failed for a reason other than space, nothing is ever written again:
+    waiting entries are refused, `on_failure` is called, and the process must end and recover.
+G5  A full disk is not a failure: the batch is undone, newest first, and its entries are refused.
+G6  Under pressure, syncs that writers wait for begin a window apart, as long as writers then share them.
+G7  `sync_soon` starts a sync without delay for readers that follow the synced position, one for all of them.
+G8  While the next file is made, the batch waits and grows, and the event loop keeps running.
+G9  Waiting data is bounded; past the bound `admit` refuses before any state changes.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ logger = logging.getLogger("topicsd.log")
 
 BATCH_BYTES_MAX = 4 << 20
 BEHIND_SECONDS = 1.0
-# A disk that syncs faster than this is asked by the loop itself when one writer waits alone: waking a thread
-# and being woken by it would cost as much as the sync.
+# On a disk that syncs faster than this, the event loop itself syncs for a single waiting writer: two thread
+# switches would cost as much as the sync.
 FAST_SYNC_SECONDS = 0.0003
 FAST_SYNC_BYTES_MAX = 64 << 10
 
 
 class GroupCommit:
+    """The commit queue of one shard's log."""
+
     def __init__(
         self,
         clock: Clock,
@@ -63,15 +65,16 @@ class GroupCommit:
         end = writer.end
         self.batch = Batch(end.position, end.ordinal)
         self.synced_position = end.position
-        """Every byte before it is on the disk itself."""
+        """Position before which every byte is on the disk itself."""
         self.behind = False
-        """The disk does not keep up: who need not wait for a sync does, so that little can be lost."""
+        """Whether the disk lags: then all logged writes wait for a sync, so that little can be lost."""
+
         self.failed: Refusal | None = None
-        """Why nothing is ever written again (G4)."""
+        """Refusal of every write after a failure (G4)."""
         self._gate: Refusal | None = None
-        """Why no request may join."""
+        """Refusal of every request to join: the log has failed or is stopping."""
         self.on_tick: Callable[[], bool] = lambda: False
-        """Asked at each background sync for frames that are due; True while more may become due."""
+        """Callback that joins due frames at each background sync; True while more may become due."""
         self._data_end = end.position
         self._unsynced_since: float | None = None
         self._sync_started = 0.0
@@ -87,7 +90,7 @@ class GroupCommit:
         self._commit_scheduled = self._publishing = False
         self._write_ms = self._in_flight_write_ms = self._in_flight_held_ms = self._held_since = 0.0
         self.published_times = UNTIMED
-        """How long what is being published took."""
+        """Commit times of the entries being published."""
         self._closed = self._ticking = False
         self._idle_marked = True
         self.room_until = 0
@@ -96,7 +99,7 @@ class GroupCommit:
     # -- joining -----------------------------------------------------------------------------------------
 
     def admit(self, size_bytes: int, in_spite_of_pressure: bool = False) -> Refusal | None:
-        """Return why frames of records of this size may not join; those before `room_until` need not ask."""
+        """Return why record frames may not join, or None; skip the call before `room_until`."""
         batch = self.batch
         if self._gate is not None:
             return self._gate
@@ -114,18 +117,20 @@ class GroupCommit:
 
     @property
     def is_for_others(self) -> bool:
-        """What can wait is to leave the disk to requests: it is still far from being behind, and what brings
-        it there makes all of them wait."""
+        """Whether background work must wait for the disk: a quarter of the bound is unsynced.
+
+        The limit is far below that of `behind`, because past that one all requests wait.
+        """
         unsynced_bytes = self.batch.next_position - self.synced_position
         return self.behind or unsynced_bytes * 4 > self._bounds.unsynced_bytes_max
 
     @property
     def lacks_room(self) -> bool:
-        """The disk has no room for a next file."""
+        """Whether the disk has no room for a next file."""
         return self._next_file.is_missing
 
     def admit_control(self) -> Refusal | None:
-        """Whether a control frame that somebody waits for may join; also where records have no room."""
+        """Return why a control frame may not join, or None; a full disk is no reason."""
         if self._gate is None and self._is_crowded():
             return self._throttle("too many requests wait for the disk")
         return self._gate
@@ -136,7 +141,8 @@ class GroupCommit:
 
     @property
     def waiting_count(self) -> int:
-        """Entries that wait for a sync, or for a file."""
+        """Number of entries that wait for a sync, or for a file."""
+
         batch = self.batch
         held = len(batch.after_write) + len(batch.after_sync) if self._is_held else 0
         return len(self._waiting) + len(self._in_flight) + held
@@ -153,7 +159,7 @@ class GroupCommit:
         return self.waiting_count >= self._bounds.waiting_entries_max
 
     def _is_filling(self) -> bool:
-        """Half of what may wait does."""
+        """Return whether half of the allowed waiting entries wait, or the disk is `behind`."""
         return self.behind or self.waiting_count * 2 >= self._bounds.waiting_entries_max
 
     def _measure_room(self) -> None:
@@ -186,7 +192,8 @@ class GroupCommit:
             self._loop.call_soon(self.commit)
 
     def join_in_passing(self, frame: bytes, entry: Entry | None = None, is_urgent: bool = False) -> None:
-        """Add a control frame that nobody waits for; the sync that comes to cover it publishes its entry."""
+        """Add a control frame; the next sync publishes its entry, and `is_urgent` starts one."""
+
         batch = self.batch
         batch.parts.append(frame)
         batch.next_position += len(frame)
@@ -201,21 +208,21 @@ class GroupCommit:
             self._loop.call_soon(self.commit)
 
     def unpublished(self) -> Iterator[Entry]:
-        """All entries that joined and wait for their class."""
+        """Iterate over the entries that have joined and are not published."""
         return chain(self._in_flight, self._waiting, self.batch.after_write, self.batch.after_sync)
 
     def when_synced(self, entry: Entry) -> None:
-        """Publish the entry when everything that has joined is on the disk and published."""
+        """Publish the entry after everything that has joined is synced and published."""
         self.join([], 0, 0, entry, wait_for_sync=True)
 
     @property
     def place(self) -> LogPlace | None:
-        """The end of the last batch; None as long as there was none."""
+        """Log place of the end of the last batch; None before the first one."""
         return self._writer.place
 
     @property
     def frame_count(self) -> int:
-        """Frames that were written, without BatchEnds."""
+        """Number of frames written, without BatchEnds."""
         return self.counters.frames - self.counters.batches
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -229,7 +236,7 @@ class GroupCommit:
         if self._is_held:
             self._measure_room()
         elif not batch.needs_write:
-            # What needs no log, an append to an ephemeral topic, is still answered at the end of the turn.
+            # An append to an ephemeral topic needs no log, and is also answered at the end of the turn.
             self.batch = Batch(batch.next_position, batch.next_ordinal)
             self._publish(batch.after_write, UNTIMED)
         elif self._write(batch):
@@ -249,7 +256,7 @@ class GroupCommit:
             self._keep_ticking()
 
     def _write(self, batch: Batch) -> bool:
-        """Append the batch to the log and begin the next one; False when it was refused, or has to wait."""
+        """Write the batch and begin the next one; False when it was refused or must wait."""
         if self.failed is not None:
             self.batch = Batch(batch.next_position, batch.next_ordinal)
             refuse(batch.entries(), self.failed)
@@ -269,7 +276,7 @@ class GroupCommit:
         self.batch = Batch(end.position, end.ordinal)
         self.counters.batches += 1
         self.counters.frames += batch.frame_count + 1
-        # With its end a batch has one more, and a bucket holds what is at most its bound.
+        # With its BatchEnd a batch has one frame more; a bucket holds values up to its bound, inclusive.
         self.counters.batch_frames.counts[batch.frame_count.bit_length()] += 1
         self.counters.bytes_written += end.position - batch.first_position
         self._next_file.look_ahead()
@@ -283,7 +290,7 @@ class GroupCommit:
         self._undo(batch)
 
     def _undo(self, batch: Batch) -> None:
-        """G5."""
+        """Undo a batch for which the disk has no room, and refuse its entries (G5)."""
         end = self._writer.end
         self.batch = Batch(end.position, end.ordinal)
         batch.undo()
@@ -299,7 +306,7 @@ class GroupCommit:
                 self._undo(self.batch)
 
     def _publish(self, entries: list[Entry], times: CommitTimes) -> None:
-        """In their order: what an answer sets off joins the next batch, and must not overtake the rest."""
+        """Publish entries in order; work that a response triggers joins the next batch."""
         self._publishing = True
         self.published_times = times
         try:
@@ -307,7 +314,7 @@ class GroupCommit:
                 try:
                     entry.publish()
                 except Exception:
-                    # A mistake of ours in one of them must not leave those behind it without an answer.
+                    # A bug in one entry must not leave the entries after it without a response.
                     logger.exception("a request could not be published")
         finally:
             self._publishing = False
@@ -316,19 +323,18 @@ class GroupCommit:
     # -- syncing -----------------------------------------------------------------------------------------
 
     def obey(self, sync_window_seconds: float, is_pressed: bool) -> None:
-        """What pressure asks for: how far apart syncs begin at least, and whether a write is refused that
-        finds half of what may wait."""
+        """Apply pressure: set the sync window, and whether writes are refused at half of the bounds."""
         self._window.set(sync_window_seconds)
         if is_pressed is not self._is_pressed:
             self._is_pressed = is_pressed
             self._measure_room()
 
     def sync_seconds_at(self, now: float) -> float:
-        """How long it has been at syncs, with the one that it is at."""
+        """Return the total seconds spent in syncs, including the running one."""
         return self.counters.sync_seconds + (now - self._sync_started if self._syncing else 0.0)
 
     def _start_urgent_sync(self) -> None:
-        """Now, or when the window of the last one is over."""
+        """Start a sync now, or at the end of the last sync's window."""
         if self._window.pays and self._window.delays(self._sync_started):
             self._held_since = self._held_since or self._clock.monotonic()
         else:
@@ -339,7 +345,7 @@ class GroupCommit:
             self._start_due_sync()
 
     def sync_soon(self, synced: Callable[[], object]) -> bool:
-        """Sync what is written and call `synced` after a sync; False when there is nothing to sync."""
+        """Sync and then call `synced`; return False when there is nothing to sync."""
         if self.failed is not None or self.synced_position >= self._data_end:
             return False
         self._asked_syncs.add(synced, self._sync_started, self._window.seconds)
@@ -405,7 +411,10 @@ class GroupCommit:
             self._start_urgent_sync()
 
     def _fail(self, error: OSError) -> None:
-        """G4. What waits is in doubt: recovery will find out, and a retry with its key will tell."""
+        """Refuse all waiting entries and all later writes (G4).
+
+        The waiting writes are in doubt: recovery decides, and a retry with the idempotency key reports it.
+        """
         if self.failed is not None:
             return
         logger.error("the log failed and takes no more writes: %s", error)
@@ -431,7 +440,7 @@ class GroupCommit:
             self._loop.call_later(self._bounds.sync_interval_seconds, self._tick)
 
     def _tick(self) -> None:
-        """Sync what was written; when all is synced, say so in the log; ask again for space that ran out."""
+        """Start a background sync, log that all is synced, or retry making the next file."""
         self._ticking = False
         if self.failed is not None or self._closed:
             return
@@ -443,8 +452,8 @@ class GroupCommit:
             if not self._syncing:
                 self._start_sync()
         elif not self._idle_marked and self.batch.is_empty and not self._next_file.is_missing:
-            # An empty batch, whose BatchEnd carries how far the file is synced: from here on damage before
-            # that place is known to be damage and not a torn tail.
+            # Write an empty batch, whose BatchEnd records the synced offset: from here on damage before that
+            # offset is known to be damage and not a torn tail.
             self._idle_marked = self._write(self.batch)
         self._next_file.retry()
         if more or not self._idle_marked or self._next_file.is_missing:
@@ -457,7 +466,7 @@ class GroupCommit:
     # -- the end -----------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Have all that joined on the disk and published, with what that sets off; holds the loop."""
+        """Sync and publish all that has joined, with the work it triggers; blocks the event loop."""
         self.commit()
         end = self._writer.end
         while self.failed is None and (self._is_held or self._syncing or self.synced_position < end.position):
@@ -473,9 +482,10 @@ class GroupCommit:
         self.settle()
 
     def close(self) -> None:
-        """Write and sync what there is, answer whoever waits, and say in CURRENT that this was the end.
+        """Write and sync everything, answer all waiting entries, and write a clean end to CURRENT.
 
-        OSError when that cannot be had; then CURRENT says so too, and the next start recovers.
+        Raises OSError when CURRENT cannot be written. After a failure of the log CURRENT records the failed
+        sync, and the next start recovers.
         """
         self.settle()
         self.abandon()
@@ -484,5 +494,5 @@ class GroupCommit:
             self._writer.end_cleanly()
 
     def abandon(self) -> None:
-        """Stop background work: the files are about to be closed."""
+        """Stop background work before the files are closed."""
         self._closed = True

@@ -1,7 +1,7 @@
 """The next WAL file: make it ahead of need on the disk thread, and handle a disk without room for it.
 
-A full disk is not a failure. Until it has space, records may fill the running file except for its last
-sixteenth, which is reserved for requests that free space: deletes and acks. The making of the file is retried
+A full disk is not a failure. Until it has space, records may fill the active file except for its last
+sixteenth, which is reserved for requests that free space: deletes and acks. Making the file is retried
 every few seconds, so writes resume by themselves.
 """
 
@@ -18,15 +18,17 @@ from topicsd.log.writer import NO_SPACE, LogWriter, Spare
 
 logger = logging.getLogger("topicsd.log")
 
-# With a tick and the making of a file, writes are taken again within five seconds of there being space.
+# With a tick and the making of a file, writes resume within five seconds after space is available.
 RETRY_SECONDS = 4.0
-# The part of the running file that is kept for control frames.
+# One sixteenth of the active file is reserved for control frames.
 CONTROL_SHARE = 16
 
 NO_LIMIT = 1 << 63
 
 
 class NextFile:
+    """The maker of WAL files, with the position limit while the disk is full."""
+
     def __init__(
         self,
         clock: Clock,
@@ -41,32 +43,32 @@ class NextFile:
         self._writer = writer
         self._on_change = on_change
         self._on_made = on_made
-        """Called with True after each file that was made, with False when the disk had no room for one."""
+        """Callback with True after a file was made, with False when the disk had no room for it."""
         self._on_failure = on_failure
         self._is_making = False
         self._retry_at = 0.0
         self.limit = NO_LIMIT
-        """The position that records may not pass."""
+        """Position that records may not pass."""
 
     @property
     def is_missing(self) -> bool:
-        """There is no room for it."""
+        """Whether the disk has no room for the next file."""
         return self.limit != NO_LIMIT
 
     def look_ahead(self) -> None:
-        """Asked after every write: make it when half of the running file is used."""
+        """Make the next file when half of the active file is used; called after every write."""
         if self._writer.wants_spare and not self._is_making and not self.is_missing:
             self._make()
 
     def provide(self, batch_bytes: int) -> None:
-        """Make a file that has room for this batch; `on_made` is called when one is made."""
+        """Make a file that has room for this batch, unless one is being made; then call `on_made`."""
         if not self._is_making:
             self._make(batch_bytes)
 
     def ran_out(self) -> None:
-        """The disk had no room for what was asked of it."""
+        """Limit records to the active file and schedule a retry: the disk is full."""
         if self._writer.has_spare:
-            return  # What failed was larger than a file; the next one is here.
+            return  # The failed write was larger than a file; the next file is already made.
         if not self.is_missing:
             logger.error("the disk is full: writes are refused until there is space")
         reserved = self._writer.file_bytes // CONTROL_SHARE
@@ -75,7 +77,8 @@ class NextFile:
         self._on_change()
 
     def retry(self) -> None:
-        """Asked now and then: try again to get the room."""
+        """Try again to make the next file when the retry is due; called on every tick."""
+
         now = self._clock.monotonic()
         if self.is_missing and now >= self._retry_at and not self._is_making:
             self._retry_at = now + RETRY_SECONDS

@@ -1,9 +1,9 @@
 """The batches of one WAL file, in order, with memory bounded by the largest batch.
 
-A batch is found by the BatchEnd that closes it, and is given out only when that fits: it stands where it
-says, its length reaches back to exactly here, its ordinal goes on, and its chain covers the bytes and the
-batch before. A frame length is never trusted to find anything. Where the next batch does not fit the
-reader stops; `survey` says what stands behind that place, which is what decides between a torn tail and
+A batch is found by the BatchEnd that closes it, and is returned only when that BatchEnd fits: its offset is
+correct, its length reaches back to exactly the current offset, its ordinal continues the log, and its chain
+covers the bytes and the batch before. Frame lengths are never used to find a batch. Where the next batch does
+not fit, the reader stops; `survey` describes the bytes after that place, which decide between a torn tail and
 damage.
 """
 
@@ -23,32 +23,32 @@ _ZEROS = bytes(64 << 10)
 
 
 class FoundBatch(NamedTuple):
-    """The frames of a batch are `buffer[start:end]`; its BatchEnd stands behind them."""
+    """One batch: its frames are `buffer[start:end]`, and its BatchEnd follows them."""
 
     buffer: bytes
     start: int
     end: int
     offset: int
-    """In the file, of the first frame."""
+    """Offset of the first frame in the file."""
     first_ordinal: int
     frame_count: int
     closing: BatchEnd
 
 
 class Survey(NamedTuple):
-    """What stands behind the place where a file stopped making sense."""
+    """The content of a file after the place where its batches stop."""
 
     data_end: int
-    """Behind the last byte that is not zero; the place itself when all are."""
+    """Offset after the last byte that is not zero; the place itself when all bytes are zero."""
     synced: int
-    """The highest offset that an intact BatchEnd there says was synced."""
+    """Highest synced offset in an intact BatchEnd after the place."""
 
 
 class BatchReader:
-    """Where the next batch has to begin (`offset`), with which ordinal and on which chain."""
+    """A reader at `offset`, with the ordinal and the chain that the next batch must continue."""
 
     def __init__(self, fs: Fs, fd: int, header: FileHeader, start: LogPlace | None = None) -> None:
-        """`start` is a place in this file; the batches before it are not looked at."""
+        """Begin at `start`, a place in this file, or at the first batch."""
         self._fs = fs
         self._fd = fd
         self._epoch = header.epoch
@@ -59,13 +59,13 @@ class BatchReader:
         self._window_offset = self.offset
 
     def next(self) -> FoundBatch | None:
-        """The next batch, or None when what stands here is none."""
+        """Return the next batch, or None when no batch fits here."""
         at = self.offset - self._window_offset
         found = self._closing_in_window(at)
         if found is None:
             self._load(WINDOW_BYTES)
             at = 0
-            # A frame length of zero is the end of what was written, whatever stands behind it.
+            # A frame length of zero is the end of the written part, whatever bytes follow.
             if self._window[:LEN_BYTES].count(0) == LEN_BYTES:
                 return None
             found = self._closing_in_window(0)
@@ -95,9 +95,9 @@ class BatchReader:
         self._window_offset = self.offset
 
     def _closing_in_window(self, at: int) -> tuple[int, BatchEnd] | None:
-        """Where the BatchEnd stands that says that it closes what begins at `at`, and what it says.
+        """Find the BatchEnd that closes the batch that begins at `at`; return its place and content.
 
-        One that closes something else is passed over: a payload may hold a copy of an earlier one.
+        BatchEnds of other batches are skipped: a payload may hold a copy of an earlier one.
         """
         search_at = at
         while (found := find_batch_end(self._window, self._epoch, search_at)) >= 0:
@@ -108,7 +108,7 @@ class BatchReader:
         return None
 
     def _size_beyond_window(self) -> int | None:
-        """The bytes of the batch that begins here with its BatchEnd, when that is more than a window."""
+        """Return the size with its BatchEnd of a batch here that is larger than a window, or None."""
         for place, closing in batch_ends(self._fs, self._fd, self._epoch, self.offset):
             if (closing.offset, closing.length) == (self.offset, place - self.offset):
                 return closing.length + BATCH_END_BYTES
@@ -116,8 +116,10 @@ class BatchReader:
 
 
 def survey(fs: Fs, fd: int, epoch: bytes, offset: int) -> Survey:
-    """Look through everything behind `offset`, most of which was never written to: once, and with no look for
-    anything where there is nothing."""
+    """Scan the file after `offset` once, and search only windows that are not all zeros.
+
+    Most of a preallocated file was never written.
+    """
     data_end, synced = offset, 0
     for at, window in _windows(fs, fd, offset):
         if used := used_bytes(window):
@@ -127,7 +129,7 @@ def survey(fs: Fs, fd: int, epoch: bytes, offset: int) -> Survey:
 
 
 def used_bytes(piece: bytes) -> int:
-    """How far it is up to the last byte that is not zero.
+    """Return the number of bytes up to and including the last one that is not zero.
 
     Most of a preallocated file is zeros, and comparing them is a hundred times faster than stripping them.
     """
@@ -141,13 +143,13 @@ def used_bytes(piece: bytes) -> int:
 
 
 def batch_ends(fs: Fs, fd: int, epoch: bytes, offset: int) -> Iterator[tuple[int, BatchEnd]]:
-    """Every intact BatchEnd of the epoch at or behind `offset`, whatever stands between them."""
+    """Iterate over the intact BatchEnds of the epoch at or after `offset`, with their offsets."""
     for at, window in _windows(fs, fd, offset):
         yield from _ends_in(window, at, epoch)
 
 
 def _windows(fs: Fs, fd: int, offset: int) -> Iterator[tuple[int, bytes]]:
-    """They overlap by what a BatchEnd that begins at the end of one needs of the next."""
+    """Read the file in windows that overlap by one BatchEnd, to miss none at a boundary."""
     at = offset
     while window := fs.pread(fd, WINDOW_BYTES + BATCH_END_BYTES, at):
         yield at, window

@@ -1,19 +1,21 @@
-"""From the files of a run that ended somehow to a log that can go on.
+"""Recovery of the log: read the files of the last process, set damage aside, and find the end of the log.
 
-In this order, so that a crash anywhere in it is followed by the same recovery with the same outcome:
+The steps run in this order, so that a crash during any of them leads to the same recovery and result:
 
-R1  What is read is what the media has. Where a sync has failed, or nobody can say, the page cache is dropped
-    before anything is read. Else what the last run left is synced, as a process crash leaves it in the page
-    cache only, and read again without the cache: where that differs, a sync has failed that nobody noted.
-R2  The log is read to where it ends (`log_walk.py`). Damage in front of synced data ends the start
-    here, with nothing changed.
-R3  What was read is made safe: files of which a sync has failed are copied forward (`copy_forward.py`). Then
-    the names.
-R4  What was cut off is put into quarantine: the bytes of a torn tail as a copy, later files whole.
-    A recovery never writes into a WAL file; what stands behind the cut stays unread, because the next
-    file begins with the ordinal and chain of the cut.
+R1  Recovery reads the bytes of the media. If a sync has failed, or CURRENT is missing, the page cache is
+    dropped before the files are read. Otherwise the unsynced files of the last process are synced, since a
+    process crash leaves data in the page cache only, and read again without the cache: a difference means
+    that a sync failed unnoticed.
+R2  The log is read to its end (`walk.py`). Damage before synced data refuses the start here, with nothing
+    changed.
+R3  The log that was read is made durable: files whose sync has failed are replaced by a rescue copy
+    (`rescue_copy.py`). Then the directory is synced.
+R4  Bytes that were cut off are put into quarantine: a torn tail as a copy, later files whole. Recovery never
+    writes into a WAL file; the bytes after the cut stay unread, because the next file begins with the ordinal
+    and chain of the cut.
 
-Whether a head is exact follows from CURRENT and the inodes alone, see `heads_are_exact`.
+`heads_are_exact` and `ends_as_current_says` decide whether heads are exact, from CURRENT, the inodes and the
+end of the log.
 """
 
 from __future__ import annotations
@@ -52,8 +54,10 @@ COPY_BYTES = 1 << 20
 PROGRESS_BYTES = 1 << 20
 
 OnProgress = Callable[[int, int], None]
-"""Called again and again while files are read, with the bytes that were replayed and those that there are at
-most; nothing is held that an exception from it would not let go of, so it may end the start."""
+"""Callback while files are read, with the bytes replayed and the maximum of bytes to replay.
+
+It may raise an exception to stop the start: all files are closed then.
+"""
 
 
 def tell_nobody(done: int, total: int) -> None:
@@ -61,21 +65,23 @@ def tell_nobody(done: int, total: int) -> None:
 
 
 class RecoveryRefused(Exception):
-    """The log is damaged where it must not be; the shard does not start. Says which file and offset."""
+    """Damage before synced data, with file and offset; the shard does not start."""
 
 
 class Recovered(NamedTuple):
+    """The result of a recovery."""
+
     end: LogEnd
     heads_exact: bool
-    """No tail can have been lost: heads are what the log says."""
+    """Whether no tail can have been lost, so that the log's heads are exact."""
     is_settled: bool
-    """CURRENT says already that the log ends here."""
+    """Whether CURRENT already records that the log ends here."""
     place: LogPlace | None
-    """Where it ends; None when there is no file."""
+    """Log place of the end; None when there is no file."""
 
 
 class Recovery:
-    """One start of one shard: `run` reads and mends, `settle` says in CURRENT that all is well."""
+    """The recovery of one shard's log: `run` reads and repairs it, `settle` updates CURRENT."""
 
     def __init__(
         self,
@@ -105,7 +111,7 @@ class Recovery:
         self._distrusted = distrusted
         found = open_wal_files(fs, paths, self._unsafe if distrusted else None)
         try:
-            # A full disk may have kept CURRENT at a file that the snapshot does not need.
+            # On a full disk CURRENT may still name a file that the snapshot does not need.
             is_there = is_same_place(fs, paths, current, found)
             self._found = found = self._leave_out_the_past(found)
             check_identity(paths, found, self._identity)
@@ -113,7 +119,7 @@ class Recovery:
             exact = exact and not distrusted
             walk = self._walk_log(on_batch)
         except Exception:
-            for file in found:  # What is refused holds nothing open.
+            for file in found:  # A refused start leaves no file open.
                 fs.close(file.fd)
             raise
         exact = exact and not walk.is_short and ends_as_current_says(current, walk)
@@ -133,7 +139,7 @@ class Recovery:
         )
 
     def settle(self) -> None:
-        """The log ends here, all of it is synced, and heads are what it says: write that to CURRENT."""
+        """Write to CURRENT that the log ends here, is synced, and has exact heads."""
         assert self._walk is not None
         assert self._walk.files
         last = self._walk.files[-1]
@@ -154,7 +160,7 @@ class Recovery:
             logger.warning("%s: no room to say that the log is whole; the next start sees", self._paths.wal)
 
     def _leave_out_the_past(self, found: list[LogFileFound]) -> list[LogFileFound]:
-        """What is in the snapshot is not read. Its files are there for the snapshot before it."""
+        """Close the files before the snapshot's place, which are kept for the older snapshot."""
         if self._known is None:
             return found
         past = [file for file in found if file.first_ordinal < self._known.start.file]
@@ -174,17 +180,17 @@ class Recovery:
                 self._fs.unlink(os.path.join(self._paths.wal, name))
 
     def _unsafe(self, first_ordinal: int) -> bool:
-        """The last run may have written to the file behind its last sync, or never synced it at all."""
+        """Return whether the last process may have left unsynced bytes in the file."""
         current = self._current
         if current is None or first_ordinal > current.file:
             return True
         return first_ordinal == current.file and current.state != "clean"
 
     def _walk_log(self, on_batch: OnBatch) -> Walk:
-        """R2."""
+        """Read the log to its end, and refuse damage before synced data (R2)."""
         try:
             counted = self._counted(on_batch)
-            # What stands in the files may be referred to from behind it.
+            # Later frames may refer to bytes of earlier files.
             on_file = partial(add_file, self._files)
             walk = self._walk = walk_log(self._fs, self._found, self._current, counted, self._known, on_file)
         except UnreadableLog as error:
@@ -199,7 +205,7 @@ class Recovery:
         return walk
 
     def _counted(self, on_batch: OnBatch) -> OnBatch:
-        """The same, and now and then a word about how far it is."""
+        """Wrap `on_batch` so that it also reports progress, once per `PROGRESS_BYTES`."""
         total = sum(file.size_bytes for file in self._found)
         told_at = 0
 
@@ -213,7 +219,11 @@ class Recovery:
         return take
 
     def _media_is_behind(self) -> bool:
-        """R1, when no sync is known to have failed. One that fails now is noted for the next start."""
+        """Return whether the media differs from the page cache (R1).
+
+        Called when no sync is known to have failed. A difference, or a sync that fails now, is noted in
+        CURRENT for the next start.
+        """
         fs, wal = self._fs, self._paths.wal
         for name in fs.list_dir(wal):
             ordinal = parse_wal_name(name)
@@ -233,8 +243,11 @@ class Recovery:
         return False
 
     def _digest(self, fd: int, size: int | None = None) -> tuple[int, int]:
-        """Of so many bytes, and how many there were. Unless told it ends with the first piece of nothing but
-        zeros: the log has no hole, and most of a preallocated file was never written to."""
+        """Return the digest of the first `size` bytes, and the number of bytes read.
+
+        Without `size` it ends with the first chunk of zeros: the log has no gap, and most of a preallocated
+        file was never written.
+        """
         digest = xxhash.xxh3_64()
         at = 0
         while piece := self._fs.pread(fd, COPY_BYTES if size is None else min(COPY_BYTES, size - at), at):
@@ -256,13 +269,13 @@ class Recovery:
             ) from error
 
     def _copy_forward(self, walk: Walk) -> None:
-        """R3, when a sync has failed."""
+        """Replace the unsafe files by rescue copies, when a sync may have failed (R3)."""
         for file in walk.files:
             if self._unsafe(file.found.first_ordinal):
                 copy_forward(self._fs, self._paths, file)
 
     def _quarantine(self, walk: Walk) -> None:
-        """R4."""
+        """Copy a torn tail, and move later files, into quarantine (R4)."""
         if walk.verdict is not Verdict.CUT:
             return
         fs, paths = self._fs, self._paths
@@ -291,7 +304,7 @@ class Recovery:
             digest.update(fs.pread(file.fd, min(COPY_BYTES, end - at), at))
         kept = self._paths.quarantined(f"{file.name}.at-{offset}.{digest.hexdigest()[:8]}")
         if exists(fs, kept):
-            return  # An earlier start has kept it.
+            return  # An earlier start has copied it.
         temporary = kept + ".tmp"
         fd = create_afresh(fs, temporary)
         try:
@@ -311,7 +324,7 @@ class Recovery:
         return f"{name}.{number}"
 
     def _open_files(self, walk: Walk) -> None:
-        """Hand the files of the log to whoever reads records, and close the others."""
+        """Add the files of the log to `LogFiles`, for reads of records, and close the others."""
         part_of_log = {file.found.fd: file for file in walk.files}
         for found in self._found:
             walked = part_of_log.get(found.fd)
@@ -319,26 +332,26 @@ class Recovery:
                 self._fs.close(found.fd)
                 continue
             if self._distrusted:
-                # The copy, where there is one, and not the file that it stands for.
+                # Open the rescue copy, where there is one, in place of the original.
                 self._fs.close(found.fd)
                 found = found._replace(fd=self._fs.open_read(os.path.join(self._paths.wal, found.name)))
             add_file(self._files, found, walked.start_position)
 
     def _has_moved(self, walk: Walk) -> bool:
-        """The log does not end where CURRENT says."""
+        """Return whether the log ends at another place than CURRENT says."""
         assert self._current is not None
         last = walk.files[-1]
         return (self._current.file, self._current.end) != (last.found.first_ordinal, last.end)
 
 
 def add_file(files: LogFiles, found: LogFileFound, start: int) -> None:
-    """`start` is the position of the first byte behind its header."""
+    """Add a file whose first byte after the header is at position `start`."""
     epoch = b"" if found.header is None else found.header.epoch
     files.add(found.fd, found.first_ordinal, start, epoch, found.size_bytes)
 
 
 def check_identity(paths: ShardPaths, found: list[LogFileFound], identity: Identity) -> None:
-    """UnreadableLog when a file is of another data directory, or of another shard."""
+    """Raise UnreadableLog when a file belongs to another data directory or another shard."""
     for file in found:
         if file.header is not None and (file.header.instance, file.header.shard) != identity:
             raise UnreadableLog(
@@ -354,9 +367,9 @@ def is_same_place(
     found: list[LogFileFound],
     place: FileStat | None = None,
 ) -> bool:
-    """CURRENT and the file it names are the very files that the last run wrote, on the same boot.
+    """Return whether CURRENT and its file are the inodes last written, on the same boot.
 
-    `place` is where CURRENT was read, for whoever has to expect that somebody replaces it meanwhile.
+    Outside readers pass `place`, the stat of CURRENT when it was read: a server may replace it meanwhile.
     """
     for file in found:
         if current is not None and file.first_ordinal == current.file:
@@ -366,9 +379,10 @@ def is_same_place(
 
 
 def ends_as_current_says(current: Current | None, walk: Walk) -> bool:
-    """Behind a clean end stands nothing, but perhaps a file that was opened and not written to.
+    """Return whether the log ends where CURRENT allows it.
 
-    A run that did not end leaves at most a batch without an end: what was written whole may have been acked.
+    After a clean end the log may have no batch, at most a file without one. A process that was killed leaves
+    at most a batch without its BatchEnd: a whole batch may have been acknowledged.
     """
     if current is None or current.state != "clean":
         return not walk.cuts_batches
@@ -380,10 +394,10 @@ def ends_as_current_says(current: Current | None, walk: Walk) -> bool:
 
 
 def heads_are_exact(current: Current | None, has_files: bool, is_same_place: bool) -> bool:
-    """Whether the log holds everything that was ever acked, in any class.
+    """Return whether the log holds every write ever acknowledged, in any durability class.
 
-    It does when the last run said so at its end, or when only the process died: then the page cache kept
-    what it wrote. A shard without a file has never acked anything.
+    It does when the last process ended cleanly, or when only the process died: then the page cache kept
+    its writes. A shard without a file has never acknowledged a write.
     """
     if not has_files:
         return True

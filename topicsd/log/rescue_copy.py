@@ -1,10 +1,10 @@
-"""A new file with what the media holds of one that could not be synced.
+"""The rescue copy: a new WAL file with the media's bytes of a file whose sync failed.
 
-After a failed sync the kernel takes pages for clean that it could not write, so neither the page cache nor a
-later sync of that file can be believed. What the media returned, and recovery found intact, is written
-to a new file under the old name; the old file stays in quarantine under its own.
+After a failed sync the kernel marks pages clean that it could not write, so neither the page cache nor a
+later sync of that file can be trusted. The bytes that the media returned, and recovery found intact, are
+written to a new file under the old name; the old file is kept in quarantine.
 
-The copy has an epoch of its own and the same batches at the same offsets: positions and chains hold.
+The copy has its own epoch and the same batches at the same offsets: positions and chains stay valid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from topicsd.log.walk import WalkedFile
 
 
 def copy_forward(fs: Fs, paths: ShardPaths, walked: WalkedFile) -> None:
-    """Replace the file by its copy, in one step: a crash leaves the one or the other, and is done again."""
+    """Replace the file by its copy in one step; after a crash the next start does it again."""
     path = os.path.join(paths.wal, walked.found.name)
     temporary = path + TEMPORARY_SUFFIX
     fd = create_afresh(fs, temporary)
@@ -39,7 +39,7 @@ def _copy(fs: Fs, walked: WalkedFile, fd: int) -> None:
     header = walked.found.header
     assert header is not None
     epoch = os.urandom(EPOCH_BYTES)
-    # Not given the room of the original: nothing is ever appended to it.
+    # Not preallocated like the original: the copy is never appended to.
     shortened = header._replace(epoch=epoch, file_bytes=walked.end)
     write_all(fs, fd, encode_file_header(shortened), 0)
     reader = BatchReader(fs, walked.found.fd, header)

@@ -1,4 +1,4 @@
-"""When syncs begin: a window apart under pressure, and at once for readers that follow what is synced."""
+"""The timing of syncs: a window apart under pressure, and without delay for readers of synced records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from shared.runtime.disk_thread import Loop
 
 
 class SyncWindow:
-    """W1  A window in which only one writer waited ends the delays until pressure is measured again."""
+    """The minimum distance between syncs under pressure.
+
+    W1  A window in which only one writer waited ends the delays until pressure is measured again.
+    """
 
     def __init__(
         self, clock: Clock, loop: Loop, waiting_count: Callable[[], int], on_over: Callable[[], object]
@@ -21,16 +24,16 @@ class SyncWindow:
         self._on_over = on_over
         self._is_open = False
         self.seconds = 0.0
-        """How far apart syncs begin at least; 0 without pressure."""
+        """Minimum seconds between the starts of two syncs; 0 without pressure."""
         self.pays = False
-        """The last window was shared by writers, or there was none yet (W1)."""
+        """Whether writers shared the last window, or no window has ended yet (W1)."""
 
     def set(self, seconds: float) -> None:
         self.seconds = seconds
         self.pays = seconds > 0.0
 
     def delays(self, last_started: float) -> bool:
-        """Return whether a sync has to wait for the end of the window; `on_over` is called then."""
+        """Return whether a sync must wait for the end of the window, when `on_over` is called."""
         wait = last_started + self.seconds - self._clock.monotonic()
         if wait <= 0.0:
             return False
@@ -45,13 +48,15 @@ class SyncWindow:
         self._on_over()
 
 
-# How far apart syncs begin that only readers wait for: each costs writers a little of the processor.
+# Minimum distance of syncs that only readers wait for: each takes CPU time from writers.
 APART_SECONDS: Final = 0.004
 
 
 class AskedSyncs:
+    """The callbacks that wait for a sync which no writer needs."""
+
     def __init__(self, clock: Clock, loop: Loop, start: Callable[[], object]) -> None:
-        """`start` begins a sync, unless one is under way or there is nothing to sync."""
+        """Take `start`, which begins a sync unless one is running or nothing needs one."""
         self._clock = clock
         self._loop = loop
         self._start = start
@@ -59,7 +64,7 @@ class AskedSyncs:
         self._is_timer_set = False
 
     def add(self, synced: Callable[[], object], last_started: float, window_seconds: float) -> None:
-        """Call `synced` after the next sync; when none is under way one begins, in its turn."""
+        """Call `synced` after the next sync; begin one, at once or on a timer, if none is running."""
         self._waiting.append(synced)
         if self._is_timer_set:
             return
@@ -71,7 +76,7 @@ class AskedSyncs:
             self._start()
 
     def synced(self) -> None:
-        """A sync is over. Who needs another one asks again."""
+        """Run the callbacks after a sync; a callback that needs another sync calls `add` again."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for synced in waiting:

@@ -1,16 +1,16 @@
-"""The whole log of a shard, read from its first batch to where it ends, and the verdict on that place.
+"""The walk over a shard's log, from its first batch to its end, and the verdict on the end.
 
-It only looks: recovery acts on what it finds, `inspect` and `verify` print it. A batch is given out when it
-fits (see `reader.py`). Where none fits any more, a table decides:
+The walk changes nothing: recovery acts on the result, `inspect` and `verify` print it. A batch is delivered
+when it fits (see `reader.py`). Where no further batch fits, a table decides:
 
     linked       the next file begins with the ordinal and the chain that this one stopped at
-    synced past  something that was written later proves that more of this file had been synced
-    remains      bytes stand behind the place
-    later files  there are files behind this one
+    synced past  a later write proves that more of this file had been synced
+    remains      the file has bytes after this place that are not zero
+    later files  there are files after this one
 
-What proves a sync: a BatchEnd behind the place, or in a later file, that says so; a CURRENT that names a
-later file, or that says `clean` with an end behind the place; and for the header of a file, a CURRENT that
-names the file. Without such proof nothing behind the place was ever promised to be safe from a power cut.
+Proof of a sync is a BatchEnd after the place, or in a later file, that records it; a CURRENT that names a
+later file, or that is `clean` with an end after the place; and for the header of a file, a CURRENT that
+names the file. Without such proof no byte after the place was ever promised to survive a power cut.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def verdict_on(linked: bool, synced_past: bool, remains: bool, later_files: bool
 
 
 class LogFileFound(NamedTuple):
-    """A WAL file as it lies in the directory."""
+    """A WAL file of the directory, open for reading."""
 
     name: str
     first_ordinal: int
@@ -69,7 +69,7 @@ class LogFileFound(NamedTuple):
     size_bytes: int
     header: FileHeader | None
     damage: str
-    """What is wrong with the header, when there is none."""
+    """Reason why the header is missing; else empty."""
 
 
 class WalkedFile(NamedTuple):
@@ -77,32 +77,32 @@ class WalkedFile(NamedTuple):
 
     found: LogFileFound
     start_position: int
-    """Of the first byte behind the header."""
+    """Position of the first byte after the header."""
     end: int
-    """The offset behind its last batch."""
+    """Offset after its last batch."""
 
 
 class Walk(NamedTuple):
-    """The log as it was found. `files` are part of it, `beyond` are not."""
+    """The result of a walk; `files` are part of the log, `beyond` are not."""
 
     files: list[WalkedFile]
     beyond: list[LogFileFound]
     verdict: Verdict
     place: str
-    """The file that the verdict is on."""
+    """File that the verdict is about."""
     offset: int
     remains_end: int
-    """Behind the last byte in that file that is not zero."""
+    """Offset after the last byte in that file that is not zero."""
     reason: str
     position: int
     ordinal: int
     chain: int
     cuts_batches: bool = False
-    """With CUT: behind the place stands the end of a batch, so what is cut off had been written whole."""
+    """With CUT: a BatchEnd follows the place, so the cut removes a batch that was written whole."""
 
     @property
     def is_short(self) -> bool:
-        """A file has lost its end, or more: it was cut from outside."""
+        """Whether a file is shorter than its header says: another program cut it."""
         return any(
             file.found.header is not None and file.found.size_bytes < file.found.header.file_bytes
             for file in self.files
@@ -110,20 +110,20 @@ class Walk(NamedTuple):
 
 
 class UnreadableLog(Exception):
-    """The files are no log of this shard, or one of them is missing."""
+    """Files that are not a log of this shard, or a log with a missing file."""
 
 
 class BatchRefused(Exception):
-    """For who is handed the batches: this one is whole and says what cannot be. The walk adds where."""
+    """A refusal by `on_batch` of an intact batch with invalid content; the walk adds the place."""
 
     place = ""
 
 
 OnBatch = Callable[[FoundBatch, int], None]
-"""Called with each batch and the position of its first byte."""
+"""Callback for each batch, with the position of its first byte."""
 
 OnFile = Callable[[LogFileFound, int], None]
-"""Called with each file before its first batch, and the position of the first byte behind its header."""
+"""Callback for each file before its first batch, with the position of the first byte after its header."""
 
 
 def pass_over(file: LogFileFound, position: int) -> None:
@@ -133,9 +133,9 @@ def pass_over(file: LogFileFound, position: int) -> None:
 def open_wal_files(
     fs: Fs, paths: ShardPaths, distrusts: Callable[[int], bool] | None = None
 ) -> list[LogFileFound]:
-    """The WAL files of a shard by their ordinals, open for reading; the caller closes them.
+    """Open the WAL files of a shard for reading, in the order of their ordinals.
 
-    Of those that are distrusted nothing is read before the page cache has forgotten them.
+    The caller closes them. Distrusted files are dropped from the page cache before they are read.
     """
     found: list[LogFileFound] = []
     try:
@@ -167,7 +167,7 @@ def _open_wal_file(fs: Fs, path: str, name: str, ordinal: int, is_distrusted: bo
 
 
 def _read_header(fs: Fs, fd: int, ordinal: int) -> tuple[FileHeader | None, str]:
-    """The header, or what is wrong with it."""
+    """Return the header, or None and what is wrong with it."""
     try:
         header = parse_file_header(fs.pread(fd, FILE_HEADER_BYTES, 0))
     except FrameDamage as error:
@@ -178,8 +178,11 @@ def _read_header(fs: Fs, fd: int, ordinal: int) -> tuple[FileHeader | None, str]
 
 
 class Known(NamedTuple):
-    """What a snapshot says of the log: it holds all that is before `start`, and the log was synced up to
-    `synced_offset` of `synced_file`."""
+    """What a snapshot records about the log.
+
+    The snapshot holds everything before `start`, and the log was synced up to `synced_offset` of
+    `synced_file`.
+    """
 
     start: LogPlace
     synced_file: int
@@ -194,8 +197,10 @@ def walk_log(
     known: Known | None = None,
     on_file: OnFile = pass_over,
 ) -> Walk:
-    """Read the log from its start, or from where a snapshot was taken, hand out every batch that is part of
-    it, and judge where it stops. `files` begin with the one in which that place is."""
+    """Read the log, pass each of its batches to `on_batch`, and judge the place where it stops.
+
+    The walk begins at the start of the log, or at the place of a snapshot; the first of `files` holds it.
+    """
     check_start(files, current, known)
     walked: list[WalkedFile] = []
     start_place = known.start if known else None
@@ -227,12 +232,12 @@ def walk_log(
         if linked:
             continue
         remains_end, proof = _evidence(fs, files, index, offset, current, known)
-        # A file whose header is not there is remains, also when nothing of it is left.
+        # A file without a header counts as remains, even when it is empty.
         remains = remains_end > offset or file.header is None
         verdict = verdict_on(linked, bool(proof), remains, bool(later))
         cuts = verdict is Verdict.CUT and _has_batches(fs, files[index:], offset)
         if later and later[0].header is None and remains_end == offset:
-            # This file is whole; what is wrong is that the next one does not say how it goes on.
+            # This file is whole; the fault is in the next file, whose header cannot be read.
             file, offset, remains_end = later[0], 0, later[0].size_bytes
         reason = "; ".join(part for part in (file.damage, proof) if part) or verdict.value
         place = (file.name, offset, remains_end, reason)
@@ -241,7 +246,7 @@ def walk_log(
 
 
 def _has_batches(fs: Fs, files: list[LogFileFound], offset: int) -> bool:
-    """Whether the end of a batch stands behind `offset` of the first file, or in a later one."""
+    """Return whether a BatchEnd follows `offset` of the first file, or is in a later one."""
     for file in files:
         if file.header is not None and any(batch_ends(fs, file.fd, file.header.epoch, offset)):
             return True
@@ -250,13 +255,16 @@ def _has_batches(fs: Fs, files: list[LogFileFound], offset: int) -> bool:
 
 
 def _links(later: list[LogFileFound], ordinal: int, chain: int) -> bool:
-    """The next file goes on exactly here; what this one may hold behind it was cut off by a recovery."""
+    """Return whether the next file continues exactly here.
+
+    Bytes of this file after that place were cut off by a recovery.
+    """
     header = later[0].header if later else None
     return header is not None and header.first_ordinal == ordinal and header.chain_seed == chain
 
 
 def check_start(files: list[LogFileFound], current: Current | None, known: Known | None) -> None:
-    """UnreadableLog when a file is missing without which a walk cannot begin."""
+    """Raise UnreadableLog when a file is missing that the walk needs to begin."""
     if known is not None:
         if not files or files[0].first_ordinal != known.start.file:
             raise UnreadableLog(f"the snapshot goes on in {wal_name(known.start.file)}, which is missing")
@@ -278,7 +286,7 @@ def _evidence(
     current: Current | None,
     known: Known | None,
 ) -> tuple[int, str]:
-    """How far the file's remains reach, and what proves that more than `offset` of it was synced."""
+    """Return the end of the file's remains, and the proof that it was synced past `offset`."""
     file = files[index]
     remains_end, proof = offset, ""
     if file.header is not None:

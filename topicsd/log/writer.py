@@ -1,22 +1,22 @@
-"""Where the next batch goes: the running WAL file, its successor, and what a sync has to cover.
+"""Append batches to the active WAL file, rotate to the next file, and prepare syncs.
 
-The order is the promise:
+Durability depends on the order of the steps:
 
-W1  A run's first file is synced with its header, then its name (which an older one without a batch may have
-    had), then a CURRENT that says `running`, before a batch is written to it. So a power cut cannot make the
-    log look as if the run before had ended cleanly.
-W2  At a rotation the old file is synced, then the new one, then the name, and only then does CURRENT
-    move. A BatchEnd says that its file is synced from here on only when all of that was done.
-W3  After a write that failed nothing was written: the next batch goes to the same offset, and its
-    chain makes what the failed one left unreadable.
-W4  A file that was there when the run began is never appended to.
-W5  CURRENT names the boot, from which the next start may conclude that only the process died, not before what
-    the run before may have lost is in the log (`vouch`).
-W6  Except at a start and at a clean end, no call that may wait for a sync runs on the loop: the job of
-    `make_spare` makes files, and syncs the run's first one. `write` raises `NoFile` without a file that has
-    room, and then nothing has changed.
+W1  A process's first file is synced with its header, then its name (which an older file without a batch may
+    have had), then a CURRENT that says `running`, before a batch is written to it. So a power cut cannot make
+    the log look as if the previous process had ended cleanly.
+W2  At a rotation the old file is synced, then the new file, then the directory, and only then does CURRENT
+    move. BatchEnds of the new file record a synced offset only after all of these steps.
+W3  A failed write counts as no write: the next batch is written at the same offset, and its chain makes the
+    bytes of the failed batch unreadable.
+W4  A file that existed when the process started is never appended to.
+W5  CURRENT names the boot only after the losses of the previous process are logged (`vouch`). A matching boot
+    then lets the next start conclude that only the process died.
+W6  Except at a start and at a clean end, no call that may wait for a sync runs on the event loop: the job of
+    `make_spare` makes files, and syncs the first one. `write` raises `NoFile` when no file has room, and then
+    nothing has changed.
 
-WAL files leave the directory in one way only: the checkpointer drops them.
+Only the checkpoint drops WAL files.
 """
 
 from __future__ import annotations
@@ -43,44 +43,44 @@ logger = logging.getLogger("topicsd.log")
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-# Batches from here on are written in pieces of at most this size, but for single parts that are larger.
+# Larger batches are written in chunks of at most this size, except for single parts that are larger.
 PIECE_BYTES = 1 << 20
 
 _size_bytes = attrgetter("size_bytes")
 
 
 class Identity(NamedTuple):
-    """Whose log it is; in every file's header."""
+    """The data directory and the shard that a log belongs to; in every file's header."""
 
     instance: bytes
     shard: int
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends and how it goes on."""
+    """The end of the log, and the values with which the next batch continues it."""
 
     position: int
     ordinal: int
-    """Of the next frame."""
+    """Ordinal of the next frame."""
     chain: int
 
 
 class NoFile(Exception):
-    """No file has room for the batch; the next one has to be made first."""
+    """The refusal of a batch for which no file has room; make the next file first."""
 
 
 class Spare(NamedTuple):
-    """A preallocated file under a temporary name, or the first file of a run, ready for its first batch."""
+    """A preallocated file: the next one, under a temporary name, or a process's first file."""
 
     fd: int
     path: str
     size_bytes: int
     epoch: bytes = b""
-    """Of the first file of a run, which has its header and its name already; else empty."""
+    """Epoch of a process's first file, which already has its header and its name; else empty."""
 
 
 class Sync(NamedTuple):
-    """What one sync is to cover; `run` is for the disk thread, the rest for the loop."""
+    """The range that one sync covers; `run` is for the disk thread, the rest for the event loop."""
 
     run: Callable[[], None]
     position: int
@@ -90,6 +90,8 @@ class Sync(NamedTuple):
 
 
 class LogWriter:
+    """The end of a shard's log, where batches are appended."""
+
     def __init__(
         self,
         fs: Fs,
@@ -116,10 +118,10 @@ class LogWriter:
         self._synced_offset = 0
         self._unsynced_files: list[LogFile] = []
         self._spares: list[Spare] = []
-        """The smallest first."""
+        """Spare files, smallest first."""
         self._spare_number = 0
         self.rotations = 0
-        """How often a file was followed by the next one."""
+        """Number of times that a file was followed by the next one."""
 
     @property
     def end(self) -> LogEnd:
@@ -127,19 +129,19 @@ class LogWriter:
 
     @property
     def place(self) -> LogPlace | None:
-        """Where the log ends, in a file; None as long as there was never a batch."""
+        """Log place of the end; None until the log has its first file."""
         if self._file is None:
             return self._found_place
         return LogPlace(self._file.first_ordinal, self._offset, self._end.ordinal, self._end.chain)
 
     @property
     def has_file(self) -> bool:
-        """False until the run's first batch."""
+        """Whether this process has a file; False until its first batch."""
         return self._file is not None
 
     @property
     def room_bytes(self) -> int:
-        """What the running file can still take; 0 before there is one."""
+        """Bytes left in the active file; 0 without one."""
         return self._file.size_bytes - self._offset if self._file else 0
 
     @property
@@ -147,7 +149,7 @@ class LogWriter:
         return self._file_bytes
 
     def vouch(self) -> None:
-        """From here on the log says all that is known about the heads."""
+        """Record the boot id in CURRENT: the losses of the previous process are logged (W5)."""
         if not self._vouches:
             self._vouches = True
             if self._file is not None:
@@ -155,10 +157,10 @@ class LogWriter:
                 write_current(self._fs, self._paths.current, self._current_of(file.fd, file.first_ordinal))
 
     def write(self, parts: list[bytes], frame_count: int, size_bytes: int = 0) -> None:
-        """Append one batch to the log, in one write. OSError: nothing was written (W3).
+        """Append one batch to the log in one write; after an OSError nothing was written (W3).
 
-        A batch of more than `PIECE_BYTES` is not joined but written in pieces: a copy of it would double what
-        the request takes. Only its end makes it a batch.
+        A batch larger than `PIECE_BYTES` is written in chunks: joining it would double the memory of the
+        request. Only its BatchEnd makes it a batch.
         """
         if size_bytes > PIECE_BYTES:
             self._write_large(parts, frame_count, size_bytes)
@@ -201,7 +203,7 @@ class LogWriter:
         self._end = LogEnd(end.position + size, ordinal + 1, chain)
 
     def prepare_sync(self) -> Sync:
-        """What it takes to have all that is written on the disk, as a job for the thread."""
+        """Return a job for the disk thread that syncs everything written so far."""
         file = self._file
         assert file is not None
         behind = tuple(self._unsynced_files)
@@ -216,27 +218,27 @@ class LogWriter:
                     fs.sync_dir(paths.wal)
                     self._move_current(file)
             except OSError:
-                # Here and not when the loop hears of it: a process that dies in between must not leave a
-                # CURRENT from which the next one would take the page cache for the truth.
+                # Note it here, not on the event loop: a process that dies in between must not leave a CURRENT
+                # from which the next start would trust the page cache.
                 self.note_sync_failure()
                 raise
 
         return Sync(run, self._end.position, file, self._offset, is_one_file=not behind)
 
     def synced(self, sync: Sync) -> None:
-        """The job of `sync` went well."""
+        """Record that the job of `sync` succeeded."""
         if sync.file is not self._file:
-            # The file was closed meanwhile; it is in the list for the next sync. Those in front of it are
-            # done with: a checkpoint may drop them, and a descriptor that is closed must not be synced.
+            # The log rotated meanwhile, so the next sync covers this file again. Files before it are synced:
+            # a checkpoint may drop them, and a closed descriptor must not be synced.
             del self._unsynced_files[: self._unsynced_files.index(sync.file)]
             return
         self._synced_offset = sync.offset
         self._unsynced_files.clear()
 
     def make_spare(self, batch_bytes: int = 0) -> Callable[[], Spare]:
-        """Return a job for the disk thread that makes the next file; its result is for `take_spare`.
+        """Return a job for the disk thread that makes the next file, for `take_spare`.
 
-        It has room for a batch with so many bytes of frames.
+        The file has room for a batch of `batch_bytes` of frames.
         """
         path = self._next_spare_path()
         size = max(self._file_bytes, FILE_HEADER_BYTES + batch_bytes + BATCH_END_BYTES)
@@ -244,7 +246,7 @@ class LogWriter:
             return lambda: self._make_file(path, size)
         replaces = self._file is not None
         if replaces:
-            # Made for the first batch, and too small for what joined it since. The new one takes its name.
+            # This file was made for the first batch, which has outgrown it. The new file takes its name.
             self._files.drop_last()
             self._file = None
         return lambda: self._make_first_file(path, size, replaces)
@@ -264,7 +266,7 @@ class LogWriter:
 
     @property
     def wants_spare(self) -> bool:
-        """Half of the running file is used and there is no next one."""
+        """Whether half of the active file is used and no next file is made."""
         return not self._spares and self.room_bytes * 2 < self._file_bytes
 
     def note_sync_failure(self) -> None:
@@ -274,14 +276,14 @@ class LogWriter:
             logger.error("the failure could not be noted in %s: %s", self._paths.current, error)
 
     def free_bytes(self) -> int:
-        """For whoever is told that there is no room; 0 when the disk does not say."""
+        """Return the free bytes of the disk, for messages; 0 when they are unknown."""
         try:
             return self._fs.free_bytes(self._paths.wal)
         except OSError:
             return 0
 
     def end_cleanly(self) -> None:
-        """Everything is synced: say so in CURRENT, and leave no file that was only made ahead."""
+        """Write a clean end to CURRENT and remove spare files; everything is synced."""
         for spare in self._spares:
             self._drop_spare(spare)
         self._spares.clear()
@@ -292,11 +294,11 @@ class LogWriter:
 
     @property
     def _has_batch(self) -> bool:
-        """This run has written a batch."""
+        """Whether this process has written a batch."""
         return self._file is not None and (self.rotations > 0 or self._offset > FILE_HEADER_BYTES)
 
     def _rotate(self, batch_bytes: int) -> LogFile:
-        """Go on with the smallest spare that takes a batch of this size and all that follow."""
+        """Continue the log in the smallest spare file with room for the batch."""
         file = self._file
         size = FILE_HEADER_BYTES + batch_bytes
         spare = next((spare for spare in self._spares if spare.size_bytes >= size), None)
@@ -319,7 +321,7 @@ class LogWriter:
         return self._file
 
     def _new_header(self, size: int) -> tuple[bytes, bytes]:
-        """A new epoch, and the header of a file of it that begins where the log ends."""
+        """Return a new epoch, and the header for a file that begins at the end of the log."""
         epoch = os.urandom(EPOCH_BYTES)
         header = FileHeader(
             shard=self._identity.shard,
@@ -343,7 +345,7 @@ class LogWriter:
         return Spare(fd, path, size)
 
     def _make_first_file(self, path: str, size: int, replaces: bool) -> Spare:
-        """On the disk thread (W1)."""
+        """Make a process's first file, on the disk thread (W1)."""
         fs = self._fs
         spare = self._make_file(path, size)
         name = self._paths.wal_file(self._end.ordinal)
@@ -352,8 +354,8 @@ class LogWriter:
             write_all(fs, spare.fd, header, 0)
             fs.sync_data(spare.fd)
             if replaces and self._vouches:
-                # CURRENT names the file that is replaced: after a kill it would look as if the log had been
-                # moved. This run has written nothing yet: the log ends as the start left it.
+                # CURRENT names the replaced file: after a kill the log would look like a copied directory.
+                # This process has written no batch yet: the log still ends where the start left it.
                 ended = self._current_of(spare.fd, self._end.ordinal, "clean", FILE_HEADER_BYTES)
                 write_current(fs, self._paths.current, ended)
             fs.rename(path, name)
@@ -373,8 +375,10 @@ class LogWriter:
         self._fs.unlink(spare.path)
 
     def _move_current(self, file: LogFile) -> None:
-        """On the disk thread. No room for CURRENT is no loss: it goes on naming an older file of this run,
-        and the next rotation moves it."""
+        """Write the active file to CURRENT, on the disk thread; tolerate a full disk.
+
+        On a full disk CURRENT keeps naming an older file of this process, and the next rotation moves it.
+        """
         try:
             write_current(self._fs, self._paths.current, self._current_of(file.fd, file.first_ordinal))
         except OSError as error:
@@ -398,7 +402,7 @@ class LogWriter:
 
 
 def _pieces_of(parts: list[bytes]) -> Iterator[bytes]:
-    """Join small parts, and pass a large one on as it is."""
+    """Join small parts, and yield a large one unchanged."""
     gathered: list[bytes] = []
     size = 0
     for part in parts:

@@ -1,1 +1,1 @@
-"""The files of sealed and active segments: formats, reading, writing, and moving them between tiers."""
+"""The files of active and sealed segments: formats, reading, writing, and the store of each tier."""

@@ -1,12 +1,12 @@
-"""An active segment that cannot be gone on with is sealed as it stands; its topic goes on in a new one.
+"""Sealing of a damaged active segment, so that its topic can continue in a new segment.
 
-Its entry says how many records it had, and none of them is taken out: what is good of them is read, and what
-is not is told to whoever reads it, as of every sealed segment. The index gets its footer when it is whole;
-else it stays without, and readers make it again from .data. The tags are those of the records that can be
-read: nobody is given one of the others, so none of them can come back.
+The entry keeps its number of records, and none is removed: intact records are read, and damaged ones are
+reported to readers, as in every sealed segment. If the index is whole it gets its footer; otherwise it stays
+without, and readers rebuild it from .data. The tags are those of the readable records: reads do not return
+the other records, so none of them can reappear.
 
-Until a snapshot says that it is sealed, nothing of this was done: whoever opens it as an active segment cuts
-the footer off and takes the tags away.
+Until a snapshot records the segment as sealed, none of this counts: opening it as an active segment cuts off
+the footer and removes the tags.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from topicsd.segment.tags_file import encode_tags, tags_of
 
 
 def close_damaged(fs: Fs, paths: ShardPaths, name: SegmentName, entry: SegmentEntry) -> bool:
-    """Seal what the entry says of it; whether there are tags. What was written to .data is synced already."""
+    """Seal the records of `entry`; return whether there are tags. The .data is already synced."""
     data_path, index_path, tags_path = (
         os.path.join(paths.root, name.key(suffix)) for suffix in (DATA, INDEX, TAGS)
     )

@@ -1,4 +1,4 @@
-"""The `.data` file of a segment: a header that says whose it is, then the Append frames as they were logged.
+"""The `.data` file of a segment: a header that identifies it, then the Append frames as they were logged.
 
 The file begins with a FileHeader frame (see `topicsd/log/frame.py`; its other fields are 0). Its payload::
 
@@ -19,12 +19,12 @@ The file begins with a FileHeader frame (see `topicsd/log/frame.py`; its other f
     >>> parse_segment_header(frame) == header
     True
 
-Frames stand one behind the other in the order of their seqs. A segment of generation 0 has every seq; in a
-rewritten one those that were dead are not there.
+Frames follow each other without a gap in the order of their seqs. A segment of generation 0 has every seq; a
+compacted segment lacks the records that were dead.
 
-How far a file counts is said by its entry in the snapshot, not by the file. How to change the format: raise
-VERSION, keep reading the versions before it, and add a golden file of the new one to `tests/golden/`. A file
-of an unknown version is refused, never guessed at.
+The valid length of a file is in its entry in the snapshot, not in the file. How to change the format: raise
+VERSION, keep reading the earlier versions, and add a golden file of the new version to `tests/golden/`. A
+file of an unknown version is refused.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ _LAYOUT = struct.Struct("<8sII16sQQQQ")
 SEGMENT_HEADER_BYTES = HEADER_BYTES + _LAYOUT.size + CHECKSUM_BYTES
 
 SCAN_BYTES = 1 << 20
-# What a search skips of what cannot be read.
+# A search skips to the next block of this size after an unreadable place.
 BLOCK_BYTES = 4096
-# The media says that it lost what it had. Any other error says nothing about the bytes.
+# With these errors the media reports lost bytes. Other errors do not concern the bytes.
 _MEDIA_ERRORS = frozenset((errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA))
-# Where the topic id stands in a frame.
+# Offset of the topic id in a frame.
 _TOPIC_ID_AT = 6
 
 Read = Callable[[int, int], bytes]
-"""Bytes by offset and size; fewer only at the end of the file."""
+"""Function that returns the bytes at an offset, of a size; fewer only at the end of the file."""
 
 
 def is_media_error(error: OSError) -> bool:
@@ -106,7 +106,7 @@ def parse_segment_header(buffer: bytes) -> SegmentHeader:
 
 
 def check_frame(buffer: bytes, at: int, size: int, topic_id: int, seq: int) -> None:
-    """That a whole Append frame of this record stands there; a quarter of the work of taking it apart."""
+    """Check that a whole Append frame of this record is at `at`; 4 times cheaper than parsing."""
     if len(buffer) - at < size:
         raise FrameDamage(at, f"{len(buffer) - at} bytes are left of a frame of {size}")
     frame_len, frame_type, _, found_id, found_seq, _, _, _, _ = HEADER.unpack_from(buffer, at)
@@ -126,9 +126,9 @@ class FoundFrame(NamedTuple):
 
 
 class FoundDamage(NamedTuple):
-    """No seq from `first_seq` to `last_seq` was found; none at all when `last_seq` is the lower one.
+    """The seqs `first_seq` to `last_seq`, which were not found; none when `last_seq` is lower.
 
-    In a rewritten segment some of them may be dead ones that were never there.
+    In a compacted segment some of them may be dead records that compaction left out.
     """
 
     first_seq: int
@@ -138,17 +138,17 @@ class FoundDamage(NamedTuple):
 
 
 def scan_data(read: Read, name: SegmentName, entry: SegmentEntry) -> Iterator[FoundFrame | FoundDamage]:
-    """Every frame of a segment in order, each checked whole, and what is damaged; memory is bounded.
+    """Iterate over the frames of a segment in order, each checked, and the damage between them.
 
-    Behind damage the next frame is searched for. What is found there is no part of somebody's record: a
-    frame has NULs in its header, and a record has none in any of its parts.
+    Memory is bounded. After damage the next frame is searched for. A hit cannot lie inside a record: a frame
+    has NUL bytes in its header, and no part of a record contains one.
     """
     try:
         header = parse_segment_header(read(0, SEGMENT_HEADER_BYTES))
     except (FrameDamage, OSError) as damage:
         if isinstance(damage, OSError) and not is_media_error(damage):
             raise
-        # The records stand on their own.
+        # The records can be read without the header.
         yield FoundDamage(entry.first_seq, entry.first_seq - 1, 0, f"the header: {damage}")
     else:
         if header.name != name:
@@ -159,7 +159,7 @@ def scan_data(read: Read, name: SegmentName, entry: SegmentEntry) -> Iterator[Fo
 
 
 class _Scan:
-    """Where the next frame has to begin (`offset`), and with which seq at least."""
+    """One scan of a segment, through a window of bounded size."""
 
     def __init__(self, read: Read, name: SegmentName, entry: SegmentEntry) -> None:
         self._read = read
@@ -194,7 +194,7 @@ class _Scan:
             yield FoundDamage(seq, self._last_seq, offset, "the frames are over too early")
 
     def _frame_at(self, offset: int, seq: int) -> Frame:
-        """The frame that stands there, if it is one of this segment with at least this seq."""
+        """Return the frame at `offset`; FrameDamage unless it is of this segment and from `seq` on."""
         self._load(offset, LEN_BYTES)
         head = self._bytes(offset, LEN_BYTES)
         if len(head) == LEN_BYTES:
@@ -211,7 +211,7 @@ class _Scan:
         return frame
 
     def _next_frame(self, offset: int, seq: int) -> FoundFrame | None:
-        """The next frame of this segment at or behind `offset`, with at least this seq."""
+        """Find the next frame of this segment at or after `offset`, with at least this seq."""
         wanted = U64.pack(self._name.topic_id)
         while self._entry.data_bytes - offset >= HEADER_BYTES:
             self._load(offset, HEADER_BYTES)
@@ -223,7 +223,7 @@ class _Scan:
                 return None
             found_at = self._window.find(wanted, at + _TOPIC_ID_AT)
             if found_at < 0:
-                # The id may stand across the end of this window.
+                # The topic id may cross the end of this window.
                 offset = self._window_offset + len(self._window) - HEADER_BYTES + 1
                 continue
             offset = self._window_offset + found_at - _TOPIC_ID_AT
@@ -234,7 +234,7 @@ class _Scan:
         return None
 
     def _candidate(self, offset: int, seq: int) -> FoundFrame | None:
-        """The frame that may begin here; its header is looked at before all of it is."""
+        """Return the frame at `offset`, or None; check the header before reading the whole frame."""
         self._load(offset, HEADER_BYTES)
         head = self._bytes(offset, HEADER_BYTES)
         if len(head) < HEADER_BYTES or head[LEN_BYTES] != FrameType.APPEND:
@@ -252,14 +252,14 @@ class _Scan:
         return self._window[at : at + size]
 
     def _load(self, offset: int, size: int) -> None:
-        """See to it that these bytes are in the window, if they are there and can be read."""
+        """Load these bytes into the window, as far as they exist and can be read."""
         room = self._entry.data_bytes - offset
         size = min(size, room)
         at = offset - self._window_offset
         if not self._error and at >= 0 and at + size <= len(self._window):
             return
         self._window_offset = offset
-        # A bad sector in the window must not take the frames in front of it with it.
+        # If the large window has a bad sector, read only the frame: frames before the sector stay readable.
         for wanted in (min(max(size, SCAN_BYTES), room), size):
             try:
                 self._window = self._read(offset, wanted)

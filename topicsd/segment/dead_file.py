@@ -1,4 +1,4 @@
-"""The `.del` file of a segment: which of its records are deleted, as a bitmap.
+"""The `.del` file of a segment: the set of its dead records, as a bitmap.
 
 ::
 
@@ -9,7 +9,7 @@
      16    8   first_seq
      24    4   dead_count   bits set
      28    4   zero
-     32    8   complete_to  every delete in the shard's log below this ordinal is in here
+     32    8   complete_to  every delete in the shard's log below this ordinal is included
      40    N   bitmap       N = ceil(count / 8); seq first_seq + i is bit i & 7 of byte i >> 3
       .    8   xxh3_64 over all before it
 
@@ -19,8 +19,8 @@
     >>> decode_dead(data, first_seq=7, count=10)
     DeadSet(bitmap=bytearray(b'\\x05\\x02'), dead_count=3, complete_to=99)
 
-It is replaced whole, so that it is the old set or the new one. It may be newer than the snapshot (the
-checkpoint writes it first) and then has more in it, never less. How to change the format: as in
+The file is replaced atomically, so it holds the old set or the new one. It may be newer than the snapshot
+(the checkpoint writes it first), and then has more dead records, never fewer. How to change the format: as in
 `data_file.py`.
 """
 
@@ -39,13 +39,13 @@ VERSION = 1
 _HEAD = struct.Struct("<8sIIQIIQ")
 _CHECKSUM = struct.Struct("<Q")
 
-# For a number in base 2: the one conversion between bytes and bits that does not loop.
+# Conversion through a number in base 2: the only one between bytes and bits without a Python loop.
 _TO_DIGITS = b"0" + b"1" * 255
 _FROM_DIGITS = bytes.maketrans(b"01", b"\0\1")
 
 
 class DeadDamage(Exception):
-    """The bytes are no dead set of that segment; says how that shows."""
+    """Bytes that are not a dead set of the segment, with the reason."""
 
 
 class DeadSet(NamedTuple):
@@ -55,12 +55,12 @@ class DeadSet(NamedTuple):
 
 
 def dead_bytes(count: int) -> int:
-    """The size of the file for a segment of so many records."""
+    """Return the size of the file for a segment of `count` records."""
     return _HEAD.size + (count + 7) // 8 + _CHECKSUM.size
 
 
 def pack_marks(marks: bytes | bytearray) -> bytes:
-    """The bitmap for one byte a record, which is not zero when it is dead. Without a loop over the records.
+    """Pack one byte per record, nonzero when it is dead, into a bitmap, without a Python loop.
 
     >>> pack_marks(b"\\1\\0\\1\\0\\0\\0\\0\\0\\0\\1"), unpack_marks(b"\\x05\\x02", 10).hex()
     (b'\\x05\\x02', '01000100000000000001')
@@ -71,7 +71,7 @@ def pack_marks(marks: bytes | bytearray) -> bytes:
 
 
 def unpack_marks(bitmap: bytes | bytearray, count: int) -> bytearray:
-    """One byte a record, 1 when it is dead."""
+    """Unpack a bitmap into one byte per record, 1 when it is dead."""
     digits = format(int.from_bytes(bitmap, "little"), f"0{count}b") if count else ""
     return bytearray(digits[::-1].encode().translate(_FROM_DIGITS))
 
@@ -85,8 +85,11 @@ def encode_dead(first_seq: int, count: int, bitmap: bytes | bytearray, complete_
 
 
 def decode_dead(data: bytes, first_seq: int, count: int) -> DeadSet:
-    """The dead of the first `count` records. The file may be of fewer or of more: an active segment grows
-    without a new one, and a checkpoint that did not come to its end may have written that of a longer one."""
+    """Decode the dead records among the first `count` records.
+
+    The file may cover fewer records, since an active segment grows without a new file, or more, since an
+    unfinished checkpoint may have written it for a longer segment.
+    """
     if len(data) < dead_bytes(0):
         raise DeadDamage(f"has {len(data)} bytes, too few for a header")
     body = data[: -_CHECKSUM.size]

@@ -1,8 +1,8 @@
-"""What is known of one segment without opening its files, and how its files are named in a store.
+"""The description of one segment that needs no open file, and the names of its files in a store.
 
-Snapshot and manifest say a `SegmentEntry` of each segment; recovery, reads and retention go by it, so that a
-restart opens no segment. A field is only ever added at the end, with a default that means what entries
-without it meant.
+Snapshot and manifest hold a `SegmentEntry` for each segment; recovery, reads and retention use it, so that a
+restart opens no segment. New fields are added only at the end, with a default that keeps the meaning of
+entries without the field.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ SUFFIXES = (DATA, INDEX, TAGS, DEAD)
 
 
 class SegmentEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One segment as snapshot and manifest describe it."""
+
     first_seq: int
     count: int
     generation: int
     data_bytes: int
-    """The length of .data that counts; what stands behind it was never taken over."""
+    """Valid length of .data; bytes after it were never named by a snapshot."""
     first_ts: int
     last_ts: int
     is_sealed: bool
     has_tags: bool
-    """There is a .tags file; only a sealed segment has one."""
+    """Whether the segment has a .tags file; only a sealed segment can have one."""
     tier: str
     live_count: int
-    """Records that are neither deleted nor trimmed."""
+    """Number of records that are neither deleted nor evicted."""
     live_bytes: int
     dead_count: int
-    """Bits set in .del; with 0 there is no .del."""
+    """Number of bits set in .del; with 0 the file does not exist."""
     since_ordinal: int
-    """No frame of the segment has a lower ordinal in the shard's log."""
+    """Lower bound of the ordinals that the segment's frames have in the shard's log."""
 
     @property
     def last_seq(self) -> int:
@@ -49,13 +51,15 @@ class SegmentEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SegmentName(NamedTuple):
+    """The identity of one segment, of which its files' names are made."""
+
     topic_id: int
     epoch: int
     first_seq: int
     generation: int
 
     def key(self, suffix: str) -> str:
-        """The name of one of the segment's files in a store.
+        """Return the name of one of the segment's files in a store.
 
         >>> SegmentName(7, 1024, 10001, 2).key(INDEX)
         'topics/0000000000000007-1024/seg-0000000000010001-2.idx'
@@ -65,7 +69,7 @@ class SegmentName(NamedTuple):
 
 
 class SegmentDamage(Exception):
-    """The records from `first_seq` to `last_seq` of a segment cannot be had as they were written."""
+    """Damage to the records from `first_seq` to `last_seq` of a segment."""
 
     def __init__(self, name: SegmentName, first_seq: int, last_seq: int, what: str) -> None:
         super().__init__(f"{name.key(DATA)}, seqs {first_seq} to {last_seq}: {what}")

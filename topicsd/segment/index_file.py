@@ -1,15 +1,15 @@
-"""The `.idx` file of a segment: where each record stands, by its seq, at a fixed stride.
+"""The `.idx` file of a segment: the place of each record in .data, by seq, at a fixed stride.
 
 The entry of seq `s` is at `(s - first_seq) * 20`::
 
     off  size  field
       0    4   offset  of the frame in .data
-      4    4   len     all bytes of the frame; 0 is a dead record of a rewritten segment
-      8    8   ts      of the record; of a dead one that of the record before it
+      4    4   len     all bytes of the frame; 0 is a dead record of a compacted segment
+      8    8   ts      of the record; for a dead record that of the record before it
      16    1   flags   of the frame
      17    3   pad     0
 
-A sealed file ends with a footer; one that is still appended to has none::
+A sealed file ends with a footer; the index of an active segment has none::
 
     off  size  field
       0    8   magic    b"TOPICIDX"
@@ -17,8 +17,8 @@ A sealed file ends with a footer; one that is still appended to has none::
      12    4   count    of the entries
      16    8   xxh3_64 over the entries and the 16 bytes before this field
 
-Each frame begins where the one before it ends, dead entries included (they begin where they would have
-stood): so a range of seqs is one range of bytes, and an index without a footer can be checked.
+Each frame begins where the one before it ends, dead entries included (they begin at the end of the frame
+before): so a range of seqs is one range of bytes, and an index without a footer can be checked.
 
     >>> places, lengths, stamps = array("I", [110, 164]), array("I", [54, 60]), array("Q", [1000, 1001])
     >>> entries = encode_entries(places, lengths, stamps, flags=b"\\1\\0")
@@ -30,8 +30,8 @@ stood): so a range of seqs is one range of bytes, and an index without a footer 
     >>> decode_index(entries + footer, first_seq=7, count=2, sealed=True).place_of(8)
     (164, 60)
 
-Nothing here loops over records in Python: columns are cut and joined as strided slices. How to change the
-format: as in `data_file.py`, whose version moves with this one.
+The code does not loop over records in Python: columns are split and joined as strided slices. How to change
+the format: as in `data_file.py`, whose version changes with this one.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ _FOOTER_HEAD = struct.Struct("<8sII")
 _CHECKSUM = struct.Struct("<Q")
 FOOTER_BYTES = _FOOTER_HEAD.size + _CHECKSUM.size
 
-# The flags of a record that a damaged .data does not give any more; only in memory, in no file.
+# The flags of a record whose bytes in .data are damaged; only in memory, never in a file.
 DAMAGED = 0x80
 
-# The columns are taken as the machine has them in memory.
+# The columns are copied in the machine's byte order.
 assert sys.byteorder == "little"
 assert array("I").itemsize == 4
 assert array("Q").itemsize == 8
 
 
 class IndexDamage(Exception):
-    """The bytes are no index of that segment; says how that shows."""
+    """Bytes that are not an index of the segment, with the reason."""
 
 
 class SegmentIndex:
-    """The index of one segment in memory: 17 bytes a record."""
+    """The index of one segment in memory: 17 bytes per record."""
 
     __slots__ = ("count", "first_seq", "flags", "has_damage", "lengths", "offsets", "stamps")
 
@@ -92,16 +92,16 @@ class SegmentIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Of memory, about."""
+        """Approximate size in memory."""
         return 17 * self.count + 500
 
     @property
     def data_end(self) -> int:
-        """Where the last frame ends in .data."""
+        """Offset in .data where the last frame ends."""
         return self.offsets[-1] + self.lengths[-1] if self.count else SEGMENT_HEADER_BYTES
 
     def place_of(self, seq: int) -> tuple[int, int]:
-        """Offset and length of a record's frame; the length of a dead one is 0."""
+        """Return offset and length of a record's frame; the length of a dead record is 0."""
         at = seq - self.first_seq
         return self.offsets[at], self.lengths[at]
 
@@ -124,14 +124,14 @@ def encode_entries(
 
 
 def encode_footer(entries: bytes) -> bytes:
-    """What seals a file with these entries, all of them."""
+    """Encode the footer that seals a file with exactly these entries."""
     assert len(entries) % ENTRY_BYTES == 0
     head = _FOOTER_HEAD.pack(MAGIC, VERSION, len(entries) // ENTRY_BYTES)
     return head + _CHECKSUM.pack(_checksum(entries, head))
 
 
 def decode_index(data: bytes, first_seq: int, count: int, sealed: bool) -> SegmentIndex:
-    """The index of `count` records. Of a file that is not sealed, what stands behind them does not count."""
+    """Decode the index of `count` records; in an unsealed file the bytes after them are ignored."""
     size = count * ENTRY_BYTES
     if sealed:
         _check_footer(data, count)
@@ -170,15 +170,18 @@ def _check_footer(data: bytes, count: int) -> None:
 
 
 def _check_columns(index: SegmentIndex, flag_words: array[int]) -> None:
-    """Without a checksum: what the columns have to be all the same. A stamp that is off a little passes."""
-    # Place + length = next place for all records in one addition of large numbers.
+    """Check what must hold for the columns of an index without a checksum.
+
+    A timestamp that is wrong but still in order passes.
+    """
+    # Checks offset + length = next offset for all records in one addition of large integers.
     offsets, lengths = index.offsets, index.lengths
     if index.count and (
         offsets[0] != SEGMENT_HEADER_BYTES
         or _number(offsets[:-1]) + _number(lengths[:-1]) != _number(offsets[1:])
     ):
         raise IndexDamage("the frames do not stand one behind the other")
-    # Sorting what is in order is quicker than looking at each pair.
+    # Sorting an ordered list is faster than comparing each pair.
     if sorted(index.stamps) != index.stamps.tolist():
         raise IndexDamage("the stamps go back")
     if flag_words and max(flag_words) >= DAMAGED:

@@ -1,15 +1,14 @@
-"""All blocking reads of sealed and active segments: one place that knows where a file is and what to do
-when it is damaged.
+"""All blocking reads of active and sealed segments: finds the tier of a file and handles damage.
 
-* The hot directory is asked first, then the cold one, whatever the entry says: a crash between any two steps
-  of a relocation leaves the record readable, and where there are two copies the one that is near is read. A
-  dead set may be there twice and differ; the fuller one is the newer one.
-* An index or tags that are missing or damaged are made again from .data, and put back when the segment is
-  sealed. An active segment's files have one writer, which is not this.
-* What is damaged in .data is a `SegmentDamage` with the exact seqs.
+* The hot tier is tried first, then the cold tier, regardless of the entry: a crash between any two steps of
+  tiering leaves the records readable, and of two copies the hot one is read. Dead sets of the two tiers may
+  differ; the one with more dead records is newer.
+* A missing or damaged index or tags file is rebuilt from .data, and written back if the segment is sealed.
+  The files of an active segment are written only by the checkpoint.
+* Damage in .data raises a `SegmentDamage` with the exact seqs.
 
-Indexes, and the directories of tags, are kept up to a bound. Threads may ask at once; what two of them read
-at the same time is read twice, and one of the two is kept.
+Indexes, and the directories of tags, are cached up to a bound. Threads may call concurrently; a file that two
+threads load at the same time is read twice, and one result is kept.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from topicsd.segment.store import SegmentStore
 from topicsd.segment.tags_file import TagsDamage, TagsReader, encode_tags
 
 INDEX_CACHE_BYTES = 32 << 20
-# Of a dead set; a segment has no more records than a byte of index and a file of frames allow.
+# More than a dead set can have: index and .data bound the number of records of a segment.
 DEAD_BYTES_MAX = 1 << 20
 
 logger = logging.getLogger("topicsd.segment")
@@ -57,6 +56,8 @@ Kept = SegmentIndex | TagsReader
 
 
 class SegmentReader:
+    """Reads of a shard's segments in both tiers; safe to call from several threads."""
+
     def __init__(
         self, hot: SegmentStore, cold: SegmentStore | None, index_cache_bytes: int = INDEX_CACHE_BYTES
     ) -> None:
@@ -67,24 +68,24 @@ class SegmentReader:
         self._lock = threading.Lock()
 
     def cached_index(self, name: SegmentName) -> SegmentIndex | None:
-        """The index, if it is at hand. Never waits for the disk."""
+        """Return the cached index, or None; never waits for the disk."""
         found = self._recall(name, INDEX)
         return found if isinstance(found, SegmentIndex) else None
 
     def index(self, name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
-        """The index of the records of the entry; damaged ones are in it, marked."""
+        """Return the index of the entry's records, with damaged records marked."""
         index = self.cached_index(name)
-        # An active segment grows: what is kept may be of an earlier entry.
+        # An active segment grows: the cached index may be of an earlier entry.
         if index is None or index.count < entry.count:
             index = self.load_index(name, entry)
             self._keep(name, INDEX, index)
         return index
 
     def load_index(self, name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
-        """The index from its file, past what is kept; made again when it is missing or damaged."""
+        """Load the index from its file, bypassing the cache; rebuild it if missing or damaged."""
         size = entry.count * ENTRY_BYTES + FOOTER_BYTES * entry.is_sealed
         try:
-            # One byte more than there may be shows a file that is too long.
+            # One extra byte detects a file that is too long.
             data = self._read(name, INDEX, 0, size + 1)
             index = decode_index(data, entry.first_seq, entry.count, entry.is_sealed)
             if index.data_end != entry.data_bytes:
@@ -102,10 +103,10 @@ class SegmentReader:
     def frames(
         self, name: SegmentName, entry: SegmentEntry, index: SegmentIndex, first_seq: int, last_seq: int
     ) -> tuple[bytes, int]:
-        """The bytes from the first record to the end of the last in one read, and where they begin.
+        """Read the bytes from the first record to the end of the last; return them and their offset.
 
-        They are not taken apart here: whoever does that checks each frame whole, its topic and its seq.
-        Damage that shows here names its own seqs; what is asked for in front of it can be read.
+        The frames are not parsed here: the caller checks each frame with its topic and seq. A SegmentDamage
+        names only the damaged seqs; the requested records before them can be read.
         """
         assert entry.first_seq <= first_seq <= last_seq < index.first_seq + index.count
         if index.has_damage:
@@ -138,7 +139,7 @@ class SegmentReader:
     def _one_by_one(
         self, name: SegmentName, entry: SegmentEntry, index: SegmentIndex, seqs: range, what: str
     ) -> bytes:
-        """A range that could not be read at once: which of its records are the first that cannot be had."""
+        """Read a range record by record; raise SegmentDamage for the first unreadable records."""
         pieces: list[bytes] = []
         first_bad: int | None = None
         for seq in seqs:
@@ -162,7 +163,7 @@ class SegmentReader:
     def find_tag(
         self, name: SegmentName, entry: SegmentEntry, tag: bytes, is_prefix: bool, below: int
     ) -> list[int]:
-        """The seqs under `below` with the tag, or one that begins with it, rising, also the dead ones."""
+        """Return the seqs below `below` with the tag or prefix, ascending, dead records included."""
         if not entry.is_sealed:
             return self._find_in_data(name, entry, tag, is_prefix, below)
         if not entry.has_tags:
@@ -185,7 +186,7 @@ class SegmentReader:
         return found
 
     def _refuse_other(self, damage: Exception, name: SegmentName, suffix: str) -> None:
-        """Go on only when it is the file that is missing or damaged, and say so."""
+        """Raise errors that are not loss or damage of the file; log the others."""
         if isinstance(damage, OSError) and not _is_loss(damage):
             raise damage
         logger.warning("%s is made again from .data: %s", name.key(suffix), damage)
@@ -206,11 +207,15 @@ class SegmentReader:
         return TagsReader(_slice_of(data), len(data))
 
     def dead_set(self, name: SegmentName, entry: SegmentEntry) -> DeadSet:
-        """What is dead; at least what the entry counts. FileNotFoundError when no tier has the file."""
+        """Return the dead set, with at least the entry's count of dead records.
+
+        Raises FileNotFoundError when no tier has the file, and DeadDamage when every copy is damaged or has
+        fewer dead records than the entry counts.
+        """
         best: DeadSet | None = None
         failure: DeadDamage | OSError = FileNotFoundError(errno.ENOENT, "in no tier", name.key(DEAD))
         for store in self._stores:
-            # The checkpoint replaces it by a rename, past the store: what is open may be the one before.
+            # The checkpoint replaces the file by a rename, not through the store: drop the open descriptor.
             store.forget(name.key(DEAD))
             try:
                 data = store.read_range(name.key(DEAD), 0, DEAD_BYTES_MAX)
@@ -235,7 +240,7 @@ class SegmentReader:
     def check_frames(
         self, name: SegmentName, index: SegmentIndex, data: bytes, start: int, first_seq: int, last_seq: int
     ) -> None:
-        """See that what `frames` gave is what the index says, every frame whole."""
+        """Check that the bytes from `frames` match the index, and that every frame is whole."""
         for seq in range(first_seq, last_seq + 1):
             offset, length = index.place_of(seq)
             if length:
@@ -245,7 +250,7 @@ class SegmentReader:
                     raise SegmentDamage(name, seq, seq, f"at {offset}: {damage.what}") from None
 
     def check_tags(self, name: SegmentName, entry: SegmentEntry) -> None:
-        """Read all tags of a sealed segment, past what is kept; damaged ones are made again."""
+        """Verify the tags file of a sealed segment, bypassing the cache; rebuild it if damaged."""
         if entry.has_tags:
             self._forget_kept(name, TAGS)
             try:
@@ -255,7 +260,7 @@ class SegmentReader:
                 self._rebuilt_tags(name, entry)
 
     def all_tags(self, name: SegmentName, entry: SegmentEntry) -> dict[bytes, list[int]]:
-        """Every tag of a sealed segment with its seqs."""
+        """Return every tag of a sealed segment with its seqs."""
         if not entry.has_tags:
             return {}
         try:
@@ -268,7 +273,7 @@ class SegmentReader:
         return self._read(name, DATA, 0, SEGMENT_HEADER_BYTES)
 
     def forget(self, name: SegmentName) -> None:
-        """Let go of what is kept of a segment: it was dropped, rewritten or moved."""
+        """Drop the cache and descriptors of a segment that was dropped, compacted or moved."""
         self._forget_kept(name, INDEX)
         self._forget_kept(name, TAGS)
         for store in self._stores:
@@ -282,7 +287,7 @@ class SegmentReader:
         for store in self._stores:
             store.close()
 
-    # Where the bytes are.
+    # -- tiers --
 
     def _read(self, name: SegmentName, suffix: str, offset: int, size: int) -> bytes:
         key = name.key(suffix)
@@ -309,13 +314,13 @@ class SegmentReader:
             raise SegmentDamage(name, entry.first_seq, entry.last_seq, "its .data is missing") from None
 
     def _put_back(self, name: SegmentName, suffix: str, data: bytes) -> None:
-        """Without it the same work is done again the next time; nothing else hangs on it."""
+        """Write a rebuilt file back to its tier; after a failure the next read rebuilds it again."""
         try:
             self._store_with(name, DATA).put(name.key(suffix), _slice_of(data), len(data))
         except OSError as error:
             logger.warning("%s could not be put back: %s", name.key(suffix), error)
 
-    # What is kept.
+    # -- cache --
 
     def _recall(self, name: SegmentName, suffix: str) -> Kept | None:
         with self._lock:

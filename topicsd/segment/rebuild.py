@@ -1,10 +1,10 @@
-"""An index and tags made again from `.data`, which has everything that they say.
+"""Rebuilding of index and tags from `.data`, which holds all their information.
 
-What comes out of an intact file is byte for byte what was written first: the place and the stamp of a dead
-record of a rewritten segment follow from the records around it.
+From an intact file the result is byte for byte the original: the offset and the timestamp of a dead record
+of a compacted segment follow from the records around it.
 
-Nearly every file is intact: that is tried first, with the least work that proves it. Only when it is not
-is the file taken apart with care (`scan_data`).
+Nearly every file is intact, so a fast pass is tried first that does the least work to prove it. Only if it
+fails, the file is scanned with the search for frames after damage (`scan_data`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _unpack_u64 = U64.unpack_from
 
 
 class IndexBuilder:
-    """The columns of an index, filled in the order of the seqs; what was left out is dead."""
+    """The columns of an index, filled in seq order; seqs that are left out are dead."""
 
     def __init__(self, first_seq: int) -> None:
         self._first_seq = first_seq
@@ -61,7 +61,7 @@ class IndexBuilder:
 
     def add(self, seq: int, offset: int, size: int, ts: int, flags: int) -> None:
         if len(self._stamps) == 0:
-            # Dead ones in front of the first record have no record before them.
+            # Dead records before the first record have no earlier timestamp: they take this one.
             self._fill(seq, ts, 0)
         else:
             self._fill(seq, self._stamps[-1], 0)
@@ -69,7 +69,7 @@ class IndexBuilder:
         self._end = offset + size
 
     def add_damage(self, last_seq: int) -> None:
-        """The records up to this one are damaged, or dead, which cannot be told."""
+        """Mark the records up to `last_seq` as damaged; dead ones among them are unknown."""
         if self.next_seq <= last_seq:
             self._fill(last_seq + 1, self._stamps[-1] if self._stamps else 0, DAMAGED)
         self._has_damage = True
@@ -97,11 +97,11 @@ class IndexBuilder:
 
 
 Row = tuple[int, int, int, int, int, bytes]
-"""Seq, offset, size, ts, flags and tag of a record. A plain tuple: there are ten thousand of them."""
+"""Seq, offset, size, ts, flags and tag of a record; a plain tuple for speed, ten thousand per segment."""
 
 
 def rebuild_index(read: Read, name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
-    """The index that .data gives. Records that are damaged are marked; no file may be made of that."""
+    """Rebuild the index from .data; an index with damaged records must not be written to a file."""
     builder = IndexBuilder(entry.first_seq)
     rows = _intact_rows(read, name, entry)
     if rows is not None:
@@ -118,7 +118,7 @@ def rebuild_index(read: Read, name: SegmentName, entry: SegmentEntry) -> Segment
 
 
 def rebuild_tags(read: Read, name: SegmentName, entry: SegmentEntry) -> dict[bytes, list[int]]:
-    """The tags that .data gives. Where it is damaged a tag may be missing, so that nothing is given."""
+    """Rebuild the tags from .data; raise SegmentDamage when a damaged record may have had one."""
     rows = _intact_rows(read, name, entry)
     if rows is not None:
         return tags_of((row[0], row[5]) for row in rows)
@@ -132,7 +132,7 @@ def rebuild_tags(read: Read, name: SegmentName, entry: SegmentEntry) -> dict[byt
 
 
 def _intact_rows(read: Read, name: SegmentName, entry: SegmentEntry) -> list[Row] | None:
-    """All records of a file in which every byte is right; None when it is not, or cannot be read."""
+    """Return all records of an intact file; None when it is damaged or cannot be read."""
     rows: list[Row] = []
     offset = SEGMENT_HEADER_BYTES
     try:
@@ -142,7 +142,7 @@ def _intact_rows(read: Read, name: SegmentName, entry: SegmentEntry) -> list[Row
             window = read(offset, min(SCAN_BYTES, entry.data_bytes - offset))
             used = _rows_in(window, offset, name, rows)
             if used == 0:
-                # The one frame that is larger than a window, or damage.
+                # A frame larger than the window, or damage.
                 size = U32.unpack_from(window)[0] + LEN_BYTES
                 if size <= len(window) or size > entry.data_bytes - offset:
                     return None
@@ -151,7 +151,7 @@ def _intact_rows(read: Read, name: SegmentName, entry: SegmentEntry) -> list[Row
                     return None
             offset += used
     except (FrameDamage, OSError, struct.error):
-        # What an error means is decided by the careful way, which meets it again.
+        # `scan_data` meets the same error again and decides what it means.
         return None
     seqs = [row[0] for row in rows]
     if name.generation == 0 or not seqs:
@@ -162,7 +162,8 @@ def _intact_rows(read: Read, name: SegmentName, entry: SegmentEntry) -> list[Row
 
 
 def _rows_in(window: bytes, base: int, name: SegmentName, rows: list[Row]) -> int:
-    """Add the records of the whole frames at the front of the window; how many bytes they have."""
+    """Add the records of the whole frames at the window's start; return these frames' size."""
+
     at, end = 0, len(window)
     view = memoryview(window)
     topic_id = name.topic_id

@@ -1,17 +1,16 @@
-"""The active segment of a topic: frames are added to it by the checkpoint until it is sealed.
+"""The active segment of a topic, to which the checkpoint appends frames until it is sealed.
 
-The snapshot is what takes bytes over: whatever stands behind the lengths that it names was never written, as
-far as anybody is concerned, and the next open cuts it. So nothing here has to be undone, after a crash, a
-full disk or a failed write, and the order of the writes is about what a person or a tool sees that looks
-at the files meanwhile:
+Bytes become part of a segment when a snapshot names its lengths: bytes after these lengths count as never
+written, and the next open cuts them off. So no write has to be undone after a crash, a full disk or a failed
+write. The order of the writes only keeps the files consistent for outside readers:
 
-1. Frames before their index entries: no entry leads to bytes that are not there.
-2. Tags before the footer, which is what makes an index look sealed. Tags are also what needs new room.
+1. Frames before their index entries: no entry refers to missing bytes.
+2. Tags before the footer, which makes an index look sealed. Tags also need new disk space.
 3. On `sync` the contents before the names that lead to them, and the directory before its name in `topics/`.
    Only then may a snapshot name the lengths.
 
-A sync that failed makes the file unfit: the kernel takes the pages for clean. The checkpoint is off then, and
-the next run cuts the file and writes it again from the log.
+A failed sync makes the file unfit: the kernel marks the pages clean. The checkpoint stops then, and the next
+process cuts the file and writes it again from the log.
 """
 
 from __future__ import annotations
@@ -38,7 +37,10 @@ logger = logging.getLogger("topicsd.segment")
 
 
 class SegmentWriter:
-    """Open files of one active segment. After `sync` a snapshot may name its `count` and `data_bytes`."""
+    """The open files of one active segment.
+
+    After `sync` a snapshot may name its `count` and `data_bytes`.
+    """
 
     def __init__(self, fs: Fs, paths: ShardPaths, header: SegmentHeader, data_fd: int, index_fd: int) -> None:
         self.header = header
@@ -55,17 +57,17 @@ class SegmentWriter:
         self._topics = paths.topics
         self._touched: set[str] = set()
         self._is_unfit = False
-        # A write that failed may have left something behind the lengths.
+        # A failed write may have left bytes after the lengths.
         self._is_ragged = False
 
     @property
     def touched(self) -> list[str]:
-        """The paths that `sync` will bring to the disk, in its order."""
+        """The paths that `sync` will sync, in its order."""
         order = (self._data_path, self._index_path, self._tags_path, self._directory, self._topics)
         return [path for path in order if path in self._touched]
 
     def append(self, data: bytes, entries: bytes) -> None:
-        """Add frames and their index entries. After an error the lengths are as before."""
+        """Append frames and their index entries; after an error the lengths are unchanged."""
         assert not self._is_unfit
         assert len(entries) % ENTRY_BYTES == 0
         self._touched |= {self._data_path, self._index_path}
@@ -77,7 +79,7 @@ class SegmentWriter:
         self.count += len(entries) // ENTRY_BYTES
 
     def footer(self) -> bytes:
-        """The footer for the index, which is looked at once more before a checksum makes it true."""
+        """Return the footer for the index, after checking the index, and rebuilding it if damaged."""
         try:
             entries = self._fs.pread(self._index_fd, self.count * ENTRY_BYTES, 0)
             index = decode_index(entries, self.header.first_seq, self.count, sealed=False)
@@ -90,12 +92,12 @@ class SegmentWriter:
         return encode_footer(entries)
 
     def tags(self) -> bytes | None:
-        """The .tags for what is in .data, for whoever does not have them; None when no record has a tag."""
+        """Encode the .tags file from .data; None when no record has a tag."""
         pairs = rebuild_tags(self._read, self.header.name, self._entry())
         return encode_tags(pairs, self.header.first_seq) if pairs else None
 
     def seal(self, footer: bytes, tags: bytes | None) -> None:
-        """Write what only a sealed segment has; after an error it may be tried again."""
+        """Write the tags and the footer of a sealed segment; may be retried after an error."""
         assert not self._is_unfit
         if self._is_ragged:
             self._fs.truncate(self._data_fd, self.data_bytes)
@@ -133,15 +135,15 @@ class SegmentWriter:
             if fd is not None:
                 self._fs.close(fd)
 
-    # For `open_active`.
+    # Used by `open_active`.
 
     def begin(self) -> None:
-        """Write what a new file begins with."""
+        """Write the header of a new segment."""
         write_all(self._fs, self._data_fd, encode_segment_header(self.header), 0)
         self._touched |= {self._data_path, self._index_path, self._directory, self._topics}
 
     def cut_to(self, entry: SegmentEntry) -> None:
-        """Take the files to what the snapshot took over of them."""
+        """Cut the files to the lengths that the snapshot names."""
         self.count, self.data_bytes = entry.count, entry.data_bytes
         size = self._fs.fstat(self._data_fd).size
         if size < entry.data_bytes:
@@ -159,7 +161,7 @@ class SegmentWriter:
             self._touched.add(self._index_path)
 
     def _rebuild_index(self, why: str) -> bytes:
-        """Write the index again from .data; its entries."""
+        """Rebuild the index from .data, write it, and return its entries."""
         logger.warning("%s is made again from .data: %s", self._index_path, why)
         name, entry = self.header.name, self._entry()
         index = rebuild_index(self._read, name, entry)
@@ -171,7 +173,7 @@ class SegmentWriter:
         return entries
 
     def _entry(self) -> SegmentEntry:
-        """As much of the entry as reading the file needs."""
+        """Return an entry with the fields that reading the file needs."""
         first_seq, generation = self.header.first_seq, self.header.generation
         return SegmentEntry(
             first_seq, self.count, generation, self.data_bytes, 0, 0, False, False, HOT, 0, 0, 0, 0
@@ -184,9 +186,9 @@ class SegmentWriter:
 def open_active(
     fs: Fs, paths: ShardPaths, header: SegmentHeader, entry: SegmentEntry | None
 ) -> SegmentWriter:
-    """The active segment that a snapshot names with this entry; without one, a new segment.
+    """Open the active segment that a snapshot names with `entry`, or make a new one without.
 
-    What has the name of a new segment is of a checkpoint that did not come to its end.
+    A file with the name of a new segment is a leftover of an unfinished checkpoint, and is removed.
     """
     data_path, index_path, tags_path = (
         os.path.join(paths.root, header.name.key(suffix)) for suffix in (DATA, INDEX, TAGS)
@@ -204,7 +206,7 @@ def open_active(
             index_fd = create_afresh(fs, index_path)
         else:
             index_fd = fs.open_write(index_path)
-        # Of a seal that no snapshot took over; left there, it would be of other records than the next one.
+        # A leftover of a seal that no snapshot names; the next seal may be of other records.
         if exists(fs, tags_path):
             fs.unlink(tags_path)
         writer = SegmentWriter(fs, paths, header, data_fd, index_fd)

@@ -1,12 +1,12 @@
-"""Where sealed bytes live: six calls by key, so that a local folder and an object store are alike.
+"""The store of segment files: six calls by key, which a local folder and an object store can both serve.
 
-The two calls besides (`forget`, `close`) are about what is held open, not about what is stored.
+Two further calls (`forget`, `close`) concern open descriptors, not the stored bytes.
 
-A key is a path below the root with "/" between its parts. Something that is not there is
-`FileNotFoundError`. What was put is whole or not there, and stays as it was until it is deleted.
+A key is a path below the root with "/" between its parts. A missing key raises `FileNotFoundError`. An object
+exists whole or not at all, and does not change until it is deleted or replaced.
 
-`LocalStore` keeps the descriptors it used last. It is asked by several threads at once: a descriptor is
-closed only when nobody reads from it, since its number would be somebody else's file at once.
+`LocalStore` keeps the descriptors that it used last. Several threads call it at once: a descriptor is closed
+only when no thread reads from it, since the kernel reuses its number for another file at once.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ COPY_BYTES = 1 << 20
 SETTLED_MAX = 1024
 
 SourceRead = Callable[[int, int], bytes]
-"""Bytes by offset and size; fewer only at the end."""
+"""Function that returns the bytes at an offset, of a size; fewer only at the end."""
 
-# A method is called `list`, which hides the type in the classes.
+# The method `list` hides the type `list` inside the classes.
 Keys = list[str]
 Descriptors = list[int]
 
 
 class SegmentStore(Protocol):
+    """The interface of a store of segment files."""
+
     def put(self, key: str, source_read: SourceRead, size: int) -> None:
-        """Store `size` bytes; when this returns they survive a power cut. What had the key is replaced."""
+        """Store `size` bytes durably under `key`, replacing an earlier object."""
         ...
 
     def read_range(self, key: str, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end."""
+        """Read up to `size` bytes; fewer only at the end."""
         ...
 
     def delete(self, key: str) -> None:
-        """Take it away. After a power cut it may be there again."""
+        """Delete an object; after a power cut it may exist again."""
         ...
 
     def exists(self, key: str) -> bool: ...
@@ -53,15 +55,15 @@ class SegmentStore(Protocol):
     def size(self, key: str) -> int: ...
 
     def forget(self, key: str) -> None:
-        """Let go of what is held open of a key; nothing of what is stored changes."""
+        """Release the open descriptor of a key; the stored bytes do not change."""
         ...
 
     def close(self) -> None:
-        """Let go of everything that is held open."""
+        """Release all open descriptors."""
         ...
 
     def list(self, prefix: str) -> Keys:
-        """The keys that begin with `prefix`, sorted."""
+        """Return the keys that begin with `prefix`, sorted."""
         ...
 
 
@@ -75,14 +77,14 @@ class _OpenFile:
 
 
 class LocalStore:
-    """A folder behind `Fs`, with the files of the keys below it."""
+    """A store in a folder, with one file per key, accessed through `Fs`."""
 
     def __init__(self, fs: Fs, root: str, open_files_max: int = OPEN_FILES_MAX) -> None:
         self._fs = fs
         self._root = os.path.abspath(root)
         self._open_files_max = open_files_max
         self._lock = threading.Lock()
-        # How often something may have changed under a key, so that no descriptor from before is kept.
+        # Number of calls of `forget`; a descriptor opened before the latest one is not kept.
         self._changes = 0
         self._settled: set[str] = set()
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
@@ -98,7 +100,7 @@ class LocalStore:
         try:
             self._write(temporary, source_read, size)
         except Exception:
-            # The disk may be full: half a copy must not stay and keep it so.
+            # The disk may be full: do not leave half a copy on it.
             with suppress(OSError):
                 self._fs.unlink(temporary)
             raise
@@ -107,9 +109,9 @@ class LocalStore:
         self.forget(key)
 
     def _settle(self, directory: str) -> None:
-        """Make a directory of a key and those above it, and their names last, once for all its files.
+        """Make a key's directory and its parents durably, once for all files in it.
 
-        Also when it is there: a process that was killed may have made it and not synced it.
+        Existing directories are synced too: a killed process may have made one without syncing it.
         """
         if directory in self._settled:
             return
@@ -152,7 +154,7 @@ class LocalStore:
         return self._fs.stat(self.path_of(key)).size
 
     def forget(self, key: str) -> None:
-        """Close what is open of a key: somebody else renamed, cut or deleted its file."""
+        """Close the descriptor of a key whose file was renamed, cut or deleted."""
         with self._lock:
             self._changes += 1
             file = self._open.pop(key, None)
@@ -193,7 +195,7 @@ class LocalStore:
                 self._open.move_to_end(key)
                 return file
             changes = self._changes
-        # Not under the lock: opening may wait for the disk, and other threads read what is open.
+        # Opened without the lock: this may wait for the disk, and other threads read open files.
         mine = _OpenFile(self._fs.open_read(self.path_of(key)))
         unused: Descriptors = []
         with self._lock:
@@ -219,7 +221,10 @@ class LocalStore:
             self._fs.close(file.fd)
 
     def _drop(self, file: _OpenFile) -> Descriptors:
-        """Under the lock: what to close of a file that left the table; its last reader closes it else."""
+        """Return the descriptors to close; a file that is being read is closed by its last reader.
+
+        The caller holds the lock and has removed the file from the table.
+        """
         file.is_dropped = True
         return [] if file.reader_count else [file.fd]
 

@@ -1,7 +1,7 @@
-"""The `.tags` file of a sealed segment: which records carry a tag, found without reading all of it.
+"""The `.tags` file of a sealed segment: the records of each tag, found without reading the whole file.
 
-Blocks of about 4 KiB, a directory of them, and a footer. The tags of the segment stand in the blocks in
-the order of their bytes, each in one block (which may then be larger)::
+Blocks of about 4 KiB, a directory of them, and a footer. The blocks hold the tags of the segment in the
+order of their bytes, each tag in one block (which may then be larger)::
 
     block      off  size  field
                  0    4   n          tags in the block
@@ -26,8 +26,8 @@ the order of their bytes, each in one block (which may then be larger)::
                 40    8   xxh3_64 over the directory
                 48    8   xxh3_64 over the footer up to here
 
-A lookup is two binary searches, one over the keys and one in a block. A key is the shortest that tells its
-block from the one before it, so that tags of 65,535 bytes do not stand in the directory once more.
+A lookup is two binary searches, one over the keys and one in a block. A key is the shortest that separates
+its block from the one before it, so that the directory does not repeat tags of up to 65,535 bytes.
 
     >>> data = encode_tags({b"order/1": [7, 9], b"order/2": [8]}, first_seq=7)
     >>> data[:46].hex(" ", -4)
@@ -59,18 +59,18 @@ _FOOTER = struct.Struct("<8sIIQIIQQ")
 _COUNT = struct.Struct("<I")
 _CHECKSUM = struct.Struct("<Q")
 FOOTER_BYTES = _FOOTER.size + _CHECKSUM.size
-# A tag in a block besides its own bytes and its seqs: two ends.
+# Overhead of a tag in a block: its two ends.
 _TAG_BYTES = 8
 
 _checksum = xxhash.xxh3_64_intdigest
 
 
 class TagsDamage(Exception):
-    """The bytes are no tags of that segment; says how that shows."""
+    """Bytes that are not a tags file of the segment, with the reason."""
 
 
 def encode_tags(pairs: dict[bytes, list[int]], first_seq: int) -> bytes:
-    """The file for these tags and their seqs, which rise for each tag."""
+    """Encode the file for these tags; the seqs of each tag must be in ascending order."""
     tags = sorted(pairs)
     seqs = [pairs[tag] for tag in tags]
     tag_lengths = list(map(len, tags))
@@ -110,7 +110,7 @@ def _with_directory(
 
 
 def _block_ranges(tag_lengths: list[int], seq_counts: list[int]) -> Iterator[tuple[int, int]]:
-    """From where to where the tags of each block go: as many as fit, at least one."""
+    """Iterate over the range of tags of each block: as many as fit, at least one."""
     ends = [
         *accumulate(
             _TAG_BYTES + size + 4 * count for size, count in zip(tag_lengths, seq_counts, strict=True)
@@ -124,14 +124,17 @@ def _block_ranges(tag_lengths: list[int], seq_counts: list[int]) -> Iterator[tup
 
 
 def _separator(before: bytes, tag: bytes) -> bytes:
-    """The shortest beginning of `tag` that is above `before`, which is below it."""
+    """Return the shortest prefix of `tag` that sorts after `before`, given `before` < `tag`."""
     same = next((at for at, (one, other) in enumerate(zip(before, tag, strict=False)) if one != other), None)
     return tag[: (len(before) if same is None else same) + 1]
 
 
 class TagsReader:
-    """Lookups in one file. When the reader is made the directory is read and kept, and what the last tag is:
-    of many segments whose tags rise with their seqs, as the numbers of orders do, few are looked into."""
+    """Lookups in one file, with its directory and its last tag in memory.
+
+    The last tag saves reads: where tags rise with the seqs, as order numbers do, a lookup reads blocks of few
+    segments.
+    """
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
@@ -166,18 +169,18 @@ class TagsReader:
 
     @property
     def size_bytes(self) -> int:
-        """Of memory, about."""
+        """Approximate size in memory."""
         return sum(map(len, self._keys)) + 60 * len(self._keys) + 500
 
     def find(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
-        """The seqs under `below` that carry the tag, or one that begins with it; rising."""
+        """Return the seqs below `below` with the tag, or with the prefix, in ascending order."""
         found: list[int] = []
         if not self._keys or tag > self._last:
             return found
         first = self._keys[0]
         if tag < first and not (is_prefix and first.startswith(tag)):
             return found
-        # The last block whose key is not above the tag; what begins with it may go on into the next ones.
+        # Begin at the last block whose key is not above the tag; a prefix may continue in the next blocks.
         at = max(0, bisect_right(self._keys, tag) - 1)
         while at < len(self._keys):
             found += self._find_in(self._block(at), tag, is_prefix)
@@ -190,12 +193,12 @@ class TagsReader:
         return found
 
     def check(self) -> None:
-        """Read every block, whose checksums say whether it is as it was written."""
+        """Read every block and verify its checksum."""
         for at in range(len(self._keys)):
             self._block(at)
 
     def all_seqs(self) -> Iterator[tuple[bytes, list[int]]]:
-        """Every tag with its seqs: all of the file is read and checked."""
+        """Iterate over every tag with its seqs; reads and checks the whole file."""
         for at in range(len(self._keys)):
             block = _Block(self._block(at))
             for number in range(block.count):
@@ -231,7 +234,7 @@ class TagsReader:
 
 
 class _Block:
-    """The columns of one block, whose checksum was right."""
+    """The columns of one block with a verified checksum."""
 
     __slots__ = ("_data", "_seq_ends", "_seqs_at", "_tag_ends", "_tags_at", "count")
 
@@ -249,7 +252,7 @@ class _Block:
         return self._data[self._tags_at + start : self._tags_at + self._tag_ends[number]]
 
     def seqs(self, low: int, high: int) -> array[int]:
-        """Of the tags from `low` to before `high`, as places in the segment."""
+        """Return the seqs of the tags from `low` to before `high`, relative to the first seq."""
         if low == high:
             return array("I")
         start = self._seq_ends[low - 1] if low else 0
@@ -258,7 +261,8 @@ class _Block:
 
 
 def tags_of(records: Iterable[tuple[int, bytes]]) -> dict[bytes, list[int]]:
-    """What `encode_tags` takes, from seqs with their tags; those without one are left out."""
+    """Group seqs by tag for `encode_tags`; records without a tag are left out."""
+
     pairs: dict[bytes, list[int]] = {}
     for seq, tag in records:
         if tag:
