@@ -143,7 +143,10 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
 
 
 class SettleRequest(msgspec.Struct, frozen=True):
-    """A request to ack, nack or extend jobs held by the node. `leases` has one lease number for each seq."""
+    """A request to ack, nack or extend jobs held by the node.
+
+    `leases`, if given, has one lease number for each seq.
+    """
 
     node: str
     seqs: list[int]
@@ -198,7 +201,7 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """A request for records after `from_seq`, without those written by `nodes`.
+    """A request for records after `from_seq`, without records written by `nodes`.
 
     `epoch` is the epoch of an earlier answer. With `is_strong` the read returns synced records only, where
     the class of the topic has a sync.

@@ -98,7 +98,7 @@ class ShardData:
         settle_parked(topic)
 
     def sorted_names(self) -> list[str]:
-        """Return the names of all topics in order; names added since the last call are sorted in first."""
+        """Return the names of all topics in order; sort in the names added since the last call."""
         if self._new_names:
             self._names += self._new_names
             self._names.sort()

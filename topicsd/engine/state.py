@@ -54,7 +54,10 @@ class SeenHead(NamedTuple):
 
 
 class ShardState(ShardData):
-    """The state of a running shard. All attributes exist from the start but `log`, which recovery sets."""
+    """The state of a running shard.
+
+    All attributes exist once it is constructed, except `log`: `Shard` sets it after recovery.
+    """
 
     log: GroupCommit
 
@@ -90,7 +93,7 @@ class ShardState(ShardData):
         self.referable_from = 0
         """The log position from which records may be referred to (`reference.py`).
 
-        It is after the start of this run and after the start of the newest checkpoint.
+        The later of the start of this run and the start of the newest checkpoint.
         """
         self.on_forward: Callable[[Forward], object] = lambda forward: None
         """Callback for a new, changed or deleted route, called when the log has the change."""
@@ -147,7 +150,7 @@ class ShardState(ShardData):
     def join_control(
         self, topic: Topic, control: Control, entry: ControlEntry, waits_for_sync: bool = False
     ) -> None:
-        """Log a request's change to the topic with the topic's class; an ephemeral topic logs nothing."""
+        """Log a request's change to the topic in the topic's class; not for ephemeral topics."""
         waits = waits_for_sync or topic.is_durable or self.must_wait(topic)
         if waits:
             entry.wait()
@@ -158,7 +161,7 @@ class ShardState(ShardData):
         self.log.join(frames, sum(map(len, frames)), len(frames), entry, waits)
 
     def defer(self, topic: Topic, again: Callable[[], object], reply: Reply) -> None:
-        """Defer a request until the pending deletion of its topic is done; refuse it if too many wait."""
+        """Defer a request until the pending deletion of its topic ends; refuse it if too many wait."""
         assert topic.leaving is not None
         if len(topic.leaving) < self.settings.max_waiting_requests:
             topic.leaving.append(again)
@@ -169,7 +172,7 @@ class ShardState(ShardData):
             reply(Refusal(THROTTLED, message, retry_after_ms=1000))
 
     def watch_ceiling(self, topic: Topic, now: float | None = None) -> None:
-        """Check the ceiling of the topic again later; `now` is the time of the present check, if any."""
+        """Check the ceiling of the topic again later; `now` is the time of the present check."""
         self.raised.pop(topic, None)
         self.raised[topic] = None if now is None else SeenHead(topic.next_seq - 1, now)
 

@@ -79,7 +79,7 @@ class Totals:
 
 
 class Topic:
-    """The state of one topic in memory. `PendingAppend`, replay and the control entries change it."""
+    """The state of one topic in memory, changed by pending entries and by replay."""
 
     __slots__ = (
         "ceiling",
