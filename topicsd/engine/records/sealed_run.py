@@ -1,4 +1,4 @@
-"""A sealed run: a sealed segment as part of a topic. Only totals are in memory; records and index are on disk.
+"""A sealed run: a sealed segment as part of a topic. Totals are in memory, records and index in its files.
 
 Memory use is per segment and not per record, except for `dead` once a record in the middle is deleted. Exact
 counts need the index: for caps and deletes that end within the segment, and for age. The index is read on
@@ -129,7 +129,7 @@ class SealedRun(Run):
         if not near.first_seq <= seq < near.first_seq + len(near.stamps) or near.stamps[-1] < ts:
             index = self.index
             found = self.first_seq + bisect_left(index.stamps, ts, seq - self.first_seq)
-            # When a compaction left out the last records, the stamps in the index are of live records before.
+            # After a compaction dropped the last records, their index entries have the times of live records.
             if found == self._next_seq:
                 return found
             # The caller counts the records that are too old next, so keep their columns if they fit.
