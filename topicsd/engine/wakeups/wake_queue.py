@@ -90,7 +90,7 @@ class Watch:
         return round(effective_priority(awaited.base_priority(self._clock.now_ms()), waited))
 
     def obey(self, coalesce_seconds: float, pauses: bool) -> None:
-        """Apply a stage of pressure: the time to coalesce changes, and whether the lowest band pauses.
+        """Set how long changes coalesce, and whether the lowest band pauses, by the pressure.
 
         It must be called periodically, since items that a pause holds have no other timer.
         """
