@@ -1,1 +1,1 @@
-"""The engine of one shard: topics, and what can be done with them. It knows no HTTP and no other shard."""
+"""The engine of one shard: its topics and every operation on them. It has no HTTP and no other shard."""

@@ -1,4 +1,4 @@
-"""Damage that a read, a check or a checkpoint met: log it once for each segment, and count it."""
+"""Damage found by a read, the scrub or a checkpoint: logged and counted once for each segment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger("topicsd.engine")
 def note_damage(shard: ShardState, place: SegmentName | str, topic: str, file: str, what: str) -> None:
     """Log damage of a segment, or of a file of the log, unless it was logged before.
 
-    `place` is what is counted; `file` and `what` are for the operator.
+    `place` identifies the damaged file in the count; `file` and `what` are for the operator.
     """
     if place in shard.damaged_segments:
         return

@@ -1,15 +1,15 @@
-"""Long work in pieces, so that it holds neither the loop nor a thread: checkpoints and what keeps segments.
+"""Background jobs: long work in short steps that never block the loop. Checkpoints and upkeep run as jobs.
 
-A job is a generator that runs on the loop and yields what it waits for:
+A job is a generator that runs on the loop and yields before each wait:
 
-    None             the next turn of the loop
-    a float          so many seconds
-    SYNCED           until everything that has joined the log is on the disk and published
-    a callable       its outcome, from the disk thread; an error is raised where it was asked for
+    None             wait for the next turn of the loop
+    a float          wait for this number of seconds
+    SYNCED           wait until everything that has joined the log is on the disk and published
+    a callable       run it on the disk thread and send its result back; an OSError is raised at the yield
 
-So a job reads from top to bottom, touches the engine's state only between two yields, and every step of it
-can be played in a test. Computing stays on the loop, in pieces of well under a millisecond: on a thread it
-would hold the interpreter for longer than that, again and again. The thread only waits for the disk.
+A job therefore reads from top to bottom, touches the engine's state only between two yields, and a test can
+run it step by step. Computation stays on the loop, in steps of well under a millisecond: on a thread it would
+repeatedly hold the interpreter for longer than that. The thread only waits for the disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Job = Generator[Step, Any, T]
 
 
 class Log(Protocol):
-    """What a job may wait for, as `log/group_commit.py` has it."""
+    """The part of the log that jobs use (`log/group_commit.py`)."""
 
     failed: Refusal | None
 
@@ -45,6 +45,8 @@ class Log(Protocol):
 
 
 class Background:
+    """The runner of jobs on one loop and one disk thread."""
+
     def __init__(self, loop: Loop, thread: DiskThread, log: Log) -> None:
         self._loop = loop
         self._thread = thread
@@ -53,8 +55,10 @@ class Background:
         self._is_stopped = False
 
     def start(self, job: Job[T], done: Callable[[T | Exception], None]) -> None:
-        """Run a job beside what else the loop does; `done` gets its outcome. None is begun after a `stop`: a
-        timer may come late, on files that are closed."""
+        """Run a job concurrently with the other work of the loop; `done` gets its outcome.
+
+        After `stop` this does nothing: a late timer must not start a job on closed files.
+        """
         if self._is_stopped:
             return
         running = _Running(self, job, done)
@@ -62,7 +66,7 @@ class Background:
         self._loop.call_soon(running.go_on, None)
 
     def run_now(self, job: Job[T]) -> T:
-        """Run a job to its end; holds the loop."""
+        """Run a job to its end; blocks the loop."""
         answer: Any = None
         failure: OSError | None = None
         try:
@@ -82,11 +86,12 @@ class Background:
             return end.value  # type: ignore[no-any-return]
 
     def stop(self) -> None:
-        """Jobs go no further; what the thread has begun it ends."""
+        """Stop all jobs, and wait for the call that the disk thread is running."""
         self._is_stopped = True
         running, self._running = self._running, set()
         for one in running:
-            # First: who goes on with what the thread gives would have it at work again, on files that close.
+            # Before the drain: a job that resumed with the thread's result would submit more work on files
+            # that are about to close.
             one.is_over = True
         self._thread.drain()
         for one in running:
@@ -94,7 +99,7 @@ class Background:
 
 
 class _Running:
-    """One job, between two of its steps. It takes no further one when it `is_over`."""
+    """A started job; it runs no further step once `is_over` is set."""
 
     ordinal = 0
 
@@ -133,10 +138,10 @@ class _Running:
     def close(self) -> None:
         self._job.close()
 
-    # An entry of the log, while it waits for a sync.
+    # The interface of a pending entry of the log, used while the job waits for a sync.
 
     def publish(self) -> None:
-        # In a turn of its own: what is published with it comes first.
+        # In a later turn: all entries of the same batch are published first.
         self._background._loop.call_soon(self.go_on, None)
 
     def undo(self) -> None:

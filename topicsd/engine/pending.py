@@ -1,7 +1,7 @@
-"""What a request on a topic left in the log (`log/batch.py`), and whether it waits for a sync.
+"""A pending entry: a request on a topic that has joined the log (`log/batch.py`) and is not published yet.
 
-The entries of a topic are published in the order in which they joined. So while one of them waits for a
-sync, those behind it wait too, whatever their class: `Topic.waiting_count` says how many there are.
+The entries of a topic are published in the order in which they joined. While one of them waits for a sync,
+all later ones wait too, whatever their class: `Topic.waiting_count` is the number of waiting entries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ logger = logging.getLogger("topicsd.engine")
 
 
 def tell(reply: Reply, answer: Any) -> None:
-    """Answer. A reply that fails is its own trouble: what is published stays so, and others are answered."""
+    """Call `reply` with the answer; log and swallow its exceptions.
+
+    The write stays published, and other requests still get their answers.
+    """
     try:
         reply(answer)
     except Exception:
@@ -24,6 +27,8 @@ def tell(reply: Reply, answer: Any) -> None:
 
 
 class TopicEntry:
+    """The base class of all pending entries of a topic."""
+
     __slots__ = ("_waits", "ordinal", "topic")
 
     ordinal: int
@@ -33,11 +38,14 @@ class TopicEntry:
         self._waits = False
 
     def wait(self) -> None:
-        """It joins those that a sync publishes."""
+        """Have a sync publish this entry, and count it among the waiting ones of its topic."""
         self._waits = True
         self.topic.waiting_count += 1
 
     def end_wait(self) -> None:
-        """The first thing when it is published or undone: what its answer sets off need not wait for it."""
+        """Count the entry as waiting no more.
+
+        `publish` and `undo` call it first, so that requests made by the reply do not wait for this entry.
+        """
         if self._waits:
             self.topic.waiting_count -= 1

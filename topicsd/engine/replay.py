@@ -1,8 +1,9 @@
-"""From the frames of the log back to the topics that wrote them.
+"""Replay: apply the frames of the log to the topics in memory.
 
-Replay does what publishing did, in the same order: a topic's frames stand in the log in the order in which
-they were published, so floors, counts and indexes come out the same. A batch was checked whole before it
-comes here, so a frame's own checksum is not looked at again; what copies refer to is (`originals.py`).
+Replay repeats what publishing did, in the same order: the frames of a topic are in the log in the order in
+which they were published, so floors, counts and indexes are the same as before. Batches were checked as a
+whole before, so replay does not check the checksums of single frames; it does check the records that copies
+refer to (`routes/reference.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _unpack = HEADER.unpack_from
 
 
 class ReplayError(BatchRefused):
-    """The log says something that cannot have happened, in the frame of this ordinal."""
+    """An impossible change in the log, in the frame with this ordinal."""
 
     def __init__(self, ordinal: int, what: str) -> None:
         super().__init__(f"the frame of ordinal {ordinal} {what}")
@@ -50,8 +51,10 @@ class ReplayError(BatchRefused):
 
 
 class Replay:
+    """The replay of a log onto the data of one shard."""
+
     def __init__(self, shard: ShardData, captured_to: int = 0) -> None:
-        """The snapshot that was loaded, if there was one, was complete when the log came to `captured_to`."""
+        """Prepare a replay onto `shard`; its snapshot, if any, was complete at `captured_to`."""
         self._captured_to = captured_to
         self._shard = shard
         self._originals = Originals(shard.files)
@@ -59,7 +62,7 @@ class Replay:
         self.frames = 0
 
     def batch(self, batch: FoundBatch, position: int) -> None:
-        """Apply the frames of one batch, whose first byte has this position in the log."""
+        """Apply the frames of one batch; `position` is the log position of its first byte."""
         buffer, at, end = batch.buffer, batch.start, batch.end
         to_position = position - at
         topics = self._shard.topics_by_id
@@ -107,15 +110,17 @@ class Replay:
             )
 
     def _is_captured(self, topic: Topic | None, ordinal: int) -> bool:
-        """The frame is of a topic that is in the snapshot complete to behind it, or that was deleted while
-        the snapshot was taken."""
+        """Return whether the snapshot already has the effect of the frame.
+
+        It has it if the topic was captured after the frame, or was deleted while the snapshot was taken.
+        """
         return ordinal < (self._captured_to if topic is None else topic.complete_to)
 
     def _apply(self, control: Control, topic_id: int, ts: int, ordinal: int, end: int) -> None:
-        """`end` is the position behind the frame."""
+        """Apply a control frame that ends at log position `end`."""
         shard = self._shard
         if isinstance(control, control_frame.WatchSession):
-            # Also what the snapshot has: the last frame of a session says what became of it.
+            # Also frames that the snapshot has: the last frame of a session decides whether it exists.
             apply_session(shard, control)
             return
         known = shard.topics_by_id.get(topic_id)
@@ -178,7 +183,7 @@ class Replay:
                 lose_range(found, LostRange(control.first, control.last, control.reason))
 
     def _copy(self, topic: Topic, control: ForwardCursor, ts: int, ordinal: int, end: int) -> None:
-        """The copies that the frame says are there."""
+        """Add the copies that the frame names to the topic."""
         if control.first_seq != topic.head + 1:
             raise ReplayError(ordinal, _does_not_follow(topic, topic.topic_id, control.first_seq))
         try:
@@ -203,7 +208,7 @@ class Replay:
             keep_to_caps(self._shard, topic)
 
     def cannot_copy(self, topic: Topic, control: ForwardCursor, ordinal: int, what: str) -> None:
-        """The originals stand in front of their copies in the log that was read up to here."""
+        """Refuse the log: originals are always before their copies, so they must have been replayed."""
         raise ReplayError(ordinal, f'copies into "{topic.name}" what is not there: {what}')
 
     def _remember_key(self, topic: Topic, control: control_frame.Idempotency, used_ms: int) -> None:
@@ -214,7 +219,7 @@ class Replay:
 
 
 def lose_range(topic: Topic, lost: LostRange) -> None:
-    """The seqs behind the head up to `lost.last` were given out, and their records are gone."""
+    """Note a lost range directly after the head, and move the head to the end of the range."""
     assert lost.first == topic.head + 1
     topic.lost.add(lost)
     if not topic.live_count:

@@ -1,7 +1,7 @@
-"""What the engine is asked and what it answers: plain structs, the same for every way in.
+"""Requests to the engine and its answers: plain structs, the same for every protocol.
 
-`data` and `meta` are raw JSON and stay it: they are never built into objects. Whoever decodes a request has
-checked that they are well-formed; sizes are checked here, against the limits.
+`data` and `meta` stay raw JSON and are never decoded into objects. The decoder of the request has checked
+that they are well-formed; the engine checks their sizes against the limits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shared.contract.topic_config import TopicConfig, TopicConfigPatch
 from topicsd.engine.queue.job import Claimed, Counts
 from topicsd.log.frame import Record
 
-# What a record without meta has: a union with None would keep the decoder from taking meta as it is.
+# The meta of a record without meta. A union with None would keep the decoder from taking meta as raw JSON.
 NO_META = msgspec.Raw(b"")
 
 
@@ -27,7 +27,7 @@ class NewRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class CopiedRecord(NewRecord, forbid_unknown_fields=False, gc=False):
-    """One as a page has it, on its way into another topic."""
+    """A record in the form of a page, to be written to another topic."""
 
     seq: int = msgspec.field(name="$seq", default=0)
     tag: str | None = msgspec.field(name="$tag", default=None)
@@ -35,17 +35,18 @@ class CopiedRecord(NewRecord, forbid_unknown_fields=False, gc=False):
 
 
 class Producer(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Who writes, and the number that this write has there."""
+    """The id of a producer and the producer's number for this write."""
 
     id: str
     seq: int
 
 
 class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """`node` is for the records that name none; `create` is the topic's own `auto_create` unless given.
+    """A request to append records to a topic.
 
-    With `disable_backpressure` it is refused at the bounds, but not before. `expected_head` is the highest
-    seq that may have been given out before it.
+    `node` applies to records without a node. `create` defaults to the `auto_create` of the topic. With
+    `disable_backpressure` the request is refused only at the hard bounds, not before. `expected_head` is the
+    highest seq that may have been given out before this request.
     """
 
     records: list[NewRecord]
@@ -58,27 +59,38 @@ class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     producer: Producer | None = None
     delay_ms: int | str | None = None
     not_before: int | str | None = None
-    """Of a write to a queue: when its jobs are ready, as the client wrote it; at most one of the two."""
+    """The time at which the jobs of a write to a queue become ready, as the client wrote it.
+
+    At most one of `delay_ms` and `not_before` is given.
+    """
     is_stamped: ClassVar[bool] = False
-    """It is ours: what was added to the meta does not count against its limits."""
+    """True for the server's own writes, whose additions to the meta do not count against its limits."""
 
 
 class Move(Producer, gc=False):
-    """Records on their way from another topic: who moves them, the highest of their seqs there, and that of
-    those before them."""
+    """The numbering of records that are moved from another topic (P4 of `producer_write.py`).
+
+    `id` is the mover, `seq` the highest seq of the records in their source, and `after` the `seq` of the
+    mover's previous write.
+    """
 
     after: int | None = None
     seqs: list[int] = []
-    """Of all of them, in their order; of a single one it need not be said."""
+    """The seqs of all records in their source, in order; may be empty for a single record."""
 
 
 class StampedAppend(AppendRequest, gc=False):
+    """An append by the server itself, which has added a stamp to the meta of the records."""
+
     producer: Move | None = None
     is_stamped: ClassVar[bool] = True
 
 
 class Appended(msgspec.Struct, gc=False, frozen=True):
-    """Of a producer's write before its last one it is not known where its records are: its seqs are 0."""
+    """The answer to an append.
+
+    The seqs are 0 for a repeat of a producer's write before its last one: the topic does not keep them.
+    """
 
     topic: str
     first_seq: int
@@ -90,8 +102,11 @@ class Appended(msgspec.Struct, gc=False, frozen=True):
 
 
 class DeleteRequest(msgspec.Struct, frozen=True):
-    """At least one of `before_seq` and `tag`; with both, both must hold. `tag` may be a prefix. Or the very
-    ones of `seqs`, and nothing else."""
+    """A request to delete records by condition or by seq.
+
+    It has at least one of `before_seq` and `tag`; with both, a record must match both. `tag` may be a prefix.
+    Or it has `seqs`, and exactly those records are deleted.
+    """
 
     before_seq: int | None = None
     tag: str | None = None
@@ -109,7 +124,7 @@ class Deleted(msgspec.Struct, frozen=True):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """For how long is the queue's own unless given."""
+    """A request to lease jobs to a node. `lease_ms` defaults to the lease time of the queue."""
 
     node: str
     count: int = 1
@@ -117,32 +132,39 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True):
+    """The answer to a claim."""
+
     topic: str
     jobs: dict[int, bytes]
-    """Each as JSON, by its seq, in the order in which they were handed out."""
+    """The claimed jobs as JSON, by seq, in the order in which they were leased."""
     claimed: list[Claimed]
-    """Also of those whose record is gone already, or cannot be read."""
+    """All leases, also of jobs whose record no longer exists or cannot be read."""
     ready: int
 
 
 class SettleRequest(msgspec.Struct, frozen=True):
-    """What becomes of jobs that the node holds; `leases` says by which numbers, one for each seq."""
+    """A request to ack, nack or extend jobs held by the node.
+
+    `leases`, if given, has one lease number for each seq.
+    """
 
     node: str
     seqs: list[int]
     leases: list[int] | None = None
     ms: int = 0
-    """The delay, or for how long they are held from now on."""
+    """The delay of a nack, or the new remaining lease time of an extend."""
     reason: str = ""
 
 
 class Settled(msgspec.Struct, frozen=True):
+    """The answer to a `SettleRequest`."""
+
     topic: str
     done: list[int]
     skipped: list[int]
-    """Seqs that the node did not hold."""
+    """The seqs that the node did not hold."""
     reasons: dict[int, str]
-    """Why, by seq."""
+    """The reason of each skipped seq."""
     counts: Counts
     deadline: int = 0
 
@@ -157,7 +179,7 @@ class TopicDeleted(msgspec.Struct, frozen=True):
     topic: str
     deleted: bool
     forwards: list[str] = []
-    """Those that copied into it, which are gone with it."""
+    """The routes into the topic, which were deleted with it."""
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,12 +197,15 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     config: TopicConfig
     queue: Counts | None = None
     oldest_ready_ms: int = 0
-    """How long the oldest job that is ready has been in the queue."""
+    """The time that the oldest ready job has been in the queue."""
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """Records behind `from_seq`, but for those of the nodes; `epoch` is that of an earlier answer. With
-    `is_strong` only what is synced, where the topic's class has a sync."""
+    """A request for records after `from_seq`, without records written by `nodes`.
+
+    `epoch` is the epoch of an earlier answer. With `is_strong` the read returns synced records only, where
+    the class of the topic has a sync.
+    """
 
     from_seq: int = 0
     limit: int = 256
@@ -193,7 +218,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class Tombstone(msgspec.Struct, frozen=True):
-    """The report of involuntary loss: nobody will ever see `gap_from` to `gap_to`."""
+    """The report of involuntary loss: the seqs `gap_from` to `gap_to` will never be readable."""
 
     gap_from: int
     gap_to: int
@@ -204,7 +229,7 @@ class Tombstone(msgspec.Struct, frozen=True):
 
 
 class RenderedRecord(msgspec.Struct, frozen=True):
-    """A record as a page has it."""
+    """A record in the form of a page."""
 
     seq: int = msgspec.field(name="$seq")
     ts: int = msgspec.field(name="$ts")
@@ -222,10 +247,12 @@ _decode_records = msgspec.json.Decoder(list[RenderedRecord]).decode
 
 
 class ReadAnswer(msgspec.Struct, frozen=True):
+    """The answer to a read."""
+
     topic: str
     epoch: int
     parts: list[bytes | memoryview]
-    """The records as JSON, in their order, each with a comma behind it."""
+    """The records as JSON, in order, each followed by a comma."""
     count: int
     next_from_seq: int
     head_seq: int
@@ -234,7 +261,7 @@ class ReadAnswer(msgspec.Struct, frozen=True):
 
     @property
     def records(self) -> list[Record]:
-        """The records as objects, for whoever looks at them one by one."""
+        """Return the records as objects, for callers that handle them one by one."""
         text = b"".join(self.parts)
         return [one.record() for one in _decode_records(b"[%b]" % text[:-1])]
 
@@ -248,4 +275,4 @@ class ReadAnswer(msgspec.Struct, frozen=True):
 
 
 Reply = Callable[[Any], Any]
-"""Called once, with the answer or a `Refusal`. Only a refusal may come before the call has returned."""
+"""Called once, with the answer or a `Refusal`. Only a refusal may be passed before the request returns."""

@@ -1,8 +1,9 @@
-"""Watch sessions as the log keeps them: what was asked for, so that a client finds it again after a restart.
+"""Watch sessions in the log: their definitions, so that clients find them again after a restart.
 
-A session is answered when its frame is written, as a record of the class `disk`: it survives the process. So
-is its end, which nobody waits for. Sessions have ids that are never given twice, and the last frame of one
-says whether it is there; so it is no matter that replay repeats what a snapshot has.
+The creation of a session is answered when its frame is written, as for a record of the class `disk`: the
+session survives the process. The frame of its end is written the same way, but no request waits for it. Ids
+of sessions are never reused, and the last frame of a session decides whether it exists; so replay may repeat
+frames that the snapshot already has.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _decode = msgspec.msgpack.Decoder(list[WatchSession]).decode
 
 
 def keep_session(shard: ShardState, session: WatchSession, reply: Reply) -> None:
-    """Log a new session; `reply` gets it once it is kept, or a `Refusal`."""
+    """Log a new session; `reply` gets it once its frame is written, or a `Refusal`."""
     assert session.names
     frame = _encoded(shard, session)
-    # Not of those frames for which the last room of a full disk is left.
+    # `admit`, not `admit_control`: a new session must not use the reserve of a full disk.
     refusal = shard.log.admit(len(frame))
     if refusal is not None:
         reply(refusal)
@@ -39,13 +40,15 @@ def keep_session(shard: ShardState, session: WatchSession, reply: Reply) -> None
 
 
 def drop_session(shard: ShardState, session: bytes) -> None:
-    """It is gone once its frame is on the disk. Where that has no room for it the session comes back with the
-    next start, and ends once more."""
+    """Log the end of a session, which removes it when the frame is published.
+
+    If a full disk has no room for the frame, the session exists again after the next start, and ends again.
+    """
     shard.log.join_in_passing(_encoded(shard, WatchSession(session)), PendingEnd(shard, session))
 
 
 def apply_session(shard: ShardData, session: WatchSession) -> None:
-    """What one of its frames says; many sessions are of the same few topics, whose names are shared."""
+    """Apply a session frame; intern the names, since many sessions have the same few topics."""
     if session.names:
         names = list(map(sys.intern, session.names))
         nodes = list(map(sys.intern, session.nodes))
@@ -57,8 +60,10 @@ def apply_session(shard: ShardData, session: WatchSession) -> None:
 
 
 def session_section(encoded: list[bytes]) -> dict[str, bytes]:
-    """For a snapshot: those whose frames are written. What is on its way stands behind where replay
-    begins."""
+    """Return the snapshot section of the sessions with a published frame.
+
+    The frames of pending sessions are after the point at which replay begins.
+    """
     return {WATCH_SESSIONS: b"".join([_ARRAY_32.pack(0xDD, len(encoded)), *encoded])} if encoded else {}
 
 
@@ -71,7 +76,10 @@ def _encoded(shard: ShardState, session: WatchSession) -> bytes:
 
 
 class PendingEnd:
-    """Until it is there a snapshot has the session: it may not know more than the log."""
+    """The end of a session, pending in the log.
+
+    The session is removed on publication, so that no snapshot is ahead of the log.
+    """
 
     __slots__ = ("_session", "_shard", "ordinal")
 
@@ -85,13 +93,15 @@ class PendingEnd:
         del self._shard.watch_sessions[self._session]
 
     def undo(self) -> None:
-        """Nothing was changed."""
+        """Do nothing: no state was changed before publication."""
 
     def refuse(self, refusal: Refusal) -> None:
-        """Nobody waits for it."""
+        """Do nothing: no request waits for the end of a session."""
 
 
 class PendingSession:
+    """A new session, pending in the log."""
+
     __slots__ = ("_reply", "_session", "_shard", "ordinal")
 
     ordinal: int
@@ -106,7 +116,7 @@ class PendingSession:
         tell(self._reply, self._shard.watch_sessions[self._session.session])
 
     def undo(self) -> None:
-        """Nothing was changed."""
+        """Do nothing: no state was changed before publication."""
 
     def refuse(self, refusal: Refusal) -> None:
         tell(self._reply, refusal)

@@ -1,15 +1,15 @@
-"""One shard, open: what can be asked of it, and how it begins and ends.
+"""One open shard: its operations, its start and its end. Programs that embed the log begin here.
 
-It is driven by one event loop and one disk thread, and every call is made on the loop. A write is answered
-through the `reply` that comes with it, when its class is satisfied; reads answer at once.
+One event loop drives the shard, and every call must be made on it; disk threads wait for the disk. A write is
+answered through its `reply` when its durability class is satisfied; a read is answered at once, or when a
+thread has read a sealed segment.
 
-The walk of a write: `append.py` checks and frames it, `log/batch.py` gathers what joined in this turn of the
-loop, `log/group_commit.py` writes it and waits for the disk, and `PendingAppend.publish` makes it visible.
+The path of a write: `write/append.py` checks and frames it, `log/batch.py` collects everything that joins in
+one turn of the loop, `log/group_commit.py` writes it and waits for the disk, and `PendingAppend.publish`
+makes it visible.
 
-One shard of a data directory on the real disk, ready to be used: all its pieces, put together.
-
-A directory that is not there yet is made. Which of them a request belongs to is the caller's business
-(`shared/ipc/placement.py`); one shard is all there is to know for whoever embeds the log.
+`open_shard` opens a shard of a data directory on the real disk, and creates a directory that does not exist.
+Placement of topics on shards is up to the caller (`shared/ipc/placement.py`).
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ logger = logging.getLogger("topicsd.engine")
 
 
 class Shard:
+    """A shard that is open for requests."""
+
     def __init__(
         self,
         fs: Fs,
@@ -86,11 +88,11 @@ class Shard:
         on_failure: Callable[[OSError], None],
         on_progress: OnProgress = tell_nobody,
     ) -> None:
-        """Open the shard: recover its log, and be ready for the first request.
+        """Open the shard and recover its log.
 
-        `on_progress` is called while the log is read, and what it raises ends the start.
+        `on_progress` is called while the log is read; an exception that it raises aborts the start.
 
-        Raises `DirectoryInUse`, `RecoveryRefused` or `UnreadableLog`; each says why in a sentence.
+        Raise `DirectoryInUse`, `RecoveryRefused` or `UnreadableLog`, with the cause as a sentence.
         """
         self.identity = identity
         self._lock = DirLock(fs, paths.lock)
@@ -144,7 +146,7 @@ class Shard:
             self._give_up()
             raise
 
-    # -- what can be asked -------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------------
 
     def append(self, topic: str, request: AppendRequest, reply: Reply) -> None:
         append.append(self.state, topic, request, reply)
@@ -168,21 +170,24 @@ class Shard:
         return [name for name in self.state.sorted_names() if self.state.topics[name].visible]
 
     def start_checkpoint(self, done: Callable[[Exception | None], object] = lambda outcome: None) -> None:
-        """Move what the log holds into segments now; `done` is told when that came to its end, also when one
-        was at it already."""
+        """Start a checkpoint now, which copies records from the log into segments.
+
+        `done` is called when the checkpoint ends; a checkpoint that is already running counts.
+        """
         self.checkpoints.start(done)
 
     # -- the end -----------------------------------------------------------------------------------------
 
     def prepare_to_close(self, done: Callable[[Exception | None], object]) -> None:
-        """Make the checkpoint that `close` would hold the loop for; `done` is told when it is over."""
+        """Run the checkpoint for which `close` would block the loop; `done` is called at its end."""
         lower_all_ceilings(self.state)
         self.checkpoints.start(done)
 
     def close(self, checkpoint: bool = True) -> None:
-        """End the run: all that joined is synced and answered, and CURRENT says that this was the end.
+        """Sync and answer everything that joined, and record a clean end in CURRENT.
 
-        OSError when that cannot be had. The next start recovers, and this one lets go of the directory.
+        Raise OSError when that fails; the next start then runs a recovery. The directory is released either
+        way.
         """
         try:
             self.pressure.stop()
@@ -202,7 +207,7 @@ class Shard:
         try:
             self.checkpoints.run_now()
         except OSError as error:
-            # All is in the log, which is what counts; the next start reads it from there.
+            # Nothing is lost: all records are in the log, from which the next start reads them.
             logger.error("the last checkpoint failed: %s", error)
 
     def _end(self) -> None:
@@ -212,10 +217,10 @@ class Shard:
         self._files.close()
         self._lock.release()
 
-    # -- the beginning -----------------------------------------------------------------------------------
+    # -- the start ---------------------------------------------------------------------------------------
 
     def _give_up(self) -> None:
-        """The start was refused: the directory is free for whoever mends it."""
+        """Release the lock and the files, so that the directory can be repaired."""
         if hasattr(self, "log"):
             self.log.abandon()
         self.state.segments.close()
@@ -231,7 +236,7 @@ class Shard:
         snapshot: Snapshot | None,
         has_more: bool,
     ) -> None:
-        """What goes on beside the requests: checkpoints, and the upkeep of what they made."""
+        """Start the background jobs: checkpoints, and the upkeep of segments."""
         state = self.state
         self._background = Background(loop, self._threads.copy, self.log)
         self.checkpoints = Checkpointer(state, loop, self._background, files, hot, cold, snapshot, has_more)
@@ -275,7 +280,7 @@ class Shard:
         return lower_quiet_ceilings(self.state, clock.monotonic()) or has_more
 
     def _resume_heads(self, recovered: Recovered) -> None:
-        """Go on behind every seq that was ever given out, and say which of them lost their records."""
+        """Resume each head after every seq ever given out; log what may be lost."""
         log = self.log
         notes = LossNotes()
         for topic in self.state.topics.values():
@@ -311,8 +316,11 @@ def _stores(
 
 
 def _refuse_loss(fs: Fs, paths: ShardPaths) -> None:
-    """Without a snapshot the log has to be there from its start; with neither, what else is there says that
-    both were lost, and an empty shard must not take its place."""
+    """Refuse to start with segments or snapshots but neither a good snapshot nor a log.
+
+    Both were lost then, and an empty shard must not take the place of the old one. Without a snapshot the
+    log must be complete from its start.
+    """
     has_log = any(parse_wal_name(name) is not None for name in fs.list_dir(paths.wal))
     if not has_log and (snapshot_numbers(fs, paths) or fs.list_dir(paths.topics)):
         raise UnreadableLog(f"{paths.root}: there are segments, but no good snapshot and no log")
@@ -324,13 +332,16 @@ def _known(snapshot: Snapshot) -> Known:
 
 
 def _begin(end: LogEnd, clock: Clock, settings: Settings) -> LogEnd:
-    """Where the log goes on. In memory each start begins a new one: its ordinals, and with them the epochs of
-    its topics, must not be those of the run before."""
+    """Return the log place at which to resume.
+
+    In memory mode each start begins a new log. Its ordinals, and with them the epochs of its topics, must
+    differ from the ordinals of the previous run, so they begin at the current time.
+    """
     return end._replace(ordinal=clock.now_ms() * 1000) if settings.memory else end
 
 
 def _failed_call(paths: ShardPaths, error: OSError) -> str:
-    """The path of the call that failed, or the shard's where the error names none."""
+    """Describe a failed call with its path, or the shard's path where the error has none."""
     sentence = os_error_sentence(error)
     return sentence if error.filename is not None else f"{paths.root}: {sentence}"
 
@@ -346,11 +357,11 @@ def open_shard(
     loop: Loop | None = None,
     on_failure: Callable[[OSError], None] = lambda error: None,
 ) -> Shard:
-    """Open a shard on this loop, the running one unless told, from which all its calls have to come.
+    """Open a shard on a loop, by default the running one; all calls must be made on that loop.
 
-    `settings.data_dir` is not looked at. `on_failure` is called once, when the disk failed: from then on
-    writes are refused, and to close the shard and open it again recovers what there is. Raises what `Shard`
-    raises, and `LayoutError` when the directory cannot be used.
+    `settings.data_dir` is ignored. `on_failure` is called once, when the disk fails: from then on the shard
+    refuses writes, and closing and opening it again recovers the data on the disk. Raise the exceptions of
+    `Shard`, and `LayoutError` when the directory cannot be used.
     """
     fs = RealFs()
     layout = open_layout(fs, data_dir, settings.shards)
@@ -369,7 +380,10 @@ def open_shard(
 
 
 def open_layout(fs: Fs, data_dir: str, shard_count: int) -> Layout:
-    """The layout of the directory; a new one gets so many shards, and with 0 one for each core."""
+    """Return the layout of a data directory; create a new directory with `shard_count` shards.
+
+    With 0 a new directory gets one shard for each core.
+    """
     layout = read_layout(fs, data_dir)
     if layout is not None:
         made = restore_empty_dirs(fs, data_dir, layout)
@@ -385,5 +399,5 @@ def open_layout(fs: Fs, data_dir: str, shard_count: int) -> Layout:
 
 
 def new_shard_count(shard_count: int) -> int:
-    """One for each core when 0 is asked for."""
+    """Return the number of shards of a new directory: one for each core if `shard_count` is 0."""
     return shard_count or len(os.sched_getaffinity(0))

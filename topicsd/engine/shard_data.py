@@ -1,11 +1,11 @@
-"""The data of one shard in memory: what a snapshot and the log bring back, complete once it is constructed.
+"""The data of one shard in memory, as a snapshot and the log restore it; complete once it is constructed.
 
-Loading and replay work on this class alone. So a command that only looks needs no event loop, no thread and
-no open log, and cannot lack an attribute that only a running shard has: the type check refuses the access.
-`ShardState` is the same data in a shard that runs.
+Loading and replay work on this class alone. Commands that only inspect a shard therefore need no event loop,
+thread or open log, and the type check refuses access to attributes that only a running shard has.
+`ShardState` is the same data in a running shard.
 
-A topic is found by its name and by its id. From the moment its creation joins the log it is here, and
-`visible` from the moment that is published.
+Topics are found by name and by id. A topic is added when its creation joins the log, and becomes `visible`
+when its creation is published.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 class ShardData:
+    """The topics, keys, sessions and routes of one shard."""
+
     def __init__(self, clock: Clock, settings: Settings, files: LogFiles, segments: SegmentReader) -> None:
         self.clock = clock
         self.settings = settings
@@ -42,20 +44,20 @@ class ShardData:
         self._configs: dict[TopicConfig, TopicConfig] = {}
         self.dedupe = Dedupe(settings.max_idempotency_keys)
         self.watch_sessions: dict[bytes, WatchSession] = {}
-        """Those that are kept over restarts, by the random part of their id."""
+        """The watch sessions, which survive restarts, by the random part of their id."""
         self.forwards: dict[str, Forward] = {}
-        """Those that copy into topics of this shard, by name."""
+        """The routes that copy into topics of this shard, by name."""
         self.referred_bytes = 0
-        """Bytes of records by reference since the last checkpoint, of which the log itself holds none."""
+        """The bytes of records by reference since the last checkpoint; the log itself holds none of them."""
         self.gone_topics: list[tuple[int, int]] = []
-        """Id and epoch of those that were deleted and have files."""
+        """The id and epoch of each deleted topic that has files."""
         self.damaged_segments: set[SegmentName | str] = set()
-        """Segments, and files of the log by their names, that are known to be damaged (`damage.py`)."""
+        """Segments, and log files by name, that are known to be damaged (`damage.py`)."""
         self.overfull: set[int] = set()
-        """Epochs of topics whose eviction failed once, which was logged."""
+        """Epochs of topics whose eviction failed once, which is logged once."""
 
     def one_config(self, config: TopicConfig) -> TopicConfig:
-        """Return the one object that all topics with this configuration share: most of 100,000 are alike."""
+        """Intern a configuration: most of 100,000 topics share one object."""
         return self._configs.setdefault(config, config)
 
     def add_topic(self, topic: Topic) -> None:
@@ -96,7 +98,7 @@ class ShardData:
         settle_parked(topic)
 
     def sorted_names(self) -> list[str]:
-        """Return the names of all topics in order; new ones are sorted in here, all at once."""
+        """Return the names of all topics in order; sort in the names added since the last call."""
         if self._new_names:
             self._names += self._new_names
             self._names.sort()

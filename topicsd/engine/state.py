@@ -1,4 +1,4 @@
-"""The data of a shard that runs, with what requests and the background need beside it."""
+"""The data of a running shard, with the log, wakeups and caches that requests and background jobs need."""
 
 from __future__ import annotations
 
@@ -34,23 +34,30 @@ if TYPE_CHECKING:
     from topicsd.engine.write.append import PendingAppend
 
 
-# With it every number takes the same room in a frame.
+# All lease numbers from here on have the same encoded size in a frame.
 _LEASES_FROM = 1 << 61
 
 
 class ControlEntry(Entry, Protocol):
+    """A pending entry that can wait for a sync."""
+
     def wait(self) -> None:
-        """See `TopicEntry.wait`."""
+        """Wait for a sync; see `TopicEntry.wait`."""
         ...
 
 
 class SeenHead(NamedTuple):
+    """The head of a topic at a monotonic time."""
+
     head: int
     at: float
 
 
 class ShardState(ShardData):
-    """All of it is there once it is constructed, but `log`: that one exists when the log was recovered."""
+    """The state of a running shard.
+
+    All attributes exist once it is constructed, except `log`: `Shard` sets it after recovery.
+    """
 
     log: GroupCommit
 
@@ -77,37 +84,39 @@ class ShardState(ShardData):
             max_meta_bytes=settings.max_meta_bytes + STAMP_BYTES_MAX,
             max_record_bytes=settings.max_record_bytes + STAMP_BYTES_MAX,
         )
-        """For records to whose meta something was added here."""
+        """The settings for records to whose meta the server added a stamp."""
         self.keyed: dict[bytes, PendingAppend] = {}
-        """Keyed writes that are on their way, by the digest of their key."""
+        """Pending writes with an idempotency key, by the digest of the key."""
         self.raised: dict[Topic, SeenHead | None] = {}
-        """Topics whose ceiling may stand above their head, with the head at the last look: oldest first."""
+        """Topics whose ceiling may be above their head, with the head at the last check; oldest first."""
 
         self.referable_from = 0
-        """The position in the log behind which this run wrote, and the newest checkpoint began: what stands
-        there may be referred to (`originals.py`)."""
+        """The log position from which records may be referred to (`reference.py`).
+
+        The later of the start of this run and the start of the newest checkpoint.
+        """
         self.on_forward: Callable[[Forward], object] = lambda forward: None
-        """Called when one is new, has changed or is gone, as the log has it."""
+        """Callback for a new, changed or deleted route, called when the log has the change."""
         self.stand_of: StandOf | None = None
-        """Finds out where a topic of another shard stands."""
+        """The function that asks for the position of a topic of another shard."""
 
         self.next_lease = _LEASES_FROM | secrets.randbits(61)
-        """No number is given twice, also not by another run: one from before says nothing."""
+        """The next lease number. It starts at random, so that no number of an earlier run is valid again."""
         self.on_parked: Callable[[Topic], object] = lambda topic: None
-        """Called when jobs of a queue are to leave it for its dead-letter topic, as the log has it."""
+        """Callback for jobs that are to be moved to the dead-letter topic, called when the log has it."""
 
         self.job_reads: dict[SealedRun, list[Callable[[Any], None]]] = {}
-        """Who waits for records of jobs that are being read."""
+        """Callbacks that wait for the records of jobs, by the run that is being read."""
         self.cohorts: dict[Topic, Any] = {}
-        """Claims that are served together, by their queue."""
+        """Claims that are served together, by queue."""
         self.drains = False
-        """The shard is about to end: claims do not wait for others."""
+        """True when the shard is about to stop: claims do not wait for others."""
 
         self.unlogged_floors: dict[Topic, None] = {}
-        """Topics of which a full disk kept out of the log what readers were told."""
+        """Topics with an eviction that readers have seen but a full disk kept out of the log."""
 
     def _jobs_left(self, topic: Topic) -> None:
-        """Wake claims: what stood in front of other jobs may be gone."""
+        """Wake claims after a removal: jobs that were blocked by removed jobs may be ready."""
         if topic.waiters is not None:
             self.watch.wake(topic)
         self.due.look(topic)
@@ -128,17 +137,20 @@ class ShardState(ShardData):
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         super().set_config(topic, config)
         if topic.queue is not None and topic.queue.parked:
-            self.on_parked(topic)  # There may be a place for them now.
+            self.on_parked(topic)  # The change may have named a dead-letter topic for them.
 
     def note(self, topic: Topic, frame: bytes, entry: Entry, is_urgent: bool = False) -> None:
-        """Log something of a topic that nobody waits for. Nothing of a topic stands behind its deletion."""
+        """Log a frame of a topic that no request waits for.
+
+        The topic must not have a pending deletion: no frame of a topic follows its deletion in the log.
+        """
         assert topic.leaving is None
         self.log.join_in_passing(frame, entry, is_urgent)
 
     def join_control(
         self, topic: Topic, control: Control, entry: ControlEntry, waits_for_sync: bool = False
     ) -> None:
-        """Log what a request does to the topic, by the topic's class; one that is ephemeral logs nothing."""
+        """Log a request's change to the topic in the topic's class; not for ephemeral topics."""
         waits = waits_for_sync or topic.is_durable or self.must_wait(topic)
         if waits:
             entry.wait()
@@ -149,7 +161,7 @@ class ShardState(ShardData):
         self.log.join(frames, sum(map(len, frames)), len(frames), entry, waits)
 
     def defer(self, topic: Topic, again: Callable[[], object], reply: Reply) -> None:
-        """The topic's deletion is on its way: what comes for its name meanwhile is done after it."""
+        """Defer a request until the pending deletion of its topic ends; refuse it if too many wait."""
         assert topic.leaving is not None
         if len(topic.leaving) < self.settings.max_waiting_requests:
             topic.leaving.append(again)
@@ -160,7 +172,7 @@ class ShardState(ShardData):
             reply(Refusal(THROTTLED, message, retry_after_ms=1000))
 
     def watch_ceiling(self, topic: Topic, now: float | None = None) -> None:
-        """Look at its ceiling again later; `now` is the time of a look."""
+        """Check the ceiling of the topic again later; `now` is the time of the present check."""
         self.raised.pop(topic, None)
         self.raised[topic] = None if now is None else SeenHead(topic.next_seq - 1, now)
 
@@ -169,5 +181,5 @@ class ShardState(ShardData):
         return topic if topic is not None and topic.visible else None
 
     def must_wait(self, topic: Topic) -> bool:
-        """Whether what joins now is published by a sync, whatever its class."""
+        """Return whether an entry that joins now waits for a sync, whatever its class."""
         return topic.waiting_count > 0 or self.log.behind

@@ -1,13 +1,13 @@
-"""One topic of the shard: where its log begins and ends, what of it is alive, and what it was promised.
+"""One topic of the shard: its seqs, live records, runs, configuration, cursors, producers and queue.
 
-The numbers, and who moves them:
+Invariants of the numbers:
 
-T1  Seqs up to `head` are published. From there to `next_seq` they are given out and on their way.
-T2  `earliest_seq` is the first live seq, `head + 1` when there is none. It rises on loss and on deletes.
-T3  `evicted_to` says, by reason, the last live seq that was lost involuntarily. `evict_floor` is the
-    highest of them plus one: it rises on involuntary loss only, so `evict_floor <= earliest_seq`.
-T4  No seq above `ceiling` was ever given out without a sync (see `head_ceiling.py`).
-T5  While some of its entries wait for a sync (`waiting_count`) those behind them wait too.
+T1  Seqs up to `head` are published. The seqs after it and before `next_seq` are given out and pending.
+T2  `earliest_seq` is the first live seq, `head + 1` when no record is live. Loss and deletes raise it.
+T3  `evicted_to` holds, by reason, the last live seq that was lost involuntarily. `evict_floor` is the
+    highest of them plus one: only involuntary loss raises it, so `evict_floor <= earliest_seq`.
+T4  No seq above `ceiling` was ever given out without a sync (see `seq_ceiling.py`).
+T5  While an entry of the topic waits for a sync (`waiting_count`), all later entries wait too.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def _next_seq(run: Run) -> int:
     return run.next_seq
 
 
-# Each is the tags of some two thousand records.
+# Each part holds the tags of about 2,000 records.
 FREED_AT_ONCE = 8
 
 
 class Totals:
-    """What is alive in all topics of a shard."""
+    """The sums over all topics of a shard."""
 
     __slots__ = (
         "by_class",
@@ -62,23 +62,25 @@ class Totals:
         self.live_count = 0
         self.live_bytes = 0
         self.by_class = dict.fromkeys(DURABILITIES, 0)
-        """How many topics are of each durability class."""
+        """The number of topics of each durability class."""
         self.queue_count = 0
         self.leases_in_flight = 0
         self.evicted_count = 0
-        """Records that a cap or their age took out, also in a replay."""
+        """The number of records evicted by a cap or by age, including evictions in a replay."""
         self.synced_position: Callable[[], int] = lambda: NEVER
-        """How far the log is on the disk itself; all of a log that is replayed is."""
+        """The position up to which the log is on the disk itself. A replayed log is there as a whole."""
         self.gone_tags: list[object] = []
-        """Parts of tag indexes that no topic needs, freed a few at a time."""
+        """Parts of tag indexes that no topic needs any more, freed a few at a time."""
 
     def free_some(self) -> bool:
-        """Free some of what is gone; return whether there is more."""
+        """Free a few parts of `gone_tags`; return whether any are left."""
         del self.gone_tags[-FREED_AT_ONCE:]
         return bool(self.gone_tags)
 
 
 class Topic:
+    """The state of one topic in memory, changed by pending entries and by replay."""
+
     __slots__ = (
         "ceiling",
         "ceiling_logged",
@@ -135,47 +137,50 @@ class Topic:
         self.visible = False
         self.cursors = _NO_CURSORS
         self.forwards = _NO_FORWARDS
-        """Those that copy into it, by name; most topics share the empty one."""
+        """The routes that copy into the topic, by name; most topics share one empty dict."""
         self.windows_ms: tuple[int, ...] = ()
-        """The idempotency window and those that it had before, under which keys may be remembered."""
+        """The idempotency window, then its earlier values, under which keys may still be remembered."""
         self.set_config(config)
         self.next_config = config
-        """What it will be when the configuration frames that are on their way are published."""
+        """The configuration after all pending configuration frames are published."""
         self.head = 0
         self.next_seq = 1
         self.earliest_seq = 1
         self.evict_floor = 1
         self.evicted_to: dict[str, int] = {}
         self.ttl_logged = 0
-        """How much of `evicted_to["ttl"]` replay would find."""
+        """The part of `evicted_to["ttl"]` that a replay of the log would restore."""
         self.live_count = 0
         self.live_bytes = 0
         self.totals = Totals()
-        """Of its shard, once it is one of the topics there."""
+        """The totals of the shard, once the topic is added to it."""
         self.pending_bytes = 0
         self.last_ts = 0
         self.last_read_ms = 0
         self.looked_at_ms = 0
-        """When its state was asked for by somebody who uses it."""
+        """The time at which a client that consumes the topic last asked for its state."""
         self.waiters: dict[Callable[[], None], bool] | None = None
-        """Called once something was published, or the topic is gone (`watch.py`)."""
+        """Callbacks to call when records are published or the topic is deleted (`wake_queue.py`)."""
         self.lost = LostRanges()
         self.producers: Producers | None = None
-        """None when nobody ever numbered a write to it."""
+        """The known producers; None when the topic never received a numbered write."""
         self.producing = _NONE
-        """Numbered writes on their way, by their producer, in order; most topics share the empty one."""
+        """Pending numbered writes, by producer, in order; most topics share one empty dict."""
         self.run = TailRun(1, in_memory=self.is_ephemeral)
-        """What is published goes behind it."""
+        """The run that published records are added to."""
         self.runs: list[Run] = [self.run]
-        """In their order, the running one last; between two of them a range may be lost."""
+        """All runs in seq order, `run` last; a range may be lost between two of them."""
         self.dropped: list[tuple[SegmentName, str]] = []
-        """Segments in which nothing is alive, and their tiers; their files go when no snapshot names them."""
+        """Segments without a live record, and their tiers; deleted when no snapshot names them."""
         self.has_files = False
-        """It has a directory of segments, or is about to."""
+        """True when the topic has a directory of segments, or is about to get one."""
         self.forgotten_end = self.durable_floor = 0
-        """The topic is durable to this seq until the log is synced to that end (`durable_seq.py`)."""
+        """While the log is synced to less than `forgotten_end`, the topic is durable to `durable_floor`.
+
+        See `durable_seq.py`.
+        """
         self.complete_to = epoch
-        """Frames with a lower ordinal are in the snapshot: for replay, and for the next checkpoint."""
+        """Frames with a lower ordinal are in the snapshot; used by replay and by the next checkpoint."""
         self.waiting_count = 0
         self.ceiling = 0
         self.ceiling_logged = 0
@@ -184,10 +189,10 @@ class Topic:
         self.raised_head = 0
         self.queue = LeaseQueue(self, config.order_by == "tag") if config.type == "queue" else None
         self.leaving: list[Callable[[], Any]] | None = None
-        """Set while its deletion is on its way: what comes meanwhile is for the next topic of that name."""
+        """A list while the deletion of the topic is pending: the requests for the next topic of its name."""
 
     def set_config(self, config: TopicConfig) -> None:
-        """What it is from here on, with what every append asks of it as plain attributes."""
+        """Set the configuration, and the plain attributes that every append reads from it."""
         self.config = config
         is_capped = bool(config.cap_records or config.cap_bytes)
         self.evicts = is_capped and config.discard == "old"
@@ -199,21 +204,20 @@ class Topic:
         self.set_cursors(self.cursors)
 
     def set_cursors(self, cursors: dict[str, Cursor]) -> None:
-        """Those that it has from here on, by name. What is in front of `protected_seq`, and that itself, may
-        be evicted."""
+        """Set the cursors, by name, and `protected_seq`, up to which records may be evicted."""
         self.cursors = cursors
         is_held = self.config.protect_cursors and cursors
         self.protected_seq = min(one.from_seq for one in cursors.values()) if is_held else NEVER
 
     def add_live(self, count: int, size: int) -> None:
-        """So many records more are alive, or with negative numbers fewer."""
+        """Add to the numbers of live records and bytes; negative numbers subtract."""
         self.live_count += count
         self.live_bytes += size
         self.totals.live_count += count
         self.totals.live_bytes += size
 
     def base_priority(self, now_ms: int) -> float:
-        """What its delivery is worth, by what it was given or by how recently it was consumed."""
+        """Return the priority of delivery, as configured or by how recently the topic was consumed."""
         idle_ms = now_ms - max(self.last_read_ms, self.looked_at_ms)
         return base_priority(self.config.priority, self.config.auto_priority, idle_ms)
 
@@ -222,7 +226,7 @@ class Topic:
         return self.next_seq - 1 - self.head
 
     def begin_run(self, first_seq: int) -> None:
-        """What comes from here on is a run of its own; the one before it does not grow any more."""
+        """Begin a new tail run at `first_seq`; the run before it no longer grows."""
         self.run = TailRun(first_seq, in_memory=self.is_ephemeral)
         if self.runs[-1].next_seq > self.runs[-1].first_seq:
             self.runs.append(self.run)
@@ -230,24 +234,24 @@ class Topic:
             self.runs[-1] = self.run
 
     def run_index(self, seq: int) -> int:
-        """The place of the run that holds `seq`, or of the first one behind it."""
+        """Return the index of the run that holds `seq`, or of the first run after it."""
         runs = self.runs
-        if seq < runs[0].next_seq:  # From the front of it jobs are taken.
+        if seq < runs[0].next_seq:  # The common case of a queue: jobs are taken from the front.
             return 0
         if len(runs) == 1:
             return 1
         return bisect_right(runs, seq, key=_next_seq)
 
     def run_of(self, seq: int) -> Run | None:
-        """The run that holds `seq`, or the first one behind it."""
+        """Return the run that holds `seq`, or the first run after it."""
         run = self.run
-        if run.first_seq <= seq <= self.head:  # As nearly always.
+        if run.first_seq <= seq <= self.head:  # The common case.
             return run
         index = self.run_index(seq)
         return self.runs[index] if index < len(self.runs) else None
 
     def next_live(self, seq: int) -> int:
-        """The first live seq at or behind `seq`, or `head + 1`."""
+        """Return the first live seq at or after `seq`, or `head + 1`."""
         if seq < self.earliest_seq:
             seq = self.earliest_seq
         if self.run.first_seq <= seq <= self.head:
@@ -261,6 +265,6 @@ class Topic:
         return self.head + 1
 
     def reason_for(self, gap_from: int) -> str:
-        """Why what is missing from `gap_from` to the floor is missing."""
+        """Return why the records from `gap_from` to the floor are missing."""
         reasons = [reason for reason, last in self.evicted_to.items() if last >= gap_from]
         return reasons[0] if len(reasons) == 1 else "mixed"

@@ -1,7 +1,7 @@
-"""Topics as a whole: create or change one, delete one, say how one is.
+"""Operations on whole topics: create, configure, delete, and return the state.
 
-Configuration always survives: its frames are waited for whatever the topic's class. A change takes effect
-when its frame is on the disk; what was appended meanwhile has the class that it was appended under.
+Configuration is always durable: these requests wait for a sync whatever the topic's class. A change takes
+effect when its frame is on the disk; records appended before that keep the class they were appended under.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from topicsd.engine.topic_create import config_after, encode_create, new_topic, 
 from topicsd.engine.write.seq_ceiling import Ceiling, first_ceiling, needs_ceiling
 from topicsd.log.control_frame import ConfigUpdate, TopicDelete, encode_control
 
-# Jobs that are due: who asks for the state of a queue wants it as it is, and does not ask all the time.
+# The number of due jobs that one request for the state of a queue makes ready first. It is generous, because
+# the counts should be current and the request is rare.
 SEEN_MAX: Final = 500
 
 
 def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Reply) -> None:
-    """Create the topic, or merge the patch over what it has; `reply` gets `TopicPut` or a `Refusal`."""
+    """Create a topic, or patch its configuration; `reply` gets `TopicPut` or a `Refusal`."""
     topic = shard.topics.get(name)
     if topic is None:
         made = new_topic(shard, name, patch, 0)
@@ -49,7 +50,7 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
     if isinstance(config, Refusal) or refusal is not None:
         reply(refusal)
         return
-    # What is on its way may be a change to another configuration and back: then this one waits too.
+    # A pending change to another configuration and back must not be overtaken: this one waits for it too.
     if config == topic.config == topic.next_config and topic.visible and not topic.waiting_count:
         reply(TopicPut(name, created=False, config=config))
         return
@@ -64,7 +65,7 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
 
 
 def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> None:
-    """Delete the topic with all that it holds; `reply` gets `TopicDeleted` or a `Refusal`."""
+    """Delete a topic with all its records; `reply` gets `TopicDeleted` or a `Refusal`."""
     topic = shard.topics.get(name)
     if topic is None:
         reply(TopicDeleted(name, deleted=False))
@@ -92,7 +93,7 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> 
 
 
 def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicState | Refusal:
-    """`is_use` says that who asks consumes the topic, which raises its priority from then on."""
+    """Return the state of a topic; `is_use` counts it as consumed, which raises its priority."""
     topic = shard.visible_topic(name)
     if topic is None:
         return topic_not_found(name)
@@ -136,7 +137,7 @@ def _join(shard: ShardState, frame: bytes, pending: PendingPut | PendingTopicDel
 
 
 class PendingPut(TopicEntry):
-    """A creation (`config` is None), or a change, whose frame is on its way to the disk."""
+    """A pending creation of a topic (`config` is None) or change of its configuration."""
 
     __slots__ = ("before", "ceiling", "changes_need", "config", "reply", "shard")
 
@@ -150,7 +151,7 @@ class PendingPut(TopicEntry):
         self.ceiling = logged
         self.changes_need = config is not None and needs_ceiling(config) != needs_ceiling(topic.next_config)
         if config is not None and self.changes_need:
-            # On the disk with the change, so that the weaker class has room above the head at once.
+            # Logged with the change, so that a weaker class has seqs to give out above the head at once.
             self.ceiling = first_ceiling(config, topic.next_seq - 1, 0)
             topic.ceiling_logged, topic.ceiling_mark = self.ceiling.value, self.ceiling.mark
             topic.raised_head, topic.raised_at_ms = topic.next_seq - 1, shard.clock.now_ms()
@@ -168,7 +169,7 @@ class PendingPut(TopicEntry):
             if topic.evicts:
                 keep_to_caps(self.shard, topic)
             if topic.queue is not None and topic.waiters is not None:
-                # Jobs may be handed out again that were not: it was paused, or they were parked.
+                # Jobs of a paused queue, or parked jobs, may be claimable now.
                 self.shard.watch.wake(topic)
         tell(self.reply, TopicPut(topic.name, created=config is None, config=topic.config))
 
@@ -184,6 +185,8 @@ class PendingPut(TopicEntry):
 
 
 class PendingTopicDelete(TopicEntry):
+    """A pending deletion of a topic."""
+
     __slots__ = ("reply", "shard")
 
     def __init__(self, shard: ShardState, topic: Topic, reply: Reply) -> None:
@@ -200,14 +203,14 @@ class PendingTopicDelete(TopicEntry):
         self._let_go()
 
     def undo(self) -> None:
-        self.end_wait()  # Those that came for the name meanwhile go on when it is refused.
+        self.end_wait()  # `refuse` runs the deferred requests.
 
     def refuse(self, refusal: Refusal) -> None:
         tell(self.reply, refusal)
         self._let_go()
 
     def _let_go(self) -> None:
-        """What came for the name meanwhile is done now, in its order."""
+        """Run the requests that were deferred during the deletion, in order."""
         waiting: list[Callable[[], Any]] = self.topic.leaving or []
         self.topic.leaving = None
         for retry in waiting:

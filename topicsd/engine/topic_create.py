@@ -1,4 +1,4 @@
-"""A new topic: its checks, its frame, and its place in the shard."""
+"""Creation of a topic: checks, the TopicCreate frame, and registration in the shard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from topicsd.log.control_frame import TopicCreate, encode_control
 def new_topic(
     shard: ShardState, name: str, patch: TopicConfigPatch | None, first_records: int, config_field: str = ""
 ) -> Topic | Refusal:
-    """Return a topic that is not one of the shard's yet, without an epoch, or why there cannot be one.
+    """Return a new topic, not registered yet and without an epoch, or a refusal.
 
     `config_field` is the field of the request that holds `patch`; empty when `patch` is the request.
     """
@@ -56,14 +56,14 @@ def new_topic(
 def config_after(
     shard: ShardState, existing: TopicConfig | None, patch: TopicConfigPatch, name: str
 ) -> TopicConfig | Refusal:
-    """The configuration of a topic after a patch, as the settings of the server allow it."""
+    """Return the configuration of a topic after a patch, or a refusal if the settings forbid it."""
     settings = shard.settings
     refusal = refuse_durable(patch) if settings.memory else None
     return refusal or merge_config(existing, patch, name, cast(Durability, settings.default_durability))
 
 
 def register_topic(shard: ShardState, topic: Topic) -> None:
-    """From here on the name is taken; the creation's frame joins the log in this turn."""
+    """Add a new topic to the shard; the caller logs its creation in the same turn of the loop."""
     shard.add_topic(topic)
     begin_ceiling(shard, topic, Ceiling(topic.ceiling, topic.ceiling_mark))
 

@@ -1,4 +1,4 @@
-"""All topics of a shard, so many at a time as may be looked at in one turn of the loop."""
+"""Iteration over all topics of a shard in groups, each small enough for one turn of the loop."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 
-# Some microseconds each.
+# A caller spends a few microseconds on each run.
 RUNS_A_TURN = 250
 
 
 def topics_by_turns(shard: ShardState) -> Iterator[list[Topic]]:
-    """Those that there are at the beginning; one may be gone when its turn comes."""
+    """Yield the topics that exist now, in groups; some may be deleted before their group."""
     topics: list[Topic] = []
     run_count = 0
     for topic in list(shard.topics.values()):

@@ -1,1 +1,1 @@
-"""Read records after a position, from memory, the log or segments."""
+"""Reads: records after a position, from memory, the log or segments."""

@@ -1,13 +1,12 @@
-"""Named cursors: how far a reader of a topic has come, kept by the topic for it.
+"""Cursors: named positions of readers, stored durably with the topic, and their lag.
 
-A cursor is the last seq that its reader is done with, as `from_seq` of a read. Its frame has the class of the
-topic and stands in the log in the topic's order; so does its end. A topic that protects its cursors evicts
-nothing behind the one that is the furthest back, until it holds twice what its caps allow (`retention.py`).
+A cursor is the last seq that its reader has processed, like `from_seq` of a read. The frames that set and
+delete it have the class of the topic, and are in the log in the topic's order. A topic that protects its
+cursors evicts nothing after the lowest cursor until it holds twice what its caps allow (`retention.py`).
 
-How far behind a cursor is: the live records behind it, their bytes, and the age of the first of them.
-
-What was trimmed or deleted is not counted. Whole runs say their numbers; of the run that the cursor stands in
-the index is needed, which a thread reads where that is a sealed segment. Records alone are counted without.
+The lag of a cursor is the number of live records after it, their bytes, and the age of the first of them.
+Evicted and deleted records are not counted. Whole runs have totals; the run that contains the cursor needs
+its index, which a thread reads if the run is a sealed segment. The number of records alone needs no index.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from topicsd.log.control_frame import Cursor
 from topicsd.segment.entry import COLD, SegmentDamage
 
 CURSORS: Final = "cursors"
-"""The section of a snapshot's topic."""
+"""The name of the section in a topic of a snapshot."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Cursor]).decode
@@ -55,7 +54,7 @@ class CursorDeleted(msgspec.Struct, frozen=True):
 def put_cursor(
     shard: ShardState, topic_name: str, name: str, from_seq: int, epoch: int | None, reply: Reply
 ) -> None:
-    """Set it, forward or back; `reply` gets `CursorPut` or a `Refusal`."""
+    """Set a cursor, forward or back; `reply` gets `CursorPut` or a `Refusal`."""
     topic = shard.topics.get(topic_name)
     if topic is not None and topic.leaving is not None:
         again = partial(put_cursor, shard, topic_name, name, from_seq, epoch, reply)
@@ -78,7 +77,7 @@ def put_cursor(
 
 
 def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply) -> None:
-    """`reply` gets `CursorDeleted` or a `Refusal`; one that is not there is deleted already."""
+    """Delete a cursor, if it exists; `reply` gets `CursorDeleted` or a `Refusal`."""
     topic = shard.topics.get(topic_name)
     if topic is not None and topic.leaving is not None:
         shard.defer(topic, partial(delete_cursor, shard, topic_name, name, reply), reply)
@@ -103,7 +102,7 @@ def find_cursor(shard: ShardState, topic_name: str, name: str) -> Cursor | Refus
 
 
 def apply_cursor(shard: ShardData, topic: Topic, cursor: Cursor) -> bool:
-    """What its frame says; whether that changed how many there are."""
+    """Apply a cursor frame; return whether it created or deleted a cursor."""
     before = topic.cursors.get(cursor.name)
     cursors = {**topic.cursors} if not topic.cursors else topic.cursors
     if cursor.is_gone:
@@ -117,7 +116,7 @@ def apply_cursor(shard: ShardData, topic: Topic, cursor: Cursor) -> bool:
 
 
 def cursor_section(topic: Topic) -> dict[str, bytes]:
-    """For a snapshot."""
+    """Return the snapshot section of the cursors."""
     return {CURSORS: _encode(list(topic.cursors.values()))} if topic.cursors else {}
 
 
@@ -148,6 +147,8 @@ def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
 
 
 class PendingCursor(TopicEntry):
+    """A pending change or deletion of a cursor."""
+
     __slots__ = ("cursor", "reply", "shard")
 
     def __init__(self, shard: ShardState, topic: Topic, cursor: Cursor, reply: Reply) -> None:
@@ -165,7 +166,7 @@ class PendingCursor(TopicEntry):
         )
 
     def undo(self) -> None:
-        self.end_wait()  # It is not set before its frame is where its class wants it.
+        self.end_wait()  # Nothing else to undo: the cursor is set on publication only.
 
     def refuse(self, refusal: Refusal) -> None:
         tell(self.reply, refusal)
@@ -175,6 +176,8 @@ logger = logging.getLogger("topicsd.engine")
 
 
 class Lag(NamedTuple):
+    """The live records after a cursor, their bytes, and the age of the first."""
+
     records: int
     bytes: int
     ms: int
@@ -184,7 +187,7 @@ NO_LAG = Lag(0, 0, 0)
 
 
 def records_behind(topic: Topic, seqs: Sequence[int]) -> list[int]:
-    """Live records behind each of the cursors, counted in one walk over the topic."""
+    """Return the number of live records after each of the seqs, in one pass over the runs."""
     behind = [0]
     for run in reversed(topic.runs):
         behind.append(behind[-1] + count_live(run, max(topic.earliest_seq, run.first_seq)))
@@ -201,7 +204,7 @@ def records_behind(topic: Topic, seqs: Sequence[int]) -> list[int]:
 
 
 def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply) -> None:
-    """`reply` gets a `Lag`, at once or when the disk has answered."""
+    """Measure the lag of a position; `reply` gets a `Lag`, now or after a disk read."""
     log_expired(shard, topic, shard.clock.now_ms())
     first = topic.next_live(seq + 1)
     run = topic.run_of(first)
@@ -232,8 +235,11 @@ def _load(run: SealedRun) -> SegmentDamage | None:
 
 
 def _lag(shard: ShardState, topic: Topic, run: Run, first: int) -> Lag:
-    """What is in front is taken from what is alive in all, as of the segments there it takes no look. Only
-    in the running one the shorter side is counted."""
+    """Return the lag of a position whose first live record is `first`, in `run`.
+
+    It subtracts the records before `first` from the totals of the topic, since earlier segments have totals
+    without an index. In the last run it counts the shorter side.
+    """
     ts = run.stamps[first - run.first_seq]
     if run is topic.run and run.next_seq - first < first - run.first_seq:
         return _told(shard, *run.live_totals(first, run.next_seq - 1), ts)
@@ -258,7 +264,7 @@ def _totals(topic: Topic, run: Run) -> tuple[int, int]:
 
 
 def _unknown(topic: Topic, run: SealedRun, error: Exception) -> Lag:
-    """The index cannot be read: as if the cursor stood in front of the segment."""
+    """Return the lag as if the cursor were before the segment, whose index cannot be read."""
     logger.error('topic "%s": how far a cursor is behind cannot be told exactly: %s', topic.name, error)
     behind = [_totals(topic, other) for other in topic.runs if other.first_seq >= run.first_seq]
     return Lag(sum(count for count, _ in behind), sum(size for _, size in behind), 0)

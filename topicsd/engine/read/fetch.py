@@ -1,9 +1,8 @@
-"""A read that may have to wait for the disk: what stands in a sealed segment is read on a thread, then the
-read is asked again with that in hand.
+"""Reads that may wait for the disk: a thread reads frames of a sealed segment, then the read runs again.
 
-What is fetched at once is bounded, in records because they are rendered on the loop, and in bytes. Whose
-pages are in the cache waits for nothing. A failure that nobody foresaw is an answer like any other: who waits
-for the disk would not hear of it otherwise.
+One fetch is bounded in bytes, and in records because they are rendered on the loop. Reads of cached pages do
+not wait. An unexpected error is answered like any other: a reader that waits for the disk would otherwise get
+no answer.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ logger = logging.getLogger("topicsd.engine")
 
 FETCH_BYTES_MIN = 64 << 10
 FETCH_BYTES_MAX = 1 << 20
-# Rendering so many, 16 pages, takes well under a millisecond of the loop.
+# Rendering these 16 pages takes well under a millisecond of the loop.
 FETCH_RECORDS_MAX = 1024
 
 
 def read_through(shard: ShardState, name: str, request: ReadRequest, reply: Reply) -> None:
-    """Read, and answer at once or when the disk has; `reply` gets `ReadAnswer` or a `Refusal`."""
+    """Read, now or after a disk read; `reply` gets `ReadAnswer` or a `Refusal`."""
     try:
         answer = read(shard, name, request)
     except Exception as error:
@@ -46,7 +45,7 @@ def read_through(shard: ShardState, name: str, request: ReadRequest, reply: Repl
 
 
 def read_now(shard: ShardState, name: str, request: ReadRequest) -> ReadAnswer | Refusal:
-    """Read, and wait for the disk here."""
+    """Read, and block until the disk has answered."""
     fetched: list[Fetched] = []
     while isinstance(answer := read(shard, name, request, fetched), Unfetched):
         fetched.append(fetch(shard.segments, answer.run, answer.first_seq, answer.bytes_wanted))
@@ -61,7 +60,7 @@ def _keep(shard: ShardState, name: str, request: ReadRequest, fetched: Fetched) 
 
 
 class WaitingRead:
-    """A reader of records that are in no page."""
+    """A read that waits for records that are in no page."""
 
     def __init__(self, shard: ShardState, name: str, request: ReadRequest, reply: Reply) -> None:
         self._shard = shard
@@ -94,7 +93,7 @@ class WaitingRead:
 
 
 def fetch(reader: SegmentReader, run: SealedRun, first: int, bytes_wanted: int) -> Fetched:
-    """On a thread: frames of a segment from `first` on, as many as are worth one reading."""
+    """Read frames of a segment from `first` on, as many as suit one disk read; runs on a thread."""
     name, entry = run.name, run.entry
     last = first
     try:
@@ -108,7 +107,7 @@ def fetch(reader: SegmentReader, run: SealedRun, first: int, bytes_wanted: int) 
         except SegmentDamage as damage:
             if damage.first_seq <= first:
                 return Fetched(run, first, max(first, min(damage.last_seq, last)), None, damage.what)
-            # What is good in front of the damage is answered first.
+            # Return the good records before the damage first.
             last = damage.first_seq - 1
             data, _ = reader.frames(name, entry, index, first, last)
     except SegmentDamage as damage:
@@ -116,7 +115,7 @@ def fetch(reader: SegmentReader, run: SealedRun, first: int, bytes_wanted: int) 
     except OSError as error:
         return Fetched(run, first, last, None, f"it cannot be read: {error.strerror}")
     lengths = index.lengths[at : last + 1 - index.first_seq]
-    # Each begins where the one before it ends.
+    # Each frame begins at the end of the previous one.
     starts = array("I", accumulate(lengths, initial=0))
     starts.pop()
     return Fetched(run, first, last, Frames(first, data, starts, lengths))

@@ -1,8 +1,9 @@
-"""From the runs of a topic to the page that a reader needs: the cached one, grown by what is new.
+"""Filling of pages: take the cached page that a reader needs, and add the new records of the topic's runs.
 
-A page may begin in one run and end in another. What stands in the log or in an active segment is read here,
-as it was written lately; what stands in a sealed segment comes from `fetched`, or is asked for. A page of
-large records is made for one reader and not kept: the cache is for what many read.
+A page may begin in one run and end in another. Records in the log or in an active segment are read here, on
+the loop, since they were written recently; records in a sealed segment are taken from `fetched`, or
+requested with `Unfetched`. A page of large records is made for one reader and not cached: the cache is for
+pages with many readers.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from topicsd.engine.routes.copies import own_frames
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 
-# Frames that stand this close to each other are read in one call, with what is between them.
+# Frames with at most this gap between them are read in one call, together with the gap.
 READ_GAP_BYTES = 4096
 READ_SPAN_BYTES = 1 << 20
-# A page with more than this is not kept: it would take the place of many, and each growth would copy it.
+# A larger page is not cached: it would displace many others, and each growth would copy it.
 KEPT_BYTES_MAX = 256 << 10
 
 
 class Unfetched(NamedTuple):
-    """Records of a sealed segment that are in no page, for whoever can wait for the disk."""
+    """Records of a sealed segment that are in no page; the caller must fetch them from the disk."""
 
     run: SealedRun
     first_seq: int
@@ -34,7 +35,7 @@ class Unfetched(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Frames of a sealed segment as they were read, or why they could not be."""
+    """The frames of a sealed segment that a thread has read, or an error."""
 
     run: SealedRun
     first_seq: int
@@ -44,6 +45,8 @@ class Fetched(NamedTuple):
 
 
 class PageSource:
+    """The pages of one topic in one variant, filled on demand."""
+
     __slots__ = ("_fetched", "_shard", "_topic", "_variant")
 
     def __init__(self, shard: ShardState, topic: Topic, variant: Variant, fetched: Sequence[Fetched]) -> None:
@@ -53,7 +56,11 @@ class PageSource:
         self._fetched = fetched
 
     def page(self, run: Run, first: int, upto: int, bytes_wanted: int) -> Page | Unfetched:
-        """A page that has the records of the run from `first`, up to `upto` or what fits into one reading."""
+        """Return a page with the records of `run` from `first` to `upto`.
+
+        It may have fewer records, as many as one disk read returns. Return `Unfetched` if records of a sealed
+        segment are missing.
+        """
         cache = self._shard.pages
         page = cache.page(self._topic.epoch, first, self._variant)
         if page.next_seq > upto:
@@ -69,12 +76,12 @@ class PageSource:
                 return missing
         cache.grew(len(page.text) - before)
         if page.damage is not None:
-            # What could not be read now may be read another time.
+            # Do not cache damage: a later read may succeed.
             cache.forget(self._topic.epoch, first, self._variant)
         return page
 
     def _grow(self, page: Page, upto: int, bytes_wanted: int) -> Unfetched | None:
-        """Take in what the next run has for the page, or step over what no run has."""
+        """Add the records of the next run to the page, or skip seqs that are in no run."""
         run = self._topic.run_of(page.next_seq)
         if run is None or run.first_seq > upto:
             page.skip(upto)
@@ -122,7 +129,7 @@ def _is_large(run: Run, first: int, last: int) -> bool:
 
 
 def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fetched) -> None:
-    """Make pages of all that came with one reading, for the reads that follow."""
+    """Add all records of one fetch to cached pages, for the reads that follow."""
     run, frames = fetched.run, fetched.frames
     if (
         frames is None
@@ -136,7 +143,7 @@ def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fet
         upto = min(fetched.last_seq, first | (PAGE_RECORDS - 1))
         page = cache.page(topic.epoch, first, variant)
         if page.next_seq != first:
-            # It begins in front of the segment, or somebody read on meanwhile.
+            # The page begins before the segment, or another read has filled it since.
             source.page(run, first, upto, 0)
             continue
         before = len(page.text)
@@ -149,7 +156,10 @@ def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fet
 def _read_run(
     run: TailRun, log: Source, first: int, last: int, bytes_wanted: int
 ) -> Iterable[tuple[Frames, str]]:
-    """The frames of a stretch, those that stand close together in one read; with an error one by itself."""
+    """Yield the frames of a range, each time with an error text, which is empty if they were read.
+
+    Frames that are close together are read at once. An unreadable frame is yielded alone, with an error.
+    """
     base = run.first_seq
     if run.frames is not None:
         for seq in range(first, last + 1):
@@ -166,7 +176,7 @@ def _read_run(
         upto = at + 1
         while upto < count:
             place = places[upto]
-            # Originals may stand in front of what a topic wrote before it copied them.
+            # Positions may decrease: originals can be before frames that the topic wrote earlier.
             if place - end > READ_GAP_BYTES or place - start > READ_SPAN_BYTES or place < end:
                 break
             end = place + lengths[upto]
@@ -176,7 +186,7 @@ def _read_run(
             starts = [place - start for place in places[at:upto]]
             yield Frames(first + at, data, starts, lengths[at:upto]), ""
         except OSError:
-            # One of them cannot be read: each by itself, so that it does not take the others with it.
+            # Read each frame alone, so that one unreadable frame does not affect the others.
             for n in range(at, upto):
                 yield _read_alone(source, first + n, places[n], lengths[n])
         bytes_wanted -= end - start

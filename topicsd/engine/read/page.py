@@ -1,12 +1,12 @@
-"""A page of a topic: 64 records as readers get them, rendered once for all who read them.
+"""A page: up to 64 records of a topic, rendered to JSON once for all readers.
 
-`text` is the JSON of the records one behind the other, each with a comma behind it, and `ends` says where
-each ends; so any stretch of a page is one slice of it, and the slices of several pages stand behind each
-other as they are. A page grows at its end as the topic does. A seq without a record, because it was dead or
-lost when the page was made, has an empty place: it will never be asked for again.
+`text` is the JSON of the records, each followed by a comma, and `ends` has the end offset of each. So any
+range of a page is one slice, and slices of several pages can be concatenated. A page grows at its end as the
+topic does. A seq without a record, because the record was dead or lost when the page was made, has an empty
+slice: no reader will ever need it.
 
-What is damaged has an empty place too, and `damage` says so: what is good in front of it and behind it is
-read.
+A damaged record has an empty slice too, and an entry in `damage`; the good records before and after it stay
+readable.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from topicsd.log.frame import (
 
 PAGE_RECORDS = 64
 
-# The header behind its length, with type, flags and topic as one field, and the lengths of node and tag as
-# one number: each field that is taken apart costs, for a million records a second. The length of the data is
-# left out: a body that its checksum fits is as it was written.
+# The header after its length, with type, flags and topic as one field, and the lengths of node and tag as one
+# number: at a million records per second each unpacked field costs. The length of the data is skipped: a body
+# that matches its checksum is as it was written.
 _HEAD = struct.Struct("<10sQQI4x")
 _TAG_AT = _HEAD.size
 _unpack_head = _HEAD.unpack_from
@@ -46,8 +46,7 @@ _LAYOUTS_MAX = 4096
 
 
 class _Layouts(dict[int, Callable[[bytes, int], tuple[Any, ...]]]):
-    """Cuts a frame of so many bytes into its length, what the checksum is about, and the checksum, in one
-    call."""
+    """Unpack functions by frame size, which split a frame into length, body and checksum."""
 
     def __missing__(self, length: int) -> Callable[[bytes, int], tuple[Any, ...]]:
         if len(self) >= _LAYOUTS_MAX:
@@ -60,12 +59,12 @@ _UNPACK = _Layouts()
 _APPEND = int(FrameType.APPEND)
 _PLAIN_FLAGS = (0, FLAG_TAG, FLAG_DURABLE, FLAG_TAG | FLAG_DURABLE)
 _encode = msgspec.json.Encoder().encode
-# What JSON has otherwise within a text.
+# The bytes that JSON must escape within a string.
 _ESCAPED = bytes([*range(0x20), *b'"\\'])
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """What of a record a reader wants to see besides its data."""
+    """The optional fields of a record that a reader wants besides its data."""
 
     with_tag: bool
     with_meta: bool
@@ -80,14 +79,14 @@ VARIANTS = {
 
 
 class Frames(NamedTuple):
-    """Frames of seqs that follow each other, as they were read."""
+    """Frames of consecutive seqs, as they were read."""
 
     first_seq: int
     data: bytes
     starts: Sequence[int]
-    """Where each begins in `data`."""
+    """The offset of each frame in `data`."""
     lengths: Sequence[int]
-    """0 of a record that is not there any more."""
+    """The length of each frame; 0 for a record that no longer exists."""
 
     def part(self, first: int, last: int) -> Frames:
         low, high = first - self.first_seq, last + 1 - self.first_seq
@@ -95,6 +94,8 @@ class Frames(NamedTuple):
 
 
 class Page:
+    """The rendered records of up to 64 consecutive seqs, in one variant."""
+
     __slots__ = ("damage", "ends", "first_seq", "nodes", "text")
 
     def __init__(self, first_seq: int) -> None:
@@ -102,17 +103,17 @@ class Page:
         self.text = b""
         self.ends = array("I")
         self.nodes: dict[int, str] | None = None
-        """By seq, of the records that have one."""
+        """The nodes by seq, of records that have one."""
         self.damage: dict[int, str] | None = None
-        """By seq, what is wrong with it."""
+        """A description of the damage by seq, of damaged records."""
 
     @property
     def next_seq(self) -> int:
-        """Those before it are in the page, or will never be."""
+        """Return the seq at which the page grows; earlier seqs are in the page or have no record."""
         return self.first_seq + len(self.ends)
 
     def skip(self, upto: int) -> None:
-        """There is nothing to read up to this seq, from where the page ends."""
+        """Extend the page with empty slices up to and including this seq."""
         end = self.ends[-1] if self.ends else 0
         self.ends.extend([end] * (upto + 1 - self.next_seq))
 
@@ -121,22 +122,22 @@ class Page:
         return self.ends[at - 1] if at else 0
 
     def slice(self, first: int, last: int) -> bytes | memoryview:
-        """The records from `first` to `last`, each with a comma behind it."""
+        """Return the records from `first` to `last`, each followed by a comma."""
         start, end = self.start_of(first), self.ends[last - self.first_seq]
         if end - start == len(self.text):
             return self.text
         return memoryview(self.text)[start:end]
 
     def last_within(self, first: int, last: int, room: int) -> int:
-        """The last seq of the stretch that still fits into `room` bytes; `first - 1` when none does."""
+        """Return the last seq of the range that fits into `room` bytes; `first - 1` if none fits."""
         start = self.start_of(first)
         low, high = first - self.first_seq, last - self.first_seq + 1
         return self.first_seq + bisect_right(self.ends, start + room, low, high) - 1
 
     def add_frames(self, topic_id: int, stretch: Frames, variant: Variant) -> None:
-        """Take in these records, behind what is there.
+        """Add records at the end of the page.
 
-        Each frame is checked whole, here and nowhere else on its way to a reader.
+        Each frame is checked completely here, and nowhere else between the disk and a reader.
         """
         assert stretch.first_seq >= self.next_seq
         if stretch.first_seq > self.next_seq:
@@ -152,7 +153,7 @@ class Page:
             try:
                 frame_len, body, checksum = _UNPACK[length](frames, at)
                 kind, frame_seq, ts, sizes = _unpack_head(body)
-            except struct.error:  # It is not there any more, or the bytes are over.
+            except struct.error:  # The length is 0 (no record), or the data is too short.
                 parts.append(self._render_other(topic_id, frames, seq, at, length, variant))
                 continue
             if (
@@ -165,12 +166,12 @@ class Page:
                 continue
             last_kind = kind
             if ts != last_ts:
-                # The records of one request have one.
+                # All records of one request have the same time.
                 last_ts, stamp = ts, b',"$ts":%d' % ts
             if not sizes:
                 parts.append(b'{"$seq":%d%b,"data":%b},' % (seq, stamp, body[_TAG_AT:]))
                 continue
-            # It has no node, whose length is in the lower half.
+            # A plain kind has no node, so the lower half, its length, is 0.
             data_at = _TAG_AT + (sizes >> 16)
             if with_tag:
                 tag = body[_TAG_AT:data_at]
@@ -193,7 +194,10 @@ class Page:
     def _render_other(
         self, topic_id: int, frames: bytes, seq: int, at: int, length: int, variant: Variant
     ) -> bytes:
-        """A record with more to it than data, one that is not there, or damage."""
+        """Render a record that has more fields than data and a plain tag; note damage.
+
+        Return no bytes for a missing or damaged record.
+        """
         if not length:
             return b""
         try:

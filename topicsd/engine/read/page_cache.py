@@ -1,6 +1,6 @@
-"""The pages of all topics of a shard that somebody read lately, within a bound of bytes.
+"""The page cache of a shard: recently read pages of all topics, within a bound of bytes.
 
-What was used longest ago leaves first. A page that somebody still sends lives as long as that takes.
+The least recently used page is evicted first. A response that is still being sent keeps its pages alive.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ from collections import OrderedDict
 
 from topicsd.engine.read.page import PAGE_RECORDS, Page, Variant
 
-# What a page costs besides its text: the object, its ends, its place in the cache.
+# The memory of a page besides its text: the object, its ends, its entry in the cache.
 PAGE_COST_BYTES = 600
 _VARIANTS = 4
-# A copy of a short piece costs less than a view of it.
+# Up to this size, copying a slice costs less than a memoryview of it.
 COPIED_BYTES_MAX = 2 << 10
 
 
 class PageCache:
+    """An LRU cache of pages, by epoch, seq and variant."""
+
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._pages: OrderedDict[tuple[int, int], Page] = OrderedDict()
         self._bytes = 0
 
     def page(self, epoch: int, seq: int, variant: Variant) -> Page:
-        """The page in which the seq of the topic of this epoch stands, perhaps still without it."""
+        """Return the page for a seq, which may not have grown to the seq yet; make it if needed."""
         number = seq // PAGE_RECORDS
         key = (epoch, number * _VARIANTS + variant.number)
         page = self._pages.get(key)
@@ -37,8 +39,11 @@ class PageCache:
     def stretch(
         self, epoch: int, first: int, last: int, variant: Variant, room: int
     ) -> list[bytes | memoryview] | None:
-        """The records from `first` to `last` as slices, when all of them are in pages that are here and fit
-        into `room`: the plain case of reading, so it does not ask twice. None says to look closely."""
+        """Return the records from `first` to `last` as slices, or None when the slow path is needed.
+
+        This is the fast path of reading: all records must be in cached pages without damage, and fit into
+        `room`.
+        """
         pages = self._pages
         number, last_number = first // PAGE_RECORDS, last // PAGE_RECORDS
         parts: list[bytes | memoryview] = []
@@ -74,9 +79,9 @@ class PageCache:
         self._bytes -= PAGE_COST_BYTES + len(page.text)
 
     def grew(self, size_bytes: int) -> None:
-        """The page that was asked for last got so many bytes more."""
+        """Count growth of the page that `page` returned last, and evict pages over the bound."""
         self._bytes += size_bytes
-        # The last one is in use.
+        # The most recently used page is not evicted: the caller is filling it.
         while self._bytes > self._bytes_max and len(self._pages) > 1:
             _, page = self._pages.popitem(last=False)
             self._bytes -= PAGE_COST_BYTES + len(page.text)

@@ -1,7 +1,7 @@
 """Positions past the head of a topic.
 
 P1  A position past the head that carries the epoch of the topic is refused. The refusal carries the head.
-P2  A position past the head without an epoch is of an earlier incarnation of the topic (`recreated`).
+P2  A position past the head without an epoch belongs to an earlier epoch of the topic (`recreated`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from shared.contract.errors import POSITION_PAST_HEAD, Refusal
 
 OTHER_EPOCH: Final = 0
-"""The epoch of no topic: a position with it is of another incarnation (P2)."""
+"""The epoch of no topic: a position with this epoch belongs to another epoch (P2)."""
 
 
 def position_past_head(topic: str, seq: int, head: int, epoch: int) -> Refusal:
@@ -23,7 +23,7 @@ def position_past_head(topic: str, seq: int, head: int, epoch: int) -> Refusal:
 
 
 def followed_epoch(seq: int, asked: int | None, head: int, epoch: int) -> int:
-    """Return the epoch to follow a topic with; `asked` is what the client sent with its position."""
+    """Return the epoch to follow a topic with; `asked` is the client's epoch, if any."""
     if asked is not None:
         return asked
     return OTHER_EPOCH if seq > head else epoch

@@ -1,13 +1,13 @@
-"""Reading behind a cursor: what is missing is said first, then come the records.
+"""Reads after a position: report a gap first, then return records.
 
-The order of the questions, for a cursor: is it past the head of its own incarnation, which is refused; is it
-of another incarnation; is it behind the floor (loss that readers are told); is a lost range next; and then,
-stretch by stretch: deleted, own node, deliver. What is skipped on purpose moves the cursor silently. One
-answer carries one tombstone: a read stops in front of a lost range, and the next one, which stands at its
-edge, reports it and goes on behind it.
+A read decides in this order: a position past the head of its own epoch is refused; a position of another
+epoch, or before the evict floor, gets a tombstone; so does a position directly before a lost range. Then,
+range by range, dead records and records of the reader's own nodes are skipped without a report, and the
+others are returned. One answer has at most one tombstone: a read stops before a lost range, and the next
+read, which begins at its edge, reports it and resumes after it.
 
-Records leave as slices of pages (`page.py`), never one by one. What stands in a sealed segment and in no
-page is asked for: the answer is `Unfetched`, and `fetch.py` reads it on a thread and asks again.
+Records are returned as slices of pages (`page.py`), never one by one. For records of a sealed segment that
+are in no page, `read` returns `Unfetched`; `fetch.py` reads them on a thread and calls `read` again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.segment.entry import SegmentName
 
-# What one read looks at is bounded also when it delivers nothing, as where all records are the reader's own.
+# Bounds a read that returns nothing, for example where all records are of the reader's own nodes.
 PAGES_MAX = 256
 
 
@@ -86,7 +86,7 @@ def read(
 def _plain_case(
     shard: ShardState, topic: Topic, request: ReadRequest, cursor: int, stop: int, head: int
 ) -> ReadAnswer | None:
-    """All that is wanted is alive, in one run, and in pages that are there."""
+    """Answer the common case: all records are live, in one run, and in cached pages; else None."""
     if request.nodes and topic.config.dedupe_node:
         return None
     first, last = cursor + 1, min(stop, cursor + request.limit)
@@ -104,17 +104,20 @@ def _plain_case(
     parts = shard.pages.stretch(topic.epoch, first, last, variant, request.bytes_max)
     if parts is None:
         return None
-    # By place: by name it would cost as much as finding the page.
+    # Positional arguments: keyword arguments would cost as much as finding the page.
     return ReadAnswer(topic.name, topic.epoch, parts, last - cursor, last, head, topic.earliest_seq)
 
 
 def _synced_head(shard: ShardState, topic: Topic) -> int:
-    """What is published of the class `fsync` is synced, and the classes below `disk` promise nothing."""
+    """Return the last seq for a strong read.
+
+    Of the classes that promise a sync only `disk` publishes before it; `fsync` publishes after it.
+    """
     return durable_seq(shard, topic) if topic.config.durability == "disk" else topic.head
 
 
 def _missed(topic: Topic, request: ReadRequest) -> tuple[int, Tombstone | None]:
-    """Where to read on from, and what the cursor has to be told was lost in front of that."""
+    """Return the seq after which to read, and the tombstone for the records lost before it."""
     cursor = request.from_seq
     if cursor > topic.head or request.epoch not in (None, topic.epoch):
         return topic.evict_floor - 1, _tombstone(topic, 1, topic.head, "recreated")
@@ -127,7 +130,7 @@ def _tombstone(topic: Topic, gap_from: int, gap_to: int, reason: str) -> Tombsto
 
 
 class _Stretches:
-    """What one answer takes: slices of pages, in order, until a bound is met."""
+    """The slices of pages of one answer, collected in order until a bound is reached."""
 
     __slots__ = (
         "count",
@@ -159,11 +162,11 @@ class _Stretches:
         self.variant = VARIANTS[request.with_tags, request.with_meta]
         self.source = PageSource(shard, topic, self.variant, fetched)
         self.cursor = cursor
-        """The last seq that was looked at."""
+        """The last seq that was examined."""
         self.parts: list[bytes | memoryview] = []
         self.count = 0
         self.damaged_seq = 0
-        """What is good in front of it is answered first; the next read begins here."""
+        """The first damaged seq; the answer has the good records before it, and the next read begins here."""
         self.damaged: dict[int, str] = {}
         self.unfetched: Unfetched | None = None
 
@@ -191,7 +194,7 @@ class _Stretches:
                 return
 
     def _take(self, page: Page, run: Run, first: int, last: int) -> bool:
-        """Take what is to be delivered from `first`, which is live, to `last`; False when a bound is met."""
+        """Take the records from `first`, which is live, to `last`; return False at a bound."""
         seq = first
         while seq <= last:
             if run.dead is not None and run.is_dead(seq):
@@ -214,7 +217,7 @@ class _Stretches:
             if fit < seq:
                 if self.count:
                     return False
-                fit = seq  # The first record of an answer is taken whatever its size.
+                fit = seq  # The first record is taken whatever its size, so that a read makes progress.
             part = page.slice(seq, fit)
             self.parts.append(part)
             self.room -= len(part)
@@ -226,14 +229,14 @@ class _Stretches:
         return True
 
     def _look_closely(self, page: Page, first: int, last: int) -> int:
-        """The first seq that is damaged or the reader's own, or the one behind the stretch."""
+        """Return the first seq that is damaged or of the reader's own nodes, or `last + 1`."""
         damage, nodes = page.damage or {}, page.nodes or {}
         for seq in range(first, last + 1):
             if seq in damage:
                 if seq == first:
                     self.damaged_seq, self.damaged = seq, damage
                 return seq
-            # The reader wrote it itself, and does not want to see that. What has no node is nobody's own.
+            # The reader does not want the records of its own nodes. A record without a node is never one.
             if self.nodes and nodes.get(seq) in self.nodes:
                 return seq
         return last + 1

@@ -1,9 +1,9 @@
-"""From a time, or a count from the end, to the cursor behind which a reader finds what was meant.
+"""Seeks: the position after which a read begins at a time, or a number of records from the end.
 
-Times do not decrease within a topic, so a time is found by two searches: among the runs by their last times,
-then in one run by its index. Only the index of a sealed segment may have to be read, on a thread. A cursor
-by time stands behind the last record that is known to be older: what was lost in between is told to the
-reader. What is no longer there at all is not: nobody knows how old it was.
+Times do not decrease within a topic, so a time is found by two binary searches: among the runs by their last
+times, then in one run by its index. Only the index of a sealed segment may have to be read, on a thread. A
+position by time is directly after the last record known to be older, so that a reader receives the tombstone
+of a range lost in between. Loss before the earliest seq is not reported: the age of those records is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger("topicsd.engine")
 
 
 def seek(shard: ShardState, name: str, asked: Seek, reply: Reply) -> None:
-    """`reply` gets the cursor, at once or when the disk has answered, or a `Refusal`."""
+    """Find the position of a seek; `reply` gets it now or after a disk read, or a `Refusal`."""
     topic = shard.visible_topic(name)
     if topic is None:
         reply(topic_not_found(name))
@@ -54,12 +54,12 @@ def _last_ts(run: Run) -> int:
     if isinstance(run, SealedRun):
         return run.entry.last_ts
     assert isinstance(run, TailRun)
-    # The last run may be empty; what comes there is never too old.
+    # Only the last run may be empty; its future records are young enough for every seek.
     return run.stamps[-1] if run.stamps else NEVER
 
 
 def _place_in(run: SealedRun, ts: int) -> int | SegmentDamage:
-    """On a thread: how many of its records are older."""
+    """Return the number of records of the run that are older than `ts`; runs on a thread."""
     try:
         return bisect_left(run.stamps, ts)
     except SegmentDamage as damage:
@@ -68,7 +68,8 @@ def _place_in(run: SealedRun, ts: int) -> int | SegmentDamage:
 
 def _found(topic: Topic, run: SealedRun, reply: Reply, place: int | SegmentDamage | OSError) -> None:
     if not isinstance(place, int):
-        # More than was asked for is better than nothing; whoever reads it is told of the damage.
+        # Fall back to the start of the segment: too many records are better than none, and reads report the
+        # damage.
         logger.error('topic "%s": where a time begins cannot be told: %s', topic.name, place)
         place = 0
     tell(reply, _cursor(topic, run.first_seq + place - 1))
@@ -92,14 +93,14 @@ def _behind_all_but(topic: Topic, count: int) -> int:
 
 
 def count_live(run: Run, first: int) -> int:
-    """How many from `first` on are alive; needs no index."""
+    """Return the number of live records from `first` on; needs no index."""
     if first >= run.next_seq:
         return 0
     return run.next_seq - first if run.dead is None else run.dead.count(0, first - run.first_seq)
 
 
 def _nth_last(run: Run, low: int, count: int) -> int:
-    """The seq from which on so many are alive."""
+    """Return the seq from which on `count` records of the run are live."""
     if run.dead is None:
         return run.next_seq - count
     seqs = range(low, run.next_seq)

@@ -1,1 +1,1 @@
-"""Where the records of a topic are: runs of seqs in the tail, an active segment or sealed segments."""
+"""The places of a topic's records: runs of seqs in the tail, an active segment or sealed segments."""

@@ -1,4 +1,4 @@
-"""The bytes of a topic's active segment, where the records stand that a checkpoint has copied."""
+"""The bytes of a topic's active segment, which holds the records that checkpoints have copied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topicsd.segment.store import SegmentStore
 
 
 class ActiveFile:
-    """What a `TailRun` reads from when it is not the log."""
+    """The source of a `TailRun` whose records are in an active segment instead of the log."""
 
     __slots__ = ("_key", "_store", "entry", "name")
 
@@ -19,13 +19,13 @@ class ActiveFile:
         self._key = name.key(DATA)
         self.name = name
         self.entry = entry
-        """As the checkpoint left it: what is alive of it is known by the run."""
+        """The entry as the checkpoint wrote it; the run knows which records are live."""
 
     def read(self, start: int, end: int) -> bytes:
         return self._store.read_range(self._key, start, end - start)
 
     def tags(self) -> dict[bytes, list[int]]:
-        """The seqs of each tag, from the records themselves."""
+        """Return the seqs of each tag, read from the records themselves."""
         return rebuild_tags(partial(self._store.read_range, self._key), self.name, self.entry)
 
     def place_of(self, position: int) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The highest seq of a topic that is known to be on the disk itself, whatever its durability class."""
+"""The durable seq: the highest seq of a topic known to be on the disk itself, whatever its class."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def durable_seq(shard: ShardState, topic: Topic) -> int:
-    """0 for an ephemeral topic, which is never on the disk."""
+    """Return the durable seq of a topic; 0 for an ephemeral topic, which is never on the disk."""
     return durable_seq_at(topic, shard.log.synced_position)
 
 
 def durable_seq_at(topic: Topic, synced: int) -> int:
-    """With everything before this position of the log on the disk."""
+    """Return the durable seq of a topic when the log is on the disk up to position `synced`."""
     if topic.is_ephemeral:
         return 0
     if synced < topic.forgotten_end:
@@ -25,7 +25,7 @@ def durable_seq_at(topic: Topic, synced: int) -> int:
     end = topic.head
     for run in reversed(topic.runs):
         if not isinstance(run, TailRun) or run.source is not None:
-            return end  # A checkpoint copies what is on the disk, and syncs its copy.
+            return end  # Durable: a checkpoint copies records that are on the disk, and syncs its copy.
         count = run.logged_count(synced)
         if count < len(run.lengths):
             end = run.first_seq + count - 1
@@ -35,9 +35,9 @@ def durable_seq_at(topic: Topic, synced: int) -> int:
 
 
 def note_forgotten(topic: Topic, run: TailRun, last: int) -> None:
-    """Remember how far the topic is durable, before the records up to `last` leave the index.
+    """Remember the durable seq of the topic before the records up to `last` leave the index.
 
-    Until a sync covers all of them, the index cannot tell how many it covered.
+    Without it, a later sync that covers only some of them could not be mapped to a seq.
     """
     if run.source is not None or run.frames is not None or last < run.first_seq:
         return

@@ -1,7 +1,7 @@
-"""Loss in the middle of a log: ranges of seqs that were given out and whose records are gone.
+"""Lost ranges: seqs in the middle of a topic that were given out and whose records are lost.
 
-A floor cannot say it, because what is before the range is alive. The list is short: one range an unclean
-end of the machine, and those below the floor are forgotten.
+A floor cannot express such a loss, because records before the range are live. The list is short: each unclean
+stop of the machine adds one range, and ranges below the floor are removed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from typing import NamedTuple
 
 
 class LostRange(NamedTuple):
+    """The lost seqs from `first` to `last`."""
+
     first: int
     last: int
     reason: str
 
 
 class LostRanges:
+    """The lost ranges of one topic, in seq order."""
+
     __slots__ = ("ranges",)
 
     def __init__(self) -> None:
@@ -26,7 +30,7 @@ class LostRanges:
         self.ranges.append(lost)
 
     def next_after(self, seq: int) -> LostRange | None:
-        """The first range that reaches behind `seq`."""
+        """Return the first range that ends after `seq`."""
         for lost in self.ranges:
             if lost.last > seq:
                 return lost

@@ -1,8 +1,7 @@
-"""A contiguous stretch of a topic's seqs, whatever holds its records, and which of them are not live any
-more.
+"""A run: consecutive seqs of one topic whose records are held in one place, with marks of the dead ones.
 
-What is not live in the middle is marked in `dead`, a byte a record, which exists once something was. What
-went from the front needs no mark: the topic knows where it begins.
+Dead records in the middle of a run are marked in `dead`, one byte for each record, which exists once a record
+of the run is dead. Records removed from the front need no mark: the topic knows its earliest seq.
 """
 
 from __future__ import annotations
@@ -11,23 +10,25 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-# Records that are this close to each other are looked up without the whole index.
+# The lengths of records within this many seqs are looked up without loading the whole index.
 CLOSE_RECORDS: Final = 64
 
 
 class Source(Protocol):
-    """Where frames stand."""
+    """A place that frames are read from: the log or an active segment."""
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes of these positions; fewer when there are no more."""
+        """Return the bytes between two positions; fewer at the end of the source."""
         ...
 
     def place_of(self, position: int) -> tuple[str, int]:
-        """The file and the offset in it, for a person to look at."""
+        """Return the file of a position and the offset in it, for error messages."""
         ...
 
 
 class Run:
+    """The base class of runs."""
+
     __slots__ = ("dead", "first_seq")
 
     def __init__(self, first_seq: int) -> None:
@@ -40,11 +41,11 @@ class Run:
 
     @property
     def lengths(self) -> array[int]:
-        """Of the frames, by the place in the run."""
+        """Return the lengths of all frames, by index in the run."""
         raise NotImplementedError
 
     def lengths_of(self, first: int, last: int) -> array[int]:
-        """Of the frames from `first` to `last`."""
+        """Return the lengths of the frames from `first` to `last`."""
         return self.lengths[first - self.first_seq : last + 1 - self.first_seq]
 
     @property
@@ -52,51 +53,54 @@ class Run:
         raise NotImplementedError
 
     def first_not_older(self, ts: int) -> int:
-        """The first seq whose stamp is at least `ts`; stamps never decrease."""
+        """Return the first seq whose time is at least `ts`; times never decrease."""
         raise NotImplementedError
 
     def take_front(self, first: int, last: int) -> tuple[int, int]:
-        """What is alive from `first` to `last`, the front of what is left, goes: count and bytes."""
+        """Remove the live records from `first`, the front, to `last`; return their count and bytes."""
         raise NotImplementedError
 
     def find_tag(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
-        """Seqs under `below` that carry the tag, or one that begins with it; some may be dead already."""
+        """Return the seqs below `below` with the tag, or with a tag that has this prefix.
+
+        Some of them may be dead already.
+        """
         raise NotImplementedError
 
     def all_tags(self) -> dict[bytes, list[int]]:
-        """The seqs of each tag, of what was copied to a segment."""
+        """Return the seqs of each tag, of records that were copied to a segment."""
         raise NotImplementedError
 
     def place_of(self, seq: int, log: Source) -> tuple[str, int]:
-        """The file in which a record stands, and the offset in it, for a person to look at."""
+        """Return the file of a record and the offset in it, for error messages."""
         raise NotImplementedError
 
     def is_dead(self, seq: int) -> bool:
         return self.dead is not None and self.dead[seq - self.first_seq] != 0
 
     def next_live(self, seq: int) -> int:
-        """The first live seq at or behind `seq`, or the end of the run."""
+        """Return the first live seq at or after `seq`, or the end of the run."""
         if self.dead is None or seq >= self.next_seq:
             return seq
         found = self.dead.find(0, seq - self.first_seq)
         return self.next_seq if found < 0 else self.first_seq + found
 
     def next_dead(self, seq: int) -> int:
-        """The first seq at or behind `seq` that is not live, or the end of the run."""
+        """Return the first dead seq at or after `seq`, or the end of the run."""
         if self.dead is None:
             return self.next_seq
         found = self.dead.find(1, seq - self.first_seq)
         return self.next_seq if found < 0 else self.first_seq + found
 
     def last_live(self, first: int, last: int) -> int | None:
-        """The highest live seq from `first` to `last`, if there is one."""
+        """Return the highest live seq from `first` to `last`, or None."""
         if self.dead is None:
             return last
         found = self.dead.rfind(0, first - self.first_seq, last - self.first_seq + 1)
         return None if found < 0 else self.first_seq + found
 
     def live_totals(self, first: int, last: int) -> tuple[int, int]:
-        """How many live records from `first` to `last`, and their bytes."""
+        """Return the number of live records from `first` to `last`, and their bytes."""
         low, high = first - self.first_seq, last - self.first_seq + 1
         lengths = self.lengths_of(first, last)
         if self.dead is None or not any(dead := self.dead[low:high]):
@@ -105,8 +109,11 @@ class Run:
         return len(live), sum(live)
 
     def mark_all_dead(self, seqs: Iterable[int], first: int) -> tuple[list[int], int]:
-        """Take out those of these records, each named once, that are alive and not in front of `first`: which
-        they are, and their bytes. A quarter of the work of taking out one by one."""
+        """Mark records as dead; return the seqs that were live, and their bytes.
+
+        `seqs` names each record once; seqs before `first` are ignored. This costs a quarter of marking the
+        records one by one.
+        """
         base, end = self.first_seq, self.next_seq
         dead = bytearray(end - base) if self.dead is None else self.dead
         taken = [seq for seq in seqs if first <= seq < end and not dead[seq - base]]

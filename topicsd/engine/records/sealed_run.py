@@ -1,10 +1,9 @@
-"""A sealed segment as part of a topic: numbers only, its records and their index are in its files.
+"""A sealed run: a sealed segment as part of a topic. Totals are in memory, records and index in its files.
 
-It costs memory a segment and not a record, but for `dead` once something in the middle of it was deleted.
-What counts records and bytes exactly needs the index: caps and deletes that end within the segment, and
-age. That one is read when it is asked for, on the loop. What the front of a topic moves through is kept some
-records ahead, so that of very many topics under a cap, whose indexes are more than are kept, not each write
-reads one.
+Memory use is per segment and not per record, except for `dead` once a record in the middle is deleted. Exact
+counts need the index: for caps and deletes that end within the segment, and for age. The index is read on
+demand, on the loop. The run keeps the columns of some records from the front of the topic on: with very many
+topics under a cap, more than the index cache holds, otherwise each write would read an index.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from topicsd.segment.index_file import SegmentIndex
 if TYPE_CHECKING:
     from topicsd.segment.reader import SegmentReader
 
-# A kilobyte and a half; to read an index of ten thousand costs as much as a hundred writes.
+# These columns take 1.5 KiB; to read an index of 10,000 records costs as much as 100 writes.
 NEAR_RECORDS = 128
 
 
 class _Near(NamedTuple):
-    """Columns of the index, of some records from `first_seq` on."""
+    """The index columns of some records from `first_seq` on."""
 
     first_seq: int
     lengths: array[int]
@@ -37,6 +36,8 @@ _NOTHING_NEAR = _Near(0, array("I"), array("Q"))
 
 
 class SealedRun(Run):
+    """A run whose records are in one sealed segment."""
+
     __slots__ = (
         "_front",
         "_near",
@@ -58,16 +59,16 @@ class SealedRun(Run):
         self._reader = reader
         self._next_seq = entry.first_seq + entry.count
         self._front = (entry.first_seq, entry.first_ts)
-        """A seq and its stamp: the first live one at the last look."""
+        """A seq and its time: the first record that was young enough at the last search by time."""
         self._near = _NOTHING_NEAR
         self.has_looked_ahead = False
-        """The index of what comes behind it was asked for."""
+        """True once the index of the next run was requested."""
         self.name = name
         self.entry = entry
         self.dead = dead
         self.dead_count = 0 if dead is None else dead.count(1)
         self.saved_dead_count = self.dead_count
-        """How many marks are in the segment's `.del`."""
+        """The number of marks in the `.del` file of the segment."""
         self.live_count = entry.live_count
         self.live_bytes = entry.live_bytes
 
@@ -80,7 +81,7 @@ class SealedRun(Run):
         return self._reader.index(self.name, self.entry)
 
     def load_index(self) -> None:
-        """On a thread, for whoever will need it on the loop."""
+        """Load the index into the cache of the reader; runs on a thread, for later use on the loop."""
         self._reader.index(self.name, self.entry)
 
     @property
@@ -96,7 +97,7 @@ class SealedRun(Run):
         return near.lengths[first - near.first_seq : last + 1 - near.first_seq]
 
     def _look_at(self, index: SegmentIndex, seq: int) -> _Near:
-        """Have what is near to this seq at hand."""
+        """Keep and return the columns of the records from this seq on."""
         at = seq - self.first_seq
         upto = at + NEAR_RECORDS
         self._near = _Near(seq, index.lengths[at:upto], index.stamps[at:upto])
@@ -108,13 +109,13 @@ class SealedRun(Run):
 
     @property
     def is_changed(self) -> bool:
-        """Other than what its entry says."""
+        """Return whether the run differs from its entry in the snapshot."""
         entry = self.entry
         return self.live_count != entry.live_count or self.dead_count != entry.dead_count
 
     @property
     def mean_bytes(self) -> int:
-        """Of its frames."""
+        """Return the mean length of the frames."""
         return self.entry.data_bytes // self.entry.count
 
     def first_not_older(self, ts: int) -> int:
@@ -128,10 +129,10 @@ class SealedRun(Run):
         if not near.first_seq <= seq < near.first_seq + len(near.stamps) or near.stamps[-1] < ts:
             index = self.index
             found = self.first_seq + bisect_left(index.stamps, ts, seq - self.first_seq)
-            # Where a rewrite left out the last ones, their stamps are those of live ones.
+            # After a compaction dropped the last records, their index entries have the times of live records.
             if found == self._next_seq:
                 return found
-            # Those that are too old are counted next.
+            # The caller counts the records that are too old next, so keep their columns if they fit.
             seq = seq if found < seq + NEAR_RECORDS else found
             near = self._look_at(index, seq)
         at = bisect_left(near.stamps, ts, seq - near.first_seq)
@@ -139,7 +140,10 @@ class SealedRun(Run):
         return near.first_seq + at
 
     def first_not_older_of_all(self, ts: int) -> int:
-        """The same where the front of the topic does not go with it, and one may ask for an earlier time."""
+        """Return the first seq whose time is at least `ts`, without moving the kept front.
+
+        `first_not_older` is for the eviction by age, whose times never decrease; this is for any time.
+        """
         if ts > self.entry.last_ts:
             return self._next_seq
         return self.first_seq + (bisect_left(self.stamps, ts) if ts > self.entry.first_ts else 0)
@@ -159,20 +163,20 @@ class SealedRun(Run):
         return taken, size
 
     def note_taken(self, count: int, size: int) -> None:
-        """So many more are marked, of so many bytes."""
+        """Count records that were marked dead, and their bytes."""
         self.dead_count += count
         self.live_count -= count
         self.live_bytes -= size
 
     def all_tags(self) -> dict[bytes, list[int]]:
-        """The seqs of each tag, also of records that are dead."""
+        """Return the seqs of each tag, including dead records."""
         return self._reader.all_tags(self.name, self.entry) if self.live_count else {}
 
     def place_of(self, seq: int, log: Source) -> tuple[str, int]:
         try:
             return self.name.key(DATA), self.index.offsets[seq - self.first_seq]
         except (SegmentDamage, OSError):
-            return self.name.key(DATA), 0  # With the index gone as well nobody can tell more.
+            return self.name.key(DATA), 0  # Without the index the offset is unknown.
 
     def find_tag(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
         if not self.entry.has_tags or not self.live_count:

@@ -1,13 +1,13 @@
-"""Which records of the tail carry a tag, so that a delete by tag costs what it matches.
+"""The tag index of a tail run: the seqs of each tag, so that a delete by tag costs only the matching records.
 
-By stretches of seqs (`STRETCH_RECORDS`), so that no step is of more than one of them: forgetting the front
-is dropping whole stretches, and a tag by its beginning is looked for in the sorted tags of each, which stay
-sorted once the stretch is over. A thread may `find` what is more than a step of the loop.
+The index is divided into ranges of `STRETCH_RECORDS` seqs, so that no step of the loop handles more than one:
+`prune` drops whole ranges, and a search by prefix searches the sorted tags of each range, which stay sorted
+once the range is full. A thread may run `find` when the work is too large for one step of the loop.
 
-Most tags stand on one record or on many: one seq is kept as a plain integer, more as an array. It is the
-place in the stretch that is kept, of which all stretches share the objects: an integer of its own is as large
-as a tag. Seqs that are gone meanwhile stay until `prune`, or a little longer; whoever asks checks that what
-it gets is alive.
+Most tags are on one record or on many: one seq is stored as a plain integer, several as an array. The stored
+number is the offset in the range, because all ranges share those integer objects; a separate integer would be
+as large as a tag. Seqs of dead records stay in the index until `prune`, or a little longer; callers check
+that the seqs they get are live.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from bisect import bisect_left
 STRETCH_RECORDS = 2048
 TAKEN_AT_ONCE = 1000
 _PLACES = tuple(range(STRETCH_RECORDS))
-# A first seq with which no seq is in the stretch.
+# A first seq that puts every seq outside the range.
 _NOWHERE = -STRETCH_RECORDS
 
 
 class _Stretch:
+    """The tags of one range of seqs, with the offsets of their records."""
+
     __slots__ = ("_sorted", "first_seq", "new_count", "places")
 
     def __init__(self, first_seq: int) -> None:
         self.first_seq = first_seq
         self.places: dict[bytes, int | array[int]] = {}
         self.new_count = 0
-        """How many tags have come, also those that have left."""
+        """The number of tags ever added, including removed ones."""
         self._sorted: tuple[int, list[bytes]] = (0, [])
-        """The tags, and `new_count` before they were sorted: one may come while a thread does that."""
+        """The sorted tags, and `new_count` before the sort: the loop may add a tag while a thread sorts."""
 
     def sort(self) -> list[bytes]:
         count, keys = self._sorted
@@ -52,7 +54,7 @@ class _Stretch:
         places = self.places.get(tag)
         if places is None:
             return []
-        # In one step, as the loop may be taking some of them out.
+        # One atomic copy, since the loop may remove offsets while a thread searches.
         here = (places,) if isinstance(places, int) else places[:]
         first_seq = self.first_seq
         return [first_seq + place for place in here if first_seq + place < below]
@@ -72,7 +74,7 @@ class _Stretch:
 
     def take(self, tag: bytes, below: int) -> list[int]:
         places = self.places.get(tag)
-        # A tag that was taken before stands in the sorted list until the next sort.
+        # A removed tag stays in the sorted list until the next sort.
         if places is None:
             return []
         first_seq = self.first_seq
@@ -91,19 +93,21 @@ class _Stretch:
 
 
 class TagIndex:
+    """The seqs of each tag of one tail run."""
+
     __slots__ = ("_first", "_stretch", "_stretches", "is_unknown")
 
     def __init__(self) -> None:
         self.is_unknown = False
-        """The tags of records that came before a start are not in here."""
+        """True after a start, while the tags of earlier records are not loaded."""
         self._stretches: dict[int, _Stretch] = {}
-        # The one that the last seq went to, and where it begins.
+        # The range of the last added seq, and its first seq.
         self._stretch = _Stretch(_NOWHERE)
         self._first = _NOWHERE
 
     @classmethod
     def of(cls, pairs: dict[bytes, list[int]]) -> TagIndex:
-        """These are all tags."""
+        """Return an index of all these tags."""
         index = cls()
         for tag, seqs in pairs.items():
             for seq in seqs:
@@ -111,7 +115,7 @@ class TagIndex:
         return index
 
     def add(self, tag: bytes, seq: int) -> None:
-        """Note a tag of a record; seqs come in rising order, and one that came before changes nothing."""
+        """Add a tag of a record. Seqs must be in rising order; a repeated seq changes nothing."""
         place = seq - self._first
         if not 0 <= place < STRETCH_RECORDS:
             place = self._turn_to(seq)
@@ -136,7 +140,7 @@ class TagIndex:
         return place
 
     def seqs_by_tag(self) -> dict[bytes, list[int]]:
-        """All of it."""
+        """Return the whole index as a dict."""
         found: dict[bytes, list[int]] = {}
         for _, stretch in sorted(self._stretches.items()):
             first_seq = stretch.first_seq
@@ -146,14 +150,14 @@ class TagIndex:
         return found
 
     def is_much(self, tag: bytes, is_prefix: bool) -> bool:
-        """To `take` these may be more than a step of the loop."""
+        """Return whether to `take` these may be too much for one step of the loop."""
         stretches = self._stretches.values()
         if is_prefix:
             return len(stretches) > 1
         return sum([stretch.count(tag) for stretch in stretches]) > TAKEN_AT_ONCE
 
     def find(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
-        """On a thread: what `take` would, and it stays in the index."""
+        """Return what `take` would return, but leave it in the index; may run on a thread."""
         found: list[int] = []
         for stretch in list(self._stretches.values()):
             for key in stretch.keys_from(tag) if is_prefix else (tag,):
@@ -161,12 +165,12 @@ class TagIndex:
         return found
 
     def drop(self, tag: bytes, below: int) -> None:
-        """What was found of this tag is gone."""
+        """Remove the seqs below `below` of a tag."""
         for stretch in self._stretches.values():
             stretch.drop(tag, below)
 
     def take(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
-        """The seqs under `below` that carry the tag, or one that begins with it; they leave the index."""
+        """Remove and return the seqs below `below` with the tag, or with a tag of this prefix."""
         found: list[int] = []
         for stretch in self._stretches.values():
             for key in stretch.keys_from(tag) if is_prefix else (tag,):
@@ -174,9 +178,9 @@ class TagIndex:
         return found
 
     def prune(self, below: int) -> list[object]:
-        """Return the stretches under `below`, which are in the index no more.
+        """Remove and return the ranges below `below`.
 
-        To free one costs as much as a hundred writes, so the caller frees a few at a time.
+        To free one range costs as much as 100 writes, so the caller frees a few at a time.
         """
         numbers: list[int] = []
         for number in self._stretches:
@@ -189,5 +193,5 @@ class TagIndex:
         return pruned
 
     def __len__(self) -> int:
-        """Tags, those of each stretch by itself."""
+        """Return the number of tags; a tag counts once for each range."""
         return sum(len(stretch.places) for stretch in self._stretches.values())

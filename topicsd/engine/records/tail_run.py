@@ -1,13 +1,13 @@
-"""A contiguous run of records and where they stand: the index of a topic's tail.
+"""A tail run: the index of the records at the end of a topic, which are in the log or in memory.
 
-The seq is the place in the arrays, so a record costs 20 bytes here and is found without a search. Its bytes
-stay in the WAL file or, once a checkpoint has copied them, in the topic's active segment (`source`); only an
+The seq is the index into the arrays, so a record costs 20 bytes here and is found without a search. Its bytes
+stay in the WAL file or, once a checkpoint has copied them, in the topic's active segment (`source`). Only an
 ephemeral topic, which has neither, keeps its frames here.
 
-A copy of a record that stands in the log need not stand there again: its bytes are those of the original,
-until a checkpoint frames it as what it is (`frame_copy.py`).
+A copy of a record that is in the log need not be written to the log again: it refers to the bytes of the
+original, until a checkpoint frames it as a record of its own (`routes/copies.py`).
 
-What went from the front is forgotten a large piece at a time.
+Entries removed from the front are freed many at a time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from topicsd.engine.records.active_file import ActiveFile
 from topicsd.engine.records.run import Run, Source
 from topicsd.engine.records.tag_index import TagIndex
 
-# Dropping the front of the arrays moves the rest; done when it is at least this much and half of all.
+# Removing the front of the arrays moves the rest; done when it is at least this many records and half of all.
 TRIM_RECORDS = 4096
 
 
 class TailRun(Run):
+    """A run whose records are in the log, in an active segment, or in memory."""
+
     __slots__ = (
         "_lengths",
         "_originals",
@@ -40,17 +42,20 @@ class TailRun(Run):
     def __init__(self, first_seq: int, in_memory: bool = False) -> None:
         super().__init__(first_seq)
         self.positions = array("Q")
-        """Where the source says that the records are there: they are as safe as what stands there is."""
+        """The position in the source of each record, or of the frame that names a copy.
+
+        A record is as durable as the bytes at its position.
+        """
         self._originals: array[int] | None = None
-        """Where the bytes of each stand, once some are elsewhere: of a copy those of its original."""
+        """The position of the bytes of each record, for a copy those of its original; None without copies."""
         self._lengths = array("I")
         self._stamps = array("Q")
         self.frames: list[bytes] | None = [] if in_memory else None
         self.source: ActiveFile | None = None
-        """None is the log."""
+        """The active segment that holds the records; None when the log holds them."""
         self.tags = TagIndex()
         self.is_being_copied = False
-        """A checkpoint reads its columns."""
+        """True while a checkpoint reads the columns."""
 
     @property
     def next_seq(self) -> int:
@@ -66,25 +71,25 @@ class TailRun(Run):
 
     @property
     def places(self) -> array[int]:
-        """Where the bytes of the records stand."""
+        """Return the positions of the bytes of the records."""
         return self.positions if self._originals is None else self._originals
 
     def is_copy(self, at: int) -> bool:
-        """The record at this place of the arrays has the bytes of another one."""
+        """Return whether the record at this index refers to the bytes of another record."""
         return self._originals is not None and self._originals[at] != self.positions[at]
 
     def copies(self, at: int, upto: int) -> bytes | None:
-        """A mark for each of these that is a copy; None when none is."""
+        """Return one byte for each record of the slice, 1 for a copy; None when there is no copy."""
         if self._originals is None:
             return None
         marks = bytes(map(ne, self._originals[at:upto], self.positions[at:upto]))
         return marks if 1 in marks else None
 
     def logged_count(self, end: int) -> int:
-        """How many of the records the log has up to this position."""
+        """Return the number of records that are complete in the log up to this position."""
         count = bisect_left(self.positions, end)
-        # The frames of a topic do not overlap: those that begin before the end are there, but for the last
-        # of them when it reaches over it. What says that a copy is there has its last byte at its position.
+        # The frames of a topic do not overlap: all that begin before the end are complete, except the last
+        # one if it extends past the end. The position of a copy is the last byte of the frame that names it.
         last = count - 1
         if count and not self.is_copy(last) and self.positions[last] + self._lengths[last] > end:
             return last
@@ -96,9 +101,10 @@ class TailRun(Run):
         return self.positions[at] + (1 if self.is_copy(at) else self._lengths[at])
 
     def extend(self, position: int, lengths: list[int], ts: int, originals: array[int] | None = None) -> None:
-        """Take in the records of one request, whose frames stand one behind the other from `position`.
+        """Add the records of one request, whose frames are adjacent from `position`.
 
-        With `originals` they are copies of what stands there, and the log has them up to `position`.
+        With `originals` they are copies of the records there, and the frame that names them ends at
+        `position`.
         """
         if originals is not None:
             self._extend_copies(position, lengths, ts, originals)
@@ -119,7 +125,7 @@ class TailRun(Run):
     def _extend_copies(self, end: int, lengths: list[int], ts: int, originals: array[int]) -> None:
         if self._originals is None:
             self._originals = self.positions[:]
-        # Nothing of a topic stands at the last byte of a frame that names its copies: no original does.
+        # The last byte of the frame that names the copies is the position of no original.
         self.positions.extend(repeat(end - 1, len(lengths)))
         self._originals.extend(originals)
         self._lengths.extend(lengths)
@@ -128,7 +134,7 @@ class TailRun(Run):
             self.dead.extend(bytes(len(lengths)))
 
     def add(self, position: int, length: int, ts: int) -> None:
-        """Take in one record."""
+        """Add one record."""
         self.positions.append(position)
         self._lengths.append(length)
         self._stamps.append(ts)
@@ -138,7 +144,7 @@ class TailRun(Run):
             self.dead.append(0)
 
     def set_columns(self, lengths: array[int], stamps: array[int]) -> None:
-        """What belongs to `positions`, of a run that is made whole."""
+        """Set the columns that belong to `positions`, of a run that is built at once."""
         assert len(self.positions) == len(lengths) == len(stamps)
         self._lengths, self._stamps = lengths, stamps
 
@@ -163,14 +169,15 @@ class TailRun(Run):
         return (self.source or log).place_of(self.places[seq - self.first_seq])
 
     def can_forget_before(self, seq: int) -> bool:
-        """Whether the columns below `seq` are worth the move of the rest."""
-        # In an active segment the place in the arrays is that in the file, which the next copy continues.
+        """Return whether enough entries are below `seq` to justify moving the rest."""
+        # With an active segment the index in the arrays is the index in the file, which the next checkpoint
+        # continues.
         count = seq - self.first_seq
         is_large = count >= TRIM_RECORDS and count * 2 >= len(self._lengths)
         return is_large and self.source is None and not self.is_being_copied
 
     def forget_before(self, seq: int) -> list[object]:
-        """Forget the index below `seq` where that is worth the move; return tags that are to be freed."""
+        """Remove the entries below `seq` if they are many; return parts of the tag index to free."""
         count = seq - self.first_seq
         if count < TRIM_RECORDS:
             return []
@@ -189,7 +196,10 @@ class TailRun(Run):
 
 
 def stretches_of(places: array[int], lengths: array[int]) -> list[tuple[int, int]]:
-    """Where frames stand one right behind the other, as those of a request do; no loop over all of them."""
+    """Return the (start, end) ranges of adjacent frames, as the frames of one request are.
+
+    It runs no Python loop over all frames.
+    """
     ends = list(map(add, places, lengths))
     breaks = list(compress(count(1), map(ne, ends, islice(places, 1, None))))
     starts = [places[0], *[places[at] for at in breaks]]

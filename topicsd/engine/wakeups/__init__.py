@@ -1,1 +1,1 @@
-"""Decide who is woken next, and how hard pressed the shard is."""
+"""Wakeups: which waiters of changed topics are called next, and the pressure on the shard."""

@@ -1,29 +1,27 @@
-"""How hard pressed a shard is, from 0 to 1, and what is done about it: delivery and acks get later, but
+"""The pressure on a shard, from 0 to 1, and the stages of the response: deliveries and acks are delayed, but
 nothing is lost and no order changes.
 
-Ten times a second three things are looked at, each a share of what is too much, smoothed over about half a
+Ten times a second three values are sampled, each as a fraction of its maximum and smoothed over about half a
 second (`Pressure`):
 
-* depth: what was ready and not served in its turn of the loop. `READY_FULL` of it keep somebody waiting for
-  about the 5 ms that delivery may take. What waits because it was told to, in a pause or to be coalesced, is
-  none of it, or pressure would keep itself up.
-* delay: how late the loop comes to what is due. A millisecond is what its timers are out by when idle, and
-  5 ms is too much.
-* busy: the share of its time in which the thread that syncs was at it.
+* depth: the topics that were ready and not served in their turn of the loop. `READY_FULL` topics delay a
+  waiter by about the 5 ms that delivery may take. Topics that are held by a pause or by coalescing do not
+  count, or pressure would sustain itself.
+* delay: the lateness of the loop. Timers of an idle loop are up to 1 ms late; 5 ms is the maximum.
+* busy: the fraction of time in which the disk thread was syncing.
 
-They are combined by what each leaves over (`level`): 1 - (1 - depth)(1 - delay)(1 - BUSY_WEIGHT * busy).
-Either of the first two alone means that clients wait for the loop, and can take the level to 1; together they
-say more than each. A busy disk alone means nothing: group commit has the next sync begin where the last one
-ended, so a single writer that waits for its syncs keeps the thread always at work, and with nobody else there
-is nothing to save by making it wait. So its weight stays below the first stage, and it only adds to what the
-others say.
+The level combines them (`level`): 1 - (1 - depth)(1 - delay)(1 - BUSY_WEIGHT * busy). Each of the first two
+means that clients wait for the loop, so each alone can raise the level to 1, and together they raise it
+further. A busy disk alone is no sign of overload: group commit begins the next sync when the last one ends,
+so a single writer that waits for its syncs keeps the thread always busy, and delaying a single writer would
+save nothing. So the weight of `busy` is below the first stage, and it only adds to the other two.
 
-The stages (`stages`), each on top of those before:
+The stages (`stages`), each in addition to the previous ones:
 
-* over 0.2, what has changed is gathered for up to 20 ms before who waits for it is called;
-* over 0.4, syncs begin 0.5 to 10 ms apart at least, so that more writers share one;
-* over 0.8 until below 0.6, routes stand back by one band and deliveries of negative priority pause;
-* from 0.95, writes are refused that find much waiting for the disk already.
+* above 0.2, changes are coalesced for up to 20 ms before waiters are called;
+* above 0.4, syncs begin at least 0.5 to 10 ms apart, so that more writers share one sync;
+* above 0.8 until below 0.6, routes are served one band lower and deliveries of negative priority pause;
+* from 0.95, writes are refused while the commit queue is long.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ REFUSE_FROM: Final = 0.95
 
 
 class Sample(NamedTuple):
-    """What one look finds."""
+    """One measurement of the load."""
 
     ready_count: int
     delay_seconds: float
@@ -55,7 +53,10 @@ class Sample(NamedTuple):
 
 
 class Pressure(NamedTuple):
-    """The three parts, each from 0 to 1, and whether there is a pause: it begins higher than it ends."""
+    """The three parts, each from 0 to 1, and whether deliveries pause.
+
+    A pause begins at a higher level than it ends.
+    """
 
     depth: float = 0.0
     delay: float = 0.0
@@ -68,7 +69,7 @@ class Pressure(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """What is to be done about it; nothing by default."""
+    """The response to a pressure; none by default."""
 
     coalesce_seconds: float = 0.0
     sync_window_seconds: float = 0.0
@@ -77,7 +78,7 @@ class Stages(NamedTuple):
 
 
 def follow(before: Pressure, sample: Sample) -> Pressure:
-    """The pressure after one more look."""
+    """Return the pressure after one more sample."""
     late = sample.delay_seconds - DELAY_SECONDS_IDLE
     after = Pressure(
         _smooth(before.depth, sample.ready_count / READY_FULL),
@@ -107,5 +108,5 @@ def _smooth(before: float, share: float) -> float:
 
 
 def _share_above(level: float, bound: float) -> float:
-    """How much of what is above the bound the level fills."""
+    """Return the level's share of the range from `bound` to 1."""
     return max(0.0, level - bound) / (1 - bound)

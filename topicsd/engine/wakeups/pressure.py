@@ -1,6 +1,6 @@
-"""The timer that follows the pressure on a shard, and has its log and its waiters do what it asks for.
+"""The timer that measures the pressure on a shard, and applies the stages to its log and its wake queue.
 
-It runs where somebody started it, which is the worker; a shard that is used without one is under no pressure.
+The worker starts it; a shard without a started timer has no pressure.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from topicsd.log.group_commit import GroupCommit
 
 
 class PressureGauge:
+    """The pressure of one shard, measured every `TICK_SECONDS`."""
+
     def __init__(self, clock: Clock, loop: Loop, watch: Watch, log: GroupCommit) -> None:
         self._clock = clock
         self._loop = loop
@@ -33,7 +35,7 @@ class PressureGauge:
         self._begin(self._clock.monotonic())
 
     def stop(self) -> None:
-        """Nothing is put off any more."""
+        """Stop measuring, and end all delays and pauses."""
         if self._runs:
             self._runs = False
             self.pressure = Pressure()

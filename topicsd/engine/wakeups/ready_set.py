@@ -1,16 +1,16 @@
-"""What is ready to be served, and who comes next: five bands in weighted rounds, and nobody waits for ever.
+"""The ready set: the items to serve, and their order in weighted rounds of five bands, without starvation.
 
-R1  What is marked comes out once, however often it was marked meanwhile.
-R2  In a round each band has as many turns as its weight, as long as there is something in it; what it does
-    not use is gone with the round. So the highest band is served first, and the lowest in every round.
-R3  Whoever waits rises: to a higher band as its priority grows, and after `WAIT_SECONDS_MAX` to the highest.
-    Rising is looked at each `AGEING_SECONDS`.
-R4  While there is a pause, what is of negative priority by itself is held back, but never past R3.
+R1  A marked item is taken once, however often it was marked since.
+R2  In a round each band has as many turns as its weight while it holds an item; unused turns end with the
+    round. So the highest band is served first, and the lowest is served in every round.
+R3  A waiting item rises: to a higher band as its priority grows, and after `WAIT_SECONDS_MAX` to the highest
+    band. Items rise every `AGEING_SECONDS`.
+R4  During a pause, items with a negative base priority are held back, but no longer than R3 allows.
 
-Each band is a heap by the moment at which one of it will rise, so that a look at ageing costs as much as
-rises and not as much as waits; that is also their order within a band. In the highest it is first come, first
-served. The recency in a base is that of the marking: it would sink by at most 12 a second, while waiting adds
-100.
+Each band is a heap ordered by the time at which its items will rise, so that ageing costs as much as the
+items that rise, not as the items that wait; items of a band are also served in this order. The highest band
+is first in, first out. The base priority is taken when the item is marked: its recency part would fall by at
+most 12 per second, while waiting adds 100.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Mark(NamedTuple):
-    """When it became ready, and what it is worth without waiting."""
+    """The time at which an item became ready, and its base priority."""
 
     at: float
     base: float
@@ -44,25 +44,27 @@ class Mark(NamedTuple):
         return TOP if waited >= WAIT_SECONDS_MAX else band_of(effective_priority(self.base, waited))
 
     def rises_at(self, band: int) -> float:
-        """When it leaves this band, which is not the highest."""
+        """Return when the item leaves this band, which must not be the highest."""
         return self.at + min((FLOORS[band] - self.base) / GAIN_PER_SECOND, WAIT_SECONDS_MAX)
 
 
 class ReadySet(Generic[T]):
+    """The items that are ready to be served."""
+
     def __init__(self) -> None:
         self._marks: dict[T, Mark] = {}
         self._bands: list[list[tuple[float, int, T]]] = [[] for _ in WEIGHTS]
-        """By when one rises, and in the highest by when it came there; then by the order of coming."""
+        """A heap for each band, by rise time, in the highest band by arrival time; ties by arrival order."""
         self._held: dict[T, None] = {}
-        """Held back by a pause, oldest first."""
+        """The items that a pause holds back, oldest first."""
         self._turns = [*WEIGHTS]
-        """What each band has left of this round."""
+        """The turns that each band has left in this round."""
         self._count = 0
         self._look_at = 0.0
         self.pauses = False
 
     def __len__(self) -> int:
-        """How many may be taken now."""
+        """Return the number of items that can be taken now."""
         return len(self._marks) - len(self._held)
 
     @property
@@ -70,7 +72,7 @@ class ReadySet(Generic[T]):
         return len(self._held)
 
     def mark(self, one: T, base: float, now: float) -> None:
-        """It is ready, since now unless it was before."""
+        """Mark an item as ready since `now`; an item that is ready already keeps its time."""
         if one in self._marks:
             return
         self._marks[one] = mark = Mark(now, base)
@@ -80,7 +82,7 @@ class ReadySet(Generic[T]):
             self._enter(one, mark, band_of(base), now)
 
     def take(self, now: float) -> tuple[T, float] | None:
-        """Whose turn it is, and since when it was ready; None when nobody's."""
+        """Remove the next item; return it and the time since which it was ready, or None."""
         if now >= self._look_at:
             self.age(now)
         if not len(self):
@@ -95,21 +97,21 @@ class ReadySet(Generic[T]):
             self._turns = [*WEIGHTS]
 
     def age(self, now: float) -> None:
-        """Have everybody rise who is due (R3)."""
+        """Move all items that are due to a higher band (R3)."""
         self._look_at = now + AGEING_SECONDS
         for band in range(TOP):
             queue = self._bands[band]
             while queue and queue[0][0] <= now:
                 one = heappop(queue)[2]
                 mark = self._marks[one]
-                # By rounding its priority may be a hair short of the band that it is due in.
+                # By a rounding error the priority may be just below the floor of the next band.
                 self._enter(one, mark, max(band + 1, mark.band(now)), now)
         while self._held and now - self._marks[oldest := next(iter(self._held))].at >= WAIT_SECONDS_MAX:
             del self._held[oldest]
             self._enter(oldest, self._marks[oldest], TOP, now)
 
     def pause(self, is_on: bool, now: float) -> None:
-        """Hold back what is of negative priority, or let it go (R4). What has risen since it came goes on."""
+        """Begin or end a pause (R4). Items that have risen from the lowest band are not held."""
         if is_on == self.pauses:
             return
         self.pauses = is_on
@@ -124,7 +126,7 @@ class ReadySet(Generic[T]):
                 self._enter(one, mark, mark.band(now), now)
 
     def waited_seconds(self, one: T, now: float) -> float:
-        """For how long it has been ready; 0 when it is not."""
+        """Return for how long an item has been ready; 0 if it is not."""
         mark = self._marks.get(one)
         return 0.0 if mark is None else now - mark.at
 

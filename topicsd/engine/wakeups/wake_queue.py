@@ -1,13 +1,13 @@
-"""Who waits for something to change, and when each is called: once, in the order of priorities.
+"""The wake queue: it calls each waiter of a changed topic once, in the order of priorities.
 
-W1  A waiter is called once and is gone. It registers before it looks, so that nothing can come in between.
-W2  One round of calls for each that changed and turn of the loop, however often it changed.
-W3  What changed in a turn is served when the turn ends, the highest priority first; under pressure it is
-    gathered a little longer. What there is no time for goes to the ready set, which says whose turn it is.
-W4  The loop is held for at most `SLICE_SECONDS` at a time: then the rest waits for the next turn, also in the
-    middle of the waiters of one topic. Who came first is called first.
+W1  A waiter is called once and removed. It must register before it reads, so that it misses no change.
+W2  The waiters of a changed topic are called once in a turn of the loop, however often the topic changed.
+W3  Topics that changed in a turn are served at its end, the highest priority first; under pressure changes
+    are coalesced a little longer. Topics for which time runs out enter the ready set, which orders them.
+W4  Calls hold the loop for at most `SLICE_SECONDS` at a time: the rest waits for the next turn, even in the
+    middle of the waiters of one topic. The waiters of a topic are called in the order of registration.
 
-What changes need not be a topic of this shard: `Awaited` is all there is to know of it.
+Anything with the interface `Awaited` can change; it need not be a topic of this shard.
 """
 
 from __future__ import annotations
@@ -25,37 +25,41 @@ from topicsd.engine.wakeups.ready_set import ReadySet
 logger = logging.getLogger("topicsd.engine")
 
 SLICE_SECONDS: Final = 0.001
-# Timers of the loop are this much out, also too early.
+# Timers of the loop are off by this much, in both directions.
 TIMER_SECONDS: Final = 0.001
 
 Waiter = Callable[[], None]
 Waiters = dict[Waiter, bool]
-"""In the order of coming; a dict, because one of ten thousand may leave at any time."""
+"""Waiters in the order of registration. A dict, because one of 10,000 may be removed at any time."""
 
 
 class Awaited(Protocol):
+    """An object with waiters, such as a topic."""
+
     waiters: Waiters | None
-    """None when nobody waits."""
+    """The waiters; None without any."""
 
     def base_priority(self, now_ms: int) -> float:
-        """How much serving its waiters is worth (`topicsd/engine/wakeups/priority.py`)."""
+        """Return the priority of serving its waiters (`topicsd/engine/wakeups/priority.py`)."""
         ...
 
 
 class Watch:
+    """The wake queue of one shard."""
+
     def __init__(self, loop: Loop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
         self._changed: dict[Awaited, None] = {}
         self._changed_at = 0.0
-        """When the first of them did."""
+        """The time of the first of these changes."""
         self._due: dict[Awaited, list[Waiter]] = {}
-        """Of those that a slice was not enough for: who is still to be called, the last one first."""
+        """The remaining waiters of topics for which a slice was too short, in reverse order."""
         self._is_running_soon = False
         self._coalesce_seconds = 0.0
         self.ready: ReadySet[Awaited] = ReadySet()
         self.latency_us = Histogram()
-        """From a change to the first call that it led to."""
+        """The latency from a change to the first call of a waiter."""
 
     def add(self, awaited: Awaited, waiter: Waiter) -> None:
         if awaited.waiters is None:
@@ -64,7 +68,7 @@ class Watch:
             awaited.waiters[waiter] = True
 
     def remove(self, awaited: Awaited, waiter: Waiter) -> bool:
-        """It is not called any more; False when it did not wait."""
+        """Remove a waiter; return False if it was not registered."""
         waiters = awaited.waiters
         if waiters is None:
             return False
@@ -74,21 +78,21 @@ class Watch:
         return is_there
 
     def wake(self, awaited: Awaited) -> None:
-        """It has changed; its waiters are called at the end of this turn, or as soon as it is their turn."""
+        """Schedule calls of all waiters of a changed topic, at the end of this turn or by W3."""
         if not self._changed:
             self._changed_at = self._clock.monotonic()
             self._run_soon(self._coalesce_seconds)
         self._changed[awaited] = None
 
     def effective_priority(self, awaited: Awaited) -> int:
-        """What it is worth now, with what it waits."""
+        """Return the priority of a topic now, including the addition for waiting."""
         waited = self.ready.waited_seconds(awaited, self._clock.monotonic())
         return round(effective_priority(awaited.base_priority(self._clock.now_ms()), waited))
 
     def obey(self, coalesce_seconds: float, pauses: bool) -> None:
-        """What pressure asks for: so long what changed is gathered, and whether the lowest band pauses.
+        """Set how long changes coalesce, and whether the lowest band pauses, by the pressure.
 
-        Called again and again, as what is held in a pause has no other timer.
+        It must be called periodically, since items that a pause holds have no other timer.
         """
         now = self._clock.monotonic()
         self._coalesce_seconds = coalesce_seconds
@@ -130,7 +134,7 @@ class Watch:
                 self._run_soon(self._changed_at + self._coalesce_seconds - now)
 
     def _serve_at_once(self, changed: Iterable[Awaited], since: float) -> None:
-        """With nothing else ready, the highest first; what there is no time for is ready from here on."""
+        """Serve changed topics when nothing else is ready; mark the rest ready when time runs out."""
         now_ms = self._clock.now_ms()
         order = sorted(changed, key=lambda one: -one.base_priority(now_ms))
         now = self._clock.monotonic()
@@ -145,7 +149,8 @@ class Watch:
     def _mark(self, changed: Iterable[Awaited], since: float) -> None:
         now_ms = self._clock.now_ms()
         for awaited in changed:
-            # Those who came since it was begun with are called too; they stand behind the rest of the others.
+            # Restart the topic: waiters registered since the interrupted slice are called too, after the
+            # older ones.
             self._due.pop(awaited, None)
             self.ready.mark(awaited, awaited.base_priority(now_ms), since)
 
@@ -157,7 +162,7 @@ class Watch:
             now = self._clock.monotonic()
 
     def _call(self, awaited: Awaited, since: float, now: float, until: float) -> None:
-        """Call who waits for it. Where time is up it is ready again, with the rest of them."""
+        """Call the waiters of a topic; if time runs out, mark it ready again with the rest of them."""
         due = self._due.pop(awaited, None) if self._due else None
         if due is None:
             latency_us = int((now - since) * 1e6)
@@ -172,7 +177,7 @@ class Watch:
             try:
                 waiter()
             except Exception:
-                # A mistake of ours in one of them must not leave the others waiting.
+                # A bug in one waiter must not starve the others.
                 logger.exception("a waiter failed")
             if due and (now := self._clock.monotonic()) >= until:
                 self._due[awaited] = due

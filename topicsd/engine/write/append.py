@@ -1,7 +1,7 @@
-"""An append: check it, give it seqs, frame it, and have it join the batch of this turn.
+"""The append path: check a request, assign seqs, frame its records, and join the batch of this turn.
 
-Nothing is changed before everything that can be refused has been looked at. From joining the batch on the
-log decides: the request is published, and answered, when its class is satisfied.
+All checks run before any state changes. Once a request has joined the batch, the log decides: the request is
+published, and answered, when its durability class is satisfied.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from topicsd.log.control_frame import ForwardCursor, encode_control
 
 
 def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -> None:
-    """Append all records of the request, or none; `reply` gets `Appended` or a `Refusal`."""
+    """Append all records of a request, or none; `reply` gets `Appended` or a `Refusal`."""
     topic = shard.topics.get(name)
     if topic is not None and topic.leaving is not None:
         shard.defer(topic, partial(append, shard, name, request, reply), reply)
@@ -52,7 +52,8 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
             reply(made)
             return
         topic = made
-        # Before the key is looked at, which belongs to the epoch; nothing joins before the creation does.
+        # Before the key is checked, since keys belong to an epoch. The creation takes this ordinal, as no
+        # other frame can join before it.
         topic.epoch = shard.log.batch.next_ordinal
     now_ms = shard.clock.now_ms()
     due = 0
@@ -120,7 +121,7 @@ def _refuse_count(count: int, bound: int) -> Refusal:
 
 
 def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refusal | None:
-    """What a topic that discards nothing has no room for; records on their way count."""
+    """Refuse records over the caps of a topic that discards nothing; pending records count."""
     log_expired(shard, topic, shard.clock.now_ms())
     config = topic.config
     for field, unit, cap, new, used in (
@@ -143,7 +144,7 @@ def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refus
 
 
 def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int, due: int = 0) -> None:
-    """Everything was looked at: the request becomes part of the log."""
+    """Join a checked request to the batch of this turn."""
     log = shard.log
     parts, lengths, size, _ = pending.encoded
     frame_count = len(lengths)
@@ -177,7 +178,7 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
 
 
 def _frames_ahead(shard: ShardState, topic: Topic, pending: PendingAppend) -> list[bytes]:
-    """What stands in front of the records in the same batch: the topic's creation, the key of the write."""
+    """Return the frames to log before the records: the topic's creation, the key of the write."""
     frames = []
     if pending.created:
         assert topic.epoch == shard.log.batch.next_ordinal
@@ -186,14 +187,15 @@ def _frames_ahead(shard: ShardState, topic: Topic, pending: PendingAppend) -> li
     key = pending.key
     if key is not None:
         control = key.begin(pending)
-        # What forgets its records forgets their keys; a forward goes on where it was.
+        # An ephemeral topic loses its keys with its records, so they are not logged. The position of a route
+        # is logged, since the route resumes there.
         if not topic.is_ephemeral or isinstance(control, ForwardCursor):
             frames.append(encode_control(control, topic_id=topic.topic_id, ts=pending.ts))
     return frames
 
 
 class PendingAppend(TopicEntry):
-    """A request that has its seqs and joined the log, until its class is satisfied."""
+    """An append that has joined the log, pending until its durability class is satisfied."""
 
     __slots__ = (
         "also_waiting",
@@ -210,9 +212,9 @@ class PendingAppend(TopicEntry):
     )
 
     due: int = 0
-    """When the records are ready, as jobs that are delayed."""
+    """The time at which the records are ready, for delayed jobs; 0 without a delay."""
     originals: array[int] | None = None
-    """Where the records stand in the log, when they are there already."""
+    """The log positions of the original records, for copies by reference."""
 
     def __init__(
         self,
@@ -224,7 +226,7 @@ class PendingAppend(TopicEntry):
         reply: Reply,
         created: bool,
     ) -> None:
-        # As `TopicEntry` does; asking it would be a good part of a write.
+        # Inlined from `TopicEntry.__init__`: hot path.
         self.topic = topic
         self._waits = False
         self.shard = shard
@@ -238,7 +240,7 @@ class PendingAppend(TopicEntry):
         self.position = 0
         self.durability = topic.config.durability
         self.also_waiting: list[Reply] | None = None
-        """Repeats of the write under its key that came while it was on its way."""
+        """The replies of repeats of this write that arrived while it was pending."""
 
     def publish(self) -> None:
         topic = self.topic
@@ -265,7 +267,7 @@ class PendingAppend(TopicEntry):
             if topic.runs[0] is not run:
                 look_ahead(self.shard, topic)
         head = topic.head
-        # In the order of its fields: by name they would cost more than the rest of the answer.
+        # Positional arguments: keyword arguments would cost more than the rest of the answer.
         answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)
         if self.key is not None:
             self.key.keep(self)
@@ -274,7 +276,7 @@ class PendingAppend(TopicEntry):
         if self.also_waiting is not None:
             for reply in self.also_waiting:
                 tell(reply, msgspec.structs.replace(answer, created=False, deduped=True))
-        # The last thing: what fails in it is logged by who has it published.
+        # Last, without `tell`: the caller of `publish` logs an exception of the reply.
         self.reply(answer)
 
     def undo(self) -> None:
@@ -297,7 +299,7 @@ class PendingAppend(TopicEntry):
 
 
 class DelayedAppend(PendingAppend):
-    """One whose records are ready later; few are, so the others need not have a place for it."""
+    """An append of delayed jobs; a subclass, so that other appends need no slot for `due`."""
 
     __slots__ = ("due",)
 
@@ -307,7 +309,7 @@ class DelayedAppend(PendingAppend):
 
 
 class ReferringAppend(PendingAppend):
-    """One whose records are copies of what the log has: its key says so."""
+    """An append of copies by reference: the frame of its key names the records in the log."""
 
     __slots__ = ("originals",)
 

@@ -1,7 +1,7 @@
-"""The records of one request as frames, ready to join a batch.
+"""The framing of the records of one request, ready to join a batch.
 
-Nothing is changed here: seqs are those that the request will get if it is taken. Sizes are checked against
-the limits on the way, so that a record is looked at once.
+Framing changes no state: it uses the seqs that the request gets if it is accepted. It also checks sizes
+against the limits, so that each record is visited once.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from topicsd.log.frame import (
 )
 
 PARTS_A_FRAME = 3
-# Data from here on stays where the request has it: a copy would double what a large write takes.
+# Data of at least this size is not copied: a copy would double the memory of a large write.
 UNCOPIED_BYTES = 2048
 
-# A plain number: packing a member of an enum costs as much as the rest of the header.
+# A plain integer: packing an enum member costs as much as the rest of the header.
 _APPEND = int(FrameType.APPEND)
 
 
 Encoded = tuple[list[bytes], list[int], int, list[bytes] | None]
-"""The parts of the frames, three a frame; the length of each, and of all; the tag of each, if any has one.
+"""The parts of the frames (three each), the length of each, the total length, and the tags if there are any.
 
-A plain tuple: making an object of it would cost as much as framing a record.
+A plain tuple: creating an object would cost as much as framing a record.
 """
 
 
@@ -66,11 +66,11 @@ def encode_records(
     class_flag = FLAG_DURABLE if is_durable else 0
     max_bytes = limits.max_record_bytes
     for record in records:
-        payload: bytes = record.data  # What is joined with it needs no copy.
+        payload: bytes = record.data  # A `Raw` is joined without a copy.
         size = len(payload)
         tag = tail = b""
         if not (record.tag or record.node or default_node or record.meta is not NO_META):
-            # Most records are nothing but data.
+            # The common case: a record with data only.
             if size > max_bytes:
                 return _refuse_size(seq - first_seq, size, max_bytes)
             body = pack_body_head(_APPEND, class_flag, topic_id, seq, ts, 0, 0, size)
@@ -98,7 +98,7 @@ def encode_records(
             body += payload
             if tail:
                 body += tail
-            # In three parts, so that the checksum is taken over one byte string and the batch is joined once.
+            # Three parts: the checksum is computed over one byte string, and the batch is joined only once.
             length = len(body) + CHECKSUM_BYTES
             parts += (pack_u32(length), body, pack_u64(xxh3(body)))
         else:
@@ -141,7 +141,10 @@ def _refuse_size(index: int, size: int, bound: int) -> Refusal:
 
 
 def records_digest(records: list[NewRecord], node: str | None) -> bytes:
-    """What makes two writes with one key the same write: their records, as received, without the envelope."""
+    """Return the digest that identifies a repeated write.
+
+    It covers the records as received, without the envelope.
+    """
     fields: list[bytes | None] = []
     for record in records:
         fields += (
@@ -150,7 +153,8 @@ def records_digest(records: list[NewRecord], node: str | None) -> bytes:
             _bytes_of(record.tag),
             _bytes_of(record.node or node),
         )
-    # With their lengths in front, so that no byte can move from one field to the next; none is unlike empty.
+    # The lengths are part of the digest, so that no byte can move to the next field, and None differs from
+    # empty.
     sizes = array("q", [-1 if field is None else len(field) for field in fields])
     digest = xxhash.xxh3_128(sizes.tobytes())
     for field in fields:

@@ -1,15 +1,15 @@
-"""Idempotency keys: a write that is sent again within the window gets the answer of the first.
+"""Idempotency keys: a write repeated within the window of its topic gets the answer of the first write.
 
-Keys and records are known by digests of 16 bytes. They are kept by *generations* of a tenth of the window,
-so that forgetting is dropping a whole generation and costs nothing a key; a key's own time says exactly
-when its window ends. What is full refuses: a key is never forgotten early.
+Keys and records are stored as digests of 16 bytes, grouped in *generations* of a tenth of the window. To
+expire keys, a whole generation is dropped, at no cost per key; the time of each key decides exactly when its
+window ends. A full table refuses new keys: a key is never dropped early.
 
-A generation may have a million keys. A table of that size takes tens of milliseconds to grow, and as many to
-be freed: so it is many small ones, of which two are freed with each write to come.
+A generation may have a million keys. One dict of that size takes tens of milliseconds to grow, and as long to
+free; so a generation has many small dicts, of which each later write frees two.
 
-The window counts from the first use. A key whose first write is on its way is not here but with that write.
+The window begins at the first use. The key of a pending write is kept with that write, not here.
 
-Pure: takes `now`, knows no clock. Must not know: frames, files, answers.
+All functions are pure: they take `now` and read no clock.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import xxhash
 
 DIGEST_BYTES = 16
 GENERATIONS = 10
-# What one step of `columns` gives: about half a megabyte, well under a millisecond.
+# The keys in one step of `columns`: about half a megabyte, well under a millisecond.
 KEYS_A_STEP = 8192
-# By the first byte of a digest.
+# One dict for each value of the first byte of a digest.
 PARTS = 256
 
 
 class KeyedWrite(NamedTuple):
-    """What a key was used for."""
+    """The write that used a key: a digest of its records, and their seqs."""
 
     records: bytes
     first_seq: int
@@ -37,7 +37,7 @@ class KeyedWrite(NamedTuple):
 
 
 def key_digest(epoch: int, topic_id: int, key: str) -> bytes:
-    """A key belongs to one incarnation of one topic."""
+    """Return the digest of a key, which belongs to one epoch of one topic."""
     return xxhash.xxh3_128_digest(b"%d/%d/%b" % (topic_id, epoch, key.encode()))
 
 
@@ -48,7 +48,7 @@ class Generation:
 
     def __init__(self, ends_ms: int) -> None:
         self.ends_ms = ends_ms
-        """First uses from here on go to the next generation."""
+        """The time from which first uses belong to the next generation."""
         self.places: list[dict[bytes, int]] = [{} for _ in range(PARTS)]
         self.digests = bytearray()
         self.records = bytearray()
@@ -70,7 +70,7 @@ class Generation:
 
 
 class KeyColumns(NamedTuple):
-    """A part of a generation as columns: entry i of each is of the same key."""
+    """A part of a generation as columns; entry i of each column is of the same key."""
 
     window_ms: int
     number: int
@@ -82,19 +82,24 @@ class KeyColumns(NamedTuple):
 
 
 class Dedupe:
-    """All keys of the shard. Topics with one window share their generations."""
+    """All idempotency keys of a shard. Topics with the same window share generations."""
 
     def __init__(self, keys_max: int) -> None:
         self._keys_max = keys_max
         self._windows: dict[tuple[int, bool], dict[int, Generation]] = {}
-        """By window and by whether it outlives the process, then by the tenth of the window. Not a queue:
-        clocks step, and topics are not of one time."""
+        """Generations by window and by whether they survive the process, then by tenth of the window.
+
+        Not a queue: clocks step, and the times of topics differ.
+        """
         self._leaving: list[object] = []
-        """Parts of generations that are forgotten."""
+        """Parts of dropped generations, to be freed."""
         self.count = 0
 
     def find(self, key: bytes, windows_ms: tuple[int, ...], now_ms: int) -> KeyedWrite | None:
-        """The write that used the key within the topic's window: the first of those that it has had."""
+        """Return the write that used the key within the topic's window, or None.
+
+        `windows_ms` is the window of the topic, then its earlier windows, under which keys may be stored.
+        """
         part = key[0]
         for window_ms in windows_ms:
             for survives in (True, False):
@@ -105,25 +110,27 @@ class Dedupe:
         return None
 
     def has_room(self, now_ms: int, pending_count: int) -> bool:
-        """Whether one more key may come, besides those of writes on their way."""
+        """Return whether there is room for one more key besides the keys of pending writes."""
         self._forget(now_ms)
         return not self._keys_max or self.count + pending_count < self._keys_max
 
     def add(self, key: bytes, write: KeyedWrite, window_ms: int, used_ms: int, survives: bool = True) -> None:
-        """Note the first use of a key. Those of an ephemeral topic do not survive the process."""
+        """Store the first use of a key; keys of ephemeral topics do not survive the process."""
         generations = self._windows.setdefault((window_ms, survives), {})
         tenth_ms = max(1, window_ms // GENERATIONS)
         number = used_ms // tenth_ms
         generation = generations.get(number)
         if generation is None:
             generation = generations[number] = Generation((number + 1) * tenth_ms)
-        if key not in generation.places[key[0]]:  # A replay may come to what the snapshot has.
+        if key not in generation.places[key[0]]:  # A replay may repeat a key of the snapshot.
             generation.add(key, write, used_ms)
             self.count += 1
 
     def columns(self) -> Iterator[KeyColumns]:
-        """All keys that survive, some of a generation at a time; others may be added and forgotten in
-        between."""
+        """Yield all keys that survive the process, a part of a generation at a time.
+
+        Keys may be added and dropped between two steps.
+        """
         for (window_ms, survives), generations in list(self._windows.items()):
             for number, one in list(generations.items()) if survives else ():
                 low = 0
@@ -141,7 +148,7 @@ class Dedupe:
                     low = high
 
     def add_columns(self, columns: KeyColumns, now_ms: int) -> None:
-        """Take in what `columns` gave in an earlier run."""
+        """Restore columns that `columns` yielded in an earlier run."""
         tenth_ms = max(1, columns.window_ms // GENERATIONS)
         ends_ms = (columns.number + 1) * tenth_ms
         if now_ms - ends_ms > columns.window_ms:
@@ -161,10 +168,10 @@ class Dedupe:
         self.count += len(generation.counts) - first_place
 
     def _forget(self, now_ms: int) -> None:
-        # No more than two come for each write that there was.
+        # Two for each write are enough: no more than two parts are added for each write.
         del self._leaving[-2:]
         for (window_ms, survives), generations in list(self._windows.items()):
-            # The youngest key of a generation was used before its end.
+            # The youngest key of a generation was used before `ends_ms`.
             for number in [number for number, one in generations.items() if now_ms - one.ends_ms > window_ms]:
                 generation = generations.pop(number)
                 self.count -= len(generation.counts)

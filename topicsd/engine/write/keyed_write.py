@@ -1,4 +1,4 @@
-"""A write with an idempotency key, before it is one: what the key already stands for."""
+"""A write with an idempotency key: answer it if the key was used before, otherwise log the key with it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ KEY_CHARACTERS_MAX = 256
 
 
 class Numbered(Protocol):
-    """What a write is known by, so that it is done once; its frame stands in front of the records."""
+    """The identity of a write that must be applied once; its frame is logged before the records."""
 
     def begin(self, pending: PendingAppend) -> Control:
-        """The write joins the log; the frame in front of its records."""
+        """Note the write as pending; return the frame to log before its records."""
         ...
 
     def keep(self, pending: PendingAppend) -> None:
-        """It is published."""
+        """Store the write as published."""
         ...
 
     def give_back(self, pending: PendingAppend) -> None:
-        """It is not on its way any more; more than once when it came to nothing."""
+        """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
         ...
 
 
 class Key(NamedTuple):
+    """The idempotency key of a write, and the digest of its records."""
+
     digest: bytes
     records: bytes
 
@@ -42,12 +44,12 @@ class Key(NamedTuple):
         return settled_by_key(shard, topic, self, now_ms, reply)
 
     def begin(self, pending: PendingAppend) -> Control:
-        """The write joins the log; the frame in front of its records."""
+        """Note the write as pending; return the frame to log before its records."""
         pending.shard.keyed[self.digest] = pending
         return Idempotency(self.digest, self.records, pending.first_seq, len(pending.encoded[1]))
 
     def keep(self, pending: PendingAppend) -> None:
-        """It is published."""
+        """Store the use of the key by a published write."""
         shard, topic = pending.shard, pending.topic
         del shard.keyed[self.digest]
         write = KeyedWrite(self.records, pending.first_seq, len(pending.encoded[1]))
@@ -55,12 +57,12 @@ class Key(NamedTuple):
         shard.dedupe.add(self.digest, write, window_ms, pending.ts, not topic.is_ephemeral)
 
     def give_back(self, pending: PendingAppend) -> None:
-        """It is not on its way any more; more than once when it came to nothing."""
+        """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
         pending.shard.keyed.pop(self.digest, None)
 
 
 def key_of(topic: Topic, request: AppendRequest) -> Key | Refusal | None:
-    """The request's key; None when it has none, or the topic's window is off."""
+    """Return the key of a request; None without one, or when the window of the topic is off."""
     key = request.idempotency_key
     if key is None or not topic.config.idempotency_window_ms:
         return None
@@ -72,7 +74,10 @@ def key_of(topic: Topic, request: AppendRequest) -> Key | Refusal | None:
 
 
 def settled_by_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply: Reply) -> bool:
-    """Whether the key says what the answer is, or will be: of a write before, or of one on its way."""
+    """Answer a write whose key was used before or has no room; return False for a new write.
+
+    A repeat of a pending write is answered together with it.
+    """
     on_its_way = shard.keyed.get(key.digest)
     if on_its_way is not None:
         assert isinstance(on_its_way.key, Key)

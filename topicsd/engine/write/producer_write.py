@@ -1,14 +1,15 @@
-"""A write that its producer has numbered: done once, however often and however late it is sent.
+"""A write numbered by its producer: applied once, however often and however late it is sent.
 
-P1  A producer may begin with any seq; from then on each write has the next one. A jump is refused, what was
-    there is answered as a duplicate.
-P2  What is on its way counts: the next write may come before the one in front of it is published, and a
-    repeat waits for the outcome of the first.
-P3  Only the last write's answer is kept. Of an older one it is known that it was done, not where it is.
-P4  A move from another topic, of one record or several, is numbered by the highest of their seqs there, in no
-    order. Whoever moves them has one move at a time on its way and says which was the last before it: where
-    that is another one, or was of other records, the move is refused and the refusal names all that the last
-    one was of; so one whose answer was lost is found before another takes its place.
+P1  A producer may begin with any seq; each later write has the next seq. A jump is refused, and a seq that
+    was used before is answered as a duplicate.
+P2  Pending writes count: the next write may arrive before the one before it is published, and a repeat of a
+    pending write waits for its outcome.
+P3  Only the answer of the last write is kept. An older write is known to be done, but not its seqs.
+P4  A move of one or several records from another topic is numbered by the highest of their seqs in the
+    source; these numbers need not rise. The mover has one pending move at a time and names its previous move.
+    If the last move known here is another one, or was of other records, the move is refused, and the refusal
+    names all records of the last move. A mover whose answer was lost thus finds its last move before a new
+    move replaces it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def producer_of(request: AppendRequest, producer: Producer) -> ProducerKey | Ref
 
 
 class ProducerKey:
-    """What such a write is known by."""
+    """The identity of a numbered write: producer, seq, and the moved seqs of a move."""
 
     __slots__ = ("moved", "producer", "producer_seq")
 
@@ -58,7 +59,7 @@ class ProducerKey:
         self.moved = moved
 
     def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
-        """Whether it says what the answer is, or will be."""
+        """Answer a repeat, a jump or a producer without room; return False for a new write."""
         on_way = topic.producing.get(self.producer)
         known = topic.producers.find(self.producer) if topic.producers is not None else None
         if on_way:
@@ -98,7 +99,7 @@ class ProducerKey:
         return True
 
     def begin(self, pending: PendingAppend) -> Control:
-        """The write joins the log; the frame in front of its records."""
+        """Note the write as pending; return the frame to log before its records."""
         topic = pending.topic
         if not topic.producing:
             topic.producing = {}
@@ -108,14 +109,14 @@ class ProducerKey:
         )
 
     def keep(self, pending: PendingAppend) -> None:
-        """It is published."""
+        """Store the published write as the last one of the producer."""
         self.give_back(pending)
         count = len(pending.encoded[1])
         write = Produced(self.producer_seq, pending.first_seq, count, pending.ts, self.moved)
         keep_produced(pending.shard, pending.topic, self.producer, write)
 
     def give_back(self, pending: PendingAppend) -> None:
-        """It is not on its way any more; more than once when it came to nothing."""
+        """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
         on_way = pending.topic.producing.get(self.producer, [])
         if pending in on_way:
             on_way.remove(pending)
@@ -124,7 +125,7 @@ class ProducerKey:
 
 
 class MoveKey(ProducerKey):
-    """A move (P4). There are no more of those who move than topics, so each has room."""
+    """The identity of a move (P4). There are at most as many movers as topics, so all have room."""
 
     __slots__ = ("_after",)
 
@@ -173,7 +174,7 @@ def keep_produced(shard: ShardData, topic: Topic, producer: str, write: Produced
 
 
 def is_produced(topic: Topic, producer: Producer) -> bool:
-    """Whether this write was done before, or is on its way."""
+    """Return whether this write was applied before or is pending."""
     known = topic.producers.find(producer.id) if topic.producers is not None else None
     on_way = topic.producing.get(producer.id)
     last = _seq_of(on_way[-1]) if on_way else -1 if known is None else known.producer_seq

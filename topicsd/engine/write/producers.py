@@ -1,10 +1,10 @@
-"""What a topic knows of its producers: of each the last write, under the producer's own seq, and its answer.
+"""The producers of a topic: the last write of each, with the producer's own seq and the answer.
 
-Unlike an idempotency key it has no window: a producer that sends its last write again after a week gets the
-answer of the first time. So what is full refuses a new producer, and only one that was silent for
-`KEPT_MS` gives way to it. Replay comes to the same, since both times stand in the log.
+Unlike idempotency keys, producers have no window: a producer that repeats its last write after a week gets
+the answer of the first time. A full table therefore refuses a new producer, unless a known one was silent for
+`KEPT_MS`, which is then dropped. Replay decides the same, since both times are in the log.
 
-Pure: takes the time, knows no clock. Must not know: frames, requests.
+All functions are pure: they take the time and read no clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 KEPT_MS: Final = 7 * 24 * 3_600_000
 PRODUCERS: Final = "producers"
-"""The section of a snapshot's topic."""
+"""The name of the section in a topic of a snapshot."""
 
 
 class Produced(NamedTuple):
@@ -26,7 +26,7 @@ class Produced(NamedTuple):
     records_count: int
     used_ms: int
     moved: tuple[int, ...] = ()
-    """Of a move of several records (P4 of `producer_write.py`): their seqs where they came from."""
+    """The seqs in the source, for a move of several records (P4 of `producer_write.py`)."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -34,11 +34,13 @@ _decode = msgspec.msgpack.Decoder(dict[str, Produced]).decode
 
 
 class Producers:
+    """The last write of each producer of one topic."""
+
     __slots__ = ("_known",)
 
     def __init__(self, known: dict[str, Produced] | None = None) -> None:
         self._known = known or {}
-        """The one that was silent the longest first."""
+        """The last write by producer, the producer that was silent the longest first."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -50,10 +52,10 @@ class Producers:
         return self._known.get(producer)
 
     def has_room(self, count_max: int, coming: int, now_ms: int) -> bool:
-        """Whether one more may come besides `coming` new ones whose first write is on its way."""
+        """Return whether there is room for one more producer besides `coming` pending new ones."""
         if not count_max or len(self._known) + coming < count_max:
             return True
-        # As many of them as are coming give way as well.
+        # Enough silent producers must be droppable for the pending new ones as well.
         for number, one in enumerate(self._known.values()):
             if now_ms - one.used_ms <= KEPT_MS:
                 return False
@@ -62,7 +64,7 @@ class Producers:
         return False
 
     def keep(self, producer: str, write: Produced, count_max: int) -> None:
-        """It was published; again in a replay."""
+        """Store a published write as the last one of its producer; replay calls this too."""
         is_new = self._known.pop(producer, None) is None
         while is_new and count_max and len(self._known) >= count_max:
             oldest = next(iter(self._known))
@@ -72,7 +74,7 @@ class Producers:
         self._known[producer] = write
 
     def section(self) -> dict[str, bytes]:
-        """For a snapshot."""
+        """Return the snapshot section of the producers."""
         return {PRODUCERS: _encode(self._known)} if self._known else {}
 
 

@@ -1,7 +1,7 @@
-"""Where the head of a topic goes on when its shard starts again, and what is lost in front of that.
+"""The head of a topic after a restart, and the lost range before it.
 
-What a class below fsync lost with its machine cannot be seen in the log, so unless the end of the last run
-proves that nothing is missing, the head goes on at the ceiling: a seq is never used twice.
+The log does not show which records of a class below fsync were lost in a crash of the machine. So unless the
+end of the last run proves that nothing is missing, the head resumes at the ceiling: no seq is used twice.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from topicsd.engine.write.seq_ceiling import needs_ceiling
 
 
 def lost_tail(topic: Topic, heads_exact: bool) -> LostRange | None:
-    """The seqs behind the end of the log that may have been given out and lost."""
+    """Return the seqs after the head that may have been given out and lost, or None."""
     if heads_exact or not needs_ceiling(topic.config) or topic.ceiling <= topic.head:
         return None
     return LostRange(topic.head + 1, topic.ceiling, "crash")
 
 
 class LossNotes:
-    """All frames that say what may be lost; without them on the disk the shard may not go on behind it."""
+    """The pending LostRange frames of a start; without them on the disk the shard must not open."""
 
     def __init__(self) -> None:
         self.ordinal = 0
         self.refusal: Refusal | None = None
 
     def publish(self) -> None:
-        pass  # Readers are told from the memory.
+        pass  # `topic.lost` already has the ranges.
 
     def undo(self) -> None:
         pass
@@ -38,7 +38,7 @@ class LossNotes:
 
 
 def resume_ephemeral(topic: Topic) -> None:
-    """Nothing of it survives a restart; its head does not go back."""
+    """Resume the head of an ephemeral topic, whose records are lost, at its ceiling."""
     if topic.ceiling > topic.head:
         topic.head = topic.ceiling
         topic.earliest_seq = topic.head + 1

@@ -1,17 +1,14 @@
-"""Ceilings in the log: raised ahead of need, brought down when a topic is quiet.
+"""Ceilings: why no seq is used twice, even when a crash of the machine loses the tail of a log.
 
-A raise is published by the sync that covers its frame; until then the old ceiling holds. Bringing one down
-needs no sync: the topic obeys the lower one at once, and a higher one on the disk is only careful. Every
-change of a topic's ceiling is made here.
+A topic of a class below fsync acknowledges records before they are on the disk. Such a topic therefore gives
+out no seq above its *ceiling*, which a HeadWatermark frame on the disk has raised ahead of need. After an
+unclean stop the head resumes at the ceiling, and the seqs in between are a lost range that is reported to
+readers. When a topic is quiet and synced, its ceiling is lowered to its head, so that an idle topic never
+reports a loss that did not happen.
 
-Seqs are never used twice, also when a crash of the machine takes the tail of a log.
-
-A class below fsync acks before the disk has it. So no such topic gives out a seq above its *ceiling*,
-which a HeadWatermark on the disk has raised ahead of need. After an unclean end the head resumes at the
-ceiling, and the seqs in between are a lost range that readers are told. When a topic is quiet and
-synced its ceiling comes down to its head, so that an idle topic never reports a loss that was none.
-
-Pure: numbers in, numbers out. Must not know: frames, files.
+A raise is published by the sync that covers its frame; until then the old ceiling applies. A lower ceiling
+needs no sync: the topic applies it at once, and a higher ceiling on the disk is merely more cautious. All
+changes of ceilings are made in this module.
 """
 
 from __future__ import annotations
@@ -28,34 +25,36 @@ from topicsd.log.control_frame import HeadWatermark, encode_control
 STEP_MIN = 256
 AHEAD_MS = 2000
 QUIET_SECONDS = 1.0
-# A burst is no rate: a step is at most this many times what has come since the last one.
+# Bounds the effect of a burst: a step is at most this many times the seqs given out since the last one.
 GROWTH = 8
-# A head that comes half of the way in less than this is faster than the background sync.
+# A head that covers half of the step in less than this time is faster than the background sync.
 SOON_MS = 200
 
 
 class Ceiling(NamedTuple):
+    """A ceiling, and the head at which to raise it."""
+
     value: int
     mark: int
-    """The head at which the next one is due: half of the way."""
+    """The head at which the next raise is due: half of the step."""
     is_soon_needed: bool = False
-    """It has to be on the disk before the next background sync would put it there."""
+    """True when the ceiling must be on the disk before the next background sync."""
 
 
 def raised_ceiling(head: int, raised_head: int, elapsed_ms: int) -> Ceiling:
-    """For a head that has come from `raised_head` in this time: two seconds of that rate ahead."""
+    """Return the next ceiling: two seconds ahead at the rate from `raised_head` to `head`."""
     advance = head - raised_head
     rate_ms = advance / max(elapsed_ms, 1)
     step = max(STEP_MIN, min(int(rate_ms * AHEAD_MS), advance * GROWTH))
     return Ceiling(head + step, head + step // 2, rate_ms * SOON_MS > step)
 
 
-# How many topics one background tick looks at.
+# The number of topics that one background tick checks.
 LOWERED_A_TICK = 1024
 
 
 class Before(NamedTuple):
-    """A topic's ceiling as it was, for a change that may be undone."""
+    """The previous ceiling of a topic, to undo a change."""
 
     value: int
     logged: int
@@ -63,7 +62,7 @@ class Before(NamedTuple):
 
 
 class PendingRaise:
-    """A raised ceiling whose frame is in the log and not yet on the disk."""
+    """A raised ceiling, pending until its frame is on the disk."""
 
     __slots__ = ("before", "ceiling", "ordinal", "topic")
 
@@ -81,11 +80,11 @@ class PendingRaise:
         self.topic.ceiling_logged, self.topic.ceiling_mark = self.before.logged, self.before.mark
 
     def refuse(self, refusal: Refusal) -> None:
-        pass  # Nobody asked; the next append raises it again.
+        pass  # No request waits for it; the next append raises the ceiling again.
 
 
 class PendingLowering:
-    """A ceiling that was brought down, until the frame that says so is on the disk."""
+    """A lowered ceiling, pending until its frame is on the disk."""
 
     __slots__ = ("before", "ordinal", "shard", "topic")
 
@@ -97,7 +96,7 @@ class PendingLowering:
         self.before = _before(topic)
 
     def publish(self) -> None:
-        pass  # The topic obeys it since it was logged.
+        pass  # The topic applied the lower ceiling when it was logged.
 
     def undo(self) -> None:
         topic = self.topic
@@ -105,21 +104,21 @@ class PendingLowering:
         self.shard.watch_ceiling(topic)
 
     def refuse(self, refusal: Refusal) -> None:
-        pass  # Nobody asked; it is brought down again by a later tick.
+        pass  # No request waits for it; a later tick lowers the ceiling again.
 
 
 def needs_ceiling(config: TopicConfig) -> bool:
-    """What is acked after a sync never loses its tail."""
+    """Return whether a topic needs a ceiling; the class `fsync` never loses its tail."""
     return config.durability != "fsync"
 
 
 def first_ceiling(config: TopicConfig, head: int, first_records: int) -> Ceiling:
-    """For a topic that begins to need one at `head`, with so many records at once."""
+    """Return the first ceiling of a topic with this head, for a first write of so many records."""
     return raised_ceiling(head + first_records, head, 1) if needs_ceiling(config) else Ceiling(0, NEVER)
 
 
 def begin_ceiling(shard: ShardState, topic: Topic, ceiling: Ceiling) -> None:
-    """The frame that carries this ceiling is on the disk before any seq is given out by it."""
+    """Apply a ceiling whose frame is on the disk before any seq is given out under it."""
     topic.ceiling = topic.ceiling_logged = ceiling.value
     topic.ceiling_mark = ceiling.mark
     topic.raised_head, topic.raised_at_ms = topic.next_seq - 1, shard.clock.now_ms()
@@ -128,20 +127,20 @@ def begin_ceiling(shard: ShardState, topic: Topic, ceiling: Ceiling) -> None:
 
 
 def resume_ceiling(shard: ShardState, topic: Topic) -> None:
-    """After a restart: the log's ceiling, and a head that is exact or stands at it."""
+    """Apply the ceiling of the log after a restart; the head is exact, or at the ceiling."""
     if needs_ceiling(topic.config):
         value = max(topic.ceiling, topic.head)
         begin_ceiling(shard, topic, Ceiling(value, max(topic.head + 1, (topic.head + value) // 2)))
 
 
 def raise_ceiling(shard: ShardState, topic: Topic, now_ms: int) -> None:
-    """The topic has come half of the way: log a higher ceiling with this batch."""
+    """Log a higher ceiling with this batch; called when the head reaches the mark."""
     head = topic.next_seq - 1
     ceiling = raised_ceiling(head, topic.raised_head, now_ms - topic.raised_at_ms)
     topic.raised_at_ms, topic.raised_head = now_ms, head
     if ceiling.value <= topic.ceiling_logged:
-        # After a burst a step may be smaller than what is left of it. The log's ceiling must not fall below
-        # one that seqs are given out by, so there is nothing to log yet.
+        # After a burst the new step may end below the present ceiling. The ceiling in the log must not fall
+        # below one under which seqs are given out, so there is nothing to log yet.
         topic.ceiling_mark = (head + topic.ceiling_logged) // 2
         return
     pending = PendingRaise(topic, ceiling)
@@ -151,9 +150,9 @@ def raise_ceiling(shard: ShardState, topic: Topic, now_ms: int) -> None:
 
 
 def lower_quiet_ceilings(shard: ShardState, now: float) -> bool:
-    """Bring down the ceilings of topics that were quiet for a while; True while others are still raised.
+    """Lower the ceilings of quiet topics; return whether any are still raised.
 
-    Quiet by the head and the monotonic clock: what records are stamped with may step.
+    A topic is quiet when its head does not move on the monotonic clock; the clock of records may step.
     """
     for topic in list(islice(shard.raised, LOWERED_A_TICK)):
         seen = shard.raised[topic]
@@ -167,15 +166,17 @@ def lower_quiet_ceilings(shard: ShardState, now: float) -> bool:
 
 
 def lower_all_ceilings(shard: ShardState) -> None:
-    """At a clean end, when all is published and synced: heads are exact, and an ephemeral topic's head is
-    known to the next run by its ceiling only."""
+    """Lower all ceilings to the heads at a clean end, when everything is published and synced.
+
+    The next run then has exact heads; it knows the head of an ephemeral topic only by the ceiling.
+    """
     for topic in list(shard.raised):
         lower_ceiling(shard, topic)
     shard.raised.clear()
 
 
 def lower_ceiling(shard: ShardState, topic: Topic) -> bool:
-    """To the head, if that is on the disk and nothing is on its way; whether there is nothing left to do."""
+    """Lower a ceiling to the head if the head is synced and nothing is pending; return if done."""
     if not needs_ceiling(topic.config) or topic.leaving is not None:
         return topic.leaving is None
     is_settled = topic.head == topic.next_seq - 1 and topic.ceiling_logged == topic.ceiling
