@@ -1,6 +1,4 @@
-"""The jobs of one queue: their states, leases and deadlines.
-
-Pure: the topic is seen as `Records`, and times are arguments.
+"""The jobs of one queue: their states, leases and deadlines. Pure: times are arguments, no I/O.
 
 A job that was never claimed and has no delay has no entry here: every live record without a `Job` is such a
 fresh job. A claim or a delay creates a `Job`, which exists until its record is removed. So waiting jobs cost
@@ -11,10 +9,9 @@ L1  Each live record is exactly one of ready, in flight, delayed, blocked, parke
 L2  A job is claimed only while it has no holder, and each time under another lease number. So of two nodes
     that name a job, at most one has the current number.
 L3  Jobs that were claimed before are handed out first, in the order of seqs; fresh jobs follow.
-L4  An expired lease or delay takes effect at the next `collect`, which handles a bounded number per call; the
-    rest waits for the next call. Until another node claims the job, its last holder may still end it: the
-    work is done, and is not done twice. It may also keep the job, unless an earlier job of the tag blocks it
-    by then (L7).
+L4  An expired lease or delay takes effect at the next `collect`, which handles a bounded number per call.
+    Until another node claims the job, its last holder may still end it: the work is done, and is not done
+    twice. It may also keep the job, unless an earlier job of the tag blocks it by then (L7).
 L5  `max_deliveries` is checked when a job would be delivered again: then the job is parked.
 L6  A job whose end is on its way to the log is *leaving*: it cannot be claimed, and is counted in its old
     state.
@@ -143,11 +140,7 @@ class LeaseQueue:
         return next((one for one in self.order.standing(lane) if _is_in_flight(jobs.get(one))), 0)
 
     def next_due(self) -> int | None:
-        """Return a time not after the next lease expiry or end of a delay, or None if there is none.
-
-        It is too early when too many outdated entries are in the way; the caller then checks again at that
-        time.
-        """
+        """Return the time of the next lease expiry or end of a delay, or an earlier time, or None."""
         due = self._due
         for _ in range(STEPPED_OVER_MAX):
             entry = due.lowest()
@@ -157,10 +150,7 @@ class LeaseQueue:
         return None if entry is None else entry[0]
 
     def is_held(self, seq: int, node: str, lease: int | None, is_kept: bool = False) -> bool:
-        """Return whether `node` may end the lease, or with `is_kept` keep it (L4).
-
-        `lease` is the number that the node named, None if it named none.
-        """
+        """Return whether `node` may end this lease (None: any number), or with `is_kept` keep it (L4)."""
         job = self.jobs.get(seq)
         return (
             job is not None
@@ -230,10 +220,9 @@ class LeaseQueue:
         fits: Callable[[int], bool] = lambda seq: True,
         parked_max: int = _EVERY_SEQ,
     ) -> list[Claimed]:
-        """Lease up to `count` jobs to `node`, until one does not fit.
+        """Lease up to `count` jobs to `node` until one does not fit, with numbers from `first_lease`.
 
-        Lease numbers count up from `first_lease`. Jobs delivered too often are parked on the way, until
-        `parked_max` jobs are parked.
+        Jobs delivered too often are parked on the way, until `parked_max` jobs are parked.
         """
         claimed: list[Claimed] = []
         if self.is_going:
