@@ -150,7 +150,7 @@ class LeaseQueue:
         return None if entry is None else entry[0]
 
     def is_held(self, seq: int, node: str, lease: int | None, is_kept: bool = False) -> bool:
-        """Return whether `node` may end this lease (None: any number), or with `is_kept` keep it (L4)."""
+        """Return whether `node` may end this lease (None: any), or with `is_kept` keep it (L4)."""
         job = self.jobs.get(seq)
         return (
             job is not None
@@ -220,7 +220,7 @@ class LeaseQueue:
         fits: Callable[[int], bool] = lambda seq: True,
         parked_max: int = _EVERY_SEQ,
     ) -> list[Claimed]:
-        """Lease up to `count` jobs to `node` until one does not fit, with numbers from `first_lease`.
+        """Lease up to `count` jobs until one does not fit; lease numbers start at `first_lease`.
 
         Jobs delivered too often are parked on the way, until `parked_max` jobs are parked.
         """

@@ -1,11 +1,11 @@
 """Eviction and removal of records, and their effect on the floors. Pure: the topic and the time; no I/O.
 
 Loss by a cap or by age is *eviction*: it raises `evict_floor` and is reported to readers. A delete raises
-`earliest_seq` only. Both floors are exact at once; the index behind them is dropped later, when that is
+`earliest_seq` only. Both floors are exact at once; index entries before them are dropped later, when that is
 cheap.
 
-A topic that protects its cursors keeps the records after the last one of them, up to twice its caps and its
-age. Beyond that a reader that has stopped no longer holds records.
+A topic that protects its cursors keeps the records after its lowest cursor, up to twice its caps and its age.
+Beyond that a reader that has stopped no longer holds records.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def evict(topic: Topic, last: int, reason: str) -> None:
 
 
 def evict_again(topic: Topic, last: int, reason: str) -> None:
-    """Replay an eviction up to `last`: readers may have been notified of it."""
+    """Replay a logged eviction up to `last`: readers may have seen it, so it is final."""
     _drop_front(topic, last)
     note_evicted(topic, last, reason)
 

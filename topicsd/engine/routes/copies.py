@@ -79,7 +79,10 @@ def own_frames(run: TailRun, found: Frames, topic: Topic) -> Frames:
 def frame_copies(
     stretch: Frames, stamps: Sequence[int], marks: bytes, topic_id: int, is_durable: bool
 ) -> Frames:
-    """Frame the records marked in `marks` as copies; leave records that were read in part as they are."""
+    """Frame the records marked in `marks` as copies, each in the place of its original.
+
+    Records that were not read whole stay as they are.
+    """
     class_flag = FLAG_DURABLE if is_durable else 0
     data, framed = stretch.data, bytearray(stretch.data)
     columns = zip(stretch.starts, stretch.lengths, stamps, marks, strict=True)

@@ -45,7 +45,10 @@ class References(NamedTuple):
 
 
 def refer(shard: ShardState, source: Topic, seqs: Sequence[int]) -> References | None:
-    """Return references to these records, or None if the log lacks them or they are not referable."""
+    """Return references to these records, or None if the log lacks them or forbids it.
+
+    A reference must not reach before `ShardState.referable_from`.
+    """
     run = source.run_of(seqs[0])
     if not isinstance(run, TailRun) or run.source is not None or run.frames is not None:
         return None
@@ -87,7 +90,7 @@ class Originals:
         self._found: dict[tuple[int, ...], Found] = {}
 
     def of(self, control: ForwardCursor) -> Found:
-        """Return the records of a frame; raise UnknownOriginals unless it names `count` whole records."""
+        """Return the records of a frame; raise UnknownOriginals unless they are `count` records."""
         key = (control.file, *control.offsets, *control.sizes)
         found = self._found.get(key)
         if found is None:
