@@ -59,7 +59,7 @@ PIECES_A_TURN = 32
 class Leaving(NamedTuple):
     """Files to drop once no snapshot before `number` is kept.
 
-    Each snapshot lists what is still to be dropped, so that a start knows it too.
+    Each snapshot lists the files still to be dropped, so that a start knows them too.
     """
 
     number: int

@@ -13,8 +13,8 @@ The body is one msgpack document, so that one typed decoder reads all of it in o
 there are. It is written in parts: the checkpoint encodes each topic on its own, so no step handles more than
 one topic or one generation of keys.
 
-The first 28 bytes have the same layout in every version. This distinguishes a damaged version field from a newer
-version: only in the second case does the checksum match.
+The first 28 bytes have the same layout in every version. This distinguishes a damaged version field from a
+newer version: only in the second case does the checksum match.
 
     >>> place = LogPlace(file=1, offset=142, ordinal=3, chain=5)
     >>> head = SnapshotHead(instance=b"i" * 16, shard=0, number=7, start=place, end_ordinal=3, end_file=1,

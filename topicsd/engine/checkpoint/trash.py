@@ -1,7 +1,7 @@
 """Dropped files of a shard: kept in trash/ for outside readers for a grace time, then unlinked.
 
-An outside reader may use a manifest that is minutes old. So dropped files move into trash/, under a name that
-gives the time of the drop and the old name::
+An outside reader may use a manifest that is minutes old. So dropped files move into trash/, under a name with
+the time of the drop and the old name::
 
     trash/0001750000000000-0-0123456789abcdef-1024.seg-0000000000000001.data
           when             number, then the topic's directory and the file's name in it

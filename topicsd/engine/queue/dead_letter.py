@@ -1,7 +1,7 @@
 """A job delivered too often, as a record of the dead-letter topic.
 
-Its meta says where it comes from, after what the writer put there. The writer's part stays byte for byte, and
-is restored when the stamp is removed.
+Its meta names its origin, after what the writer put there. The writer's part stays byte for byte, and is
+restored when the stamp is removed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def stamped_meta(meta: bytes, queue: str, seq: int, deliveries: int, reason: str
 
 
 class Origin(NamedTuple):
-    """The queue that a dead letter came from, and its meta there."""
+    """The queue that a dead letter was moved from, and its meta there."""
 
     queue: str
     meta: bytes

@@ -1,8 +1,8 @@
 """The records of claimed jobs as JSON, taken from the pages that readers share.
 
 Records in a sealed segment without a page are read on a thread, once for all claims that wait for that
-segment, since they usually want adjacent records. For adjacent jobs the read continues past them and its
-pages are kept. A record that is gone by then, or unreadable, is left out: its lease expires like that of a
+segment, since they usually want adjacent records. For adjacent jobs the read covers more, and its pages are
+kept. A record that was removed meanwhile, or is unreadable, is left out: its lease expires like that of a
 crashed worker, and another claim retries.
 """
 

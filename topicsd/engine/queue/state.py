@@ -1,6 +1,6 @@
 """The state of a queue's jobs in the log and in snapshots, and how recovery restores it.
 
-A `Lease` frame gives the complete state of its jobs, so replaying a frame that a snapshot already contains is
+A `Lease` frame has the complete state of its jobs, so replaying a frame that a snapshot already contains is
 harmless. Leases are logged with `leases_durable`; without it a restart ends them all, and the delivery counts
 resume from the last snapshot. Parking is always logged, and so is the delay of a fresh job.
 """

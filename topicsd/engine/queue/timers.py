@@ -1,7 +1,7 @@
 """Timers for the next expiry of a lease or end of a delay, for requests that wait for jobs.
 
 Only a queue with waiting requests has a timer; code that leases or delays its jobs calls `look` to update it.
-Other queues need none, as a claim checks by itself what is due. The system clock may be set while a timer
+Other queues need none, as a claim collects expired leases itself. The system clock may be set while a timer
 runs: a timer that fires early checks again, and none runs longer than `WAIT_MS_MAX`.
 """
 
@@ -14,7 +14,7 @@ from shared.runtime.disk_thread import Loop
 from topicsd.engine.topic import NEVER, Topic
 from topicsd.engine.wakeups.wake_queue import Watch
 
-# The most that a timer is late when the system clock is set forward.
+# How late a timer can be after the system clock is set forward.
 WAIT_MS_MAX = 60_000
 
 

@@ -67,7 +67,7 @@ def frame_copy(original: bytes, topic_id: int, seq: int, ts: int, class_flag: in
 
 
 def own_frames(run: TailRun, found: Frames, topic: Topic) -> Frames:
-    """Return frames of a run as read, with references replaced by the copies they stand for."""
+    """Return frames of a run as read, with originals replaced by the copies that refer to them."""
     at = found.first_seq - run.first_seq
     upto = at + len(found.starts)
     marks = run.copies(at, upto)

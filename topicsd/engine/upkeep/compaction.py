@@ -90,7 +90,7 @@ def rewrite_segment(
 
 
 def _index_without_dead(index: SegmentIndex, live: bytes | bytearray) -> SegmentIndex:
-    """Return the same columns that a rebuild from the new .data gives."""
+    """Return the same columns as a rebuild from the new .data."""
     lengths = array("I", map(mul, index.lengths, live))
     offsets = array("I", [*accumulate(lengths, initial=SEGMENT_HEADER_BYTES)][:-1])
     # A dead record gets the stamp of the live one before it, or of the first live one: stamps never decrease.

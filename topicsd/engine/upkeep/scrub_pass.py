@@ -45,7 +45,7 @@ class ScrubPass:
         """Segments still to read, the next one last."""
 
     def some(self, seconds: float) -> Job[bool]:
-        """Continue the pass for about `seconds`, or begin one that is due; return whether more is left."""
+        """Continue the pass for about `seconds`, or begin a due one; return whether more is left."""
         clock = self._shard.clock
         if clock.monotonic() >= self._begins_at:
             self._begins_at = clock.monotonic() + SCRUB_SECONDS

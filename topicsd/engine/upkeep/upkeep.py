@@ -141,7 +141,7 @@ class Upkeep:
         choose: Callable[[Topic], Iterable[SealedRun]],
         work: Callable[[Topic, SealedRun], Job[bool]],
     ) -> Job[bool]:
-        """Do the work on the chosen segments until the round's time is over; return whether any changed."""
+        """Work on the chosen segments until the round's time is over; return whether any changed."""
         chosen: list[tuple[Topic, SealedRun]] = []
         for topics in topics_by_turns(self._shard):
             chosen += [(topic, run) for topic in topics for run in choose(topic)]
@@ -152,7 +152,7 @@ class Upkeep:
             if self._shard.clock.monotonic() >= until:
                 self._has_more = True
                 break
-            # The segment may have gone while earlier ones were worked on.
+            # The segment may have been removed while earlier ones were worked on.
             if self._is_there(topic, run):
                 has_changed |= yield from self._careful(run, work(topic, run))
         return has_changed
@@ -201,7 +201,7 @@ class Upkeep:
     # -- tiering ---------------------------------------------------------------------------------------------
 
     def _to_move(self, topic: Topic) -> Iterator[SealedRun]:
-        """Yield hot sealed segments beyond the hot limits by count or by bytes, whichever is stricter."""
+        """Yield hot sealed segments beyond the limit by count or by bytes, the stricter one."""
         if self._cold is None or not self._cold_is_there:
             return
         settings = self._shard.settings
@@ -270,7 +270,7 @@ class Upkeep:
     # -- running ---------------------------------------------------------------------------------------------
 
     def _careful(self, run: SealedRun, job: Job[bool]) -> Job[bool]:
-        """Run the work on one segment; log an error of that segment, so that the others get their turn."""
+        """Work on one segment; log its error, so that the other segments get their turn."""
         try:
             return (yield from job)
         except OSError as error:
@@ -287,7 +287,7 @@ class Upkeep:
     def _copied(self, topic: Topic, run: SealedRun, work: Callable[[], T]) -> Job[tuple[bool, T | None]]:
         """Run a copy; return whether the segment still exists, and the result.
 
-        Errors are ignored if the segment was removed meanwhile, as its files may be gone.
+        Errors are ignored if the segment was removed meanwhile, as its files may not exist.
         """
         outcome: T | None = None
         try:
