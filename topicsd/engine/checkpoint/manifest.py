@@ -67,6 +67,8 @@ class ManifestPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManifestSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment in the manifest."""
+
     first_seq: int
     count: int
     generation: int
@@ -83,6 +85,8 @@ class ManifestSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManifestTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic in the manifest, with its segments."""
+
     name: str
     id: str
     epoch: int

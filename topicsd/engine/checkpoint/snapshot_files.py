@@ -31,6 +31,8 @@ _WRITE_BYTES = 1 << 20
 
 
 class DamagedSnapshot(NamedTuple):
+    """The number of a damaged snapshot, and the damage."""
+
     number: int
     what: str
 

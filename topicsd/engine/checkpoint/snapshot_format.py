@@ -123,6 +123,8 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Snapshot(NamedTuple):
+    """A decoded snapshot."""
+
     head: SnapshotHead
     topics: list[TopicEntry]
     keys: list[KeyGeneration]

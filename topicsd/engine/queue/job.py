@@ -21,6 +21,8 @@ ASIDE: Final = (PARKED, SENT)
 
 
 class Job:
+    """The state of one job that was claimed or delayed."""
+
     __slots__ = ("deadline", "deliveries", "is_leaving", "lease", "node", "reason", "state")
 
     def __init__(self) -> None:
@@ -49,12 +51,16 @@ class Held(NamedTuple):
 
 
 class Claimed(NamedTuple):
+    """One job of a claim, with the lease that it got."""
+
     seq: int
     lease: int
     deliveries: int
 
 
 class Counts(NamedTuple):
+    """The number of jobs in each state, and of those moved to the dead-letter topic."""
+
     ready: int
     in_flight: int
     delayed: int

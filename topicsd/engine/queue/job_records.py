@@ -33,6 +33,8 @@ decode_text = msgspec.json.Decoder(RenderedRecord).decode
 
 
 class Texts(NamedTuple):
+    """The records read for some jobs, and the damage met, by seq."""
+
     by_seq: dict[int, bytes]
     """The record as a whole JSON object."""
     damaged: dict[int, str]

@@ -58,6 +58,8 @@ _EVERY_SEQ: Final = 1 << 64
 
 
 class LeaseQueue:
+    """The jobs of one queue."""
+
     __slots__ = (
         "_again",
         "_blocked_fresh",

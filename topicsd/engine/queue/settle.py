@@ -153,6 +153,8 @@ def end_jobs(
 
 
 class PendingEnd(TopicEntry):
+    """The delete of ended jobs on its way to the log."""
+
     __slots__ = ("_control", "_queue", "_reply", "_then")
 
     def __init__(

@@ -45,6 +45,8 @@ Found = dict[Run, list[int] | Marks]
 
 
 class Wanted(NamedTuple):
+    """The records to find: those with the tag, or tag prefix, below a seq."""
+
     tag: bytes
     is_prefix: bool
     below: int
@@ -60,6 +62,8 @@ class _Tail(NamedTuple):
 
 
 class Search(NamedTuple):
+    """A lookup for a thread: the records to find, and the runs to search."""
+
     wanted: Wanted
     earliest_seq: int
     sealed: list[SealedRun]
@@ -67,6 +71,8 @@ class Search(NamedTuple):
 
 
 class LookedUp(NamedTuple):
+    """The result of a lookup on a thread."""
+
     found: Found
     tags: dict[TailRun, TagIndex]
     """Tag indexes of active segments whose tags were not loaded since the start."""
@@ -242,6 +248,8 @@ def _deleted(topic: Topic, count: int) -> Deleted:
 
 
 class PendingDelete(TopicEntry):
+    """A delete on its way to the log."""
+
     __slots__ = ("control", "found", "reply", "shard")
 
     def __init__(

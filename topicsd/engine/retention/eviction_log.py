@@ -28,6 +28,8 @@ AHEAD_RECORDS: Final = 1024
 
 
 class PendingFloor:
+    """The floor of an eviction by age on its way to the log."""
+
     __slots__ = ("before", "ordinal", "shard", "topic")
 
     ordinal: int

@@ -46,12 +46,16 @@ StandOf = Callable[[str, Callable[[SourceStand | Refusal], object]], object]
 
 
 class ForwardPut(msgspec.Struct, frozen=True):
+    """The result of `put_forward`."""
+
     rule: ForwardRule
     created: bool
     forwarded_total: int
 
 
 class ForwardDeleted(msgspec.Struct, frozen=True):
+    """The result of `delete_forward`."""
+
     name: str
     deleted: bool
 
@@ -247,6 +251,8 @@ def load_forwards(shard: ShardData, topic: Topic, sections: dict[str, bytes]) ->
 
 
 class PendingForward(TopicEntry):
+    """A change of a route on its way to the log."""
+
     __slots__ = ("control", "reply", "shard")
 
     def __init__(self, shard: ShardState, topic: Topic, control: ForwardCreate, reply: Reply) -> None:
@@ -270,6 +276,8 @@ class PendingForward(TopicEntry):
 
 
 class PendingForwardEnd(TopicEntry):
+    """The delete of a route on its way to the log."""
+
     __slots__ = ("forward", "reply", "shard")
 
     def __init__(self, shard: ShardState, forward: Forward, reply: Reply) -> None:

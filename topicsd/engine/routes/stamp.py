@@ -30,6 +30,8 @@ _STAMP: Final = re.compile(rb',?"_topics_router":(\{"source":"[^"]+","epoch":\d+
 
 
 class Stamp(NamedTuple):
+    """The original of a copy, and the number of hops from it."""
+
     source: str
     epoch: int
     seq: int

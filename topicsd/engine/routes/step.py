@@ -107,7 +107,7 @@ def lose_forward(
 
 
 def has_no_room(shard: ShardState, forward: Forward) -> bool:
-    """Return whether the destination is full and rejects writes rather than evict."""
+    """Return whether the destination is full and rejects writes instead of evicting."""
     topic = forward.dest
     if not topic.rejects:
         return False
@@ -166,6 +166,8 @@ class ForwardStep(NamedTuple):
 
 
 class PendingLoss(TopicEntry):
+    """A lost range of the destination on its way to the log."""
+
     __slots__ = ("forward", "lost", "reply", "seq", "shard")
 
     def __init__(self, shard: ShardState, forward: Forward, lost: LostRange, seq: int, reply: Reply) -> None:

@@ -300,7 +300,7 @@ class Upkeep:
         return self._is_there(topic, run), outcome
 
     def _no_checkpoint(self) -> Job[None]:
-        """Wait until no checkpoint runs: runs that it has captured must not be replaced."""
+        """Wait until no checkpoint is under way: the runs that it captured must not be replaced."""
         while self._checkpoints.is_running:
             yield CHECKPOINT_POLL_SECONDS
 
