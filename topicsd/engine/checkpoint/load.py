@@ -99,7 +99,7 @@ def load_snapshot(
 def say_what_is_out_of_reach(shard: ShardData, cold: SegmentStore | None) -> None:
     """Log an error if the cold directory lacks its segments.
 
-    The rest is served without it.
+    An unmounted cold directory does not prevent a start: the other segments are served.
     """
     names = [
         run.name
@@ -169,7 +169,7 @@ def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore,
     try:
         index = shard.segments.index(name, entry)
     except SegmentDamage as damage:
-        # No record of it is readable. The topic continues after it, and readers receive the damage.
+        # No record of it is readable. The topic continues after it, and reads report the damage.
         logger.error('topic "%s" is damaged, and goes on in a new segment: %s', topic.name, damage)
         shard.damaged_segments.add(name)
         return SealedRun(shard.segments, name, msgspec.structs.replace(entry, is_sealed=True), marks)

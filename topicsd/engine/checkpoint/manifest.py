@@ -7,8 +7,8 @@ It is JSON with one topic per line, so that a person can search it with `grep` a
     {"name":"b",...,"segments":[...]}
     ],"checksum":"0123456789abcdef"}
 
-Verification: the checksum is the xxh3_64, as 16 hex digits, of all bytes before the last line, which `head -n
--1 MANIFEST.json | xxhsum -H3` prints.
+Verification: the checksum is the xxh3_64, as 16 hex digits, of all bytes before the last line, which
+`head -n -1 MANIFEST.json | xxhsum -H3` prints.
 
 Guarantees for readers:
 

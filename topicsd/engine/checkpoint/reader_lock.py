@@ -11,7 +11,7 @@ lock no reader can take it, so a file that it unlinks is not held.
 A reader takes the lock in these steps, so that it never relies on a lock on an unlinked file:
 
 1.  create a file with a new name and lock it without waiting; if it is locked already, the server is testing
-   it: try another name;
+    it: try another name;
 2.  check that the path still leads to the locked file; if not, try another name;
 3.  only then read MANIFEST.json. The files that it names stay until the lock is released.
 """

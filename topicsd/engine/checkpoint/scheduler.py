@@ -75,7 +75,7 @@ class Checkpointer:
         self._file = place.file if (place := shard.log.place) is not None else 0
         self._frames_done = -1 if has_more else shard.log.frame_count
         self._is_asked = False
-        """True from the begin of a checkpoint until one succeeds: a failed one is retried even if nothing is
+        """True from the start of a checkpoint until one succeeds: a failed one is retried even if nothing is
         written."""
         self.is_running = False
         self.failure: Exception | None = None

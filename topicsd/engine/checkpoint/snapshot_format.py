@@ -91,9 +91,9 @@ class TopicEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeyGeneration(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Idempotency keys of a tenth of a window, or of a part of it, as columns.
+    """Idempotency keys of a tenth of a window, or some of them, as columns.
 
-    Entry i of each column belongs to the same key. A further part follows as another KeyGeneration.
+    Entry i of each column belongs to the same key. If the keys are split, the others follow directly.
     """
 
     window_ms: int
