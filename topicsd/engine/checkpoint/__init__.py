@@ -1,1 +1,1 @@
-"""Turn the log into segments and a snapshot, and load them again at a start."""
+"""Checkpoints: write the log into segments and a snapshot, and load these at a start."""

@@ -1,10 +1,11 @@
-"""One topic as a snapshot says it: taken by the loop in one step, complete to an ordinal of the log.
+"""One topic's state for a snapshot, taken in one step of the event loop, complete to an ordinal of the log.
 
-What is published of the topic stands in the log in front of what is not; so with C, the ordinal of the first
-request of the topic that still waits, all its frames below C are in the capture and none behind. Replay goes
-by that, and what is captured twice, a ceiling or a floor whose frame is on its way, says the same twice.
+All published frames of a topic precede its unpublished ones in the log. Let C be the ordinal of the first
+request of the topic that still waits: all its frames below C are in the capture, and none from C on. Replay
+relies on that. A ceiling or a floor whose frame is on its way may be captured and replayed: it has the same
+effect twice.
 
-From here on the records that no segment has are in runs that grow no more, and can be copied at leisure.
+From here on, the records that no segment has are in runs that do not grow, and can be copied over many turns.
 """
 
 from __future__ import annotations
@@ -27,38 +28,41 @@ from topicsd.segment.entry import SegmentEntry, SegmentName
 
 
 class Unpublished(NamedTuple):
-    """What is on its way of each topic, at one moment."""
+    """The requests on their way to the log, by topic, at one moment."""
 
     first_ordinals: dict[Topic, int]
-    """Of what is published in order, and of what is not written yet."""
+    """For entries that are published in order, and for frames that are not written yet."""
     ceilings: dict[Topic, int]
-    """Those of lowerings that may still be undone."""
+    """Ceilings before a lowering that may still be undone."""
     next_ordinal: int
 
 
 class Marks(NamedTuple):
-    """The dead of a stretch of seqs, a byte each, as they were at the capture."""
+    """The dead records in a range of seqs, one byte each, at the time of the capture."""
 
     first_seq: int
     marks: bytes
 
 
 class Capture(NamedTuple):
+    """One topic's state, with the runs to copy."""
+
     topic: Topic
     entry: TopicEntry
-    """But for its segments."""
+    """Complete except for its segments."""
     sealed: list[SegmentEntry]
     changed: list[tuple[SealedRun, bytes]]
-    """Segments with more dead than their files say, and the marks."""
+    """Segments with more dead records than their files list, and the marks."""
     active: TailRun | None
     tails: list[TailRun]
-    """What no segment has."""
+    """Runs whose records are in no segment."""
     dead: list[Marks]
-    """Of the active run and the tails."""
+    """Marks of the active run and of the tails."""
     dropped: list[tuple[SegmentName, str]]
 
 
 def unpublished(shard: ShardState) -> Unpublished:
+    """Return the requests that are on their way to the log now."""
     first_ordinals: dict[Topic, int] = {}
     ceilings: dict[Topic, int] = {}
     batch = shard.log.batch
@@ -66,8 +70,8 @@ def unpublished(shard: ShardState) -> Unpublished:
     for entry in shard.log.unpublished():
         topic = getattr(entry, "topic", None)
         if topic is None or (entry.ordinal < written_to and not isinstance(entry, Request)):
-            # A note that is written takes effect before its sync, and records behind it are published before
-            # it: so the capture has it, and goes on behind it.
+            # A written note takes effect before its sync, and records after it are published before that
+            # sync. So the capture has its effect, and is complete beyond it.
             continue
         first_ordinals[topic] = min(first_ordinals.get(topic, entry.ordinal), entry.ordinal)
         if isinstance(entry, PendingLowering):
@@ -76,11 +80,12 @@ def unpublished(shard: ShardState) -> Unpublished:
 
 
 def capture(topic: Topic, on_way: Unpublished) -> Capture:
+    """Capture a topic and end its tail run, so that the run can be copied."""
     complete_to = on_way.first_ordinals.get(topic, on_way.next_ordinal)
     ceiling = max(topic.ceiling, topic.ceiling_logged, on_way.ceilings.get(topic, 0))
     dropped, topic.dropped = topic.dropped, []
     if topic.is_ephemeral:
-        # As the log has it: no record, and all that is known of the head is the ceiling.
+        # As in the log: no records, and the head is known by its ceiling only.
         return Capture(topic, _entry(topic, complete_to, ceiling, holds=False), [], [], None, [], [], dropped)
     if topic.run.next_seq > topic.run.first_seq:
         topic.begin_run(topic.head + 1)

@@ -1,7 +1,7 @@
-"""The runs of a topic after a checkpoint: its records are found in the segments that they were copied to.
+"""The exchange of a topic's runs after a checkpoint: its records are now in segments.
 
-Between the capture and this moment the topic went on: what was deleted meanwhile is carried over, what left
-the front is not taken back.
+The topic may have changed since the capture: deletes since then are carried over, and evicted records are not
+restored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from topicsd.segment.store import SegmentStore
 
 
 def install(reader: SegmentReader, hot: SegmentStore, captured: Capture, pieces: list[Piece]) -> None:
-    """Put the pieces in the place of the runs they were copied from."""
+    """Replace the captured runs by the segments that they were copied to."""
     topic = captured.topic
     topic.complete_to = captured.entry.complete_to
     replaced: list[TailRun] = list(captured.tails)
@@ -29,7 +29,7 @@ def install(reader: SegmentReader, hot: SegmentStore, captured: Capture, pieces:
     if not replaced:
         return
     runs: list[Run] = []
-    # The front may have left the active segment meanwhile, which goes on behind it.
+    # The topic's front may have passed the active segment meanwhile, which continues to grow.
     names = {piece.name for piece in pieces}
     topic.dropped = [one for one in topic.dropped if one[0] not in names]
     for piece in pieces:
@@ -43,7 +43,10 @@ def install(reader: SegmentReader, hot: SegmentStore, captured: Capture, pieces:
 
 
 def give_up(captured: Capture) -> None:
-    """The checkpoint came to nothing: what was to be dropped, and copied, still is."""
+    """Undo the capture of a failed checkpoint.
+
+    Its files are still to be dropped, and its runs are still to be copied.
+    """
     captured.topic.dropped = captured.dropped + captured.topic.dropped
     for tail in captured.tails:
         tail.is_being_copied = False
@@ -57,7 +60,7 @@ def _run_of(
         sealed = SealedRun(reader, piece.name, piece.entry, marks)
         sealed.saved_dead_count = piece.entry.dead_count
         skipped = topic.earliest_seq - piece.first_seq
-        # Else all of it is alive, as its entry says, and nothing is to be counted.
+        # Otherwise all records are live, as in the entry, and need no count.
         if marks is not None or skipped > 0:
             sealed.live_count, sealed.live_bytes = live_totals(piece.lengths, marks, skipped)
         return sealed

@@ -1,18 +1,18 @@
-"""A checkpoint: what the log holds becomes segments and a snapshot, so that the log can be dropped.
+"""One checkpoint: copies the log into segments and writes a snapshot, so that log files can be dropped.
 
-The order is the promise:
+The order of the steps is the guarantee:
 
-K1  The place P from which replay will begin is taken first, and all that stands in front of it is published.
+K1  The place P, where replay will begin, is taken first, and everything before it is published.
 K2  Each topic is captured in one step, complete to an ordinal of its own, and its records are copied into
     segments, which are synced before anything names them.
-K3  The log is synced to where the capture was over. So a snapshot never knows more than the log that goes on
-    behind it.
-K4  The snapshot gets its name. From here on it is the truth.
-K5  The manifest follows, and then what nobody needs is dropped: WAL files in front of the older snapshot,
-    segments in which nothing was alive when that was taken. The older one stays good for a start by itself.
+K3  The log is synced to the end of the capture. So a snapshot never knows more than the log that follows it.
+K4  The snapshot is renamed to its name. From here on it is the truth.
+K5  The manifest follows, and then files that are not needed are dropped: WAL files before the older snapshot,
+    and segments in which no record was live when that was taken. The older snapshot remains sufficient for a
+    start.
 
-A crash between any two leaves the snapshot before with its log, or this one. What fails is tried again by the
-next checkpoint, and nothing of the engine has changed.
+A crash between any two steps leaves the previous snapshot with its log, or this one. A failed step is retried
+by the next checkpoint, and the state of the engine is unchanged.
 """
 
 from __future__ import annotations
@@ -51,23 +51,25 @@ logger = logging.getLogger("topicsd.engine")
 
 T = TypeVar("T")
 
-# How many topics one turn of the loop looks at, and how many pieces it puts in their place.
+# Per turn of the event loop: topics captured, and segments installed.
 TOPICS_A_TURN = 100
 PIECES_A_TURN = 32
 
 
 class Leaving(NamedTuple):
-    """What goes when no snapshot in front of this one is kept any more. Each snapshot says what of that is
-    still to go, so that a start knows it too."""
+    """Files to drop once no snapshot before `number` is kept.
+
+    Each snapshot lists the files still to be dropped, so that a start knows them too.
+    """
 
     number: int
     segments: list[tuple[SegmentName, str]]
-    """With their tiers."""
+    """Names and tiers."""
     topics: list[tuple[int, int]]
-    """Those that were deleted: id and epoch."""
+    """Id and epoch of deleted topics."""
 
 
-# For the number: hot files of segments that moved to the cold directory, where every snapshot finds them.
+# As `number`: hot files of segments that moved to the cold directory, where every snapshot finds them.
 MOVED = 0
 
 LEAVING = "leaving"
@@ -91,6 +93,8 @@ class Written(NamedTuple):
 
 
 class CheckpointJob:
+    """The steps of one checkpoint, as a background job."""
+
     def __init__(
         self,
         shard: ShardState,
@@ -100,7 +104,7 @@ class CheckpointJob:
         number: int,
         leaving: list[Leaving],
     ) -> None:
-        """`leaving` is what the snapshots before left to do."""
+        """Prepare a checkpoint; `leaving` is what earlier snapshots have not dropped yet."""
         self._shard = shard
         self._files = files
         self._hot = hot
@@ -112,10 +116,13 @@ class CheckpointJob:
         self._entries: list[bytes] = []
         self._lines: list[bytes] = []
         self.frame_count = 0
-        """What it logged itself, which is no work for the next one."""
+        """Frames logged by this checkpoint; they are no work for the next one."""
 
     def run(self, place: Callable[[], LogPlace | None], written: Callable[[Written], object]) -> Job[None]:
-        """`written` is told once the snapshot has its name: never when there was nothing to write down."""
+        """Run the checkpoint; call `written` once the snapshot has its name.
+
+        Without a log there is nothing to write, and `written` is not called.
+        """
         start = place()
         if start is None:
             return
@@ -167,11 +174,11 @@ class CheckpointJob:
             on_way = unpublished(shard)
             for topic in topics:
                 while topic.leaving is not None and topic.visible:
-                    # It goes with the next sync, or stays; nothing can be said of it before that.
+                    # The next sync decides whether the topic is deleted; until then it cannot be captured.
                     yield SYNCED
                     on_way = unpublished(shard)
                 if not topic.visible or shard.topics_by_id.get(topic.topic_id) is not topic:
-                    continue  # It is all in the log behind P, with its creation or its end.
+                    continue  # Its creation or its delete, and all it has, is in the log after P.
                 captured = self._begun = capture(topic, on_way)
                 if (captured.changed or captured.dead) and "cap" in topic.evicted_to:
                     yield from self._log_floor(topic)
@@ -184,7 +191,7 @@ class CheckpointJob:
                 self._begun = None
                 self._note(msgspec.structs.replace(captured.entry, segments=copy.entries()))
                 if copy.pieces or captured.changed or captured.dead:
-                    on_way = unpublished(shard)  # Time has passed.
+                    on_way = unpublished(shard)  # Time has passed while files were written.
             yield None
 
     def _tell(self, topic: Topic, damages: list[SegmentDamage]) -> None:
@@ -193,8 +200,12 @@ class CheckpointJob:
             logger.warning('topic "%s": goes on in a new segment', topic.name)
 
     def _log_floor(self, topic: Topic) -> Job[None]:
-        """What a cap evicted is found again by replay, from what was alive. A start from the snapshot before
-        may find the marks that come now, of deletes behind an eviction: then too little was alive."""
+        """Log the cap eviction floor of a topic whose marks are about to be written.
+
+        Replay finds cap evictions again from the number of live records. A start from the previous snapshot
+        may read the marks written now, of deletes that followed an eviction, and would count too few live
+        records.
+        """
         floor = EvictWatermark({"cap": topic.evicted_to["cap"]})
         self._shard.log.join_in_passing(encode_control(floor, topic_id=topic.topic_id, ts=topic.last_ts))
         self.frame_count += 1
@@ -207,7 +218,7 @@ class CheckpointJob:
 
     def _note(self, entry: TopicEntry) -> None:
         self._entries.append(encode_topic(entry))
-        # What a snapshot names is on the disk, whatever the class.
+        # Everything that a snapshot names is on the disk, whatever the durability class.
         self._lines.append(topic_line(entry, entry.head))
 
     def _capture_keys(self) -> Job[list[bytes]]:
@@ -218,7 +229,7 @@ class CheckpointJob:
         return keys
 
     def _capture_sessions(self) -> Job[dict[str, bytes]]:
-        """What comes or goes meanwhile stands in the log behind P."""
+        """Encode the sessions; those that change meanwhile are in the log after P."""
         encoded: list[bytes] = []
         for sessions in _slices(list(self._shard.watch_sessions.values()), TOPICS_A_TURN):
             encoded += map(encode_session, sessions)

@@ -1,9 +1,8 @@
-"""From a snapshot back to the topics that it was taken of: numbers a segment, nothing a record.
+"""Loading a snapshot into topics: the cost is per segment, not per record.
 
-But for the active segment of a topic, whose index is read, and the dead sets of segments that have one. A
-dead set that cannot be had is not guessed at, since no one knows what of the segment was deleted. But the
-log knows what came since the snapshot before: where that one did without the dead set, a start goes on from
-there.
+Exceptions are the index of each topic's active segment, and the dead sets of segments that have one, which
+are read. An unreadable dead set is not guessed: its content is known nowhere else. But the log has the
+deletes since the previous snapshot: if that one does not need the dead set, a start continues from there.
 """
 
 from __future__ import annotations
@@ -46,8 +45,10 @@ KnownDead = dict[SegmentName, bytearray]
 def choose_known(
     fs: Fs, paths: ShardPaths, reader: SegmentReader
 ) -> tuple[Snapshot | None, list[str], KnownDead]:
-    """The newest good snapshot with which it is known what was deleted, what is to be said about those in
-    front of it, and what is dead."""
+    """Return the newest snapshot with readable dead sets, complaints, and the dead sets.
+
+    The complaints are about newer snapshots.
+    """
     dead: KnownDead = {}
     tried = 0
 
@@ -74,7 +75,7 @@ def choose_known(
 def load_snapshot(
     shard: ShardData, snapshot: Snapshot, hot: SegmentStore, dead: KnownDead | None = None
 ) -> None:
-    """`dead` is what of that was read before."""
+    """Load a snapshot into the shard; `dead` has the dead sets that were read before."""
     for entry in snapshot.topics:
         topic = _topic(shard, entry, hot, dead or {})
         shard.add_topic(topic)
@@ -96,7 +97,10 @@ def load_snapshot(
 
 
 def say_what_is_out_of_reach(shard: ShardData, cold: SegmentStore | None) -> None:
-    """A cold directory that is not mounted is no reason not to serve the rest, but a person has to know."""
+    """Log an error if the cold directory lacks its segments.
+
+    An unmounted cold directory does not prevent a start: the other segments are served.
+    """
     names = [
         run.name
         for topic in shard.topics.values()
@@ -135,7 +139,7 @@ def _topic(shard: ShardData, entry: TopicEntry, hot: SegmentStore, dead: KnownDe
     topic.runs = [*runs, topic.run]
     for segment, run in zip(entry.segments, runs, strict=True):
         topic.add_live(*_live(segment, run, topic.earliest_seq))
-    # The marks may know more than the entry, and the replay of what they stand for finds nothing to take out.
+    # The marks may include later deletes than the entry; their replay finds no record to remove.
     move_earliest(topic, topic.earliest_seq)
     order_jobs(topic)
     load_queue(topic, entry.sections)
@@ -143,8 +147,11 @@ def _topic(shard: ShardData, entry: TopicEntry, hot: SegmentStore, dead: KnownDe
 
 
 def _live(entry: SegmentEntry, run: Run, earliest_seq: int) -> tuple[int, int]:
-    """What is alive in the segment; counted when its marks are not those of the entry, or where the index is
-    at hand, which is less than the entry says when it was made again from what can be read."""
+    """Return the count and bytes of live records in a segment.
+
+    They are counted if the marks differ from those of the entry, or if the index is loaded anyway: one
+    rebuilt from a damaged segment has fewer records than the entry says.
+    """
     if isinstance(run, SealedRun) and (run.dead is None or run.dead.count(1) == entry.dead_count):
         return entry.live_count, entry.live_bytes
     first = max(run.first_seq, earliest_seq)
@@ -162,7 +169,7 @@ def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore,
     try:
         index = shard.segments.index(name, entry)
     except SegmentDamage as damage:
-        # Nothing of it can be had. The topic goes on behind it, and readers are told.
+        # No record of it is readable. The topic continues after it, and reads report the damage.
         logger.error('topic "%s" is damaged, and goes on in a new segment: %s', topic.name, damage)
         shard.damaged_segments.add(name)
         return SealedRun(shard.segments, name, msgspec.structs.replace(entry, is_sealed=True), marks)
@@ -172,13 +179,16 @@ def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore,
     run.dead = marks
     run.tags.is_unknown = True
     run.source = ActiveFile(hot, name, entry)
-    shard.segments.forget(name)  # It grows, and its index is here.
+    shard.segments.forget(name)  # The segment will grow, and its index is in this run.
     return run
 
 
 def _marks(shard: ShardData, name: SegmentName, entry: SegmentEntry, dead: KnownDead) -> bytearray | None:
-    """Marks that a checkpoint wrote which did not come to its snapshot stand for deletes that are in the log
-    behind this one, so more than the entry counts is right as well."""
+    """Return the marks of a segment's dead records, or None if it has none.
+
+    There may be more than the entry counts: a checkpoint that wrote marks and then failed left them for
+    deletes that follow in the log.
+    """
     if entry.dead_count == 0:
         return None
     if name in dead:

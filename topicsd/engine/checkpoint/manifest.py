@@ -1,32 +1,32 @@
-"""MANIFEST.json: what a reader from outside (Spark, a backup, a tool) may read of a shard, and up to where.
+"""MANIFEST.json: the boundary up to which outside readers (Spark, a backup, a tool) may read a shard.
 
-It is JSON with one topic a line, so that a person can look at it with `grep` and a tool can stream it::
+It is JSON with one topic per line, so that a person can search it with `grep` and a tool can stream it::
 
     {"format":1,"instance":"...","shard":0,"number":7,...,"wal":{...},"topic_count":2,"topics":[
     {"name":"a",...,"segments":[...]},
     {"name":"b",...,"segments":[...]}
     ],"checksum":"0123456789abcdef"}
 
-How to verify: the checksum is the xxh3_64, as 16 hex digits, of all bytes in front of the last line, which
+Verification: the checksum is the xxh3_64, as 16 hex digits, of all bytes before the last line, which
 `head -n -1 MANIFEST.json | xxhsum -H3` prints.
 
-What a reader may count on:
+Guarantees for readers:
 
 M1  A record is in the segments named here or in the log from `wal` on. Frames of a topic below its
-    `complete_to` are in the segments, also when they stand behind `wal`.
-M2  Of a segment, the first `data_bytes` bytes of `.data` and the first `count` entries of `.idx` count. What
-    is behind them in an unsealed one is being written.
+    `complete_to` are in the segments, even if they are after `wal` in the log.
+M2  Of a segment, only the first `data_bytes` bytes of `.data` and the first `count` entries of `.idx` are
+    valid. In an unsealed segment, bytes after them are being written.
 M3  A segment is `<dir>/<stem>` and `.data`, `.idx`, `.tags`, `.del`, below the shard's directory when its
     tier is hot, below `<cold_dir>/shards/<NN>` when it is cold. There is a `.del` when `dead_count` is not 0.
-M4  Records below `earliest_seq` and in `lost` are gone, whatever the files still hold.
-M5  A file that is dropped stays in trash/ for the grace time, or as long as a reader's lock is held. A reader
-    that misses one reads the manifest again.
+M4  Records below `earliest_seq` and in `lost` do not exist, even if files still contain them.
+M5  A dropped file stays in trash/ for the grace time, or as long as a reader's lock is held. A reader that
+    finds a file missing reads the manifest again.
 
-It says nothing that the snapshot does not, and no server reads it: without it, or with a damaged one, a shard
-starts as well.
+The manifest contains nothing that the snapshot does not, and no server reads it: a shard starts without it,
+or with a damaged one.
 
-How to change the format: fields are added, and a reader passes over those that it does not know. For anything
-else raise MANIFEST_FORMAT.
+Changes of the format: fields are added, and readers ignore fields that they do not know. For any other change
+raise MANIFEST_FORMAT.
 """
 
 from __future__ import annotations
@@ -53,20 +53,22 @@ _TAIL_BYTES = len('],"checksum":"0123456789abcdef"}\n')
 
 
 class ManifestDamage(Exception):
-    """MANIFEST.json is not as it was written; says what of it is wrong."""
+    """MANIFEST.json is damaged; the message says how."""
 
 
 class ManifestPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where in the log a reader goes on: a boundary between two batches."""
+    """The place in the log where a reader continues: a boundary between two batches."""
 
     file: int
     offset: int
     ordinal: int
     chain: str
-    """16 hex digits: many readers of JSON have no integers of 64 bits."""
+    """16 hex digits: many JSON readers have no 64-bit integers."""
 
 
 class ManifestSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment in the manifest."""
+
     first_seq: int
     count: int
     generation: int
@@ -83,6 +85,8 @@ class ManifestSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManifestTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic in the manifest, with its segments."""
+
     name: str
     id: str
     epoch: int
@@ -101,18 +105,18 @@ class ManifestTopic(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[ManifestSegment]
     cap_records: int = 0
     cap_bytes: int = 0
-    """With `live_bytes`: what a reader has to know to see what the log behind `wal` evicts."""
+    """With `live_bytes`: what a reader needs to find the evictions in the log after `wal`."""
     discard: Discard = "old"
 
 
 class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line, but for the topics that it opens."""
+    """The fields of the first line, which also opens the list of topics."""
 
     format: int = MANIFEST_FORMAT
     instance: str
     shard: int
     number: int
-    """Of the snapshot that says the same."""
+    """The number of the snapshot with the same content."""
     ts: int
     cold_dir: str | None
     wal: ManifestPlace
@@ -120,7 +124,7 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it, as a reader gets it."""
+    """The whole manifest, as a reader receives it."""
 
     format: int
     instance: str
@@ -143,7 +147,7 @@ _format_decoder = msgspec.json.Decoder(_Format)
 
 
 def manifest_head(head: SnapshotHead, cold_dir: str | None) -> ManifestHead:
-    """The head of the manifest that belongs to a snapshot."""
+    """Return the head of the manifest that belongs to a snapshot."""
     return ManifestHead(
         instance=head.instance.hex(),
         shard=head.shard,
@@ -162,7 +166,7 @@ def _place(place: LogPlace) -> ManifestPlace:
 
 
 def topic_line(entry: TopicEntry, durable_seq: int) -> bytes:
-    """One topic, as a line without its end."""
+    """Encode one topic as a line, without its end."""
     config = entry.config
     topic = ManifestTopic(
         name=entry.name,
@@ -176,7 +180,7 @@ def topic_line(entry: TopicEntry, durable_seq: int) -> bytes:
         durable_seq=durable_seq,
         evict_floor=entry.evict_floor,
         earliest_seq=entry.earliest_seq,
-        # Deletes from the front move `earliest_seq` and nothing else, so both are one number.
+        # Deletes from the front move only `earliest_seq`, so both are one number.
         delete_below=entry.earliest_seq,
         evicted_to=entry.evicted_to,
         lost=entry.lost,
@@ -208,7 +212,7 @@ def _segment(entry: SegmentEntry) -> ManifestSegment:
 
 
 def manifest_pieces(head: ManifestHead, lines: Sequence[bytes]) -> list[bytes]:
-    """The whole file as a list, in order."""
+    """Return the whole file as a list of parts, in order."""
     assert head.topic_count == len(lines)
     opening = _encoder.encode(head).removesuffix(b"}") + b',"topics":[\n'
     pieces = [opening, *(line + b",\n" for line in lines[:-1]), *(line + b"\n" for line in lines[-1:])]
@@ -220,16 +224,20 @@ def manifest_pieces(head: ManifestHead, lines: Sequence[bytes]) -> list[bytes]:
 
 
 def write_manifest(fs: Fs, paths: ShardPaths, pieces: Iterable[bytes]) -> None:
-    """Replace the manifest, so that a reader finds the old one or the new one, whole.
+    """Replace the manifest atomically: a reader finds the old one or the new one, whole.
 
-    Behind the snapshot and never in front: what it names has to be there after a power cut as well. And in
-    front of dropping files: who reads it finds what it names, or knows from trash/ that it is late.
+    Call it after the snapshot is written, never before: the files that it names have to survive a power cut
+    too. And call it before dropping files: a reader finds the named files, or learns from trash/ that its
+    manifest is outdated.
     """
     write_whole(fs, paths.manifest, pieces)
 
 
 def read_manifest(fs: Fs, paths: ShardPaths) -> Manifest:
-    """The published state of a shard. FileNotFoundError when there was no checkpoint yet."""
+    """Return the published state of a shard.
+
+    FileNotFoundError when there was no checkpoint yet.
+    """
     fd = fs.open_read(paths.manifest)
     try:
         return decode_manifest(fs.pread(fd, fs.fstat(fd).size, 0))
@@ -238,7 +246,7 @@ def read_manifest(fs: Fs, paths: ShardPaths) -> Manifest:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """ManifestDamage for what was not written so; UnknownVersion for what a newer program wrote."""
+    """Decode a manifest; raise ManifestDamage, or UnknownVersion for a newer format."""
     tail = _TAIL.fullmatch(data, max(0, len(data) - _TAIL_BYTES))
     if tail is None:
         raise ManifestDamage("it does not end with a checksum")

@@ -1,18 +1,19 @@
-"""The lock with which a reader from outside keeps dropped files in trash/, and how the server asks for it.
+"""The lock by which an outside reader keeps dropped files in trash/, and how the server tests for it.
 
-A reader holds a file of its own in meta/readers/ with a flock, as long as it needs. The kernel lets go of it
-when the reader dies, so nothing a reader does or forgets can hold the trash for ever; a file that nobody
-holds is left over, and the server unlinks it.
+A reader holds a file of its own in meta/readers/ with a flock, as long as it needs. The kernel releases it
+when the reader dies, so a faulty reader cannot hold the trash for ever; a file without a lock is a leftover,
+which the server unlinks.
 
-How the server asks: it takes the lock for a moment. That is the one question that the kernel answers truly
-for every holder, shared or exclusive, in another container or not; /proc/locks shows only processes of the
-own one. And while it has the lock nobody else gets it, so what it unlinks is held by nobody.
+To test a file, the server takes its lock for a moment. Only that works for every holder, shared or exclusive,
+in another container or not; /proc/locks lists only processes of its own container. While the server has the
+lock no reader can take it, so a file that it unlinks is not held.
 
-How a reader takes it, so that none believes in a lock on a file that has just been unlinked:
+A reader takes the lock in these steps, so that it never relies on a lock on an unlinked file:
 
-1.  make a file of a new name and lock it without waiting; held already is the server asking, try another;
-2.  look whether the path still leads to the file that is locked; if not, try another;
-3.  only then read MANIFEST.json. What it names stays until the lock goes.
+1.  create a file with a new name and lock it without waiting; if it is locked already, the server is testing
+    it: try another name;
+2.  check that the path still leads to the locked file; if not, try another name;
+3.  only then read MANIFEST.json. The files that it names stay until the lock is released.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ from topicsd.disk.layout import ShardPaths
 _READER_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}", re.ASCII)
 _ATTEMPTS = 100
 
-# The directory is open to others: a file that we may not open, a directory, a link, a socket. What cannot be
-# tried is not unlinked either, and it must not keep the trash for ever.
+# Other users may write to the directory: it may contain a file that we may not open, a directory, a link, a
+# socket. A file that cannot be locked is not unlinked, and must not keep the trash for ever.
 _NOT_TO_BE_TRIED = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 
 class ReaderLock:
-    """Holds what a shard drops while the block runs. PermissionError for who may not write in meta/readers:
-    such a reader has the grace time only. A process that is forked inside the block holds on too."""
+    """A lock that keeps a shard's dropped files while its block runs.
+
+    PermissionError if the reader may not write to meta/readers: such a reader has only the grace time. A
+    process forked inside the block holds the lock too.
+    """
 
     def __init__(self, readers_dir: str, reader_id: str, fs: Fs | None = None) -> None:
-        """`reader_id` is for a person to see who it is; many readers may have the same."""
+        """Prepare a lock; `reader_id` is a label for people, and need not be unique."""
         if _READER_ID.fullmatch(reader_id) is None:
             raise ValueError(f"a reader's id is letters, digits, dots, dashes and underscores: {reader_id!r}")
         self._fs = RealFs() if fs is None else fs
@@ -71,7 +75,7 @@ class ReaderLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Unlinked while it is held, so that no other file can have come under the name.
+        # Unlinked while held, so that the name cannot belong to another file.
         try:
             with suppress(FileNotFoundError):
                 self._fs.unlink(self._path)
@@ -81,12 +85,12 @@ class ReaderLock:
 
 
 def readers_held(fs: Fs, paths: ShardPaths) -> bool:
-    """Whether a reader holds what the shard drops. Files that nobody holds are unlinked on the way."""
+    """Return whether a reader holds the dropped files; unlink files without a lock."""
     try:
         names = fs.list_dir(paths.readers)
     except FileNotFoundError:
         return False
-    # All of them are asked, also behind one that is held: the others are left over.
+    # All are tested, even after a held one: the others are leftovers to unlink.
     held = [name for name in names if _is_held(fs, os.path.join(paths.readers, name))]
     return bool(held)
 

@@ -1,8 +1,8 @@
-"""Which tags the jobs of a queue have that goes by them, as a start finds them in segments.
+"""The tags of the jobs of an ordered queue, read from its segments at a start.
 
-The tags stand in the segments already, so a snapshot need not repeat them, and none has to be written while
-requests wait. Of a segment whose tags cannot be read the records cannot either, but for those a repair gets
-back: they go as if they had none.
+The segments have the tags already, so a snapshot does not repeat them, and none are encoded while requests
+wait. If the tags of a segment are unreadable, so are its records, except those that a repair recovers: these
+are treated as jobs without a tag.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger("topicsd.engine")
 
 
 def order_jobs(topic: Topic) -> None:
-    """Tell the queue what is alive, in the order of seqs."""
+    """Enter the live records of a topic in its ordered queue, in the order of seqs."""
     queue = topic.queue
     if queue is None or queue.order is None:
         return

@@ -1,9 +1,9 @@
-"""When a checkpoint runs, and what goes when one is done.
+"""The schedule of checkpoints, and the removal of files after each.
 
-It runs when the log has gone on to another file, or would have if copies were not by reference, when a while
-has passed in which something was written, and at a clean stop. What is no more part of the data goes when no
-snapshot names it that is kept: for that another one runs after a while, also where nothing was written. One
-at a time; a failed one is tried again after a pause, and the log keeps everything meanwhile.
+A checkpoint runs when the log has begun another file, or would have if copies were not by reference; an
+interval after the first new frame; and at a clean stop. Dropped data is removed once no kept snapshot names
+it: for that another checkpoint runs after an interval even if nothing was written. One runs at a time. A
+failed one is retried after `RETRY_SECONDS`, and the log keeps everything meanwhile.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ RETRY_SECONDS = 5.0
 
 
 class Checkpointer:
+    """The checkpoints of one shard."""
+
     def __init__(
         self,
         shard: ShardState,
@@ -48,7 +50,7 @@ class Checkpointer:
         found: Snapshot | None,
         has_more: bool,
     ) -> None:
-        """`found` is the snapshot that the start went on from; `has_more`: the log held more than that."""
+        """Continue from a start: `found` is its snapshot, `has_more` says that the log held more."""
         settings = shard.settings
         shard.referable_from = shard.log.batch.next_position
         self._shard = shard
@@ -63,7 +65,7 @@ class Checkpointer:
         numbers = snapshot_numbers(files.fs, files.paths)
         self._next_number = numbers[0] + 1 if numbers else 1
         self._starts: dict[int, LogPlace] = {}
-        """Of the snapshots that are kept, where replay would begin."""
+        """For each kept snapshot, where replay would begin."""
         self._damaged = set(numbers)
         self._leaving: list[Leaving] = []
         if found is not None:
@@ -73,12 +75,13 @@ class Checkpointer:
         self._file = place.file if (place := shard.log.place) is not None else 0
         self._frames_done = -1 if has_more else shard.log.frame_count
         self._is_asked = False
-        """One began and did not come to its end: it is tried again also when nothing was written."""
+        """True from the start of a checkpoint until one succeeds: a failed one is retried even if nothing is
+        written."""
         self.is_running = False
         self.failure: Exception | None = None
-        """Of the last one."""
+        """The error of the last checkpoint."""
         self.count = 0
-        """How many came to their end."""
+        """The number of successful checkpoints."""
         self._told: list[Callable[[Exception | None], object]] = []
         self._timer_is_set = False
         self._retry_is_set = False
@@ -88,7 +91,7 @@ class Checkpointer:
             self._wait()
 
     def tick(self) -> None:
-        """Asked at each background sync of the log."""
+        """Start a checkpoint if one is due; called at each background sync of the log."""
         place = self._shard.log.place
         if self._shard.log.lacks_room:
             self._make_room()
@@ -107,7 +110,7 @@ class Checkpointer:
             self._loop.call_later(self._interval_seconds, self._interval_is_over)
 
     def _make_room(self) -> None:
-        """Writes are refused for want of space: what stays for readers only gives way, and then the log."""
+        """Free space, since writes are refused for lack of it: first the trash, then the log."""
         now = self._shard.clock.monotonic()
         if not self.is_running and now >= self._room_at:
             self._room_at = now + RETRY_SECONDS
@@ -128,7 +131,7 @@ class Checkpointer:
             self.start()
 
     def start(self, done: Callable[[Exception | None], object] = lambda outcome: None) -> None:
-        """Begin a checkpoint, unless one runs or there was never anything to write down."""
+        """Begin a checkpoint unless one is running; call `done` at its end."""
         self._told.append(done)
         if self.is_running:
             return
@@ -151,7 +154,7 @@ class Checkpointer:
             self._wait()
 
     def _try_later(self) -> None:
-        """Once, however many failed in the meantime: what is tried when space is short fails too."""
+        """Schedule one retry, however many attempts have failed: those to free space fail too."""
         if not self._retry_is_set:
             self._retry_is_set = True
             self._loop.call_later(RETRY_SECONDS, self._try_again)
@@ -161,7 +164,10 @@ class Checkpointer:
         self._start_if_due()
 
     def run_now(self) -> None:
-        """At a clean stop; holds the loop. OSError when it failed, which costs the next start a replay."""
+        """Run a checkpoint at a clean stop, blocking the event loop.
+
+        OSError when it failed, which costs the next start a replay.
+        """
         if self._has_work and self._shard.log.place is not None:
             self._background.run_now(self._run())
 
@@ -187,7 +193,7 @@ class Checkpointer:
         self._starts[written.number] = written.start
         self._leaving = written.leaving
 
-    # -- what nobody needs any more --------------------------------------------------------------------------
+    # -- removal of files that are not needed ----------------------------------------------------------------
 
     def _drop(self) -> Job[None]:
         fs, paths = self._files.fs, self._files.paths
@@ -203,7 +209,8 @@ class Checkpointer:
 
     def _let_go(self, leaving: Leaving) -> Job[None]:
         fs, paths = self._files.fs, self._files.paths
-        # The marks of a segment that has moved are written here, and may be newer than those that went along.
+        # The marks of a moved segment are written to the hot directory, and may be newer than those in the
+        # cold one.
         suffixes = (DATA, INDEX, TAGS) if leaving.number == MOVED else SUFFIXES
         for name, tier in leaving.segments:
             self._shard.segments.forget(name)
@@ -223,7 +230,7 @@ class Checkpointer:
         move_to_trash(self._files.fs, paths, files, self._shard.clock.now_ms())
 
     def purge(self) -> Job[None]:
-        """What is in the trash for long enough goes; also asked for between two checkpoints."""
+        """Unlink files whose grace time in the trash has ended; also called between checkpoints."""
         fs, paths = self._files.fs, self._files.paths
         grace_ms = self._shard.settings.reader_grace_ms
         held = yield partial(readers_held, fs, paths)
@@ -234,8 +241,10 @@ class Checkpointer:
 
 
 def drop_log_files(fs: Fs, paths: ShardPaths, oldest: int, now_ms: int) -> None:
-    """The files in front of the one that the older snapshot goes on in. On a full disk CURRENT may lag
-    behind, and what it names has to be there."""
+    """Drop the WAL files before `oldest`, where replay of the older snapshot begins.
+
+    On a full disk CURRENT may lag, and the file that it names has to be kept.
+    """
     current = read_current(fs, paths.current)
     if current is not None:
         oldest = min(oldest, current.file)
@@ -246,12 +255,12 @@ def drop_log_files(fs: Fs, paths: ShardPaths, oldest: int, now_ms: int) -> None:
     if readers_held(fs, paths):
         move_to_trash(fs, paths, files, now_ms)
         return
-    # The oldest first, and nothing synced: what a power cut brings back is in front of the snapshots.
+    # The oldest first, without a sync: files that a power cut restores precede the snapshots.
     for file in files:
         fs.unlink(file)
 
 
 def delete_topic_files(store: SegmentStore, topic_id: int, epoch: int) -> None:
-    """What has moved to the cold directory of a topic that is gone. It has no trash."""
+    """Delete a removed topic's files in the cold directory, which has no trash."""
     for key in store.list(f"topics/{topic_dir_name(topic_id, epoch)}/"):
         store.delete(key)

@@ -1,12 +1,11 @@
-"""What a capture holds and no segment has, copied from the log into segments of the topic.
+"""The copy of captured records from the log into segments of their topic.
 
-A piece is a segment that grows: the topic's active one, or a new one behind it. It is sealed when it is
-full or old enough, and in front of seqs that were lost, as the seqs of a segment have no hole. The frames
-are copied as they stand; their index is made from the columns of the runs.
+A `Piece` is a segment that grows: the topic's active one, or a new one after it. It is sealed when it is full
+or old enough, and before a lost range, as the seqs of a segment have no gaps. Frames are copied unchanged;
+their index is made from the columns of the runs.
 
-What goes wrong leaves bytes behind the lengths that the last snapshot names, and nobody reads those. An
-active segment that turns out to be damaged is sealed as it stands, with what of it can be read, and its topic
-goes on in a new one.
+A failure leaves bytes after the lengths that the last snapshot names, which are never read. An active segment
+found to be damaged is sealed with its readable records, and the topic continues in a new one.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from topicsd.segment.index_file import encode_entries
 from topicsd.segment.sealer import SegmentWriter, open_active
 from topicsd.segment.tags_file import encode_tags
 
-# What one turn of the loop takes apart: well under a millisecond.
+# The work of one turn of the event loop: well under a millisecond.
 STEP_RECORDS = 512
 STEP_BYTES = 256 << 10
 _FLAGS_AT = 5
@@ -53,7 +52,7 @@ NO_AGE_MS: Final = 1 << 62
 
 
 class SegmentBounds(NamedTuple):
-    """When a segment is sealed."""
+    """The bounds at which a segment is sealed."""
 
     records_max: int
     bytes_max: int
@@ -61,13 +60,13 @@ class SegmentBounds(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> SegmentBounds:
-        """An age of 0 is none."""
+        """Return the bounds from the settings. A maximum age of 0 means no maximum."""
         age_ms = settings.segment_max_age_ms or NO_AGE_MS
         return cls(settings.segment_max_events, settings.segment_max_bytes, age_ms)
 
 
 class Files(NamedTuple):
-    """Where segments are written, and what is read for them."""
+    """The directory to write segments to, and the log to copy from."""
 
     fs: Fs
     paths: ShardPaths
@@ -76,7 +75,7 @@ class Files(NamedTuple):
 
 
 class Piece:
-    """A segment that grows, and what the loop has to know of it."""
+    """A segment that grows, and its columns."""
 
     def __init__(self, name: SegmentName, since_ordinal: int) -> None:
         self.name = name
@@ -102,8 +101,8 @@ class Piece:
             active.lengths[:],
             active.stamps[:],
         )
-        # Tags that are not known are read from the file when somebody asks, which gives those of the records
-        # that it has: not of those that are copied now. So what the copy leaves has to be read again.
+        # Unknown tags are loaded from the file on demand, which yields those of the records in it, not those
+        # of the records copied now. So the copied segment's tags have to be loaded again.
         piece.tags = TagIndex() if active.tags.is_unknown else active.tags
         piece.tags.is_unknown = active.tags.is_unknown
         piece.data_bytes = entry.data_bytes
@@ -115,18 +114,19 @@ class Piece:
         return self.first_seq + len(self.lengths)
 
     def room(self, bounds: SegmentBounds) -> int:
-        """How many more records it takes; bytes bound it as well."""
+        """Return how many more records fit, by the record bound. Bytes are bounded too."""
         if self.data_bytes >= bounds.bytes_max:
             return 0
         return bounds.records_max - len(self.lengths)
 
     def is_due(self, bounds: SegmentBounds, now_ms: int) -> bool:
+        """Return whether the segment is to be sealed."""
         is_old = bool(self.stamps) and now_ms - self.stamps[0] >= bounds.age_ms_max
         return is_old or self.room(bounds) <= 0
 
 
 class SegmentCopy:
-    """All segments of one topic that a capture makes grow, begin or end."""
+    """The copy of one topic's captured records into segments."""
 
     def __init__(self, files: Files, bounds: SegmentBounds, captured: Capture, now_ms: int) -> None:
         self._files = files
@@ -137,9 +137,10 @@ class SegmentCopy:
         self._piece: Piece | None = None
         self.pieces: list[Piece] = []
         self.damages: list[SegmentDamage] = []
-        """What could not be gone on with, and was closed."""
+        """Damage of active segments that were closed because of it."""
 
     def run(self) -> Job[None]:
+        """Copy all captured records."""
         captured = self._captured
         try:
             if captured.active is not None and self._has_work(captured.active):
@@ -156,7 +157,7 @@ class SegmentCopy:
                 self._writer.close()
 
     def entries(self) -> list[SegmentEntry]:
-        """All segments of the topic, once `run` is over."""
+        """Return the entries of all segments of the topic, once `run` is over."""
         active = self._captured.active
         grown = [piece.entry for piece in self.pieces]
         if active is not None and not (self.pieces and self.pieces[0].first_seq == active.first_seq):
@@ -165,7 +166,7 @@ class SegmentCopy:
         return self._captured.sealed + grown
 
     def _has_work(self, active: TailRun) -> bool:
-        """Whether the active segment says something else than its entry, or is to."""
+        """Return whether the active segment grows, is old enough to seal, or has fewer live records."""
         assert active.source is not None
         entry = active.source.entry
         is_old = self._now_ms - entry.first_ts >= self._bounds.age_ms_max
@@ -191,7 +192,7 @@ class SegmentCopy:
         return Piece(SegmentName(topic.topic_id, topic.epoch, first_seq, 0), topic.complete_to)
 
     def _open(self, piece: Piece) -> Job[bool]:
-        """False when the piece is damaged: then it is closed, and another has to begin behind it."""
+        """Open the segment for appending; return False if it was damaged and has been closed."""
         identity = self._files.identity
         header = SegmentHeader(identity.shard, identity.instance, *piece.name)
 
@@ -201,12 +202,12 @@ class SegmentCopy:
         return (yield from self._unless_damaged(piece, open_))
 
     def _unless_damaged(self, piece: Piece, work: Callable[[], None]) -> Job[bool]:
-        """Do it on the thread; False when that met damage, because of which the piece is closed."""
+        """Do `work` on the thread; on damage close the segment and return False."""
         damages = yield partial(_damages_met, work)
         if not damages:
             return True
         if piece.old is None:
-            # It was written just now, and the log has all of it for the next try.
+            # A new segment: the log still has all its records for the next attempt.
             raise OSError(errno.EIO, str(damages[0]))
         self.damages += damages
         entry, _ = self._entry(piece)
@@ -217,7 +218,7 @@ class SegmentCopy:
         return False
 
     def _copy_step(self, piece: Piece, tail: TailRun, seq: int) -> Job[int]:
-        """Copy some records from `seq` on; the seq behind them."""
+        """Copy some records from `seq` on; return the seq after them."""
         at = seq - tail.first_seq
         taken = min(STEP_RECORDS, piece.room(self._bounds), tail.next_seq - seq)
         lengths = tail.lengths[at : at + taken]
@@ -229,7 +230,7 @@ class SegmentCopy:
         assert len(data) == sum(lengths), "the log is shorter than its index says"
         starts = list(accumulate(lengths, initial=0))
         starts.pop()
-        # What is a copy by reference is framed here, once.
+        # Copies by reference are framed here, once.
         data = own_frames(tail, Frames(seq, data, starts, lengths), self._captured.topic).data
         offsets = array("I", [piece.data_bytes + start for start in starts])
         stamps = tail.stamps[at : at + taken]
@@ -262,8 +263,8 @@ class SegmentCopy:
             return
         writer = self._writer
         assert writer is not None
-        # The tags of an active segment are those of the running topic, from which deletes take away what a
-        # replay of their frames has to find here.
+        # The tags of an active segment belong to the live topic: deletes remove entries that a replay of
+        # their frames has to find in the segment.
         is_running = piece.tags.is_unknown or piece.old is not None
         tags = None if is_running else piece.tags.seqs_by_tag()
         if (yield from self._unless_damaged(piece, partial(_seal, writer, tags, piece))):
@@ -284,7 +285,10 @@ class SegmentCopy:
         self._piece = None
 
     def _entry(self, piece: Piece) -> tuple[SegmentEntry, bytes | None]:
-        """What snapshot says of the piece, with what was dead at the capture."""
+        """Return the segment's entry for the snapshot, and the marks of its dead records.
+
+        Both are as of the capture.
+        """
         marks = marks_of(piece.first_seq, piece.next_seq, self._captured)
         earliest = self._captured.entry.earliest_seq
         count, size = live_totals(piece.lengths, marks, earliest - piece.first_seq)
@@ -307,7 +311,7 @@ class SegmentCopy:
 
 
 def marks_of(first_seq: int, next_seq: int, captured: Capture) -> bytes | None:
-    """The marks of these seqs; None when nothing is dead."""
+    """Return the marks of a range of seqs, or None when no record is dead."""
     found: bytearray | None = None
     for dead in captured.dead:
         low, high = max(first_seq, dead.first_seq), min(next_seq, dead.first_seq + len(dead.marks))
@@ -319,7 +323,7 @@ def marks_of(first_seq: int, next_seq: int, captured: Capture) -> bytes | None:
 
 
 def live_totals(lengths: array[int], marks: bytes | bytearray | None, skipped: int) -> tuple[int, int]:
-    """How many are alive but for the first `skipped`, and their bytes."""
+    """Return the count and bytes of live records after the first `skipped`."""
     skipped = max(0, skipped)
     alive = lengths[skipped:]
     if marks is None:
@@ -329,7 +333,7 @@ def live_totals(lengths: array[int], marks: bytes | bytearray | None, skipped: i
 
 
 def write_marks(files: Files, name: SegmentName, marks: bytes, complete_to: int) -> None:
-    """On the disk thread: the whole dead set of a segment."""
+    """Write the whole dead set of a segment, on the disk thread."""
     data = encode_dead(name.first_seq, len(marks), pack_marks(marks), complete_to)
     replace_file(files.fs, f"{files.paths.root}/{name.key(DEAD)}", data)
 
@@ -338,7 +342,8 @@ def _seal(writer: SegmentWriter, pairs: dict[bytes, list[int]] | None, piece: Pi
     if pairs is None:
         tags = writer.tags()
     else:
-        # What was taken out of the running index meanwhile is dead, and belongs to no other segment.
+        # Entries removed from the live index meanwhile are of dead records; later seqs belong to another
+        # segment.
         seqs = {tag: kept for tag, all_ in pairs.items() if (kept := [s for s in all_ if s < piece.next_seq])}
         tags = encode_tags(seqs, piece.first_seq) if seqs else None
     piece.has_tags = tags is not None
@@ -346,7 +351,7 @@ def _seal(writer: SegmentWriter, pairs: dict[bytes, list[int]] | None, piece: Pi
 
 
 def _damages_met(work: Callable[[], None]) -> list[SegmentDamage]:
-    """On the disk thread, which hands on errors of the disk only."""
+    """Return damage as a value, on the disk thread, which passes on disk errors only."""
     try:
         work()
     except SegmentDamage as damage:
@@ -355,7 +360,7 @@ def _damages_met(work: Callable[[], None]) -> list[SegmentDamage]:
 
 
 def _spans(stretches: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """What of the log is read in one call: stretches that stand close to each other, in this order."""
+    """Group ranges of the log that are close to each other into one read each, in order."""
     span = stretches[:1]
     for first, last in stretches[1:]:
         start, end = span[0][0], span[-1][1]
@@ -367,12 +372,12 @@ def _spans(stretches: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
 
 
 def _read_spans(log: LogFiles, spans: list[list[tuple[int, int]]]) -> bytes:
-    """On the disk thread: the frames, one behind the other."""
+    """Return the frames, concatenated, on the disk thread."""
     return b"".join(piece for span in spans for piece in _cut(log, span))
 
 
 def _cut(log: LogFiles, span: list[tuple[int, int]]) -> Iterator[bytes]:
-    """The frames alone."""
+    """Read one span, and yield its frames without the gaps."""
     start, end = span[0][0], span[-1][1]
     piece = log.read(start, end)
     for first, last in span:

@@ -1,11 +1,12 @@
-"""The snapshot files of a shard: written so that each is whole or not there, and the newest good one chosen.
+"""The snapshot files of a shard: each is whole or absent, and a start chooses the newest good one.
 
-The order is the promise. The bytes are on the disk before the file has its name, and the name is on the disk
-before `write_snapshot` returns; only then may what the snapshot makes superfluous be dropped. A crash before
-the rename leaves a `.tmp` that nobody reads, one behind it a whole snapshot, which may as well be used.
+The order of the steps is the guarantee. The bytes are on the disk before the file has its name, and the name
+is on the disk before `write_snapshot` returns; only then may files that the snapshot replaces be dropped. A
+crash before the rename leaves a `.tmp` that is never read; a crash after it leaves a whole snapshot, which is
+valid.
 
-A snapshot that is damaged stays where it is: it costs its room and tells a person what happened. It does not
-count among those that are kept, so that it never takes the place of a good one.
+A damaged snapshot is kept: it costs its space and shows what happened. It does not count among the kept ones,
+so that it never replaces a good one.
 """
 
 from __future__ import annotations
@@ -23,29 +24,34 @@ from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, 
 
 KEPT_COUNT = 2
 
-# What a disk answers about bytes that it has lost; any other failure says nothing about the file.
+# Errors that mean lost bytes. Any other error says nothing about the file.
 MEDIA_ERRORS = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 
 _WRITE_BYTES = 1 << 20
 
 
 class DamagedSnapshot(NamedTuple):
+    """The number of a damaged snapshot, and the damage."""
+
     number: int
     what: str
 
 
 def snapshot_numbers(fs: Fs, paths: ShardPaths) -> list[int]:
-    """Of the files that are there, good or not, newest first; the next snapshot is numbered above them."""
+    """Return the numbers of all snapshot files, good or damaged, newest first.
+
+    The next snapshot is numbered above them.
+    """
     found = (parse_snapshot_name(name) for name in names_in(fs, paths.meta))
     return sorted((number for number in found if number is not None), reverse=True)
 
 
 def write_snapshot(fs: Fs, paths: ShardPaths, number: int, pieces: Iterable[bytes]) -> None:
-    """Put a snapshot on the disk under a new number. When it returns, it survives.
+    """Write a snapshot durably under a new number.
 
-    When it raises, nothing of it is there: the caller will go back to what was before, and a snapshot that a
-    later start found would name files that have changed since. Only the last sync failing leaves a doubt: a
-    power cut may bring the name back. So an error other than ENOSPC is to be taken as a failed disk.
+    When it raises, no snapshot is left: the caller restores the previous state, and a later start must not
+    find a snapshot that names files changed since. Only a failure of the last sync is in doubt: a power cut
+    may restore the name. So treat an error other than ENOSPC as a failed disk.
     """
     path = paths.snapshot(number)
     assert not exists(fs, path), "a number is used once"
@@ -58,7 +64,7 @@ def write_snapshot(fs: Fs, paths: ShardPaths, number: int, pieces: Iterable[byte
 
 
 def write_whole(fs: Fs, path: str, pieces: Iterable[bytes]) -> None:
-    """`replace_file` for what is too large to be one byte string."""
+    """Replace a file like `replace_file`, for content too large for one byte string."""
     temporary = path + TEMPORARY_SUFFIX
     try:
         fd = create_afresh(fs, temporary)
@@ -72,7 +78,7 @@ def write_whole(fs: Fs, path: str, pieces: Iterable[bytes]) -> None:
             fs.close(fd)
         fs.rename(temporary, path)
     except OSError:
-        # On a full disk its room is what others wait for. The first failure is the one to be told.
+        # On a full disk other writes need this space. Report the first failure.
         with suppress(OSError):
             fs.unlink(temporary)
         raise
@@ -80,7 +86,7 @@ def write_whole(fs: Fs, path: str, pieces: Iterable[bytes]) -> None:
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in few calls: a shard may have 100,000 topics of a few hundred bytes."""
+    """Join the parts into large blocks: a shard may have 100,000 topics of a few hundred bytes."""
     gathered: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -94,19 +100,22 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read_snapshots(fs: Fs, paths: ShardPaths) -> Iterator[Snapshot | DamagedSnapshot]:
-    """Newest first; a file is read when it is asked for. UnknownVersion at one that a newer program wrote."""
+    """Yield the snapshots, newest first, reading each on demand.
+
+    UnknownVersion at one that a newer program wrote.
+    """
     for number in snapshot_numbers(fs, paths):
         try:
             yield read_snapshot(fs, paths, number)
         except SnapshotDamage as damage:
             yield DamagedSnapshot(number, str(damage))
         except FileNotFoundError:
-            # A server beside us has dropped it since.
+            # A running server has dropped it since.
             continue
 
 
 def read_snapshot(fs: Fs, paths: ShardPaths, number: int) -> Snapshot:
-    """SnapshotDamage also for what the disk cannot give back."""
+    """Return a snapshot; raise SnapshotDamage for damaged or unreadable bytes."""
     fd = fs.open_read(paths.snapshot(number))
     try:
         data = fs.pread(fd, fs.fstat(fd).size, 0)
@@ -125,12 +134,14 @@ def read_snapshot(fs: Fs, paths: ShardPaths, number: int) -> Snapshot:
 def choose_snapshot(
     fs: Fs, paths: ShardPaths, why_not: Callable[[Snapshot], str] = lambda snapshot: ""
 ) -> tuple[Snapshot | None, list[str]]:
-    """The newest good snapshot that nothing speaks against, and what is to be said about those in front of
-    it. Where something speaks against each, the newest: whoever goes on from it meets that again.
+    """Return the newest good snapshot without an objection, and complaints about newer ones.
 
-    None with complaints is a shard that had snapshots and has lost them; None without is one that never had
-    any. One of a newer program is no damage and not skipped: UnknownVersion, since that program may have
-    gone on in ways that the snapshot before it does not know of.
+    `why_not` returns an objection or "". If it objects to every snapshot, the newest good one is returned:
+    loading it meets the same problem and reports it.
+
+    None with complaints means that the shard has lost its snapshots; None without any, that it never had one.
+    A snapshot of a newer program is not damage and not skipped: UnknownVersion is raised, since that program
+    may have made changes that the older snapshot does not know.
     """
     complaints: list[str] = []
     newest: tuple[Snapshot, list[str]] | None = None
@@ -150,10 +161,11 @@ def choose_snapshot(
 def drop_old_snapshots(
     fs: Fs, paths: ShardPaths, keep: int = KEPT_COUNT, damaged: Collection[int] = ()
 ) -> list[int]:
-    """Unlink all but the newest `keep`, and give the numbers of those kept; `damaged` ones stay, uncounted.
+    """Unlink all but the newest `keep` good snapshots; return the numbers of those kept.
 
-    Call it behind `write_snapshot`, never in front. The oldest goes first and nothing is synced: whichever of
-    the unlinks a power cut undoes, what is left are good snapshots, the next call drops them again.
+    `damaged` ones stay and do not count. Call it after `write_snapshot`, never before. The oldest is unlinked
+    first and nothing is synced: whichever unlinks a power cut undoes, good snapshots remain, and the next
+    call drops the old ones again.
     """
     assert keep >= 1
     good = [number for number in snapshot_numbers(fs, paths) if number not in damaged]
@@ -163,7 +175,10 @@ def drop_old_snapshots(
 
 
 def drop_leftovers(fs: Fs, paths: ShardPaths) -> list[str]:
-    """Unlink what a run that ended in the middle was writing in meta/; gives the names. Only at a start."""
+    """Unlink the temporary files of an interrupted run in meta/; return their names.
+
+    Call it only at a start.
+    """
     leftovers = [name for name in fs.list_dir(paths.meta) if name.endswith(TEMPORARY_SUFFIX)]
     for name in leftovers:
         fs.unlink(os.path.join(paths.meta, name))

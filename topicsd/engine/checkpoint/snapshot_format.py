@@ -1,4 +1,4 @@
-"""A snapshot: all that a shard knows but for its records, in one file that proves itself.
+"""The snapshot format: everything a shard knows except its records, in one checksummed file.
 
 ::
 
@@ -10,11 +10,11 @@
      28    N   body      msgpack: [head, [topic, ...], [key generation, ...]]
 
 The body is one msgpack document, so that one typed decoder reads all of it in one call, however many topics
-there are. It is written as pieces: whoever captures the topics encodes each on its own, and nothing here
-is a step of more than one topic or one generation of keys.
+there are. It is written in parts: the checkpoint encodes each topic on its own, so no step handles more than
+one topic or one generation of keys.
 
-The first 28 bytes stay as they are in every version. So a version that is damaged is told from one that is
-newer: only in the second case the checksum fits.
+The first 28 bytes have the same layout in every version. This distinguishes a damaged version field from a
+newer version: only in the second case does the checksum match.
 
     >>> place = LogPlace(file=1, offset=142, ordinal=3, chain=5)
     >>> head = SnapshotHead(instance=b"i" * 16, shard=0, number=7, start=place, end_ordinal=3, end_file=1,
@@ -25,9 +25,9 @@ newer: only in the second case the checksum fits.
     >>> decode_snapshot(data).head == head
     True
 
-How to change the format: a field is added at the end of its struct, with a default that means what snapshots
-without it meant. For anything else raise VERSION, keep reading the versions before it, and add a golden file
-of the new one to `tests/golden/`. A file of a newer version is refused, never guessed at.
+Changes of the format: add a field at the end of its struct, with a default that keeps the meaning of
+snapshots without it. For any other change raise VERSION, keep reading earlier versions, and add a golden file
+of the new one to `tests/golden/`. A file of a newer version is refused.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ MAGIC = b"TOPICSNP"
 VERSION = 1
 
 TOPIC_SECTIONS = frozenset(("producers", "cursors", "queue", "forwards"))
-"""The names of what parts of the server keep of a topic."""
+"""Sections that parts of the server add to a topic."""
 HEAD_SECTIONS = frozenset(("watch_sessions", "leaving"))
-"""The names of what they keep of the shard."""
+"""Sections that parts of the server add to the shard."""
 
 _OPENING = struct.Struct("<8sIQ")
 _CHECKSUM = struct.Struct("<Q")
@@ -59,23 +59,23 @@ _ARRAY_OF_3 = b"\x93"
 _ARRAY_32 = struct.Struct(">BI")
 
 
-# The structs are `gc=False`: they hold plain data, which has no cycles, and with 100,000 topics the passes of
-# the collector are half of the time that decoding takes.
+# `gc=False`: the structs are plain data without cycles, and with 100,000 topics the passes of the garbage
+# collector are half of the decoding time.
 
 
 class SnapshotDamage(Exception):
-    """These bytes are no whole snapshot; says what of them is wrong."""
+    """These bytes are not a whole snapshot; the message says why."""
 
 
 class TopicEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One topic, as `engine/topic.py` knows it."""
+    """One topic, as in `engine/topic.py`."""
 
     name: str
     topic_id: int
     epoch: int
     config: TopicConfig
     complete_to: int
-    """The frames of this topic with a lower ordinal are in here."""
+    """The frames of this topic with a lower ordinal are included."""
     head: int
     ceiling: int
     earliest_seq: int
@@ -87,12 +87,14 @@ class TopicEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     windows_ms: list[int]
     segments: list[SegmentEntry]
     sections: dict[str, bytes] = {}
-    """What parts of the server keep of the topic, by the names in TOPIC_SECTIONS."""
+    """State that parts of the server add to the topic, by the names in TOPIC_SECTIONS."""
 
 
 class KeyGeneration(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Idempotency keys of a tenth of a window, or a part of them with the next behind it, as columns: entry i
-    of each is of the same key."""
+    """Idempotency keys of a tenth of a window, or some of them, as columns.
+
+    Entry i of each column belongs to the same key. If the keys are split, the others follow directly.
+    """
 
     window_ms: int
     number: int
@@ -104,13 +106,15 @@ class KeyGeneration(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a snapshot says about itself and its shard."""
+
     instance: bytes
     shard: int
     number: int
     start: LogPlace
     """P: replay begins here."""
     end_ordinal: int
-    """E: the capture was over here. The log was synced to at least this before the snapshot had a name."""
+    """E: the capture ended here. The log was synced at least to here before the snapshot had its name."""
     end_file: int
     end_offset: int
     created_ms: int
@@ -119,6 +123,8 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Snapshot(NamedTuple):
+    """A decoded snapshot."""
+
     head: SnapshotHead
     topics: list[TopicEntry]
     keys: list[KeyGeneration]
@@ -138,7 +144,7 @@ def encode_keys(generation: KeyGeneration) -> bytes:
 
 
 def snapshot_pieces(head: SnapshotHead, topics: list[bytes], keys: list[bytes]) -> list[bytes]:
-    """The whole file as a list, in order; what `encode_topic` and `encode_keys` gave is in it uncopied."""
+    """Return the whole file as a list of parts, with the encoded topics and keys uncopied."""
     assert len(head.instance) == 16
     assert HEAD_SECTIONS.issuperset(head.sections), head.sections
     assert head.topic_count == len(topics)
@@ -157,7 +163,7 @@ def snapshot_pieces(head: SnapshotHead, topics: list[bytes], keys: list[bytes]) 
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
-    """All of a snapshot, or SnapshotDamage; UnknownVersion when it is whole and of a newer program."""
+    """Decode a snapshot; raise SnapshotDamage, or UnknownVersion for a whole one that is newer."""
     if len(data) < SNAPSHOT_HEADER_BYTES:
         raise SnapshotDamage(f"it ends after {len(data)} bytes, within its header")
     magic, version, length = _OPENING.unpack_from(data)
@@ -175,7 +181,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
     try:
         snapshot = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # The checksum fits, so this is no bit rot but a mistake of whoever wrote it.
+        # The checksum matches, so this is a bug of the writer, not a damaged disk.
         raise SnapshotDamage(f"its body cannot be understood: {error}") from None
     if snapshot.head.topic_count != len(snapshot.topics):
         raise SnapshotDamage(f"it names {len(snapshot.topics)} topics of {snapshot.head.topic_count}")

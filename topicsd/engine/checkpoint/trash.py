@@ -1,18 +1,18 @@
-"""Files that the shard has dropped: kept for readers for a grace time, then unlinked.
+"""Dropped files of a shard: kept in trash/ for outside readers for a grace time, then unlinked.
 
-A reader from outside goes by a manifest that may be minutes old. So what the server drops moves into trash/,
-under a name that says when it was dropped and what it was::
+An outside reader may use a manifest that is minutes old. So dropped files move into trash/, under a name with
+the time of the drop and the old name::
 
     trash/0001750000000000-0-0123456789abcdef-1024.seg-0000000000000001.data
           when             number, then the topic's directory and the file's name in it
 
-An open descriptor survives the move, and who comes too late finds no file and reads the manifest again.
+An open descriptor survives the move. A reader that opens a file too late finds none, and reads the manifest
+again.
 
-The order around it: no snapshot that is kept names the files any more, and the manifest does not either; then
-they move here. A crash in front of the move leaves them where they were, named by nothing. A crash behind it
-leaves them here, where `purge` finds them.
+Files move here only once no kept snapshot and no manifest names them. A crash before the move leaves them in
+place, named by nothing. A crash after it leaves them here, where `purge` finds them.
 
-Only files of the shard's own directory: a rename does not leave its file system.
+Only files of the shard's own directory move here: a rename works within one file system.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from topicsd.disk.layout import ShardPaths, names_in, parse_topic_dir_name, pars
 
 DELETED_SUFFIX = ".deleted"
 FILES_MAX = 256
-"""How many files one call moves or unlinks, so that the thread it runs on is soon free for others."""
+"""The most files that one call moves or unlinks, so that its thread is soon free for other work."""
 
 
 def move_to_trash(fs: Fs, paths: ShardPaths, files: Iterable[str], now_ms: int) -> int:
-    """Move files by their absolute paths; gives how many. One that is not there any more is passed over, so
-    a call that failed half way is simply made again.
+    """Move files, given by absolute paths, to the trash; return how many were moved.
 
-    The names are synced at the end, in trash/ first: a power cut that keeps one half of a move keeps a file
-    twice and not at all. Without a sync it could put the file back where nobody looks for it.
+    Missing files are skipped, so a call that failed halfway can be repeated.
+
+    The names are synced at the end, in trash/ first: a power cut that keeps half of a move keeps the file
+    twice rather than not at all. Without a sync it could put the file back where nothing looks for it.
     """
     moved = 0
     directories: dict[str, None] = {}
@@ -54,7 +55,10 @@ def move_to_trash(fs: Fs, paths: ShardPaths, files: Iterable[str], now_ms: int) 
 
 
 def _free_path(fs: Fs, paths: ShardPaths, file: str, now_ms: int) -> str:
-    """A rename replaces what has the name, so the name is asked for first; nobody else puts files there."""
+    """Return an unused path in the trash.
+
+    A rename would replace an existing file; no other program puts files there.
+    """
     above, name = os.path.split(file)
     directory = os.path.basename(above).removesuffix(DELETED_SUFFIX)
     if parse_topic_dir_name(directory) is not None:
@@ -66,10 +70,10 @@ def _free_path(fs: Fs, paths: ShardPaths, file: str, now_ms: int) -> str:
 
 
 def mark_deleted(fs: Fs, paths: ShardPaths, topic_id: int, epoch: int) -> None:
-    """Say by its name that a topic's directory is that of a deleted one; `empty_deleted` does the rest.
+    """Rename a topic's directory to mark the topic as deleted; `empty_deleted` does the rest.
 
-    One rename, synced: from here on no start takes the files for those of a topic, however far the emptying
-    comes. A topic without a segment has no directory.
+    One synced rename: from here on no start takes the files for those of a topic, even if they are not all
+    removed. A topic without a segment has no directory.
     """
     directory = paths.topic_dir(topic_id, epoch)
     with suppress(FileNotFoundError):
@@ -78,10 +82,11 @@ def mark_deleted(fs: Fs, paths: ShardPaths, topic_id: int, epoch: int) -> None:
 
 
 def empty_deleted(fs: Fs, paths: ShardPaths, now_ms: int, files_max: int = FILES_MAX) -> bool:
-    """Move up to `files_max` files of deleted topics to the trash; True when there may be more to do.
+    """Move files of deleted topics to the trash; return whether more may be left.
 
-    A directory goes when it is empty and its moves are synced, so that no file is lost with it. That it is
-    gone is not synced: one that a power cut brings back is empty, and goes again.
+    One call moves up to `files_max` files. A directory is removed when it is empty and the moves are synced,
+    so that no file is lost with it. The removal is not synced: a directory that a power cut restores is
+    empty, and is removed again.
     """
     room = files_max
     for name in fs.list_dir(paths.topics):
@@ -107,12 +112,13 @@ def purge(
     short_of_space: bool,
     files_max: int = FILES_MAX,
 ) -> int:
-    """Unlink up to `files_max` files whose time has come, the oldest first; gives the bytes that were freed.
+    """Unlink files whose grace time has ended, the oldest first; return the bytes freed.
 
-    Nothing while a reader holds its lock. Ask for that behind the drop and behind the manifest that does not
-    name the files: a reader that locks later reads a manifest without them.
+    One call unlinks up to `files_max` files, and none while a reader holds its lock. Test the locks after the
+    drop and after the manifest that does not name the files: a reader that locks later reads a manifest
+    without them. With `short_of_space` the grace time is ignored.
 
-    No sync: an unlink that a power cut undoes is done again.
+    There is no sync: an unlink that a power cut undoes is repeated.
     """
     if readers_held:
         return 0
@@ -122,7 +128,7 @@ def purge(
         if parsed is None or not (short_of_space or is_due(parsed[0], now_ms, grace_ms)):
             continue
         path = os.path.join(paths.trash, name)
-        # Another thread may be at it as well.
+        # Another thread may purge at the same time.
         with suppress(FileNotFoundError):
             size = fs.stat(path).size
             fs.unlink(path)
@@ -134,7 +140,9 @@ def purge(
 
 
 def is_due(dropped_ms: int, now_ms: int, grace_ms: int) -> bool:
-    """A clock that stepped back by more than the grace time says nothing about what was dropped before.
+    """Return whether the grace time has ended.
+
+    It counts as ended for files dropped later than now plus the grace time: the clock stepped back.
 
     >>> [is_due(1000, now_ms, 100) for now_ms in (899, 900, 1000, 1099, 1100)]
     [True, False, False, False, True]
@@ -143,7 +151,7 @@ def is_due(dropped_ms: int, now_ms: int, grace_ms: int) -> bool:
 
 
 def trash_bytes(fs: Fs, paths: ShardPaths) -> int:
-    """What a purge of everything would free."""
+    """Return the bytes that a purge of everything would free."""
     return sum(
         fs.stat(os.path.join(paths.trash, name)).size
         for name in names_in(fs, paths.trash)

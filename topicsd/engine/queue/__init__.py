@@ -1,1 +1,1 @@
-"""Jobs of a queue: which are ready, who holds which, and what ends them."""
+"""Jobs of a queue: their states, their leases, and how they end."""

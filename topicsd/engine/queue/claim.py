@@ -1,9 +1,9 @@
-"""Claims: hand out jobs, log that with `leases_durable`, and answer with their records.
+"""Claims: lease jobs to a worker, log that with `leases_durable`, and reply with the records.
 
-A job belongs to who claimed it from the moment that this is decided, so no two claims of one turn of the
-loop get the same. With `leases_durable` the answer waits until the log has it, in the class of the topic:
-after a restart the job is still held. What was delivered too often is parked: that is synced before anybody
-acts on it, so a job that may be in the dead-letter topic is handed out to nobody any more.
+The lease is decided in memory in one step, so two claims of one turn of the event loop never get the same
+job. With `leases_durable` the reply waits until the frame is in the log, in the durability class of the
+topic: the lease survives a restart. Jobs delivered too often are parked, and the frame of that is synced
+before anything acts on it: a job that may be in the dead-letter topic is never claimed again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.engine.wakeups.wake_queue import Waiters
 
-# Jobs in one frame of the log.
 FRAME_JOBS: Final = 1000
-# In one turn of the loop.
+# The most jobs parked in one turn of the event loop.
 PARKED_AT_ONCE: Final = 250
 
 
 def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal:
+    """Return the queue with this name, or a refusal if there is no such topic or it is a log."""
     topic = shard.visible_topic(name)
     if topic is None:
         return topic_not_found(name)
@@ -52,7 +52,7 @@ def lease_ms_of(topic: Topic, request: ClaimRequest) -> int:
 
 
 class _Asked:
-    """One claim, and what it got."""
+    """One claim and the jobs it got."""
 
     __slots__ = ("claimed", "count", "deadline", "lease_ms", "node", "reply", "room")
 
@@ -67,9 +67,11 @@ class _Asked:
 
 
 def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> Callable[[], None] | None:
-    """Hand out up to `count` jobs; `reply` gets `ClaimAnswer` or a `Refusal`. With `claim_jitter_ms` that is
-    done for all who come in that time together; who does not want to wait for that any more calls what it
-    gets back, and is answered as if there was no job."""
+    """Lease up to `count` jobs; `reply` gets `ClaimAnswer` or a `Refusal`.
+
+    With `claim_jitter_ms`, all claims that arrive within that time are served together. The returned function
+    ends that wait for this claim: it receives an answer without jobs.
+    """
     topic = shard.topics.get(name)
     if topic is not None and topic.leaving is not None:
         shard.defer(topic, partial(claim, shard, name, request, reply), reply)
@@ -93,7 +95,7 @@ def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> 
 
 
 class _Cohort:
-    """Claims that are served together. Their turn comes by the priority of the topic, as for who reads it."""
+    """Claims that are served together, in the priority of their topic like reads."""
 
     __slots__ = ("_shard", "_topic", "asked", "waiters")
 
@@ -111,7 +113,7 @@ class _Cohort:
         self._shard.watch.wake(self)
 
     def leave(self, asked: _Asked) -> None:
-        """Nobody may be there any more to hear of jobs."""
+        """Answer a claim without jobs, since its client may have disconnected."""
         if self._shard.cohorts.get(self._topic) is self and asked in self.asked:
             self.asked.remove(asked)
             _tell(self._topic, {}, asked)
@@ -125,7 +127,7 @@ class _Cohort:
 
 
 def drain_claims(shard: ShardState) -> None:
-    """The shard is about to end: nobody waits for others any more."""
+    """Serve all waiting claims at once, since the shard is about to end."""
     shard.drains = True
     shard.gone_jobs.finish()
     for cohort in list(shard.cohorts.values()):
@@ -133,7 +135,7 @@ def drain_claims(shard: ShardState) -> None:
 
 
 def _serve_soon(shard: ShardState, topic: Topic, cohort: list[_Asked]) -> None:
-    """Once all jobs have left whose records are gone."""
+    """Serve the claims once the jobs of removed records have been removed."""
     shard.gone_jobs.after(topic, partial(_serve_if_there, shard, topic, cohort))
 
 
@@ -160,7 +162,7 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
     parked_max = parked_before + PARKED_AT_ONCE
 
     def take(asked: _Asked, count: int) -> bool:
-        """Whether it got something and may get more."""
+        """Lease up to `count` more jobs to a claim; return whether it got some and may get more."""
         claimed = queue.claim(
             asked.node,
             count,
@@ -177,7 +179,7 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
     for asked in cohort:
         asked.deadline = now + asked.lease_ms
     if topic.config.paused:
-        pass  # As if there were no job.
+        pass  # A paused queue answers as if it were empty.
     elif len(cohort) == 1:
         take(cohort[0], cohort[0].count)
     else:
@@ -187,7 +189,8 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
     if len(queue.parked) > parked_before:
         _log_parked(shard, topic, [*islice(reversed(queue.parked), len(queue.parked) - parked_before)][::-1])
     if len(queue.parked) >= parked_max:
-        # Who got nothing yet may get what is behind those that are still to be parked.
+        # The limit of parked jobs was reached: claims without a job try again, as there may be claimable jobs
+        # after those still to be parked.
         left = [asked for asked in cohort if not asked.claimed]
         cohort = [asked for asked in cohort if asked.claimed]
         if left:
@@ -205,8 +208,10 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
 
 
 class _Room:
-    """For the records of one answer, of which the first always fits; of a sealed segment the sizes are those
-    of its records on average."""
+    """The bytes left in one response. The first record always fits.
+
+    Records of a sealed segment count with its average record size.
+    """
 
     __slots__ = ("_end_seq", "_first_seq", "_is_empty", "_left", "_lengths", "_mean_bytes", "_topic")
 
@@ -215,7 +220,7 @@ class _Room:
         self._left = bytes_max
         self._is_empty = True
         self._first_seq = self._end_seq = 0
-        """Of the run that was looked at last."""
+        """With `_first_seq`: the seqs of the run that was looked up last."""
         self._lengths: Sequence[int] | None = None
         self._mean_bytes = 0
 
@@ -267,14 +272,14 @@ def _tell(topic: Topic, jobs: dict[int, bytes], asked: _Asked) -> None:
 def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
     queue = topic.queue
     assert queue is not None
-    queue.leave(seqs)  # Until the log has it.
+    queue.leave(seqs)  # Until the frame is in the log.
 
     if topic.config.dead_letter is not None:
         queue.send(seqs)
 
     def logged() -> None:
         queue.stay(seqs)
-        settle_parked(topic, seqs)  # The configuration may be another one by now.
+        settle_parked(topic, seqs)  # The configuration may have changed since.
         shard.on_parked(topic)
 
     if topic.is_ephemeral:
@@ -290,7 +295,10 @@ def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
 def log_lease(
     shard: ShardState, topic: Topic, before: list[Held], then: Callable[[], object], reply: Reply
 ) -> None:
-    """These jobs are something else than before: go on when the log has it, at once where it need not."""
+    """Log the new state of jobs, then call `then`; at once if no frame is needed.
+
+    `before` holds the previous state, which is restored when the write fails.
+    """
     queue = topic.queue
     assert queue is not None
     if not before or not logs_leases(topic):
@@ -309,7 +317,7 @@ def logs_leases(topic: Topic) -> bool:
 
 
 class PendingLease(TopicEntry):
-    """What jobs are by now is on its way to the log."""
+    """The frame of changed jobs on its way to the log."""
 
     __slots__ = ("_before", "_reply", "_then")
 

@@ -1,7 +1,7 @@
-"""A job that was delivered too often, as a record of the dead-letter topic.
+"""A job delivered too often, as a record of the dead-letter topic.
 
-Its meta says where it comes from, behind what the writer put there: that stays, byte for byte, and is found
-again when the stamp is taken off.
+Its meta names its origin, after what the writer put there. The writer's part stays byte for byte, and is
+restored when the stamp is removed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-# A reason of 1 KiB may be six times as long in JSON, and names have up to 255 characters.
+# A reason of 1 KiB can be six times as long in JSON, and names have up to 255 characters.
 STAMP_BYTES_MAX: Final = 8 << 10
 
 _encode = msgspec.json.Encoder().encode
 
 
 def stamped_meta(meta: bytes, queue: str, seq: int, deliveries: int, reason: str) -> bytes:
-    """
+    """Return `meta` with the origin of a dead letter added.
+
     >>> stamped_meta(b'{"k":1.0}', "q", 7, 3, "").decode()
     '{"k":1.0,"$dead_letter_from":"q","$dead_letter_deliveries":3,"$dead_letter_src_seq":7}'
     >>> stamped_meta(b"", "q", 7, 3, "no disk").decode()[-31:]
@@ -36,9 +37,11 @@ def stamped_meta(meta: bytes, queue: str, seq: int, deliveries: int, reason: str
 
 
 class Origin(NamedTuple):
+    """The queue that a dead letter was moved from, and its meta there."""
+
     queue: str
     meta: bytes
-    """As it was there."""
+    """The meta before the stamp was added."""
 
 
 class _Stamp(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,12 +52,12 @@ class _Stamp(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decode = msgspec.json.Decoder(_Stamp).decode
-# No text in JSON holds these bytes, as its quotes are escaped.
+# A JSON string cannot contain these bytes, as its quotes are escaped.
 _BEGIN: Final = b'"$dead_letter_from":'
 
 
 def take_off_stamp(meta: bytes) -> Origin | None:
-    """The last stamp, of whoever put it there last; None when it ends with none.
+    """Return the origin in the last stamp and the meta without it, or None without a stamp.
 
     >>> take_off_stamp(stamped_meta(b'{"k":1.0}', "q", 7, 3, "no disk"))
     Origin(queue='q', meta=b'{"k":1.0}')

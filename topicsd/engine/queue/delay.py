@@ -1,7 +1,7 @@
-"""Jobs that are written now and are ready later: until when, and the frame that says so.
+"""Delayed jobs: the time from which new records are ready, and the frame that logs it.
 
-The frame stands behind the records in the same batch, so both are there or neither is. A write that is due
-already is one like any other.
+The frame follows the records in the same batch, so both exist or neither does. A write whose time has passed
+already is an ordinary one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DELAY_MS_MAX: Final = 366 * 86_400_000
 
 
 def due_of(topic: Topic, request: AppendRequest, now_ms: int) -> int | Refusal:
-    """When the records are ready, 0 when that is at once; for a request that says something of it."""
+    """Return when the records are ready, 0 for at once. For requests with a delay field only."""
     field = "delay_ms" if request.not_before is None else "not_before"
     if request.delay_ms is not None and request.not_before is not None:
         return _refusal(field, "excludes delay_ms, send one of them")
@@ -48,7 +48,7 @@ def _refusal(field: str, told: str, bound: int | None = None) -> Refusal:
 
 
 def delay_frame_bytes(count: int) -> int:
-    """The most that the frame of so many records has."""
+    """Return an upper bound of the frame size for `count` records."""
     return 128 + 10 * count
 
 

@@ -1,7 +1,7 @@
-"""Why a job is not being delivered: what of the queue's own knowledge says something of one seq.
+"""The state of one job by its seq: why it is not being delivered.
 
-A job that is gone was acked, deleted, or is in the dead-letter topic, where its `$dead_letter_src_seq` finds
-it. What of that it was is not known for ever, and not of what lies in front of an eviction.
+A job that no longer exists was acked, deleted, or is in the dead-letter topic, where `$dead_letter_src_seq`
+names it. Which of these is remembered for a limited number of jobs, and not for seqs before an eviction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topicsd.engine.topic import Topic
 
 
 def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refusal:
-    """Return `state`, and what is known about it."""
+    """Return the `state` of a job, with details."""
     found = queue_of(shard, name)
     if isinstance(found, Refusal):
         return found
@@ -29,7 +29,7 @@ def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refus
 
 
 def state_of(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
-    """Describe the job, which may be gone or not written yet."""
+    """Describe a job, which may no longer exist or not be written yet."""
     if seq > topic.head:
         return {"state": "not_written", "head_seq": topic.head}
     if seq < 1 or topic.next_live(seq) != seq:
@@ -53,7 +53,7 @@ def state_of(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
 
 
 def skip_reason(topic: Topic, queue: LeaseQueue, seq: int, node: str) -> str:
-    """Why a node that names the job does not hold it under the lease that it gave."""
+    """Return why a node does not hold the job under the lease that it named."""
     state = str(state_of(topic, queue, seq)["state"])
     if state != "in_flight":
         return state

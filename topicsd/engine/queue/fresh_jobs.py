@@ -1,10 +1,8 @@
-"""Which job is next of those that nobody had yet, where they go in the order of seqs.
+"""The next fresh job in the order of seqs, and fair turns between claims served together.
 
-What was never claimed is not known: it is any live record from `seq` on that is no `Job`. Those that are jobs
-already, as they came with a delay or a start found them, are kept as rows, so that a million of them is one
+A fresh job has no entry of its own: it is any live record from `seq` on without a `Job`. Records there that
+have a `Job`, from a delay or from recovery, are kept as ranges, so that skipping a million of them is one
 step.
-
-Claims that came within one window, served together: one job each in turn, in the order of coming.
 """
 
 from __future__ import annotations
@@ -17,21 +15,23 @@ from topicsd.engine.queue.job import Records
 
 
 class FreshJobs:
+    """The position of the next fresh job in an unordered queue."""
+
     __slots__ = ("_rows", "seq")
 
     def __init__(self) -> None:
         self.seq = 1
-        """In front of it none is left."""
+        """No fresh job is before it."""
         self._rows: deque[list[int]] = deque()
-        """First and last seq of each, behind `seq`, in their order."""
+        """First and last seq of each range of jobs after `seq`, ascending."""
 
     def next(self, records: Records, jobs: Container[int]) -> int:
-        """The first one, 0 when there is none."""
+        """Return the seq of the first fresh job, or 0."""
         head, rows = records.head, self._rows
         seq = records.next_live(self.seq)
         while seq <= head:
             if rows and rows[0][0] <= seq:
-                # It may have gone as a whole.
+                # The record after the range may be removed too.
                 seq = records.next_live(max(seq, rows.popleft()[1] + 1))
             elif seq in jobs:
                 seq = records.next_live(seq + 1)
@@ -41,7 +41,7 @@ class FreshJobs:
         return seq if seq <= head else 0
 
     def is_job(self, seq: int) -> None:
-        """From here on, until its record is gone."""
+        """Note that the record has a `Job`, until it is removed."""
         rows = self._rows
         if seq <= self.seq:
             self.seq += seq == self.seq
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 def serve_in_turn(askers: Sequence[T], take: Callable[[T], bool]) -> None:
-    """Round after round; who gets nothing, or has all, is left out of the next one.
+    """Serve claims round after round; one that gets no job, or has enough, drops out.
 
     >>> jobs, got = [1, 2, 3, 4, 5], {"a": [], "b": []}
     >>> def take(asker):

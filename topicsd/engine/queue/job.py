@@ -1,11 +1,9 @@
-"""One job of a queue that somebody had or that came with a delay: what is known of it, and its state.
+"""One job that was claimed or delayed, its states, and the outcomes of jobs that no longer exist.
 
-What became of jobs that are gone: whoever was not deleted on purpose and is no dead letter was acked.
+A job that no longer exists was acked unless it was deleted or became a dead letter. So an ack costs nothing
+here: only the rare outcomes are remembered, up to `ENDED_MAX`. Outcomes before `known_from` are unknown.
 
-So an ack costs nothing here, and only what is rare is remembered, up to `ENDED_MAX`. Of what lies in front of
-`known_from` nobody knows it any more.
-
-What the jobs of a queue ask of the log that their records stand in.
+`Records` is what a queue needs from the topic that stores its records.
 """
 
 from __future__ import annotations
@@ -23,23 +21,25 @@ ASIDE: Final = (PARKED, SENT)
 
 
 class Job:
+    """The state of one job that was claimed or delayed."""
+
     __slots__ = ("deadline", "deliveries", "is_leaving", "lease", "node", "reason", "state")
 
     def __init__(self) -> None:
         self.state = READY
         self.deliveries = 0
         self.lease = 0
-        """The number under which it was handed out last, 0 when that counts no more."""
+        """The number of the last lease, 0 once it is not valid."""
         self.deadline = 0
-        """When a lease runs out or a delay is over."""
+        """When the lease or the delay ends."""
         self.node = ""
         self.reason = ""
-        """Why it was given back."""
+        """Why the job was returned."""
         self.is_leaving = False
 
 
 class Held(NamedTuple):
-    """What a job was, to put it back."""
+    """The recorded state of a job, as stored in frames and snapshots and used to undo a change."""
 
     seq: int
     state: int
@@ -51,12 +51,16 @@ class Held(NamedTuple):
 
 
 class Claimed(NamedTuple):
+    """One job of a claim, with the lease that it got."""
+
     seq: int
     lease: int
     deliveries: int
 
 
 class Counts(NamedTuple):
+    """The number of jobs in each state, and of those moved to the dead-letter topic."""
+
     ready: int
     in_flight: int
     delayed: int
@@ -74,7 +78,7 @@ UNKNOWN: Final = "gone"
 
 
 class Taken:
-    """What a delete takes out: which, unless that is so much that nobody keeps it."""
+    """The seqs that a delete removes, or only their number when there are more than `ENDED_MAX`."""
 
     __slots__ = ("count", "last_seq", "seqs")
 
@@ -92,7 +96,8 @@ class Taken:
 
 
 class Endings:
-    """
+    """The outcomes of jobs that no longer exist.
+
     >>> endings = Endings()
     >>> endings.note_dead([3])
     >>> endings.note_deleted(Taken(5))
@@ -109,7 +114,7 @@ class Endings:
         self.known_from = known_from
 
     def of(self, seq: int) -> str:
-        """Of one that is gone."""
+        """Return the outcome of a job that no longer exists."""
         if seq < self.known_from:
             return UNKNOWN
         return DEAD if seq in self.dead else DELETED if seq in self.deleted else ACKED
@@ -126,7 +131,7 @@ class Endings:
             self._forget_old()
 
     def forget_to(self, last: int) -> None:
-        """So many are gone at once that nobody keeps which."""
+        """Forget outcomes up to `last`: too many jobs ended at once to remember each."""
         self.known_from = max(self.known_from, last + 1)
         self.dead = {seq for seq in self.dead if seq > last}
         self.deleted = {seq for seq in self.deleted if seq > last}
@@ -138,12 +143,14 @@ class Endings:
 
 
 class Totals(Protocol):
-    """Of all queues together."""
+    """Counters over all queues of a shard."""
 
     leases_in_flight: int
 
 
 class Records(Protocol):
+    """The records of a queue, as its jobs need to know them."""
+
     head: int
     earliest_seq: int
     live_count: int
@@ -152,5 +159,5 @@ class Records(Protocol):
     def totals(self) -> Totals: ...
 
     def next_live(self, seq: int) -> int:
-        """The first live seq at or behind `seq`, or one behind the head."""
+        """Return the first live seq at or after `seq`, or head + 1."""
         ...

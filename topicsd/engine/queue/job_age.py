@@ -1,7 +1,6 @@
-"""How long the oldest job that is ready has been so: since it was written, or since its delay was over.
+"""The age of the oldest ready job: the time since it was written, or since its delay ended.
 
-A lease that ran out, or a delay of one that was given back, makes no job younger: it should have been done
-by then.
+An expired lease, or the delay of a returned job, does not reset the age: the job is overdue.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from topicsd.segment.entry import COLD, SegmentDamage
 
 
 def oldest_ready_ms(topic: Topic, now_ms: int) -> int:
-    """0 when there is none, or nobody can tell."""
+    """Return the age of the oldest ready job, or 0 if there is none or its time is unreadable."""
     queue = topic.queue
     seq = 0 if queue is None else queue.oldest_ready()
     run = topic.run_of(seq) if seq else None
@@ -29,7 +28,7 @@ def oldest_ready_ms(topic: Topic, now_ms: int) -> int:
 
 
 def measure_oldest_ready(shard: ShardState, topic: Topic, told: Callable[[int], object]) -> None:
-    """`told` gets the same, at once or when a thread has read the index of the segment where it stands."""
+    """Pass that age to `told`, at once or when a thread has read the index of the job's segment."""
     assert topic.queue is not None
     topic.queue.collect(shard.clock.now_ms())
     seq = topic.queue.oldest_ready()
@@ -40,7 +39,7 @@ def measure_oldest_ready(shard: ShardState, topic: Topic, told: Callable[[int], 
     thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
 
     def loaded(outcome: object) -> None:
-        # Meanwhile another one may be the oldest, which is rarely in another segment.
+        # Another job may be the oldest by now; it is rarely in another segment.
         told(oldest_ready_ms(topic, shard.clock.now_ms()))
 
     thread.submit(lambda: _load(run), loaded)
@@ -50,4 +49,4 @@ def _load(run: SealedRun) -> None:
     try:
         run.load_index()
     except SegmentDamage:
-        return  # Nobody can tell.
+        return  # The age is reported as 0.

@@ -1,9 +1,9 @@
-"""The records of jobs, as JSON, for whoever got them: from the pages that readers share.
+"""The records of claimed jobs as JSON, taken from the pages that readers share.
 
-What stands in a sealed segment and in no page is read on a thread, once for all who wait for that segment:
-they want what stands side by side. For jobs that follow each other what comes next is read too. A record that
-is gone by then, or cannot be read, has no text: its lease runs out like that of a worker who died, and
-another claim tries again.
+Records in a sealed segment without a page are read on a thread, once for all claims that wait for that
+segment, since they usually want adjacent records. For adjacent jobs the read covers more, and its pages are
+kept. A record that was removed meanwhile, or is unreadable, is left out: its lease expires like that of a
+crashed worker, and another claim retries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from topicsd.engine.topic import Topic
 from topicsd.segment.entry import COLD
 
 _ALL = VARIANTS[True, True]
-# Jobs that stand further apart on average say nothing of those that are asked for next.
+# Jobs further apart on average do not predict which records are read next.
 SPREAD_MAX: Final = 4
 
 
@@ -33,13 +33,15 @@ decode_text = msgspec.json.Decoder(RenderedRecord).decode
 
 
 class Texts(NamedTuple):
+    """The records read for some jobs, and the damage met, by seq."""
+
     by_seq: dict[int, bytes]
-    """A whole JSON object each."""
+    """The record as a whole JSON object."""
     damaged: dict[int, str]
 
 
 def read_texts(shard: ShardState, topic: Topic, seqs: Sequence[int], told: Callable[[Texts], None]) -> None:
-    """The records that are there; at once, or when the disk has answered."""
+    """Read the records that exist; call `told` at once or when the disk read is done."""
     _read(shard, topic, seqs, told, [])
 
 
@@ -101,5 +103,5 @@ def _look(
             continue
         start, end = page.start_of(seq), page.ends[seq - page.first_seq]
         if start < end:
-            texts[seq] = page.text[start : end - 1]  # Without its comma.
+            texts[seq] = page.text[start : end - 1]  # Without the comma.
     return Texts(texts, damaged)

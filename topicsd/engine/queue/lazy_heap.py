@@ -1,7 +1,7 @@
-"""A heap of which entries stop counting without being told: whoever looks finds out.
+"""A heap whose entries become outdated without notice: a predicate decides when an entry is looked at.
 
-So that no call pays for very many of them, each call throws away a few. Once there are far more than count,
-the heap is moved into a new one that way: what is left of a heap without its last entry is a heap still.
+No call pays for very many outdated entries: each call drops a few. When far more entries are outdated than
+valid, the heap is moved into a new one a few entries per call: a heap without its last entry is still a heap.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T", bound=Any)
 
-# A heap is moved once there are this many more entries in it than twice those that count.
+# A heap is moved once it has this many entries more than twice the valid ones.
 STALE_MAX: Final = 64
 MOVED_AT_ONCE: Final = 4
 
 
 class LazyHeap(Generic[T]):
-    """
+    """A heap that drops outdated entries when it meets them.
+
     >>> alive = {3, 4}
     >>> heap = LazyHeap(alive.__contains__)
     >>> for number in (4, 1, 3):
@@ -33,7 +34,7 @@ class LazyHeap(Generic[T]):
         self._counts = counts
         self._heap: list[T] = []
         self._old: list[T] = []
-        """What is still to be moved to the other one, a heap too."""
+        """The heap that is being moved, itself a valid heap."""
 
     def __len__(self) -> int:
         return len(self._heap) + len(self._old)
@@ -48,12 +49,12 @@ class LazyHeap(Generic[T]):
             self._move()
 
     def lowest(self) -> T | None:
-        """It may count no more."""
+        """Return the lowest entry, which may be outdated, or None."""
         heap = self._first()
         return heap[0] if heap else None
 
     def front(self) -> T | None:
-        """The lowest that counts."""
+        """Return the lowest valid entry, or None."""
         while heap := self._first():
             if self._counts(heap[0]):
                 return heap[0]
@@ -61,11 +62,11 @@ class LazyHeap(Generic[T]):
         return None
 
     def pop(self) -> T:
-        """The lowest."""
+        """Remove and return the lowest entry."""
         return heapq.heappop(self._first())
 
     def tidy(self, count: int) -> None:
-        """One may count no more; at most so many do."""
+        """Drop an outdated entry if it is the lowest; at most `count` entries are valid."""
         heap = self._heap
         if self._old:
             self._move()

@@ -1,24 +1,25 @@
-"""The jobs of one queue: which are ready, who holds which and until when. Pure: the log, a number, the time.
+"""The jobs of one queue: their states, leases and deadlines. Pure: times are arguments, no I/O.
 
-A job that was never claimed is not known here: it is any live record that is no `Job`. One that was
-claimed, or came with a delay, is a `Job` until its record is gone. So one that only waits costs nothing, and
-a call costs what it touches.
+A job that was never claimed and has no delay has no entry here: every live record without a `Job` is such a
+fresh job. A claim or a delay creates a `Job`, which exists until its record is removed. So waiting jobs cost
+nothing, and a call costs only what it touches.
 
 L1  Each live record is exactly one of ready, in flight, delayed, blocked, parked; `ready` is what the others
     leave.
-L2  A job is handed out only when nobody holds it, and each time under another number. So of two who name a
-    job at most one has the number that counts.
-L3  What was claimed before goes first, in the order of seqs, then what was never claimed.
-L4  A lease that ran out, or a delay, is seen by whoever looks next (`collect`), at most so many at a time, as
-    the others can wait for the next look. Until another one has the job, the one who had it last may still
-    end it: it is done, and nobody does it twice. Or keep it, unless it stands behind another by then (L7).
-L5  Whether a job was delivered too often is asked when it would be delivered again: then it is parked.
-L6  A job that is leaving, as its end is on its way to the log, is nobody's to take; it counts as what it was.
-L7  Where jobs go in the order of their tags (`tag_order.py`), a job waits, *blocked*, for those of its tag in
-    front of it to be gone or parked; a delay of one in front keeps it waiting too.
-L8  What is parked and may be in the dead-letter topic already is *sent*, and never handed out again.
-L9  When very many records go at once their jobs leave a few at a time (`see_gone`). Until then nothing is
-    handed out, nobody ends a job whose record is gone, and the counts are on their way to what they will be.
+L2  A job is claimed only while it has no holder, and each time under another lease number. So of two nodes
+    that name a job, at most one has the current number.
+L3  Jobs that were claimed before are handed out first, in the order of seqs; fresh jobs follow.
+L4  An expired lease or delay takes effect at the next `collect`, which handles a bounded number per call.
+    Until another node claims the job, its last holder may still end it: the work is done, and is not done
+    twice. It may also keep the job, unless an earlier job of the tag blocks it by then (L7).
+L5  `max_deliveries` is checked when a job would be delivered again: then the job is parked.
+L6  A job whose end is on its way to the log is *leaving*: it cannot be claimed, and is counted in its old
+    state.
+L7  In a queue ordered by tag (`tag_order.py`), a job is *blocked* until all earlier jobs of its tag are
+    removed or parked. A delayed job blocks the later ones of its tag too.
+L8  A parked job that may be in the dead-letter topic already is *sent*, and never claimed again.
+L9  When very many records are removed at once, their jobs are removed a few at a time (`see_gone`). Until
+    that is over, no job is claimed, no job without a record can be ended, and the counts are not final.
 """
 
 from __future__ import annotations
@@ -47,16 +48,18 @@ from topicsd.engine.queue.job import (
 from topicsd.engine.queue.lazy_heap import LazyHeap
 from topicsd.engine.queue.tag_order import Lane, TagOrder
 
-# Of a million jobs that are due in one moment nobody has to see all at once.
+# The most expired jobs per call: a million may expire in one moment.
 COLLECTED_MAX: Final = 100
-# Deadlines that count no more, which one call may have to step over.
+# The most outdated heap entries that one call skips.
 STEPPED_OVER_MAX: Final = 1000
-# Seqs that are looked at in one step, of records that are gone.
+# Seqs of removed records per step.
 GONE_AT_ONCE: Final = 250
 _EVERY_SEQ: Final = 1 << 64
 
 
 class LeaseQueue:
+    """The jobs of one queue."""
+
     __slots__ = (
         "_again",
         "_blocked_fresh",
@@ -78,68 +81,68 @@ class LeaseQueue:
     def __init__(self, records: Records, is_by_tag: bool = False) -> None:
         self._records = records
         self.order = TagOrder() if is_by_tag else None
-        """With it the queue has to be told what comes (`came`)."""
+        """Set for an ordered queue, which needs a call of `came` for each new record."""
         self._fresh = LazyHeap(self._is_fresh_and_ready)
-        """With an order: those that nobody had yet and that are ready; some may be so no longer."""
+        """In an ordered queue: fresh jobs that are ready. May contain outdated entries."""
         self._blocked_fresh = 0
-        """With an order: how many that nobody had yet are blocked."""
+        """In an ordered queue: the number of fresh jobs that are blocked."""
         self._by_seq = FreshJobs()
-        """Without one."""
+        """In an unordered queue: the position of the next fresh job."""
         self.jobs: dict[int, Job] = {}
         self._counts = [0, 0, 0, 0, 0, 0]
-        """Of `jobs`, by state."""
+        """The number of `jobs` in each state."""
         self._again = LazyHeap(self._is_ready_again)
-        """Those that are ready once more; some may be so no longer."""
+        """Jobs that are ready again. May contain outdated entries."""
         self._due = LazyHeap(self._is_due)
-        """Deadlines and seqs; some may count no more."""
+        """Pairs of deadline and seq. May contain outdated entries."""
         self.parked: OrderedDict[int, None] = OrderedDict()
-        """Delivered too often, in the order in which that was found. They leave from the front, which a plain
-        dict would search for."""
+        """Jobs delivered too often, in the order of parking. An OrderedDict, since they leave from the front,
+        which a plain dict finds only by a search."""
         self.former: dict[str, None] = {}
-        """Dead-letter topics that were named before, where one of those that are parked may be."""
+        """Previous dead-letter topics that may hold a copy of a parked job."""
         self.dead_lettered = 0
         self.endings = Endings()
         self._going: deque[tuple[Iterator[int], int]] = deque()
-        """Records that are gone and whose jobs may be here, in rows, and what of a row is meant (L9)."""
+        """Seqs of removed records whose jobs may still be here, each with the last seq that counts (L9)."""
         self.later: Callable[[], object] | None = None
-        """Has `see_gone` called until that says that it is over; without it all is done at once."""
+        """Schedules calls of `see_gone` until it returns False. Without it all jobs are removed at once."""
 
-    # -- what can be asked -------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------
 
     def counts(self) -> Counts:
-        """As it was at the last `collect`."""
+        """Return the counts by state as of the last `collect`."""
         again, in_flight, delayed, parked, blocked, sent = self._counts
         ready = self._fresh_ready_count() + again
         blocked += self._blocked_fresh
-        # What has not left yet (L9) is no record any more, and a job still.
+        # Jobs whose removal is pending (L9) are no longer live records, but still have entries.
         return Counts(max(0, ready), in_flight, delayed, parked + sent, self.dead_lettered, blocked)
 
     def oldest_ready(self) -> int:
-        """The seq of the oldest job that is ready, 0 when none is, or it is not known yet."""
+        """Return the seq of the oldest ready job, or 0 if none is ready or a removal is under way."""
         if self.is_going:
             return 0
         again, fresh = self._again.front(), self._next_fresh()
         return min((seq for seq in (again, fresh) if seq), default=0)
 
     def ready_since(self, seq: int) -> int:
-        """When the delay of one that nobody had yet was over, 0 when it had none."""
+        """Return when the delay of a fresh job ended, or 0 if it had none."""
         job = self.jobs.get(seq)
         return 0 if job is None or job.deliveries else job.deadline
 
     def blocked_by(self, seq: int) -> int:
-        """The job of its tag that it waits for, 0 when that is none."""
+        """Return the seq of the job of the same tag that blocks `seq`, or 0."""
         lane = None if self.order is None else self.order.lane_of(seq)
         if self.order is None or lane is None or lane.ready == seq:
             return 0
         front = self.order.front(lane)
         if front != seq:
             return front
-        # It was freed when one behind it was on its way.
+        # A parked job was freed while a later job of its tag was in flight.
         jobs = self.jobs
         return next((one for one in self.order.standing(lane) if _is_in_flight(jobs.get(one))), 0)
 
     def next_due(self) -> int | None:
-        """When the next lease runs out or the next delay is over; or earlier, for who looks again then."""
+        """Return the time of the next lease expiry or end of a delay, or an earlier time, or None."""
         due = self._due
         for _ in range(STEPPED_OVER_MAX):
             entry = due.lowest()
@@ -149,7 +152,7 @@ class LeaseQueue:
         return None if entry is None else entry[0]
 
     def is_held(self, seq: int, node: str, lease: int | None, is_kept: bool = False) -> bool:
-        """Whether the node may end the lease, by its number when it says one, or keep it (L4)."""
+        """Return whether `node` may end this lease (None: any), or with `is_kept` keep it (L4)."""
         job = self.jobs.get(seq)
         return (
             job is not None
@@ -163,13 +166,13 @@ class LeaseQueue:
 
     @property
     def is_going(self) -> bool:
-        """Jobs are leaving (L9)."""
+        """Return whether a removal of jobs is under way (L9)."""
         return bool(self._going)
 
-    # -- what changes --------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------
 
     def came(self, seq: int, tag: bytes) -> None:
-        """A record is there, or with a start was found; they come in the order of seqs."""
+        """Enter a record that was written, or found by recovery. Calls are in the order of seqs."""
         order = self.order
         if order is None:
             return
@@ -183,18 +186,18 @@ class LeaseQueue:
         self._fresh.tidy(self._fresh_ready_count())
 
     def delay(self, seqs: Iterable[int], due: int) -> None:
-        """These that have just come are ready then."""
+        """Delay these new jobs until `due`."""
         for seq in seqs:
             self._set(seq, self._make(seq), DELAYED, due)
 
     def see(self, seq: int, now: int) -> None:
-        """Collect this one, also where very many are due."""
+        """Collect this job, even if very many others are due."""
         job = self.jobs.get(seq)
         if job is not None and job.deadline <= now and self._is_due((job.deadline, seq)):
             self._set(seq, job, READY, job.deadline)
 
     def collect(self, now: int, count_max: int = COLLECTED_MAX) -> bool:
-        """See what ran out: such jobs are ready once more. Whether there are some."""
+        """Make jobs ready whose lease or delay has ended; return whether there were any."""
         due, count, stepped_over = self._due, 0, 0
         while count < count_max and stepped_over < STEPPED_OVER_MAX:
             entry = due.lowest()
@@ -219,8 +222,10 @@ class LeaseQueue:
         fits: Callable[[int], bool] = lambda seq: True,
         parked_max: int = _EVERY_SEQ,
     ) -> list[Claimed]:
-        """Hand out up to so many jobs, under numbers from `first_lease` on, until one does not fit. What was
-        delivered too often is parked on the way, until so many are."""
+        """Lease up to `count` jobs until one does not fit; lease numbers start at `first_lease`.
+
+        Jobs delivered too often are parked on the way, until `parked_max` jobs are parked.
+        """
         claimed: list[Claimed] = []
         if self.is_going:
             return claimed
@@ -259,7 +264,7 @@ class LeaseQueue:
         self._set(seq, self.jobs[seq], IN_FLIGHT, deadline)
 
     def give_back(self, seq: int, due: int, reason: str = "") -> None:
-        """Its lease is over; it is ready at `due`, at once when that is 0."""
+        """End the lease of a job and make it ready at `due`, or at once if that is 0."""
         job = self.jobs[seq]
         job.lease, job.node, job.reason = 0, "", reason or job.reason
         self._set(seq, job, DELAYED if due else READY, due)
@@ -270,12 +275,12 @@ class LeaseQueue:
         self._set(seq, job, PARKED)
 
     def send(self, seqs: Iterable[int]) -> None:
-        """These that are parked may be in the dead-letter topic from now on (L8)."""
+        """Mark parked jobs as sent: the dead-letter topic may have them from now on (L8)."""
         for seq in seqs:
             self._set(seq, self.jobs[seq], SENT)
 
     def free(self, seqs: Iterable[int], deliveries_max: int) -> None:
-        """What of these is parked and was not delivered too often by this measure is ready again."""
+        """Make those of these parked jobs ready that have fewer than `deliveries_max` deliveries."""
         freed = [
             seq
             for seq in seqs
@@ -287,12 +292,12 @@ class LeaseQueue:
             self._set(seq, self.jobs[seq], READY)
 
     def leave(self, seqs: Iterable[int]) -> None:
-        """Their end is on its way (L6)."""
+        """Mark jobs whose end is on its way to the log (L6)."""
         for seq in seqs:
             self.jobs[seq].is_leaving = True
 
     def stay(self, seqs: Iterable[int]) -> None:
-        """It did not come to that."""
+        """Undo `leave`: the jobs have not ended."""
         for seq in seqs:
             job = self.jobs.get(seq)
             if job is not None:
@@ -304,21 +309,21 @@ class LeaseQueue:
         return Held(seq, job.state, job.deliveries, job.lease, job.deadline, job.node, job.reason)
 
     def put(self, held: Held) -> None:
-        """Make a job what somebody noted of it: the log, a snapshot, or who takes back a change."""
+        """Set a job to a state recorded in the log, in a snapshot, or before an undone change."""
         job = self.jobs.get(held.seq) or self._make(held.seq)
         job.deliveries, job.lease, job.node, job.reason = held.deliveries, held.lease, held.node, held.reason
         self._set(held.seq, job, READY if held.state == BLOCKED else held.state, held.deadline)
 
-    # -- records that are gone -----------------------------------------------------------------------------
+    # -- removed records -----------------------------------------------------------------------------------
 
     def gone(self, seq: int) -> None:
-        """The record is gone, whoever took it out."""
+        """Drop the job of a removed record, whatever removed it."""
         lane = self._take_out(seq)
         if lane is not None:
             self._turn(lane)
 
     def gone_to(self, first: int, last: int) -> None:
-        """All records from `first` to `last` are gone, and none in front of them is left."""
+        """Drop the jobs of the removed records `first` to `last`; no earlier record is left."""
         known = [self.jobs.keys()] if self.order is None else [self.jobs.keys(), self.order.seqs()]
         count = sum(map(len, known))
         if not count:
@@ -331,7 +336,7 @@ class LeaseQueue:
             self.all_gone(range(first, last + 1))
 
     def all_gone(self, seqs: Iterable[int], last: int = _EVERY_SEQ) -> None:
-        """These are gone, as far as they are not behind `last`, and there may be very many (L9)."""
+        """Drop the jobs of the removed records `seqs` up to `last`; there may be very many (L9)."""
         self._going.append((iter(seqs), last))
         if self.later is not None:
             self.later()
@@ -340,7 +345,7 @@ class LeaseQueue:
             pass
 
     def see_gone(self) -> bool:
-        """Let some of the jobs leave whose records are gone; whether there are more."""
+        """Drop some jobs whose records are removed; return whether there are more."""
         left = GONE_AT_ONCE
         while self._going and left:
             seqs, last = self._going[0]
@@ -357,7 +362,7 @@ class LeaseQueue:
             self._turn(lane)
 
     def _take_out(self, seq: int) -> Lane | None:
-        """The lane that it stood in."""
+        """Remove a job; return the lane that it was in."""
         job = self.jobs.pop(seq, None)
         counts = self._counts
         if job is not None:
@@ -383,7 +388,7 @@ class LeaseQueue:
             self._fresh.tidy(self._fresh_ready_count())
         return lane
 
-    # -- the order -----------------------------------------------------------------------------------------
+    # -- order ---------------------------------------------------------------------------------------------
 
     def _is_ready_again(self, seq: int) -> bool:
         job = self.jobs.get(seq)
@@ -445,7 +450,7 @@ class LeaseQueue:
         self._turn(lane)
 
     def _turn(self, lane: Lane) -> None:
-        """See whose turn it is in a lane (L7)."""
+        """Update which job of a lane is ready, if any (L7)."""
         assert self.order is not None
         front = 0 if lane.held else self.order.front(lane)
         if lane.ready and lane.ready != front:

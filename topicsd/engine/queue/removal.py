@@ -1,7 +1,7 @@
-"""The jobs of very many records that went at once leave their queue a few a turn of the loop.
+"""The removal of very many jobs from a queue, a bounded number in each turn of the event loop.
 
-Readers miss the records from the first moment. Claims of the queue wait until its jobs have left, and so does
-the answer to the delete: who gets it finds the queue as it is then. A start lets all go at once.
+Readers stop seeing the records at once. Claims of the queue wait until its jobs are removed, and so does the
+reply to the delete: a client that receives it finds the final state. Recovery removes all jobs at once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ Then = Callable[[], object]
 
 
 class GoneJobs:
-    """`is_over` is called for a queue that has let all go."""
+    """The removals of a shard. `is_over` is called for each queue whose removal has ended."""
 
     def __init__(self, loop: Loop, is_over: Callable[[Topic], None]) -> None:
         self._loop = loop
         self._is_over = is_over
         self._waiting: dict[Topic, list[Then]] = {}
         self.is_open = False
-        """The start is over: requests come from now on."""
+        """True once recovery is over and requests arrive."""
 
     def wake(self, topic: Topic) -> None:
+        """Remove the pending jobs of a queue, a few in each turn; during recovery all at once."""
         if not self.is_open:
             while self._see(topic):
                 pass
@@ -36,7 +37,7 @@ class GoneJobs:
             self._loop.call_soon(self._some, topic)
 
     def after(self, topic: Topic, then: Then) -> None:
-        """Go on when all have left, which may be at once."""
+        """Call `then` when the removal of the topic's jobs is over, or at once if there is none."""
         waiting = self._waiting.get(topic)
         if waiting is None:
             then()
@@ -44,11 +45,11 @@ class GoneJobs:
             waiting.append(then)
 
     def forget(self, topic: Topic) -> None:
-        """It is no topic any more."""
+        """Run what waits for a topic that no longer exists."""
         self._go_on(topic)
 
     def finish(self) -> None:
-        """All at once, as the shard is about to end."""
+        """Complete all removals at once, as the shard is about to end."""
         for topic in list(self._waiting):
             while self._see(topic):
                 pass
@@ -69,7 +70,7 @@ class GoneJobs:
 
     def _go_on(self, topic: Topic) -> None:
         for then in self._waiting.pop(topic, ()):
-            # Each in a turn of its own: there may be many.
+            # One per turn of the event loop: there may be many.
             self._loop.call_soon(_call, then)
 
 

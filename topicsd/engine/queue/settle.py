@@ -1,9 +1,9 @@
-"""What a worker does with jobs that it holds: they are done (ack), not done (nack), or take longer (extend).
+"""Settling leased jobs: ack (done), nack (return it) and extend (lengthen the lease).
 
-Only what the node holds counts, and of a number that it names only the one of the last claim. An ack is the
-permanent delete of the record, in the class of the topic; while that is on its way the job is nobody's, and
-when it fails the node holds it as before. The others change who holds a job, which the log has to know with
-`leases_durable` only.
+A request applies only to jobs whose lease the node holds; if it names a lease number, only to the current
+one. An ack is the permanent delete of the record, in the durability class of the topic. While the delete is
+on its way the job cannot be claimed; if it fails, the node holds the job as before. Nack and extend change
+the lease, which is logged only with `leases_durable`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NACK_DELAY_MS_MAX = 86_400_000
 
 
 class Skipped(NamedTuple):
-    """What the node named and does not hold."""
+    """The seqs that a request named and the node does not hold, with the reasons."""
 
     seqs: list[int]
     reasons: dict[int, str]
@@ -40,7 +40,7 @@ Settle = Callable[[ShardState, str, SettleRequest, Reply], None]
 
 
 def ack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
-    """The jobs are done; `reply` gets `Settled` or a `Refusal`."""
+    """End jobs that are done; `reply` gets `Settled` or a `Refusal`."""
     found = _begin(shard, name, request, reply, ack, is_logged=True)
     if found is None:
         return
@@ -53,7 +53,7 @@ def ack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> N
 
 
 def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
-    """They are to be done again, after a while or at once."""
+    """Return jobs, to be claimed again after a delay or at once."""
     found = _begin(shard, name, request, reply, nack)
     if found is None:
         return
@@ -69,7 +69,7 @@ def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> 
 
 
 def extend(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
-    """They are held for so long from now on."""
+    """Lengthen leases: they end `ms` from now."""
     found = _begin(shard, name, request, reply, extend, is_kept=True)
     if found is None:
         return
@@ -92,7 +92,10 @@ def _begin(
     is_logged: bool = False,
     is_kept: bool = False,
 ) -> tuple[Topic, LeaseQueue, list[int], Skipped] | None:
-    """The queue, with those that the node holds and the others; None when there is an answer already."""
+    """Split the named jobs into those that the node holds and the others.
+
+    Return None if the request was answered or deferred.
+    """
     topic = shard.topics.get(name)
     if topic is not None and topic.leaving is not None:
         shard.defer(topic, partial(again, shard, name, request, reply), reply)
@@ -128,7 +131,7 @@ def _told(
 ) -> None:
     assert topic.queue is not None
     if done and not deadline and topic.waiters is not None:
-        # A stream may have room for another job, or there may be one for it; not when leases are extended.
+        # A job stream may have room for another job, or a job may be ready for it. Extending changes neither.
         shard.watch.wake(topic)
     tell(reply, Settled(topic.name, done, skipped.seqs, skipped.reasons, topic.queue.counts(), deadline))
 
@@ -142,7 +145,7 @@ def end_jobs(
     reply: Reply,
     is_dead_letter: bool = False,
 ) -> None:
-    """Delete the jobs: they are done, or in the dead-letter topic by now."""
+    """Delete the records of jobs that are acked, or that the dead-letter topic has."""
     control = Delete(0, None, False, seqs, is_dead_letter)
     pending = PendingEnd(topic, queue, control, then, reply)
     queue.leave(seqs)
@@ -150,6 +153,8 @@ def end_jobs(
 
 
 class PendingEnd(TopicEntry):
+    """The delete of ended jobs on its way to the log."""
+
     __slots__ = ("_control", "_queue", "_reply", "_then")
 
     def __init__(
@@ -166,7 +171,7 @@ class PendingEnd(TopicEntry):
         try:
             apply_delete(self.topic, self._control)
         except (SegmentDamage, OSError) as error:
-            # The frame is in the log: a start that can read the segment takes them out.
+            # The frame is in the log: the next start that can read the segment applies it.
             tell(
                 self._reply,
                 Refusal(

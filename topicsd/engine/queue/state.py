@@ -1,9 +1,8 @@
-"""What the log and a snapshot say of the jobs of a queue, and how it comes back from there.
+"""The state of a queue's jobs in the log and in snapshots, and how recovery restores it.
 
-A `Lease` frame says what jobs are from there on, whole; so it is no matter that replay repeats what a
-snapshot has. Leases are logged with `leases_durable`; without it a restart ends them all, and how often a job
-was delivered goes on from the last snapshot. That a job is parked is always logged, and so is until when one
-is delayed that nobody had yet.
+A `Lease` frame has the complete state of its jobs, so replaying a frame that a snapshot already contains is
+harmless. Leases are logged with `leases_durable`; without it a restart ends them all, and the delivery counts
+resume from the last snapshot. Parking is always logged, and so is the delay of a fresh job.
 """
 
 from __future__ import annotations
@@ -22,16 +21,20 @@ QUEUE: Final = "queue"
 
 
 class QueueSection(msgspec.Struct, frozen=True, array_like=True):
+    """The part of a topic's snapshot entry that describes its jobs."""
+
     dead_lettered: int
     jobs: list[Held]
     delays: list[tuple[int, int]] = []
-    """Seq and time of those that nobody had yet: there may be very many, and all is written in one step."""
+    """Seq and time of delayed jobs that were never claimed. Compact: there may be very many, written in one
+    step."""
     dead: list[int] = []
     deleted: list[int] = []
     known_from: int = 1
-    """What is known of how jobs ended (`engine/queue/job.py`)."""
+    """With `dead` and `deleted`: the known outcomes of jobs (`engine/queue/job.py`)."""
     delivered: list[tuple[int, int]] = []
-    """Seq and count of those of which that is all there is to know: for the same reason."""
+    """Seq and delivery count of jobs of which nothing else is known. Compact for the same reason as `delays`.
+    """
     former: list[str] = []
 
 
@@ -75,20 +78,20 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     helds = section.jobs
     helds += [Held(seq, DELAYED, 0, 0, due, "", "") for seq, due in section.delays]
     helds += [Held(seq, READY, count, 0, 0, "", "") for seq, count in section.delivered]
-    # So that they are found in rows.
+    # In order of seq, so that `FreshJobs` keeps them as ranges.
     for held in sorted(helds, key=_seq_of):
         _put(topic, held)
     settle_parked(topic)
 
 
 def leases_of(sections: dict[str, bytes]) -> list[tuple[int, int]]:
-    """Return seq and lease number of the jobs that a snapshot says are held."""
+    """Return seq and lease number of the jobs that are leased in a snapshot."""
     encoded = sections.get(QUEUE)
     return [] if encoded is None else [(held.seq, held.lease) for held in _decode(encoded).jobs if held.lease]
 
 
 def jobs_came(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, due: int) -> None:
-    """Records are published; with `due` they are ready then."""
+    """Enter published records in the queue; with `due` they are ready then."""
     for at in range(count if queue.order is not None else 0):
         queue.came(first_seq + at, tags[at] if tags is not None else b"")
     if due:
@@ -96,8 +99,11 @@ def jobs_came(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] |
 
 
 def settle_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
-    """What is parked, all or these, goes where the configuration has it go: with a dead-letter topic it may
-    be there from now on, and is never handed out again. Without one, a greater `max_deliveries` frees it."""
+    """Apply the topic's configuration to parked jobs, all or `seqs`.
+
+    With a dead-letter topic, jobs are marked as sent: that topic may have them from now on. Without one, jobs
+    below a raised `max_deliveries` are ready again.
+    """
     queue, config = topic.queue, topic.config
     if queue is None or not queue.parked:
         return
@@ -109,14 +115,14 @@ def settle_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
 
 
 def note_former(topic: Topic, dead_letter: str | None) -> None:
-    """Another dead-letter topic is about to be named, or none: what is parked may be in the one before."""
+    """Remember the dead-letter topic to be replaced: it may hold copies of parked jobs."""
     queue, before = topic.queue, topic.config.dead_letter
     if queue is not None and queue.parked and before not in (None, dead_letter):
         queue.former[before] = None
 
 
 def lease_frame(topic: Topic, helds: list[Held]) -> bytes:
-    """That these jobs are what they are now; but for their numbers they are alike."""
+    """Encode a frame with the current state of these jobs, which differ only in their numbers."""
     one = helds[0]
     control = Lease(
         one.state,
@@ -135,7 +141,7 @@ def apply_lease(topic: Topic, control: Lease) -> None:
     leases = control.leases or [0] * len(control.seqs)
     for seq, deliveries, lease in zip(control.seqs, control.deliveries, leases, strict=True):
         known = None if topic.queue is None else topic.queue.jobs.get(seq)
-        # Why it was given back it keeps, whoever claims it next.
+        # A claim keeps the reason of the last nack.
         reason = control.reason or (known.reason if known is not None else "")
         _put(topic, Held(seq, control.state, deliveries, lease, control.deadline, control.node, reason))
     if control.state == PARKED:
@@ -147,6 +153,9 @@ def _seq_of(held: Held) -> int:
 
 
 def _put(topic: Topic, held: Held) -> None:
-    """What is not alive any more is no job; a snapshot's marks and frames may know more than this one."""
+    """Restore a job if its record is live.
+
+    A snapshot's marks and frames may describe jobs whose records are removed.
+    """
     if topic.queue is not None and topic.next_live(held.seq) == held.seq <= topic.head:
         topic.queue.put(held)

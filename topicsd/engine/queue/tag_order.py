@@ -1,11 +1,11 @@
-"""Jobs of one tag go one by one, in the order of seqs: who stands where. Pure: seqs and tags.
+"""Lanes: the jobs of one tag in an ordered queue, in the order of seqs. Pure: seqs and tags.
 
-Jobs of a tag stand in a *lane*. Only the front of a lane may be handed out, and only while nobody holds
-another one of it. A job without a tag stands in none.
+Only the front of a lane may be claimed, and only while no other job of the lane is in flight. A job without a
+tag is in no lane.
 
-O1  A call costs what it touches: a job knows its lane, a lane its front, and what is gone is taken out of a
-    lane when its turn would have come, or when most of the lane is gone.
-O2  A job that is parked is set aside: its tag goes on without it. When it is freed it is back in its place.
+O1  A call costs what it touches: a job has its lane, a lane has its front. A removed seq leaves the lane's
+    array when it reaches the front, or when most of the array is removed seqs.
+O2  A parked job is set aside: its lane continues without it. When it is freed, it returns to its place.
 """
 
 from __future__ import annotations
@@ -15,37 +15,41 @@ from bisect import bisect_left
 from collections.abc import Iterator, KeysView
 from typing import Final
 
-# A lane is written anew once so many more are gone from it than stand in it.
+# A lane is rewritten once it has this many entries more than twice its jobs.
 GONE_MAX: Final = 64
 
 
 class Lane:
+    """The jobs of one tag."""
+
     __slots__ = ("at", "count", "held", "ready", "seqs", "tag")
 
     def __init__(self, tag: bytes) -> None:
         self.tag = tag
         self.seqs = array("Q")
-        """In their order; what is in front of `at`, and some behind it, is gone or set aside."""
+        """Ascending. Entries before `at`, and some after it, are removed or set aside."""
         self.at = 0
         self.count = 0
-        """Those that are there, also set aside."""
+        """The number of its jobs, including those set aside."""
         self.held = 0
-        """How many somebody holds."""
+        """The number of its jobs in flight."""
         self.ready = 0
-        """The seq of the one that may be handed out, 0 when none may."""
+        """The seq of the job that may be claimed, or 0."""
 
 
 class TagOrder:
+    """All lanes of one ordered queue."""
+
     __slots__ = ("_aside", "_lane_of", "_lanes")
 
     def __init__(self) -> None:
         self._lanes: dict[bytes, Lane] = {}
         self._lane_of: dict[int, Lane] = {}
-        """Of those that stand in one."""
+        """The lane of each seq that is in one and not set aside."""
         self._aside: dict[int, Lane] = {}
 
     def came(self, seq: int, tag: bytes) -> Lane:
-        """The job goes behind all of its tag."""
+        """Add a new job at the end of the lane of its tag."""
         lane = self._lanes.get(tag)
         if lane is None:
             lane = self._lanes[tag] = Lane(tag)
@@ -55,20 +59,20 @@ class TagOrder:
         return lane
 
     def seqs(self) -> KeysView[int]:
-        """Of all that stand in a lane."""
+        """Return the seqs in all lanes."""
         return self._lane_of.keys()
 
     def lane_of(self, seq: int) -> Lane | None:
-        """Where it stands, None when it stands in none or is set aside."""
+        """Return the lane of a job, or None if it is in none or set aside."""
         return self._lane_of.get(seq)
 
     def standing(self, lane: Lane) -> Iterator[int]:
-        """In their order."""
+        """Return the seqs in a lane, ascending."""
         lane_of = self._lane_of
         return (seq for seq in lane.seqs[lane.at :] if lane_of.get(seq) is lane)
 
     def front(self, lane: Lane) -> int:
-        """The first that stands in it, 0 when none does."""
+        """Return the first seq in a lane, or 0."""
         seqs, lane_of, at = lane.seqs, self._lane_of, lane.at
         while at < len(seqs) and lane_of.get(seqs[at]) is not lane:
             at += 1
@@ -76,7 +80,7 @@ class TagOrder:
         return seqs[at] if at < len(seqs) else 0
 
     def gone(self, seq: int) -> Lane | None:
-        """The job is no more; the lane that it was of, if it was of one."""
+        """Remove a job; return its lane, or None if it was in none."""
         lane = self._lane_of.pop(seq, None) or self._aside.pop(seq, None)
         if lane is None:
             return None
@@ -85,7 +89,7 @@ class TagOrder:
             del self._lanes[lane.tag]
         elif len(lane.seqs) > GONE_MAX + 2 * lane.count:
             if lane.at * 4 > len(lane.seqs):
-                # As nearly always they went from the front, and none of the others is looked at.
+                # The usual case: jobs leave from the front, and the others need not be checked.
                 del lane.seqs[: lane.at]
             else:
                 lane.seqs = array("Q", self.standing(lane))
@@ -93,14 +97,14 @@ class TagOrder:
         return lane
 
     def set_aside(self, seq: int) -> Lane | None:
-        """The lane that it stood in, None when it stood in none."""
+        """Set a job aside; return its lane, or None if it was in none."""
         lane = self._lane_of.pop(seq, None)
         if lane is not None:
             self._aside[seq] = lane
         return lane
 
     def put_back(self, seq: int) -> Lane | None:
-        """The lane that it stands in now."""
+        """Return a job that was set aside to its lane; return the lane, or None."""
         lane = self._aside.pop(seq, None)
         if lane is not None:
             self._lane_of[seq] = lane

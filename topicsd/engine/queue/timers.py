@@ -1,8 +1,8 @@
-"""When the next lease of a queue runs out or the next delay is over, for those who wait for a job of it.
+"""Timers for the next expiry of a lease or end of a delay, for requests that wait for jobs.
 
-A queue that somebody waits for has one timer, which whoever leases or delays its jobs has looked at again;
-the others have none, as a claim sees by itself what is due. The clock may be set while a timer runs: one that
-is early looks again, and none is set for long.
+Only a queue with waiting requests has a timer; code that leases or delays its jobs calls `look` to update it.
+Other queues need none, as a claim collects expired leases itself. The system clock may be set while a timer
+runs: a timer that fires early checks again, and none runs longer than `WAIT_MS_MAX`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shared.runtime.disk_thread import Loop
 from topicsd.engine.topic import NEVER, Topic
 from topicsd.engine.wakeups.wake_queue import Watch
 
-# How late a clock that was set forward can make it.
+# How late a timer can be after the system clock is set forward.
 WAIT_MS_MAX = 60_000
 
 
@@ -28,6 +28,8 @@ class _Timer:
 
 
 class QueueDue:
+    """The timers of a shard's queues."""
+
     def __init__(self, loop: Loop, clock: Clock, watch: Watch) -> None:
         self._loop = loop
         self._clock = clock
@@ -35,7 +37,7 @@ class QueueDue:
         self.timers: dict[Topic, _Timer] = {}
 
     def enter(self, topic: Topic) -> None:
-        """One more waits for its jobs."""
+        """Count one more request that waits for jobs of the topic."""
         self.timers.setdefault(topic, _Timer()).waiting_count += 1
         self.look(topic)
 
@@ -48,7 +50,7 @@ class QueueDue:
                 timer.handle.cancel()
 
     def look(self, topic: Topic) -> None:
-        """What is due next may be due earlier than it was."""
+        """Set the timer to an earlier time if the next expiry is earlier now."""
         timer, queue = self.timers.get(topic), topic.queue
         due_ms = queue.next_due() if timer is not None and queue is not None else None
         if timer is None or due_ms is None or due_ms >= timer.due_ms:

@@ -1,1 +1,1 @@
-"""Remove records: by age, by caps, and by request."""
+"""Removal of records: eviction by age and by caps, and deletes."""

@@ -1,12 +1,11 @@
-"""Deleting records on purpose: permanent, silent, at once, and only what exists at the call.
+"""Deletes: permanent, not reported to readers, and bounded by the head at the time of the call.
 
-The frame in the log carries the operation and the head that it was bound by; what it matches is found again
-by replay. It has the class of its topic.
+The frame in the log has the operation and that head, in the durability class of the topic; replay finds the
+matching records again.
 
-What a delete by tag matches, found on a thread where that may be much: segments have to be read, and very
-many records looked at.
-
-All that it may match is there at the call; so what is found is complete, whatever comes meanwhile.
+The records of a tag are looked up on a thread when that may take long: segments have to be read, and very
+many records checked. All matching records exist at the call, so the lookup is complete whatever is appended
+meanwhile.
 """
 
 from __future__ import annotations
@@ -38,21 +37,23 @@ from topicsd.engine.topic_admin import topic_not_found
 from topicsd.log.control_frame import Delete
 from topicsd.segment.entry import DATA, SegmentDamage
 
-# So many of a run are faster taken out one by one.
+# Up to this many records of a run are removed faster one by one.
 FEW_RECORDS: Final = 64
 
 Found = dict[Run, list[int] | Marks]
-"""A few seqs of a run, of which some may be dead, or marks."""
+"""For each run a few seqs, some of which may be dead, or marks."""
 
 
 class Wanted(NamedTuple):
+    """The records to find: those with the tag, or tag prefix, below a seq."""
+
     tag: bytes
     is_prefix: bool
     below: int
 
 
 class _Tail(NamedTuple):
-    """What is asked of a run that goes on growing, and lets go of its front."""
+    """The state of a tail run at the call. The run itself keeps growing and loses its front."""
 
     run: TailRun
     first_seq: int
@@ -61,6 +62,8 @@ class _Tail(NamedTuple):
 
 
 class Search(NamedTuple):
+    """A lookup for a thread: the records to find, and the runs to search."""
+
     wanted: Wanted
     earliest_seq: int
     sealed: list[SealedRun]
@@ -68,13 +71,15 @@ class Search(NamedTuple):
 
 
 class LookedUp(NamedTuple):
+    """The result of a lookup on a thread."""
+
     found: Found
     tags: dict[TailRun, TagIndex]
-    """Of active segments whose tags were not known since the start."""
+    """Tag indexes of active segments whose tags were not loaded since the start."""
 
 
 def search_of(topic: Topic, wanted: Wanted) -> Search | None:
-    """What a thread is to look through; None when the loop finds it as fast."""
+    """Return the search for a thread, or None if the event loop finds the records as fast."""
     sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
     tails = [run for run in topic.runs if isinstance(run, TailRun)]
     is_known = not any(run.tags.is_unknown for run in tails)
@@ -88,7 +93,7 @@ def search_of(topic: Topic, wanted: Wanted) -> Search | None:
 
 
 def look_up(search: Search) -> LookedUp | SegmentDamage:
-    """On a thread: what is there, with all that taking it out will need."""
+    """Find the records on a thread, and load what their removal needs."""
     tag, is_prefix, below = search.wanted
     found: Found = {}
     tags: dict[TailRun, TagIndex] = {}
@@ -118,7 +123,7 @@ def look_up(search: Search) -> LookedUp | SegmentDamage:
 
 
 SEQS_MAX: Final = 1000
-"""In one call."""
+"""The most seqs of one call."""
 
 
 def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: Reply) -> None:
@@ -181,11 +186,13 @@ def _looked_up(
 
 
 def apply_delete(topic: Topic, control: Delete, found: Found | None = None) -> int:
-    """Take out what the frame says, which was looked up or, as in a replay, is looked for here; how many were
-    alive."""
+    """Remove the records of a delete frame; return how many were live.
+
+    `found` is the result of the lookup; without it, as in replay, the records are searched here.
+    """
     if control.seqs:
         if control.is_dead_letter and topic.queue is not None:
-            # Also those that a segment's marks know to be dead already, as they may after a crash.
+            # Includes records that a segment's marks list as dead already, as happens after a crash.
             topic.queue.dead_lettered += len(control.seqs)
             topic.queue.endings.note_dead(control.seqs)
         if not control.is_asked:
@@ -195,7 +202,7 @@ def apply_delete(topic: Topic, control: Delete, found: Found | None = None) -> i
         if count and topic.queue is not None:
             topic.queue.endings.forget_to(control.below - 1)
         return count
-    # It is kept for a while that these jobs were not acked.
+    # Remembered for a while: these jobs were deleted, not acked.
     taken = None if topic.queue is None else Taken()
     try:
         return _delete_asked(topic, control, found, taken)
@@ -210,7 +217,7 @@ def _delete_asked(topic: Topic, control: Delete, found: Found | None, taken: Tak
     tag = control.tag.encode()
     if found is not None:
         for run in found:
-            # The tags of a prefix stay in the index for now: there may be as many as records.
+            # The tags of a prefix stay in the index for now: there may be as many tags as records.
             if isinstance(run, TailRun) and not control.is_prefix:
                 run.tags.drop(tag, control.below)
         return delete_found(topic, where_they_are(topic, found), taken)
@@ -241,6 +248,8 @@ def _deleted(topic: Topic, count: int) -> Deleted:
 
 
 class PendingDelete(TopicEntry):
+    """A delete on its way to the log."""
+
     __slots__ = ("control", "found", "reply", "shard")
 
     def __init__(
@@ -258,7 +267,7 @@ class PendingDelete(TopicEntry):
         try:
             deleted = apply_delete(topic, self.control, self.found)
         except (SegmentDamage, OSError) as error:
-            # The frame is in the log: a start that can read the segment finds what it matches.
+            # The frame is in the log: the next start that can read the segment applies it.
             tell(
                 self.reply,
                 Refusal(
@@ -267,12 +276,12 @@ class PendingDelete(TopicEntry):
             )
             return
         if topic.queue is not None and topic.waiters is not None:
-            # What stood in front of other jobs of its tag may be gone.
+            # A job that blocked others of its tag may be removed.
             self.shard.watch.wake(topic)
         self.shard.gone_jobs.after(topic, partial(tell, self.reply, _deleted(topic, deleted)))
 
     def undo(self) -> None:
-        self.end_wait()  # Nothing is taken out before the frame is where its class wants it.
+        self.end_wait()  # No record is removed before the frame satisfies its durability class.
 
     def refuse(self, refusal: Refusal) -> None:
         tell(self.reply, refusal)

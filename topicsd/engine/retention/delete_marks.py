@@ -1,7 +1,7 @@
-"""Very many records of one run that are to go: found on a thread, taken out on the loop in one step for all.
+"""Marks for removing very many records of one run: found on a thread, applied in one step of the event loop.
 
-A mark is a byte a record, so two rows of them are one operation on two large numbers: a hundredth of what it
-costs to look at each record.
+A mark is one byte per record, so combining two rows of marks is one operation on two large numbers: a
+hundredth of the cost of a loop over the records.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SUMMED_AT_ONCE: Final = 8192
 
 
 class Marks(msgspec.Struct, frozen=True, gc=False):
-    """Seqs, in their order."""
+    """A set of seqs, iterated in ascending order."""
 
     first_seq: int
     alive: bytes
-    """1 for each record that is to go, and was there when it was found."""
+    """1 for each record to remove that was live when the marks were made."""
     count: int
     size: int
 
@@ -42,7 +42,7 @@ class Marks(msgspec.Struct, frozen=True, gc=False):
 def mark(
     seqs: list[int], first_seq: int, lengths: array[int], dead: bytes | None, earliest_seq: int
 ) -> Marks:
-    """These seqs of a run with these columns, but for what is dead or in front of `earliest_seq`.
+    """Return marks for these seqs, except for those dead or below `earliest_seq`.
 
     >>> mark([5, 7, 8], 5, array("I", [10, 20, 30, 40]), bytes([0, 0, 0, 1]), 1)
     Marks(first_seq=5, alive=b'\\x01\\x00\\x01\\x00', count=2, size=40)
@@ -57,7 +57,7 @@ def mark(
 
 
 def take_marked(run: Run, marks: Marks, earliest_seq: int) -> Marks:
-    """Take them out, but for what has gone since; which they were."""
+    """Remove the marked records from the run; return marks of those that were still live."""
     marks = _still_there(run, marks, earliest_seq)
     low = marks.first_seq - run.first_seq
     high = low + len(marks.alive)
@@ -85,7 +85,10 @@ def _still_there(run: Run, marks: Marks, earliest_seq: int) -> Marks:
 
 
 def _size(lengths: array[int], alive: bytes) -> int:
-    """A piece at a time: a thread that is in one sum holds the loop up until that is over."""
+    """Sum the lengths of the live records.
+
+    Summed in parts: a thread inside one `sum` blocks the event loop until it returns.
+    """
     size = 0
     for at in range(0, len(alive), SUMMED_AT_ONCE):
         upto = at + SUMMED_AT_ONCE

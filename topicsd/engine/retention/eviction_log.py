@@ -1,9 +1,9 @@
-"""What age took from a topic, and the frame that keeps it taken.
+"""Eviction by age, and the frame that makes it permanent.
 
-Eviction by a cap follows from the log and is found again by replay. Eviction by age follows from the clock,
-and a clock may step back: so a floor that an answer reports is in the log from that turn on. It is not
-waited for: what loses the frame loses the records in front of it that were not synced either, and an older
-record whose age let it go may come back only if nobody was told.
+Eviction by a cap follows from the log, and replay finds it again. Eviction by age follows from the clock,
+which may step back: so a floor that a response reports is in the log from that turn on. No request waits for
+it: a crash that loses the frame also loses the earlier records that were not synced, and an evicted record
+returns only if no response reported its eviction.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ AHEAD_RECORDS: Final = 1024
 
 
 class PendingFloor:
+    """The floor of an eviction by age on its way to the log."""
+
     __slots__ = ("before", "ordinal", "shard", "topic")
 
     ordinal: int
@@ -38,19 +40,21 @@ class PendingFloor:
         self.before = topic.ttl_logged
 
     def publish(self) -> None:
-        pass  # Nobody waits for it.
+        pass  # No request waits for it.
 
     def undo(self) -> None:
         self.topic.ttl_logged = self.before
         self.shard.unlogged_floors[self.topic] = None
 
     def refuse(self, refusal: Refusal) -> None:
-        pass  # The background logs it again, once there is room.
+        pass  # The background logs it again once there is room.
 
 
 def look_ahead(shard: ShardState, topic: Topic) -> None:
-    """What leaves the topic will soon be counted in the next segment: a thread reads its index meanwhile, so
-    that the loop does not wait for a slow disk then."""
+    """Load the index of the next segment on a thread before eviction reaches it.
+
+    Otherwise the event loop would wait for a slow disk when the segment's records are counted.
+    """
     first = topic.runs[0]
     if not isinstance(first, SealedRun) or first.has_looked_ahead:
         return
@@ -63,13 +67,13 @@ def look_ahead(shard: ShardState, topic: Topic) -> None:
 
 
 def _load(run: SealedRun) -> None:
-    # Who needs it meets the damage again, and says so.
+    # The code that needs the index meets the damage again, and reports it.
     with suppress(SegmentDamage):
         run.load_index()
 
 
 def keep_to_caps(shard: ShardData, topic: Topic) -> None:
-    """`enforce_caps`, but for a segment that cannot be counted: then the topic stays over its caps."""
+    """Enforce the caps; if a segment is unreadable, log that and leave the topic over its caps."""
     try:
         enforce_caps(topic)
     except (SegmentDamage, OSError) as error:
@@ -83,7 +87,7 @@ def _say_once(shard: ShardData, topic: Topic, error: Exception) -> None:
 
 
 def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
-    """Evict what is too old now, and log how far that went."""
+    """Evict the records that are too old at `now_ms`, and log the new floor."""
     try:
         expire(topic, now_ms)
     except (SegmentDamage, OSError) as error:
@@ -99,7 +103,7 @@ def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
 
 
 def log_floors_again(shard: ShardState, now_ms: int) -> bool:
-    """What a full disk kept out of the log, once there is room; True while there is something left."""
+    """Log the floors that a full disk kept out of the log; return whether some are left."""
     if shard.unlogged_floors and not shard.log.lacks_room:
         topics, shard.unlogged_floors = shard.unlogged_floors, {}
         for topic in topics:

@@ -1,11 +1,11 @@
-"""What leaves a topic, and what that does to its floors. Pure: the topic, a number, the time; no I/O.
+"""Eviction and removal of records, and their effect on the floors. Pure: the topic and the time; no I/O.
 
-Loss by a cap or by age is *eviction*: `evict_floor` rises and readers are told. What a user deletes moves
-`earliest_seq` only. Both are exact at once; what is forgotten of the index behind them is not their
-business but a question of cost.
+Loss by a cap or by age is *eviction*: it raises `evict_floor` and is reported to readers. A delete raises
+`earliest_seq` only. Both floors are exact at once; index entries before them are dropped later, when that is
+cheap.
 
-A topic that protects its cursors keeps what is behind the one furthest back, to twice its caps and its age:
-that is where a reader that does not come any more stops being waited for.
+A topic that protects its cursors keeps the records after its lowest cursor, up to twice its caps and its age.
+Beyond that a reader that has stopped no longer holds records.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from topicsd.engine.records.tail_run import TRIM_RECORDS, TailRun
 from topicsd.engine.retention.delete_marks import Marks, take_marked
 from topicsd.engine.topic import NEVER, Topic
 
-# Jobs that are told to their queue one by one: as many as an ack names.
+# Jobs that are removed from their queue one by one: as many as an ack names.
 EACH_MAX: Final = 1000
 HARD_FACTOR: Final = 2
-"""How many times the caps and the age a topic holds at the most for its cursors."""
+"""The limit for records kept for cursors, as a multiple of the caps and the age."""
 
 
 def expire(topic: Topic, now_ms: int) -> None:
-    """Evict what is older than the TTL: `now - ts > ttl_ms`."""
+    """Evict the records older than the TTL: `now - ts > ttl_ms`."""
     ttl_ms = topic.config.ttl_ms
     if not ttl_ms or not topic.live_count:
         return
@@ -43,14 +43,14 @@ def expire(topic: Topic, now_ms: int) -> None:
 
 
 def _last_older(topic: Topic, oldest_ts: int) -> int:
-    """The last seq of the front that is older; the one before the earliest when none is."""
+    """Return the last seq at the front older than `oldest_ts`, or `earliest_seq - 1`."""
     last = topic.earliest_seq - 1
     for run in topic.runs:
         if isinstance(run, SealedRun) and topic.protected_seq != NEVER:
             young = run.first_not_older_of_all(oldest_ts)
         else:
             young = run.first_not_older(oldest_ts)
-        # A run that begins young says nothing about what is in front of the gap before it.
+        # If a run begins with a young record, the gap before it is not counted as old.
         last = max(last, young - 1) if young > run.first_seq else last
         if young < run.next_seq:
             break
@@ -58,7 +58,7 @@ def _last_older(topic: Topic, oldest_ts: int) -> int:
 
 
 def enforce_caps(topic: Topic) -> None:
-    """Evict from the front what the caps have no room for."""
+    """Evict records from the front until the topic is within its caps."""
     if topic.protected_seq == NEVER:
         _keep_to_caps(topic, 1, NEVER)
         return
@@ -68,7 +68,7 @@ def enforce_caps(topic: Topic) -> None:
 
 
 def _keep_to_caps(topic: Topic, factor: int, upto: int) -> None:
-    """To so many times the caps, but for what is behind `upto`."""
+    """Evict what exceeds `factor` times the caps, up to seq `upto`."""
     config = topic.config
     over = topic.live_count - factor * config.cap_records if config.cap_records else 0
     if over > 0:
@@ -79,7 +79,7 @@ def _keep_to_caps(topic: Topic, factor: int, upto: int) -> None:
 
 
 def evict(topic: Topic, last: int, reason: str) -> None:
-    """Lose every live record up to `last`."""
+    """Evict every live record up to `last`."""
     before = topic.live_count
     lost = _drop_front(topic, last)
     if lost:
@@ -88,13 +88,13 @@ def evict(topic: Topic, last: int, reason: str) -> None:
 
 
 def evict_again(topic: Topic, last: int, reason: str) -> None:
-    """The log says that everything up to `last` was lost, and that readers were told; so it stays."""
+    """Replay a logged eviction up to `last`: readers may have seen it, so it is final."""
     _drop_front(topic, last)
     note_evicted(topic, last, reason)
 
 
 def note_evicted(topic: Topic, last_lost: int, reason: str) -> None:
-    """Raise the floor over a live record that was lost."""
+    """Raise the floor above an evicted record."""
     topic.evicted_to[reason] = max(topic.evicted_to.get(reason, 0), last_lost)
     topic.evict_floor = max(topic.evict_floor, last_lost + 1)
     topic.lost.forget_below(topic.evict_floor)
@@ -102,19 +102,19 @@ def note_evicted(topic: Topic, last_lost: int, reason: str) -> None:
 
 
 def delete_front(topic: Topic, last: int) -> int:
-    """Take every live record up to `last` out on purpose; how many there were."""
+    """Delete every live record up to `last`; return how many there were."""
     before = topic.live_count
     _drop_front(topic, last)
     return before - topic.live_count
 
 
 def delete_each(topic: Topic, seqs: Iterable[int], taken: Taken | None = None) -> int:
-    """Take these records out on purpose; how many were alive, and which of them, if asked for."""
+    """Delete these records; return how many were live, and add them to `taken` if given."""
     return delete_found(topic, _by_run(topic, dict.fromkeys(seqs)), taken)
 
 
 def _by_run(topic: Topic, seqs: Iterable[int]) -> Iterator[tuple[Run, list[int]]]:
-    """Those that are named behind each other and stand in one run are found together."""
+    """Group consecutive seqs of the same run."""
     run: Run | None = None
     first = end = 0
     here: list[int] = []
@@ -133,7 +133,7 @@ def _by_run(topic: Topic, seqs: Iterable[int]) -> Iterator[tuple[Run, list[int]]
 def delete_found(
     topic: Topic, found: Iterable[tuple[Run, list[int] | Marks]], taken: Taken | None = None
 ) -> int:
-    """The same for what was found with the runs of the topic, however much that is."""
+    """Delete records given with their runs, however many; see `delete_each`."""
     earliest = topic.earliest_seq
     count = 0
     elsewhere: list[int] = []
@@ -145,7 +145,7 @@ def delete_found(
                 size = seqs.size
             else:
                 seqs, size = run.mark_all_dead(matches, max(earliest, run.first_seq))
-                # The tags of an active segment know those of what a checkpoint is copying behind it.
+                # The tags of an active segment include records after it that a checkpoint is copying.
                 low, high = run.first_seq, run.next_seq
                 elsewhere += [seq for seq in matches if not low <= seq < high]
             topic.add_live(-len(seqs), -size)
@@ -156,7 +156,7 @@ def delete_found(
                 last = seqs.last_seq if isinstance(seqs, Marks) else max(seqs, default=0)
                 taken.add(seqs, len(seqs), last)
     finally:
-        # What came before a segment that cannot be read is out.
+        # The records before an unreadable segment are removed.
         if count and topic.next_live(earliest) != earliest:
             move_earliest(topic, earliest)
     return count + delete_each(topic, elsewhere, taken) if elsewhere else count
@@ -173,7 +173,7 @@ def _tell_queue(queue: LeaseQueue, seqs: list[int] | Marks, count_so_far: int) -
 def where_they_are(
     topic: Topic, found: Mapping[Run, list[int] | Marks]
 ) -> Iterator[tuple[Run, list[int] | Marks]]:
-    """What was found in runs that a checkpoint has replaced since is in others now."""
+    """Map the found records to the current runs: a checkpoint may have replaced some."""
     runs = set(topic.runs)
     for run, matches in found.items():
         if run in runs:
@@ -183,7 +183,7 @@ def where_they_are(
 
 
 def nth_live(topic: Topic, count: int) -> int:
-    """The seq of the n-th live record from the front."""
+    """Return the seq of the n-th live record from the front."""
     seq = topic.earliest_seq
     for run in topic.runs:
         if run.next_seq <= seq:
@@ -204,7 +204,7 @@ def nth_live(topic: Topic, count: int) -> int:
 
 
 def _last_over_bytes(topic: Topic, over: int) -> int:
-    """The last seq of the front that has to go to get rid of `over` bytes."""
+    """Return the last seq at the front to evict, so that `over` bytes are freed."""
     seq = topic.earliest_seq
     for run in topic.runs:
         if run.next_seq <= seq:
@@ -224,13 +224,13 @@ def _last_over_bytes(topic: Topic, over: int) -> int:
 
 
 def _drop_front(topic: Topic, last: int) -> int:
-    """Take out every live record up to `last`; the highest of them, 0 when there was none."""
+    """Remove every live record up to `last`; return the highest, or 0 if there was none."""
     last = min(last, topic.head)
     end = topic.run_of(last)
     if isinstance(end, SealedRun) and last < end.next_seq - 1:
         first = max(topic.earliest_seq, end.first_seq)
         if first <= last:
-            # Its index may be damaged: that is to be known before anything is changed.
+            # A damaged index has to raise before any state changes.
             end.lengths_of(first, last)
     highest = 0
     for run in topic.runs:
@@ -250,7 +250,7 @@ def _drop_front(topic: Topic, last: int) -> int:
 
 
 def drop_run(topic: Topic, run: Run) -> None:
-    """Nothing in it is alive."""
+    """Schedule the files of a run without live records for removal."""
     if isinstance(run, SealedRun):
         topic.dropped.append((run.name, run.entry.tier))
     elif isinstance(run, TailRun) and run.source is not None:
@@ -258,7 +258,7 @@ def drop_run(topic: Topic, run: Run) -> None:
 
 
 def move_earliest(topic: Topic, seq: int) -> None:
-    """The first live seq is at or behind `seq`; forget what is far enough before it."""
+    """Set `earliest_seq` to the first live seq from `seq` on; drop runs and columns before it."""
     topic.earliest_seq = seq
     topic.earliest_seq = earliest = topic.next_live(seq)
     gone = 0

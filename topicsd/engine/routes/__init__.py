@@ -1,1 +1,1 @@
-"""Copy records along routes between topics."""
+"""Routes, which copy records from one topic to another: their rules, their state, and the copies."""

@@ -1,7 +1,8 @@
-"""A copy as a record of its own topic, made of the frame of its original.
+"""Copies framed as records of their own topic, from the frames of their originals.
 
-A copy that the log has by reference is framed for whoever wants its bytes: its seq and time, and the rest as
-in the original. The checksum tells what it told: a frame that was damaged makes one that is.
+A copy that the log holds by reference is framed when its bytes are needed: with its own seq and time, and the
+rest as in the original. Its checksum is derived from the original's, so that a damaged original gives a
+damaged copy.
 
     >>> from topicsd.log.frame import FrameType, encode_frame, parse_frame
     >>> original = encode_frame(FrameType.APPEND, topic_id=7, seq=3, ts=1000, tag=b"a", payload=b"1")
@@ -9,14 +10,13 @@ in the original. The checksum tells what it told: a frame that was damaged makes
     >>> copy.topic_id, copy.seq, copy.ts, copy.tag, copy.payload
     (9, 1, 1004, b'a', b'1')
 
-Records of a source on their way into any number of destinations: what is the same in all copies of them is
-made once.
+`CopiedFrames` holds records of a source on their way to any number of destinations. The parts that all copies
+share are made once: references to the records in the log of the destination's shard, if they are there
+unchanged; otherwise frames. A frame is its length, the fields of the copy's own (the topic, its seq and time
+there), the rest, and the checksum. So each further destination costs nothing per record, or two small packs
+and the checksum.
 
-Where they stand in the log of the destination's shard as they are, where that is. Else their frames: each is
-its length, what a copy has of its own (the topic, its seq and time there), the rest, and the checksum. So for
-one destination more a record costs nothing, or two small packs and the checksum.
-
-Nothing is checked: the source took each of them once, by limits that may have been others.
+Copies are not validated: the source accepted each record, possibly under other limits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from topicsd.log.frame import (
 if TYPE_CHECKING:
     from topicsd.engine.routes.route import Forward
 
-# Behind the length: type, flags, and what each copy has of its own: topic, seq and time.
+# After the length: type, flags, and the fields of the copy's own: topic, seq and time.
 OWN: Final = Struct("<BBQQQ")
 _own = OWN.pack
 _u64_at = U64.unpack_from
@@ -67,7 +67,7 @@ def frame_copy(original: bytes, topic_id: int, seq: int, ts: int, class_flag: in
 
 
 def own_frames(run: TailRun, found: Frames, topic: Topic) -> Frames:
-    """Frames of the run as they were read; those of originals as the copies that they stand for."""
+    """Return frames of a run as read, with originals replaced by the copies that refer to them."""
     at = found.first_seq - run.first_seq
     upto = at + len(found.starts)
     marks = run.copies(at, upto)
@@ -79,8 +79,10 @@ def own_frames(run: TailRun, found: Frames, topic: Topic) -> Frames:
 def frame_copies(
     stretch: Frames, stamps: Sequence[int], marks: bytes, topic_id: int, is_durable: bool
 ) -> Frames:
-    """Records of a topic as they were read, those that are marked as copies framed as such, each in the place
-    of its original. What is not there whole stays as it is."""
+    """Frame the records marked in `marks` as copies, each in the place of its original.
+
+    Records that were not read whole stay as they are.
+    """
     class_flag = FLAG_DURABLE if is_durable else 0
     data, framed = stretch.data, bytearray(stretch.data)
     columns = zip(stretch.starts, stretch.lengths, stamps, marks, strict=True)
@@ -91,7 +93,7 @@ def frame_copies(
     return stretch._replace(data=bytes(framed))
 
 
-# The header behind its length is in two: what each copy has of its own, and the lengths of node, tag and
+# The header after its length has two parts: the fields of the copy's own, and the lengths of node, tag and
 # payload.
 _SAME: Final = Struct("<HHI")
 assert LEN_BYTES + OWN.size + _SAME.size == HEADER_BYTES
@@ -99,25 +101,26 @@ assert LEN_BYTES + OWN.size + _SAME.size == HEADER_BYTES
 _APPEND: Final = int(FrameType.APPEND)
 
 REFERRED_FILES_MAX: Final = 8
-"""For how many files of the log copies by reference may stand that no checkpoint has come to. Past that they
-are written: where checkpoints fail or the disk is slow, the log has to bound them, as it bounds all else."""
+"""How many files' worth of copies by reference may wait for a checkpoint. Beyond that copies are written out:
+when checkpoints fail or the disk is slow, the bounds of the log have to apply to copies too."""
 
 
 class CopiedFrames:
+    """Records of a source on their way to any number of destinations."""
+
     __slots__ = ("_frames", "_is_changed", "_lengths", "_records", "_references", "_size", "seqs", "tags")
 
     def __init__(self, records: Sequence[CopiedRecord], is_changed: bool = True) -> None:
-        """`is_changed`: they are not, to the byte, what the source holds under their seqs."""
+        """Take the records; `is_changed` says that they differ from the bytes in the source."""
         self._records = records
         self._is_changed = is_changed
         self._references: References | None = None
         self._frames: list[tuple[bytes, int, bytes]] = []
-        """Of each its length as it stands in the frame, its flags, and what is behind the first half of its
-        header; made when somebody wants them."""
+        """The encoded length, the flags, and the bytes after `OWN` of each frame. Made when needed."""
         self._lengths: list[int] = []
         self._size = 0
         self.seqs = [record.seq for record in records]
-        """Those in the source."""
+        """The seqs in the source."""
         self.tags: list[bytes] | None = None
         if any(record.tag for record in records):
             self.tags = [record.tag.encode() if record.tag else b"" for record in records]
@@ -126,15 +129,15 @@ class CopiedFrames:
         return len(self.seqs)
 
     def part(self, first: int, upto: int) -> CopiedFrames:
-        """Some of them, by their places here."""
+        """Return the copies from index `first` to `upto`."""
         return CopiedFrames(self._records[first:upto], self._is_changed)
 
     def behind(self, count: int) -> CopiedFrames:
-        """All but the first ones."""
+        """Return all but the first `count` copies."""
         return self.part(count, len(self.seqs)) if count < len(self.seqs) else NO_COPIES
 
     def refer(self, shard: ShardState, forward: Forward) -> References | None:
-        """To where they stand in the log of the shard, when they do."""
+        """Return references to the records in the log of this shard, or None."""
         if self._is_changed or shard.referred_bytes >= REFERRED_FILES_MAX * shard.settings.wal_file_bytes:
             return None
         references = self._references
@@ -146,7 +149,7 @@ class CopiedFrames:
         return references
 
     def encode(self, topic_id: int, first_seq: int, ts: int, is_durable: bool) -> Encoded:
-        """The copies that a destination gets."""
+        """Return the frames of the copies for one destination."""
         if len(self._frames) < len(self._records):
             for record in self._records:
                 self._frame(record)

@@ -1,8 +1,9 @@
-"""The records of the log that copies refer to: found by who makes the copies, and found again by replay.
+"""References from copies to records in the log: made with the copies, and resolved again by replay.
 
-What a reference names is there whenever the frame that names it is replayed. A snapshot that lacks the copies
-began before they were made, so it is the newest of that time, or one in front of it. The originals stand
-behind where that one began (`ShardState.referable_from`), and the log is kept from where a snapshot begins.
+The records that a reference names exist whenever its frame is replayed. A snapshot without the copies began
+before they were made, so it is the newest one of that time or an earlier one. The originals lie after the
+start of that newest snapshot (`ShardState.referable_from`), and the log is kept from the start of a snapshot
+on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ STRETCH_BYTES: Final = 10
 
 
 class References(NamedTuple):
-    """Where records of one file of the log stand, as a frame says it, and as an index has it."""
+    """The location of records in one file of the log, as a frame and as an index describe it."""
 
     file: int
     offsets: list[int]
@@ -33,18 +34,21 @@ class References(NamedTuple):
     places: array[int]
     lengths: list[int]
     size: int
-    """Of the frames in all."""
+    """The size of all frames."""
     lowest: int
-    """Of the places."""
+    """The lowest of the places."""
 
     @property
     def log_bytes(self) -> int:
-        """About so many takes a frame that names them."""
+        """Return an estimate of the size of a frame with these references."""
         return NAMING_BYTES + STRETCH_BYTES * len(self.offsets)
 
 
 def refer(shard: ShardState, source: Topic, seqs: Sequence[int]) -> References | None:
-    """To these records, in their order; None when they are not in the log, or may not be referred to."""
+    """Return references to these records, or None if the log lacks them or forbids it.
+
+    A reference must not reach before `ShardState.referable_from`.
+    """
     run = source.run_of(seqs[0])
     if not isinstance(run, TailRun) or run.source is not None or run.frames is not None:
         return None
@@ -66,25 +70,27 @@ def refer(shard: ShardState, source: Topic, seqs: Sequence[int]) -> References |
 
 
 class UnknownOriginals(Exception):
-    """The log has no such records, and says why."""
+    """A reference that names no records of the log, with the reason."""
 
 
 class Found(NamedTuple):
+    """The records that a reference names."""
+
     places: array[int]
     lengths: list[int]
     tags: list[bytes] | None
-    """None when none of them has one."""
+    """None if no record has a tag."""
 
 
 class Originals:
-    """What was found last is kept: where there are many copies, those of one record follow each other."""
+    """Resolves references. Keeps recent results: copies of the same records follow each other."""
 
     def __init__(self, files: LogFiles) -> None:
         self._files = files
         self._found: dict[tuple[int, ...], Found] = {}
 
     def of(self, control: ForwardCursor) -> Found:
-        """UnknownOriginals when there is anything else than so many whole records."""
+        """Return the records of a frame; raise UnknownOriginals unless they are `count` records."""
         key = (control.file, *control.offsets, *control.sizes)
         found = self._found.get(key)
         if found is None:

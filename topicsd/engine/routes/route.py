@@ -1,14 +1,14 @@
-"""Forwards: the rules by which a topic of this shard gets copies of another topic, and how far each has come.
+"""Routes into the topics of this shard: their rules, and the position of each in its source.
 
-A rule belongs to the topic that it copies into. Its frames stand in the log in that topic's order and it is
-part of that topic in a snapshot, so it goes with it. A rule is configuration: it survives whatever the class
-of the topic. How far it has come is logged in one batch with the copies (`forward_copy.py`), also of a topic
-that forgets its records: what was copied once and forgotten is not copied again.
+A route belongs to its destination. Its frames follow the destination's order in the log, and it is part of
+the destination's snapshot entry, so it is deleted with that topic. A rule is configuration: it survives in
+every durability class. The position is logged in one batch with the copies (`step.py`), also for a topic
+whose records are not durable: a record that was copied once and lost there is not copied again.
 
-F1  A rule begins where its source stood when it was made, and belongs to that incarnation of the source. One
-    that is changed goes on where it is.
-F2  Nothing is copied once the end of a rule is in the log, so that no frame behind it speaks of another rule
-    of that name.
+F1  A route begins at the position of its source when the route is created, and belongs to that incarnation of
+    the source. A changed route keeps its position.
+F2  Nothing is copied once the end of a route is in the log, so no later frame refers to another route of that
+    name.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from topicsd.engine.topic_admin import topic_not_found
 from topicsd.log.control_frame import Control, ForwardCreate, ForwardCursor, ForwardDelete, encode_control
 
 FORWARDS: Final = "forwards"
-"""The section of a snapshot's topic."""
+"""The name of the routes' section in a topic's snapshot entry."""
 
 
 class SourceStand(NamedTuple):
-    """Where a source stands."""
+    """The epoch and the bounds of a source topic."""
 
     epoch: int
     head_seq: int
@@ -46,18 +46,22 @@ StandOf = Callable[[str, Callable[[SourceStand | Refusal], object]], object]
 
 
 class ForwardPut(msgspec.Struct, frozen=True):
+    """The result of `put_forward`."""
+
     rule: ForwardRule
     created: bool
     forwarded_total: int
 
 
 class ForwardDeleted(msgspec.Struct, frozen=True):
+    """The result of `delete_forward`."""
+
     name: str
     deleted: bool
 
 
 class KeptForward(msgspec.Struct, frozen=True, array_like=True):
-    """As a snapshot has it."""
+    """One route in a snapshot."""
 
     rule: ForwardRule
     source_epoch: int
@@ -67,6 +71,8 @@ class KeptForward(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Forward:
+    """One route and its position in the source."""
+
     __slots__ = (
         "dest",
         "forwarded_total",
@@ -86,12 +92,13 @@ class Forward:
         self.seq = kept.seq
         """The last seq of the source that it is done with."""
         self.logged_seq = kept.seq
-        """As far as the log knows."""
+        """The position that the log has."""
         self.source_head = kept.source_head
-        """Of the source when it was made: only up to there another rule may have copied before."""
+        """The head of the source when the route was created. Only up to there may an earlier route have
+        copied."""
         self.forwarded_total = kept.forwarded_total
         self.is_leaving = False
-        """Its end is on its way."""
+        """True while its delete is on its way to the log."""
         self.is_gone = False
 
 
@@ -100,9 +107,9 @@ _decode = msgspec.msgpack.Decoder(list[KeptForward]).decode
 
 
 def put_forward(shard: ShardState, rule: ForwardRule, reply: Reply) -> None:
-    """Make it, or change the options of one that is there; `reply` gets `ForwardPut` or a `Refusal`.
+    """Create a route, or change its options; `reply` gets `ForwardPut` or a `Refusal`.
 
-    Where its source stands may have to be asked of another shard first.
+    For a source on another shard, that shard is asked first for the source's position.
     """
     assert rule.source != rule.dest
     known = shard.forwards.get(rule.name)
@@ -142,7 +149,7 @@ def _put(shard: ShardState, rule: ForwardRule, reply: Reply, stand: SourceStand 
         reply(ForwardPut(rule, created=False, forwarded_total=known.forwarded_total))
         return
     if known is not None and not known.is_leaving:
-        # What was looked at stays so, also where the new rule would have taken what the old one did not.
+        # Records already looked at are done with, even those that the new rule would have copied.
         seq = known.seq
     else:
         seq = stand.earliest_seq - 1 if rule.is_from_start else stand.head_seq
@@ -151,7 +158,7 @@ def _put(shard: ShardState, rule: ForwardRule, reply: Reply, stand: SourceStand 
 
 
 def delete_forward(shard: ShardState, name: str, reply: Reply) -> None:
-    """`reply` gets `ForwardDeleted` or a `Refusal`; one that is not there is deleted already."""
+    """Delete a route; `reply` gets `ForwardDeleted` or a `Refusal`. A missing one is no error."""
     forward = shard.forwards.get(name)
     if forward is None:
         reply(ForwardDeleted(name, deleted=False))
@@ -180,17 +187,17 @@ def _refuse_repoint(shard: ShardState, rule: ForwardRule) -> Refusal | None:
 def _join(
     shard: ShardState, topic: Topic, control: Control, pending: PendingForward | PendingForwardEnd
 ) -> None:
-    """Configuration: waited for, and logged whatever the class of the topic."""
+    """Log a change of configuration: synced, whatever the durability class of the topic."""
     pending.wait()
     frame = encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
     shard.log.join([frame], len(frame), 1, pending, wait_for_sync=True)
 
 
-# -- what the log and a snapshot say -----------------------------------------------------------------------
+# -- log and snapshots -------------------------------------------------------------------------------------
 
 
 def apply_forward(shard: ShardData, topic: Topic, control: ForwardCreate) -> bool:
-    """What its frame says; whether it is new."""
+    """Apply a frame that creates or changes a route; return whether the route is new."""
     rule = control.rule
     known = topic.forwards.get(rule.name)
     if known is None:
@@ -211,14 +218,14 @@ def remove_forward(shard: ShardData, topic: Topic, name: str) -> Forward | None:
 
 
 def apply_forward_cursor(topic: Topic, control: ForwardCursor) -> None:
-    """Of one whose end was logged before it there is nothing left to say."""
+    """Apply a frame with a route's position; a route deleted before it is ignored."""
     forward = topic.forwards.get(control.name)
     if forward is not None:
         move_forward(forward, control.seq, control.count)
 
 
 def move_forward(forward: Forward, seq: int, count: int) -> None:
-    """It is done with the source up to `seq`, and made so many copies; the log knows."""
+    """Note a position that is in the log, and the number of copies made on the way."""
     forward.seq = forward.logged_seq = max(forward.seq, seq)
     forward.forwarded_total += count
 
@@ -230,7 +237,7 @@ def _keep(shard: ShardData, forward: Forward) -> None:
 
 
 def forward_section(topic: Topic) -> dict[str, bytes]:
-    """For a snapshot."""
+    """Encode the routes of a topic for a snapshot."""
     kept = [
         KeptForward(one.rule, one.source_epoch, one.seq, one.source_head, one.forwarded_total)
         for one in topic.forwards.values()
@@ -244,6 +251,8 @@ def load_forwards(shard: ShardData, topic: Topic, sections: dict[str, bytes]) ->
 
 
 class PendingForward(TopicEntry):
+    """A change of a route on its way to the log."""
+
     __slots__ = ("control", "reply", "shard")
 
     def __init__(self, shard: ShardState, topic: Topic, control: ForwardCreate, reply: Reply) -> None:
@@ -260,13 +269,15 @@ class PendingForward(TopicEntry):
         self.shard.on_forward(forward)
 
     def undo(self) -> None:
-        self.end_wait()  # It is not there before its frame is on the disk.
+        self.end_wait()  # The route does not exist until its frame is on the disk.
 
     def refuse(self, refusal: Refusal) -> None:
         tell(self.reply, refusal)
 
 
 class PendingForwardEnd(TopicEntry):
+    """The delete of a route on its way to the log."""
+
     __slots__ = ("forward", "reply", "shard")
 
     def __init__(self, shard: ShardState, forward: Forward, reply: Reply) -> None:

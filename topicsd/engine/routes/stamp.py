@@ -1,10 +1,9 @@
-"""The stamp in the meta of a copy: which record of which topic it is, and by how many forwards it came here.
+"""The stamp in the meta of a copy: the source, epoch and seq of the original, and the number of hops.
 
-It is the last key of the meta, put there byte for byte behind what the writer has; each forward that the
-record goes on along puts its own in the place of the one before. A writer's own key of that name is refused,
-so what is found is ours. All copies of a rule that copies exactly once have a stamp, and those of one that
-is part of a circle; and a record that has one keeps having one, whatever rule it goes on along. So on any way
-around each hop counts.
+It is the last key of the meta, added byte for byte after the writer's part; each further route replaces the
+stamp by its own. Writes with a key of that name are refused, so a stamp is always the server's. Copies of an
+exactly-once route have a stamp, and so do copies of a route in a cycle; and a record with a stamp keeps one
+on every further route. So each hop of a path counts.
 
     >>> meta = stamped_meta(b'{"k":1.0}', Stamp("a", 77, 9, 1))
     >>> meta.decode()
@@ -24,13 +23,15 @@ import msgspec
 
 STAMP_KEY: Final = "_topics_router"
 STAMP_TEXT: Final = b'"_topics_router"'
-"""What is nowhere in a meta without a stamp, and may be in one."""
+"""A meta without this text has no stamp; a meta with it may have one."""
 HOPS_MAX: Final = 16
 
 _STAMP: Final = re.compile(rb',?"_topics_router":(\{"source":"[^"]+","epoch":\d+,"seq":\d+,"hops":\d+\})\}')
 
 
 class Stamp(NamedTuple):
+    """The original of a copy, and the number of hops from it."""
+
     source: str
     epoch: int
     seq: int
@@ -50,7 +51,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def stamped_meta(meta: bytes, stamp: Stamp) -> bytes:
-    """`meta` has none."""
+    """Return `meta`, which has no stamp, with the stamp added."""
     source, epoch, seq, hops = stamp
     added = b'"_topics_router":{"source":"%b","epoch":%d,"seq":%d,"hops":%d}}' % (
         source.encode(),
@@ -63,7 +64,7 @@ def stamped_meta(meta: bytes, stamp: Stamp) -> bytes:
 
 
 def read_stamp(meta: bytes) -> tuple[Stamp | None, bytes]:
-    """The stamp, and the meta without it."""
+    """Return the stamp, or None, and the meta without it."""
     at = meta.rfind(STAMP_TEXT)
     if at < 0:
         return None, meta
@@ -72,7 +73,7 @@ def read_stamp(meta: bytes) -> tuple[Stamp | None, bytes]:
     if found is not None:
         before = meta[:at]
         return _stamp(found[1]), b"" if before == b"{" else before + b"}"
-    # The text may be anywhere in what the writer has; and a dead letter has other keys behind its stamp.
+    # The text may occur in the writer's part, and a dead letter has other keys after its stamp.
     fields = _decode_fields(meta)
     own = fields.pop(STAMP_KEY, None)
     if own is None:
@@ -84,5 +85,5 @@ def _stamp(text: bytes) -> Stamp | None:
     try:
         found = _decode(text)
     except msgspec.DecodeError:
-        return None  # Of a time when the key was a writer's to use.
+        return None  # From before the key was reserved.
     return Stamp(found.source, found.epoch, found.seq, found.hops)

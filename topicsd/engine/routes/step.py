@@ -1,17 +1,16 @@
-"""One step of a forward: copies join the destination as an append of their own, with how far that comes.
+"""One step of a route: copies are appended to the destination together with the route's new position.
 
-The frame that says how far is the copies, or stands in front of them in the same batch, so neither is ever
-there without the other: whatever end the process or the machine comes to, no record is copied twice or passed
-over.
+The frame with the position contains the copies, or precedes them in the same batch, so neither exists without
+the other: after any crash of the process or the machine, no record is copied twice or skipped.
 
-    ForwardCursor(name, seq, n, references)               n records that stand in this very log
-    ForwardCursor(name, seq, n)   Append   Append   ...   n that come from elsewhere, or are changed
-    ForwardCursor(name, seq, 0)   LostRange               what the source lost before it was copied
+    ForwardCursor(name, seq, n, references)               n records in this same log, by reference
+    ForwardCursor(name, seq, n)   Append   Append   ...   n records from elsewhere, or changed
+    ForwardCursor(name, seq, 0)   LostRange               records that the source lost before they were copied
 
-So what a source of this shard appends is written once, into however many topics it is copied.
+So records of a source on this shard are written once, into however many topics they are copied.
 
-The destination's bounds hold as for every append. What is refused has changed nothing, and may be tried
-again with fewer records, or later.
+The bounds of the destination apply as to every append. A refused step has changed nothing, and can be retried
+with fewer records, or later.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from topicsd.log import control_frame
 from topicsd.log.control_frame import Control, ForwardCursor, encode_control
 
 SKIPPED_MAX: Final = 1024
-"""How many records a forward may look at without a copy before the log is told."""
+"""How many records a route may skip without a copy before its position is logged."""
 
 
 def copy_forward(
     shard: ShardState, forward: Forward, copies: CopiedFrames, to_seq: int, reply: Reply
 ) -> None:
-    """Append the copies, all or none: with them it is done with the source up to `to_seq`."""
+    """Append the copies, all or none, and move the route to `to_seq`."""
     topic = forward.dest
     refusal = _refuse_leaving(forward) or _refuse_behind(shard)
     if refusal is not None:
@@ -71,8 +70,11 @@ def copy_forward(
 
 
 def pass_over(shard: ShardState, forward: Forward, to_seq: int) -> None:
-    """Nothing up to `to_seq` was wanted. After an end that the log does not know this it is looked at again,
-    which comes to the same."""
+    """Move the route to `to_seq` without a copy: no record up to there matches.
+
+    The position is logged only every `SKIPPED_MAX` records. After a restart that lost it, the same records
+    are skipped again.
+    """
     forward.seq = max(forward.seq, to_seq)
     if forward.seq - forward.logged_seq >= SKIPPED_MAX and _refuse_leaving(forward) is None:
         forward.logged_seq = forward.seq
@@ -82,7 +84,7 @@ def pass_over(shard: ShardState, forward: Forward, to_seq: int) -> None:
 def lose_forward(
     shard: ShardState, forward: Forward, count: int, reason: str, to_seq: int, reply: Reply
 ) -> None:
-    """The source lost so many records up to `to_seq` before they were copied: so does the destination."""
+    """Add a lost range of `count` records to the destination, for those that the source lost."""
     topic = forward.dest
     refusal = _refuse_leaving(forward) or shard.log.admit_control()
     if refusal is not None:
@@ -90,7 +92,7 @@ def lose_forward(
         return
     lost = LostRange(topic.next_seq, topic.next_seq + count - 1, reason)
     topic.next_seq += count
-    topic.raised_head += count  # It says nothing about how fast the topic is written.
+    topic.raised_head += count  # A lost range does not count in the topic's write rate.
     if topic.next_seq > topic.ceiling_mark:
         raise_ceiling(shard, topic, shard.clock.now_ms())
     frames = [_cursor_frame(forward, to_seq)]
@@ -105,7 +107,7 @@ def lose_forward(
 
 
 def has_no_room(shard: ShardState, forward: Forward) -> bool:
-    """The destination discards nothing, and is full."""
+    """Return whether the destination is full and rejects writes instead of evicting."""
     topic = forward.dest
     if not topic.rejects:
         return False
@@ -117,14 +119,17 @@ def has_no_room(shard: ShardState, forward: Forward) -> bool:
 
 
 def _refuse_leaving(forward: Forward) -> Refusal | None:
-    """Nothing stands behind the end of a rule, or of its topic."""
+    """Refuse a step after the end of the route, or of its topic, has joined the log."""
     if forward.is_gone or forward.is_leaving or forward.dest.leaving is not None:
         return Refusal(THROTTLED, f'route "{forward.rule.name}" is being deleted', retry_after_ms=1000)
     return None
 
 
 def _refuse_behind(shard: ShardState) -> Refusal | None:
-    """Copies are many times what was appended: they must not be what makes who appends wait for the disk."""
+    """Refuse copies while much of the log waits for the disk.
+
+    Copies are many times the appended records, and must not make appends wait for the disk.
+    """
     if shard.log.is_for_others:
         return Refusal(THROTTLED, "the commit queue is full, retry after 1 s", retry_after_ms=1000)
     return None
@@ -137,7 +142,7 @@ def _cursor_frame(forward: Forward, seq: int) -> bytes:
 
 
 class ForwardStep(NamedTuple):
-    """What an append of copies is known by."""
+    """The route, position and copies of one append."""
 
     forward: Forward
     seq: int
@@ -157,10 +162,12 @@ class ForwardStep(NamedTuple):
             pending.shard.referred_bytes += self.references.size
 
     def give_back(self, pending: PendingAppend) -> None:
-        """The forward did not move."""
+        """Do nothing: the route has not moved."""
 
 
 class PendingLoss(TopicEntry):
+    """A lost range of the destination on its way to the log."""
+
     __slots__ = ("forward", "lost", "reply", "seq", "shard")
 
     def __init__(self, shard: ShardState, forward: Forward, lost: LostRange, seq: int, reply: Reply) -> None:

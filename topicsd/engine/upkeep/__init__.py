@@ -1,1 +1,1 @@
-"""Background care of sealed segments: scrub, tiering, compaction."""
+"""Background upkeep of sealed segments: scrub, tiering and compaction."""

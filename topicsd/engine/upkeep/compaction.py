@@ -1,11 +1,11 @@
-"""A sealed segment that is mostly dead is written once more without what is dead.
+"""Compaction: a mostly dead sealed segment is written again without its dead records.
 
-The new files have the same first seq and one index entry for each seq, as the old ones; a dead record's entry
-has length 0. So nothing that knows the segment by its seqs changes. They are of the next generation and
-have names of their own: nobody asks for them before the snapshot takes them over, and until then, after a
-crash too, the old ones are the segment. A try that did not come to its end is replaced by the next.
+The new files have the same first seq and one index entry for each seq, like the old ones; a dead record's
+entry has length 0. So code that finds records by seq is not affected. They have the next generation and names
+of their own. Until a snapshot names them, the old files are the segment, after a crash too. The next attempt
+replaces the files of an unfinished one.
 
-The dead set goes with it, so that a segment is read by the same rule whether it was rewritten or not.
+The dead set is copied too, so that a segment is read by the same rule whether it was compacted or not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _FLIP = b"\1" + bytes(255)
 
 
 def is_worth_rewriting(entry: SegmentEntry) -> bool:
-    """Less than half of its bytes are of live records. The count of records stays the same by a rewrite."""
+    """Return whether less than half of the bytes are of live records.
+
+    The count of records is not considered: it stays the same when a segment is rewritten.
+    """
     frame_bytes = entry.data_bytes - SEGMENT_HEADER_BYTES
     return entry.is_sealed and entry.live_count > 0 and entry.live_bytes * 2 < frame_bytes
 
@@ -46,10 +49,10 @@ def rewrite_segment(
     complete_to: int,
     pace: Pace = unpaced,
 ) -> SegmentEntry:
-    """Write the next generation into the store, and verify it; its entry. SegmentDamage: it stays as it is.
+    """Write the next generation into the store and verify it; return its entry.
 
-    `dead` has one byte a record that is not zero when it is dead, however it died; `complete_to` is what the
-    dead set is complete to.
+    SegmentDamage leaves the segment unchanged. `dead` has one byte per record, not zero when it is dead for
+    any reason; `complete_to` is the ordinal to which the dead set is complete.
     """
     assert entry.is_sealed
     assert len(dead) == entry.count
@@ -87,10 +90,10 @@ def rewrite_segment(
 
 
 def _index_without_dead(index: SegmentIndex, live: bytes | bytearray) -> SegmentIndex:
-    """The same columns that a rebuild from the new .data gives."""
+    """Return the same columns as a rebuild from the new .data."""
     lengths = array("I", map(mul, index.lengths, live))
     offsets = array("I", [*accumulate(lengths, initial=SEGMENT_HEADER_BYTES)][:-1])
-    # A dead record has the stamp of the live one before it, or of the first one: stamps never go back.
+    # A dead record gets the stamp of the live one before it, or of the first live one: stamps never decrease.
     first_ts = index.stamps[live.index(1)]
     stamps = array("Q", [*accumulate(map(mul, index.stamps, live), max, initial=first_ts)][1:])
     flags = bytes(map(mul, index.flags, live))
@@ -116,7 +119,7 @@ def _live_data(
     live: bytes | bytearray,
     pace: Pace,
 ) -> Iterator[bytes]:
-    """The new .data in pieces, as the old one has it: damage is found when the copy is verified."""
+    """Yield the new .data in parts, unchecked: damage is found when the copy is verified."""
     try:
         header = parse_segment_header(reader.header_bytes(name))
     except FrameDamage as damage:
@@ -136,7 +139,7 @@ def _live_data(
 
 
 class _Pieces:
-    """What comes in pieces, as a store asks for it: by offset, from the front to the end."""
+    """A stream of parts with the read interface of a store: by offset, from start to end."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

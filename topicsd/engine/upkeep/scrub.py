@@ -1,8 +1,8 @@
-"""Reading a sealed segment whole, in small pieces, to find damage before a reader does.
+"""Scrub: reading a sealed segment whole, in small parts, to find damage before a reader does.
 
-What can be made again (`.idx`, `.tags`) is, on the way. Damage of `.data` and of `.del` is what comes out;
-the good records around it are looked at all the same. Whoever drives it waits between the pieces, so that
-the rate is bounded and other threads get their turn.
+Derived files (`.idx`, `.tags`) are rebuilt on the way. Damage of `.data` and of `.del` is returned; the good
+records around it are checked all the same. The caller waits between the parts, so that the rate is bounded
+and other threads get their turn.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from topicsd.segment.entry import DEAD, SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.index_file import SegmentIndex
 from topicsd.segment.reader import SegmentReader
 
-# Some hundred records, whose checksums take less than a millisecond.
+# A few hundred records, whose checksums take less than a millisecond.
 PIECE_BYTES = 64 << 10
 
 Scrub = Generator[int, None, list[SegmentDamage]]
-"""Yields how many bytes were just read; returns what is damaged."""
+"""Yields the number of bytes just read; returns the damage."""
 
 
 def scrub(reader: SegmentReader, name: SegmentName, entry: SegmentEntry) -> Scrub:
-    """One segment. An error that says nothing about its bytes is raised: try again later."""
+    """Read one segment. Errors unrelated to its bytes are raised: retry later."""
     assert entry.is_sealed
     try:
         index = reader.load_index(name, entry)
@@ -32,7 +32,7 @@ def scrub(reader: SegmentReader, name: SegmentName, entry: SegmentEntry) -> Scru
         return [damage]
     yield index.size_bytes
     damages = yield from _scrub_data(reader, name, entry, index)
-    # Tags that cannot be made again say so by damage of .data, which was just found.
+    # Tags cannot be rebuilt only if .data is damaged, which was just found.
     with suppress(SegmentDamage):
         reader.check_tags(name, entry)
     yield 0
@@ -54,7 +54,7 @@ def _scrub_data(reader: SegmentReader, name: SegmentName, entry: SegmentEntry, i
             data, start = reader.frames(name, entry, index, seq, upto)
         except SegmentDamage as damage:
             if damage.first_seq > seq:
-                # What is in front of it could be read and is checked first.
+                # The records before the damage are readable and are checked first.
                 upto_max = damage.first_seq - 1
             else:
                 damages.append(damage)
@@ -71,10 +71,10 @@ def _scrub_data(reader: SegmentReader, name: SegmentName, entry: SegmentEntry, i
 
 
 def piece_end(index: SegmentIndex, seq: int, size: int) -> int:
-    """The last seq so that from `seq` to it there are at most `size` bytes; at least `seq` itself."""
+    """Return the last seq of a part of at most `size` bytes from `seq` on; at least `seq`."""
     at = seq - index.first_seq
     start = index.offsets[at]
-    # The record before the first one that begins behind the piece may end behind it.
+    # The last record that begins within the part may end after it.
     upto = bisect_right(index.offsets, start + size, at) - 1
     if upto > at and index.offsets[upto] + index.lengths[upto] > start + size:
         upto -= 1

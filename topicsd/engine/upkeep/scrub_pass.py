@@ -1,7 +1,8 @@
-"""Once in a while every sealed segment is read whole, so that damage is found before a reader finds it.
+"""Scrub passes: once a day every sealed segment is read, so that damage is found before a reader finds it.
 
-Of a large store that takes hours, at the rate that it has. So a pass goes on a while at a time, and whoever
-calls does other work in between. A process that is started anew each day comes to it as well.
+A pass over a large store takes hours at its bounded rate. So it runs for some time per call, and the caller
+does other work in between. The first pass begins an hour after the start, so a process that is restarted
+daily scrubs too.
 """
 
 from __future__ import annotations
@@ -29,20 +30,22 @@ logger = logging.getLogger("topicsd.engine")
 
 SCRUB_SECONDS: Final = 86_400.0
 FIRST_SCRUB_SECONDS: Final = 3600.0
-"""After the start."""
+"""Measured from the start."""
 
 
 class ScrubPass:
+    """The progress of the current pass."""
+
     def __init__(self, shard: ShardState, pace: Pace, is_there: Callable[[Topic, SealedRun], bool]) -> None:
         self._shard = shard
         self._pace = pace
         self._is_there = is_there
         self._begins_at = shard.clock.monotonic() + FIRST_SCRUB_SECONDS
         self._to_read: list[tuple[Topic, SealedRun]] = []
-        """The next one last."""
+        """Segments still to read, the next one last."""
 
     def some(self, seconds: float) -> Job[bool]:
-        """Go on with the pass for about so long, or begin one when it is time; whether there is more."""
+        """Continue the pass for about `seconds`, or begin a due one; return whether more is left."""
         clock = self._shard.clock
         if clock.monotonic() >= self._begins_at:
             self._begins_at = clock.monotonic() + SCRUB_SECONDS

@@ -1,12 +1,12 @@
-"""A sealed segment moves to the other tier in steps, and can be read after each of them.
+"""Tiering: a sealed segment moves to the other tier in steps, and is readable after each of them.
 
 1. `copy_segment`: every file is put into the target, synced, and read again from there: each record with its
-   checksum, the index, the tags, the dead set. Damage found then leaves the segment where it is.
-2. Whoever keeps the entries records the new tier, durably.
-3. `delete_copy` takes the old files away.
+   checksum, the index, the tags, the dead set. If damage is found, the segment is not moved.
+2. The caller records the new tier durably in the segment's entry.
+3. `delete_copy` deletes the old files.
 
-A crash before 2 leaves a copy that nobody asks for and that the next try replaces; one between 2 and 3
-leaves two, which are equal. The dead set may change between 1 and 3: a reader takes the fuller of two.
+A crash before 2 leaves an unused copy that the next attempt replaces; a crash between 2 and 3 leaves two
+equal copies. The dead set may change between 1 and 3: a reader uses the one with more dead records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import SegmentStore
 
 Pace = Callable[[int], None]
-"""Told of each piece of bytes that was read; waits as long as it likes. What it raises ends the work."""
+"""Called with the size of each read; may wait to limit the rate. An exception ends the work."""
 
 
 def unpaced(size: int) -> None:
@@ -31,18 +31,18 @@ def unpaced(size: int) -> None:
 def copy_segment(
     source: SegmentStore, target: SegmentStore, name: SegmentName, entry: SegmentEntry, pace: Pace = unpaced
 ) -> None:
-    """Put a sealed segment's files into the target and verify them there; else SegmentDamage."""
+    """Copy a sealed segment's files to the target and verify them there, or raise SegmentDamage."""
     assert entry.is_sealed
     for suffix in suffixes_of(entry):
         key = name.key(suffix)
-        # The dead set is replaced past the store.
+        # The dead set is replaced without the store, so its open file may be outdated.
         source.forget(key)
         try:
-            # Behind the length that counts there may be what nobody ever took over.
+            # There may be unused bytes after the valid length.
             size = entry.data_bytes if suffix == DATA else source.size(key)
             target.put(key, partial(_paced_read, source, key, pace), size)
         except FileNotFoundError:
-            # Made again from .data in the target, when the copy is verified.
+            # Rebuilt from .data in the target, when the copy is verified.
             if suffix not in (INDEX, TAGS):
                 raise
     verify_copy(target, name, entry, pace)
@@ -55,7 +55,7 @@ def _paced_read(source: SegmentStore, key: str, pace: Pace, offset: int, size: i
 
 
 def verify_copy(store: SegmentStore, name: SegmentName, entry: SegmentEntry, pace: Pace = unpaced) -> None:
-    """Read a segment whole in this store alone; what is damaged is taken away again."""
+    """Read a segment whole from this store alone; if it is damaged, delete it and raise."""
     work = scrub(SegmentReader(store, None), name, entry)
     while True:
         try:
@@ -68,12 +68,12 @@ def verify_copy(store: SegmentStore, name: SegmentName, entry: SegmentEntry, pac
 
 
 def delete_copy(store: SegmentStore, name: SegmentName) -> None:
-    """Take a segment's files out of a store, whichever of them are there."""
+    """Delete those of a segment's files that exist in the store."""
     for suffix in SUFFIXES:
         with suppress(FileNotFoundError):
             store.delete(name.key(suffix))
 
 
 def suffixes_of(entry: SegmentEntry) -> list[str]:
-    """The files that a sealed segment has."""
+    """Return the suffixes of the files that a sealed segment has."""
     return [DATA, INDEX, *([TAGS] if entry.has_tags else []), *([DEAD] if entry.dead_count else [])]

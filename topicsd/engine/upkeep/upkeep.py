@@ -1,12 +1,10 @@
-"""What keeps segments well while nobody asks for them: age, dropping what is dead, moving to the cold
-directory, rewriting what is mostly dead, and reading everything once in a while to find damage before a
-reader does.
+"""Background upkeep of topics and segments, in rounds.
 
-One round after the other, one segment at a time, each at a bounded rate on a thread of its own; no kind of
-work holds up another for much longer than there is between two rounds. A segment that was copied takes its
-new place in the topic in one step of the loop, when no checkpoint is under way; the old files go when a
-snapshot names the new ones. A crash at any moment leaves what the last snapshot says, and copies that nobody
-asks for.
+A round evicts by age, drops dead segments, moves segments to the cold directory, compacts mostly dead ones,
+and scrubs. It handles one segment at a time, at a bounded rate on a thread of its own; no kind of work delays
+another for much longer than the time between two rounds. A copied segment replaces the old one in its topic
+in one step of the event loop, while no checkpoint runs; the old files are dropped once a snapshot names the
+new ones. A crash at any moment leaves the state of the last snapshot, and unused copies.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ T = TypeVar("T")
 ROUND_SECONDS = 60.0
 CHECKPOINT_POLL_SECONDS = 0.05
 TOPICS_A_TURN = 500
-# Segments of which one has to be in the cold directory for it to be taken for the right one.
+# The cold directory is taken for the right one if it has at least one of this many segments.
 COLD_LOOKED_AT = 8
 
 
 class Checkpoints(Protocol):
-    """As `checkpointer.py` has them."""
+    """The interface of `Checkpointer` that upkeep uses."""
 
     @property
     def is_running(self) -> bool: ...
@@ -59,7 +57,7 @@ class Checkpoints(Protocol):
 
 
 class Pacer:
-    """So many bytes a second, until it is stopped."""
+    """A rate limit in bytes per second; raises ECANCELED once it is stopped."""
 
     def __init__(self, bytes_per_second: int) -> None:
         self._bytes_per_second = bytes_per_second
@@ -74,6 +72,8 @@ class Pacer:
 
 
 class Upkeep:
+    """The rounds of upkeep of one shard."""
+
     def __init__(
         self,
         shard: ShardState,
@@ -95,13 +95,13 @@ class Upkeep:
             shard, self._pace, lambda topic, run: self._is_there(topic, run) and not self._is_away(run)
         )
         self._has_more = False
-        """The round ended before its work."""
+        """True if the round ended before all its work was done."""
         self._cold_is_there = True
         self._given_up: set[SegmentName] = set()
-        """What is damaged stays where it is, and is not tried again before a restart."""
+        """Damaged segments: not moved or rewritten before a restart."""
 
     def wake(self) -> None:
-        """There are segments; from here on a round follows another."""
+        """Start the rounds, since there are segments now."""
         if not self._is_awake:
             self._is_awake = True
             self._loop.call_later(ROUND_SECONDS, self.start_round)
@@ -122,7 +122,7 @@ class Upkeep:
     def _round(self) -> Job[None]:
         self._has_more = False
         yield from self._expire()
-        # Its time comes also where nothing is written.
+        # The grace time ends even if nothing is written.
         yield from self._checkpoints.purge()
         has_changed = False
         for topics in topics_by_turns(self._shard):
@@ -141,7 +141,7 @@ class Upkeep:
         choose: Callable[[Topic], Iterable[SealedRun]],
         work: Callable[[Topic, SealedRun], Job[bool]],
     ) -> Job[bool]:
-        """What is to be done, as far as it comes in this round; whether something has changed."""
+        """Work on the chosen segments until the round's time is over; return whether any changed."""
         chosen: list[tuple[Topic, SealedRun]] = []
         for topics in topics_by_turns(self._shard):
             chosen += [(topic, run) for topic in topics for run in choose(topic)]
@@ -152,14 +152,17 @@ class Upkeep:
             if self._shard.clock.monotonic() >= until:
                 self._has_more = True
                 break
-            # The work on those in front of it takes its time.
+            # The segment may have been removed while earlier ones were worked on.
             if self._is_there(topic, run):
                 has_changed |= yield from self._careful(run, work(topic, run))
         return has_changed
 
     def _look_for_cold(self) -> Job[None]:
-        """Where a disk is not mounted there is an empty directory. What moved to it would fill another disk,
-        and be out of reach once this one is back; and what is on this one is not damaged."""
+        """Check that the cold directory has segments of this shard, and is not an unmounted path.
+
+        Segments moved to an empty mount point would fill another disk, and be unreachable once the right one
+        is mounted; and the segments on that disk are not damaged.
+        """
         if self._cold is None:
             return
         names: list[SegmentName] = []
@@ -177,7 +180,10 @@ class Upkeep:
             )
 
     def _is_to_be_sealed(self, topic: Topic) -> bool:
-        """Its active segment is old enough; nobody else looks for that where nothing is written."""
+        """Return whether the active segment is old enough to be sealed by a checkpoint.
+
+        Only upkeep checks that for topics without writes.
+        """
         for run in reversed(topic.runs):
             if isinstance(run, TailRun) and run.source is not None:
                 age_ms = self._shard.clock.now_ms() - run.source.entry.first_ts
@@ -185,17 +191,17 @@ class Upkeep:
         return False
 
     def _expire(self) -> Job[None]:
-        """Age takes its part also of topics that nobody touches."""
+        """Evict by age, also in topics without requests."""
         for number, topic in enumerate(list(self._shard.topics.values())):
             if topic.config.ttl_ms and topic.visible and topic.leaving is None:
                 log_expired(self._shard, topic, self._shard.clock.now_ms())
             if number % TOPICS_A_TURN == 0:
                 yield None
 
-    # -- to the cold directory -------------------------------------------------------------------------------
+    # -- tiering ---------------------------------------------------------------------------------------------
 
     def _to_move(self, topic: Topic) -> Iterator[SealedRun]:
-        """Sealed segments beyond the newest so many, or so many bytes; the stricter counts."""
+        """Yield hot sealed segments beyond the limit by count or by bytes, the stricter one."""
         if self._cold is None or not self._cold_is_there:
             return
         settings = self._shard.settings
@@ -213,7 +219,7 @@ class Upkeep:
     def _move(self, topic: Topic, run: SealedRun) -> Job[bool]:
         assert self._cold is not None
         entry, saved = run.entry, run.saved_dead_count
-        # The marks that are on the disk go along, and those only are counted by the copy.
+        # The copy has the marks that are on the disk, so its entry counts only those.
         copied = msgspec.structs.replace(entry, dead_count=saved)
         work = partial(copy_segment, self._hot, self._cold, run.name, copied, self._pace)
         is_there, _ = yield from self._copied(topic, run, work)
@@ -224,7 +230,7 @@ class Upkeep:
         topic.dropped.append((run.name, HOT))
         return True
 
-    # -- rewriting -------------------------------------------------------------------------------------------
+    # -- compaction ------------------------------------------------------------------------------------------
 
     def _half_dead(self, topic: Topic) -> Iterator[SealedRun]:
         for run in topic.runs:
@@ -249,22 +255,22 @@ class Upkeep:
             return False
         new_name = name._replace(generation=new_entry.generation)
         if run.dead is not None:
-            # What was deleted meanwhile, in one step for all records.
+            # Add the records deleted meanwhile, in one step for all.
             both = int.from_bytes(marks, "little") | int.from_bytes(run.dead, "little")
             marks = bytearray(both.to_bytes(entry.count, "little"))
         new = SealedRun(self._shard.segments, new_name, new_entry, marks)
-        # The next checkpoint writes those of a cold one into the hot directory too, where all marks are: a
-        # start has to know them also while the other disk is away.
+        # 0 makes the next checkpoint write a cold segment's marks into the hot directory too, where all marks
+        # are: a start needs them even while the cold disk is missing.
         new.saved_dead_count = 0 if entry.tier == COLD else new_entry.dead_count
         new.live_count, new.live_bytes = run.live_count, run.live_bytes
         topic.runs[topic.runs.index(run)] = new
         topic.dropped.append((name, entry.tier))
         return True
 
-    # -- how -------------------------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------------------
 
     def _careful(self, run: SealedRun, job: Job[bool]) -> Job[bool]:
-        """One segment that cannot be read or written does not keep the others from their turn."""
+        """Work on one segment; log its error, so that the other segments get their turn."""
         try:
             return (yield from job)
         except OSError as error:
@@ -279,8 +285,10 @@ class Upkeep:
             return False
 
     def _copied(self, topic: Topic, run: SealedRun, work: Callable[[], T]) -> Job[tuple[bool, T | None]]:
-        """Whether the segment is still there when its copy is done, and what came of that. Of one that left
-        meanwhile, and whose files may be gone, nobody wants to know how that ended."""
+        """Run a copy; return whether the segment still exists, and the result.
+
+        Errors are ignored if the segment was removed meanwhile, as its files may not exist.
+        """
         outcome: T | None = None
         try:
             outcome = yield from _done(work)
@@ -292,7 +300,7 @@ class Upkeep:
         return self._is_there(topic, run), outcome
 
     def _no_checkpoint(self) -> Job[None]:
-        """What a checkpoint has captured must not be replaced under it."""
+        """Wait until no checkpoint is under way: the runs that it captured must not be replaced."""
         while self._checkpoints.is_running:
             yield CHECKPOINT_POLL_SECONDS
 
@@ -312,7 +320,7 @@ def _has_any(store: SegmentStore, names: list[SegmentName]) -> bool:
 
 
 def _drop_dead(topic: Topic) -> bool:
-    """Segments in which nothing is alive go, in the middle of the topic too; whether there were any."""
+    """Drop segments without live records, anywhere in the topic; return whether there were any."""
     dead = [run for run in topic.runs if isinstance(run, SealedRun) and not run.live_count]
     for run in dead:
         drop_run(topic, run)
@@ -321,7 +329,7 @@ def _drop_dead(topic: Topic) -> bool:
 
 
 def _done(work: Callable[[], T]) -> Job[T]:
-    """Work for the thread that may find damage."""
+    """Run work on the thread; raise the damage that it found."""
     outcome = yield partial(_damage_as_outcome, work)
     if isinstance(outcome, SegmentDamage):
         raise outcome
