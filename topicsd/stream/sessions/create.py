@@ -1,4 +1,4 @@
-"""Session creation at the home shard: query the positions of its topics, define it, store it.
+"""Session creation at the home shard: query the topics' positions, define it, store it.
 
 All topics of another shard are one request. The session exists once its frame is written. The client
 receives the positions that the topics had when they were queried.
