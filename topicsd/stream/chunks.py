@@ -1,7 +1,7 @@
 """A chunk: the result of one read after a cursor, shared by all followers at that cursor.
 
 The records of a chunk are JSON that was rendered once, in a page. The chunk joins the slices, and each
-protocol (`sse_frames.py`, `websocket/messages.py`) renders its bytes of a chunk once, for any number of
+protocol (`sse_frames.py`, `websocket/frames.py`) renders its bytes of a chunk once, for any number of
 clients.
 
 A chunk crosses the link as msgpack of its fields in their order, with the tombstone as an array or nil.

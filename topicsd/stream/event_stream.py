@@ -53,7 +53,7 @@ class EventStream:
         stream.on_lost = self._end
         self._timer = loop.call_later(self._heartbeat_seconds, self._beat)
 
-    # -- implemented by each kind of stream ------------------------------------------------------------------
+    # -- implemented by each kind of stream ----------------------------------------------------------------
 
     def _go_on_again(self) -> None:
         """Resume after the client has read and there is room for more."""

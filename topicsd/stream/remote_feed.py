@@ -110,7 +110,7 @@ class RemoteFeed:
         """
         return RECENT
 
-    # -- followers -------------------------------------------------------------------------------------------
+    # -- followers -----------------------------------------------------------------------------------------
 
     def read(self, seq: int, epoch: int | None, found: Found) -> None:
         cursor = (seq, epoch)
@@ -141,7 +141,7 @@ class RemoteFeed:
     def forget(self, waiter: Waiter) -> None:
         self._ways.watch.remove(self, waiter)
 
-    # -- requests to the owner -------------------------------------------------------------------------------
+    # -- requests to the owner -----------------------------------------------------------------------------
 
     def _ask(self, cursor: tuple[int, int | None], waits: bool) -> None:
         refusal = self._ways.refusal(self._shard)
@@ -203,7 +203,7 @@ class RemoteFeed:
         self._pieces[cursor] = piece
         return piece
 
-    # -- an unavailable owner --------------------------------------------------------------------------------
+    # -- an unavailable owner ------------------------------------------------------------------------------
 
     def _not_reached(self) -> Refusal:
         refusal = self._ways.refusal(self._shard)

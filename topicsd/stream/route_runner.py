@@ -111,7 +111,7 @@ class WorkingForward:
             self._look.close()
         self._shard.watch.remove(self, self._take_turn)
 
-    # -- results of the subscription -------------------------------------------------------------------------
+    # -- results of the subscription -----------------------------------------------------------------------
 
     @property
     def is_clogged(self) -> bool:
@@ -262,7 +262,7 @@ class WorkingForward:
             self._is_held = False
             self._ask_for_turn()
 
-    # -- copies that the destination already holds -----------------------------------------------------------
+    # -- copies that the destination already holds ---------------------------------------------------------
 
     def _knows_held(self) -> bool:
         forward = self.forward

@@ -1,11 +1,11 @@
 """A stream of server-sent events: the topics of one watch session, on one connection.
 
 Each topic is followed by its own subscription. Chunks are written as they are found, with the cursor of
-all topics as the id. No queue: while the client does not read, the subscriptions wait, and later records
-are sent in larger chunks when it reads again.
+all topics as the id. There is no queue: while the client does not read, the subscriptions wait, and later
+records are sent in larger chunks when it reads again.
 
 V1  The session remembers what was written for each topic; `Last-Event-ID` only ever moves that back. A
-    session that was restored has no such memory, and takes its cursor from the header.
+    session that was restored has no such memory, and `Last-Event-ID` sets its cursor.
 V2  Every event has a cursor to resume from, also the last event of a stream that ends (`event_stream.py`);
     the session is kept for that.
 """
@@ -98,7 +98,7 @@ class SseStream(EventStream):
         if not self._is_over:
             self._close()
 
-    # -- results of the subscriptions ------------------------------------------------------------------------
+    # -- results of the subscriptions ----------------------------------------------------------------------
 
     @property
     def is_clogged(self) -> bool:

@@ -24,7 +24,7 @@ from topicsd.stream.feed import Feed
 class Sink(Protocol):
     @property
     def is_clogged(self) -> bool:
-        """Return whether the sink is paused. It calls `go_on` of held subscriptions when it resumes."""
+        """Return whether the sink is paused. On resuming, it calls `go_on` of the held subscriptions."""
         ...
 
     def hold(self, subscription: Subscription) -> None:

@@ -6,8 +6,8 @@ D1  The log needs file descriptors: a file that cannot be opened is a failed wri
     too long.
 D2  The kernel assigns the lowest free descriptor. So the number of a new descriptor says, exactly and at
     no cost, whether all lower ones are in use.
-D3  A shutdown request is noticed also while receiving is paused. The request itself may wait in the
-    channel after connections, but the end of the supervisor is noticed at once.
+D3  A shutdown is noticed also while receiving is paused: the request may wait in the channel after
+    connections, but the end of the supervisor is noticed at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Adoption:
         self._descriptors_max = descriptors_for_connections() if descriptors_max is None else descriptors_max
         self._loop = asyncio.get_running_loop()
         self._adopting: set[asyncio.Task[None]] = set()
-        """The loop holds only weak references to tasks."""
+        """The tasks in progress, since the loop holds only weak references to tasks."""
         self._is_paused = False
         self._is_finished = False
         self.pause_count = 0
@@ -118,7 +118,7 @@ class Adoption:
         except OSError:
             connection.close()
 
-    # -- descriptors -----------------------------------------------------------------------------------------
+    # -- descriptors ---------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
         if self._is_paused:

@@ -173,7 +173,7 @@ class Worker:
         self._exit_code = EXIT_STORAGE_FAILED
         self._loop.call_later(0.05, self._ending.set)
 
-    # -- modules that few connections need -------------------------------------------------------------------
+    # -- modules that few connections need -----------------------------------------------------------------
 
     async def _load_late(self) -> None:
         """Load HTTP/2 and WebSockets, which are slow to import, without delaying a restart."""

@@ -93,7 +93,7 @@ class FastLane(asyncio.Protocol):
         self._drift: Drift | None = None
         """Set once the connection sent a request for another process."""
 
-    # -- callbacks of asyncio --------------------------------------------------------------------------------
+    # -- callbacks of asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not subclasses of asyncio's.
@@ -336,10 +336,10 @@ class FastLane(asyncio.Protocol):
         return self._go_over(data, owner)
 
     def _move_over(self, data: bytes, drift: Drift) -> bool:
-        """Move the connection to its affine shard, with the request that begins. Return whether it moved.
+        """Move the connection to the shard of its affinity, with the request that begins.
 
-        It moves when a request arrives and not after a response: by then the client has read everything
-        written.
+        Return whether it moved. It moves when a request arrives and not after a response: by then the
+        client has read everything written.
         """
         shard = drift.target
         if self._calls or self._is_closing or self._is_clogged or self._is_at_eof or shard is None:
@@ -449,7 +449,7 @@ class FastLane(asyncio.Protocol):
         self._coming = None
         self._held = 0
 
-    # -- calls of the worker ---------------------------------------------------------------------------------
+    # -- calls of the worker -------------------------------------------------------------------------------
 
     def check_patience(self, now: float) -> None:
         """Close the connection if its client is too slow. Called once a second."""

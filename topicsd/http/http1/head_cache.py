@@ -50,9 +50,9 @@ class KnownHeads:
         self._lines: dict[bytes, KnownLine] = {}
         self._blocks: dict[bytes, KnownFields] = {}
         self.known_line = self._lines.get
-        """Return the cached line, or None if it must be parsed."""
+        """The lookup of a cached line; None if the line must be parsed."""
         self.known_fields = self._blocks.get
-        """Return the cached block without a key; a block with a key is found by `fields` only."""
+        """The lookup of a cached block without a key. A block with a key is found by `fields` only."""
         self._sealed: dict[bytes, KnownFields] = {}
         """By the keyed digest of the block."""
         self._secret = os.urandom(SECRET_BYTES)

@@ -69,7 +69,7 @@ class ConnectionStream(asyncio.Protocol):
         transport.resume_reading()
         transport.write(head)
 
-    # -- calls of the writer ---------------------------------------------------------------------------------
+    # -- calls of the writer -------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
         # A remote writer learns later that the connection is lost; the transport treats a write after that as
@@ -85,7 +85,7 @@ class ConnectionStream(asyncio.Protocol):
         self._outflow.begin(self._transport, self._monotonic())
         self._transport.close()
 
-    # -- callbacks of asyncio --------------------------------------------------------------------------------
+    # -- callbacks of asyncio ------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         pass
@@ -107,7 +107,7 @@ class ConnectionStream(asyncio.Protocol):
         on_lost, self.on_lost, self.on_ready = self.on_lost, do_nothing, do_nothing
         on_lost()
 
-    # -- calls of the worker ---------------------------------------------------------------------------------
+    # -- calls of the worker -------------------------------------------------------------------------------
 
     def check_patience(self, now: float) -> None:
         """Abort a closed stream whose rest is not being sent.

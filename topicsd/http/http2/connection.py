@@ -84,7 +84,7 @@ class H2Lane(asyncio.Protocol):
         """It ends with its existing streams."""
         self._is_over = False
 
-    # -- callbacks of asyncio --------------------------------------------------------------------------------
+    # -- callbacks of asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not subclasses of asyncio's.
@@ -145,7 +145,7 @@ class H2Lane(asyncio.Protocol):
             self._refuse(refusal)
         return self._has_begun
 
-    # -- turns -----------------------------------------------------------------------------------------------
+    # -- turns ---------------------------------------------------------------------------------------------
 
     def _turn_soon(self) -> None:
         if not self._is_turn_due and not self._is_in_turn:
@@ -275,7 +275,7 @@ class H2Lane(asyncio.Protocol):
             Lingering(self._transport, self._connections, self._monotonic)
             self._connections.closed(self)
 
-    # -- calls of the worker ---------------------------------------------------------------------------------
+    # -- calls of the worker -------------------------------------------------------------------------------
 
     def check_patience(self, now: float) -> None:
         """End streams that are too slow, or the connection. Called once a second."""

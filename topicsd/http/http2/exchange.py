@@ -1,4 +1,4 @@
-"""One stream of an HTTP/2 connection: a request as it arrives, and its response as it leaves.
+"""One stream of an HTTP/2 connection: a request as received, and its response as sent.
 
 A body is held as received until it is complete, and is decompressed when the request starts. A response to
 a stream that was reset is discarded, but counts as answered.

@@ -75,7 +75,7 @@ class Requests:
     def is_empty(self) -> bool:
         return not self._exchanges
 
-    # -- events of the library -------------------------------------------------------------------------------
+    # -- events of the library -----------------------------------------------------------------------------
 
     def take(self, events: list[Event], now: float) -> int:
         """Process events. Return the work wasted on streams that were reset, as a number of resets."""
@@ -199,7 +199,7 @@ class Requests:
         if self.is_hasty or self._dispatch.drains:
             exchange.hurry()
 
-    # -- calls of an exchange --------------------------------------------------------------------------------
+    # -- calls of an exchange ------------------------------------------------------------------------------
 
     def send_head(self, exchange: Exchange, headers: list[Header], ends: bool) -> None:
         self._wire.send_headers(exchange.id, headers, end_stream=ends)

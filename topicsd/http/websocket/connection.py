@@ -91,7 +91,7 @@ class WsLane(asyncio.Protocol):
         """When data was last received, and when the message in progress began."""
         self._pinged_at: float | None = None
 
-    # -- calls of the session --------------------------------------------------------------------------------
+    # -- calls of the session ------------------------------------------------------------------------------
 
     def write(self, frames: bytes) -> None:
         if not self._is_over:
@@ -108,7 +108,7 @@ class WsLane(asyncio.Protocol):
         self._end()
         Lingering(self._transport, self._connections, self._monotonic)
 
-    # -- callbacks of asyncio --------------------------------------------------------------------------------
+    # -- callbacks of asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not subclasses of asyncio's.
@@ -197,7 +197,7 @@ class WsLane(asyncio.Protocol):
         elif control.opcode is Opcode.PING:
             self._transport.write(ws_frames.frame(ws_frames.PONG, control.payload))
 
-    # -- calls of the worker ---------------------------------------------------------------------------------
+    # -- calls of the worker -------------------------------------------------------------------------------
 
     def check_patience(self, now: float) -> None:
         """Apply the timeouts, and check the key. Called once a second."""

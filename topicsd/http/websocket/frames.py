@@ -80,7 +80,7 @@ def refused(refusal: Refusal, request_id: bytes = b"", topics: list[str] | None 
     return encoded(b"error", told, request_id)
 
 
-# -- messages of a chunk -------------------------------------------------------------------------------------
+# -- messages of a chunk -----------------------------------------------------------------------------------
 
 
 def frames_of(piece: Piece) -> bytes:

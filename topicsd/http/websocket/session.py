@@ -119,7 +119,7 @@ class WsSession:
         self._is_draining = False
         self._is_over = False
 
-    # -- operations of the client ----------------------------------------------------------------------------
+    # -- operations of the client --------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
@@ -285,7 +285,7 @@ class WsSession:
             subscription.close()
         return subscription is not None
 
-    # -- results of the subscriptions ------------------------------------------------------------------------
+    # -- results of the subscriptions ----------------------------------------------------------------------
 
     @property
     def is_clogged(self) -> bool:
@@ -313,7 +313,7 @@ class WsSession:
         del self._subscriptions[name]
         self._wire.write(ws_frames.topic_deleted(name, subscription.head_seq))
 
-    # -- calls of the connection -----------------------------------------------------------------------------
+    # -- calls of the connection ---------------------------------------------------------------------------
 
     def ready(self) -> None:
         """Resume the held subscriptions when the connection accepts data again."""
