@@ -20,7 +20,7 @@ RECREATED: Final = "recreated"
 
 
 class Asked(Protocol):
-    """What a follower of topics requests of each of them."""
+    """The options of a follower, the same for each of its topics."""
 
     @property
     def nodes(self) -> Collection[str]: ...
@@ -39,7 +39,7 @@ class Asked(Protocol):
 
 
 class Wanted(NamedTuple):
-    """What a follower wants of one topic. Followers with equal values share chunks."""
+    """A topic, and the options of its followers. Followers with equal values share chunks."""
 
     topic: str
     nodes: frozenset[str]

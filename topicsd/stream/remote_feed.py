@@ -68,7 +68,7 @@ _decode_refusal = msgspec.msgpack.Decoder(Refusal).decode
 
 
 class Ways(NamedTuple):
-    """What is needed to send requests to other shards."""
+    """The means to send requests to other shards."""
 
     links: LinkPool
     refusal: Callable[[int], Refusal | None]

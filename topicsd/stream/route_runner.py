@@ -64,7 +64,7 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 
 class Sources(Protocol):
-    """What the routes of one shard share: feeds and decoded chunks."""
+    """The feeds and decoded chunks that the routes of one shard share."""
 
     def feed_of(self, topic: str) -> Feed: ...
 

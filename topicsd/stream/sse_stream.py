@@ -29,7 +29,7 @@ from topicsd.stream.subscription import Subscription
 
 
 class Following(Protocol):
-    """What a stream follows, and the cursor up to which records were written."""
+    """The topics that a stream follows, and the cursor up to which records were written."""
 
     seqs: list[int]
     epochs: list[int]

@@ -1,4 +1,4 @@
-"""What a worker publishes on the board, twice a second, from counters that exist anyway."""
+"""The state that a worker publishes on the board twice a second, from existing counters."""
 
 from __future__ import annotations
 

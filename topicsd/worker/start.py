@@ -35,7 +35,7 @@ LOCK_RETRY_SECONDS = 0.1
 
 
 class StartEnded(Exception):
-    """A shutdown was requested before the worker was ready."""
+    """A start that ended because a shutdown was requested."""
 
 
 class StartRefused(Exception):

@@ -248,7 +248,7 @@ class Worker:
         self._ending.set()
 
     async def _drain(self) -> None:
-        """Refuse new requests and answer those already read, within `drain_seconds`."""
+        """Accept nothing new and answer the requests already read, within `drain_seconds`."""
         seconds: float = self._spec.settings.drain_seconds
         started = self._clock.monotonic()
         self._slot.connections = len(self._lanes)

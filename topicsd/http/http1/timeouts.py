@@ -16,7 +16,7 @@ LINGER_SECONDS: Final = 2.0
 
 
 class Connection(Protocol):
-    """What a worker calls on each connection, whatever its protocol."""
+    """The interface of a connection to the worker, whatever its protocol."""
 
     def check_patience(self, now: float) -> None: ...
 

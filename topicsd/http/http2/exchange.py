@@ -26,7 +26,7 @@ READY_BYTES: Final = 16 << 10
 
 
 class ExchangeLane(Protocol):
-    """What an exchange calls on its connection."""
+    """The interface of a connection to its exchanges."""
 
     def send_head(self, exchange: Exchange, headers: list[Header], ends: bool) -> None: ...
 

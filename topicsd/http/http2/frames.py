@@ -61,7 +61,7 @@ class FrameCutter:
 
     @property
     def held(self) -> int:
-        """Bytes that were fed and not taken."""
+        """Return the number of bytes that were fed and not taken."""
         return len(self._data) - self._at
 
     @property

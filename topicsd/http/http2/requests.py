@@ -60,7 +60,7 @@ class Requests:
         self._under_way: set[Exchange] = set()
         """Started and not answered, whether the stream still exists or not."""
         self._working = 0
-        """Bytes of their bodies."""
+        """Body bytes of the requests in progress."""
         self._unsent = 0
         """Unsent bytes of complete responses."""
         self.refuses_new = False

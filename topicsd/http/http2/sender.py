@@ -21,7 +21,7 @@ WRITE_BYTES: Final = 64 << 10
 
 
 class Outgoing:
-    """What one stream has to send after its head. Data is not copied before it is sent."""
+    """The unsent data of one stream, after its head. Data is not copied before it is sent."""
 
     __slots__ = ("_parts", "blocked_since", "id", "is_ending", "is_queued", "moved", "unsent")
 

@@ -42,7 +42,7 @@ def _nobody_counts(change: int) -> None:
 
 
 class Session(Protocol):
-    """What interprets the messages of a connection."""
+    """The interface of a session to its connection. A session interprets the messages."""
 
     @property
     def is_busy(self) -> bool: ...
