@@ -1,1 +1,1 @@
-"""How the worker speaks HTTP: connections that are cut into requests, and one set of handlers behind them."""
+"""The HTTP connections of a worker (HTTP/1.1, HTTP/2, WebSocket), with one set of handlers."""

@@ -1,9 +1,10 @@
-"""A piece of a topic: what one reading found behind a cursor, shared by all who stand at that cursor.
+"""A chunk: the result of one read after a cursor, shared by all followers at that cursor.
 
-Its records are JSON that was rendered once, in a page; the piece joins the slices, and each way of delivering
-(`sse_frames.py`, `ws_frames.py`) makes its bytes of a piece once, however many get them.
+The records of a chunk are JSON that was rendered once, in a page. The chunk joins the slices, and each
+protocol (`sse_frames.py`, `websocket/frames.py`) renders its bytes of a chunk once, for any number of
+clients.
 
-A piece crosses the link as msgpack of its fields in their order, with the tombstone as an array or nil.
+A chunk crosses the link as msgpack of its fields in their order, with the tombstone as an array or nil.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ RECREATED: Final = "recreated"
 
 
 class Asked(Protocol):
-    """What somebody who follows topics asks for of each of them."""
+    """The options of a follower, the same for each of its topics."""
 
     @property
     def nodes(self) -> Collection[str]: ...
@@ -38,7 +39,7 @@ class Asked(Protocol):
 
 
 class Wanted(NamedTuple):
-    """What of a topic somebody follows. Who wants the same gets the same pieces."""
+    """A topic, and the options of its followers. Followers with equal values share chunks."""
 
     topic: str
     nodes: frozenset[str]
@@ -49,8 +50,8 @@ class Wanted(NamedTuple):
     with_data: bool
     is_strong: bool
     is_aligned: bool = False
-    """Pieces end where `limit` divides the seq, so who came by other cursors comes by the same ones soon; of
-    topics of this shard only."""
+    """Whether chunks end where `limit` divides the seq. Followers with different cursors then soon have
+    the same ones. For topics of this shard only."""
 
     @classmethod
     def of(cls, topic: str, asked: Asked) -> Wanted:
@@ -109,19 +110,19 @@ class Piece:
         self.topic = topic
         self.epoch = epoch
         self.from_seq = from_seq
-        """The cursor that it was read behind."""
+        """The cursor before the chunk."""
         self.to_seq = to_seq
-        """The cursor behind it."""
+        """The cursor after the chunk."""
         self.head_seq = head_seq
         self.earliest_seq = earliest_seq
         self.count = count
         self.records = records
-        """As JSON, a comma between two."""
+        """JSON objects, separated by commas."""
         self.tombstone = tombstone
         self.sse: list[tuple[int, bytes]] | None = None
         self.sse_alone: bytes | None = None
         self.ws: bytes | None = None
-        """What the ways of delivering made of it."""
+        """`sse`, `sse_alone` and `ws` are the rendered bytes of each protocol, or None."""
 
     @property
     def is_at_head(self) -> bool:
@@ -129,7 +130,7 @@ class Piece:
 
     @property
     def records_from(self) -> int:
-        """The cursor in front of the records, which is behind what was lost."""
+        """Return the cursor before the first record, which is after the lost records."""
         tombstone = self.tombstone
         if tombstone is None:
             return self.from_seq
@@ -139,7 +140,7 @@ class Piece:
 
     @property
     def is_empty(self) -> bool:
-        """There is nothing to tell; the cursor may have moved all the same."""
+        """Return whether the chunk has no record and no tombstone. Its cursor may have moved."""
         return not self.count and self.tombstone is None
 
 

@@ -1,22 +1,22 @@
-"""The id of an event: where its stream stands in all its topics, for a client to come back with.
+"""The id of an event: the cursor of its stream in all topics, which lets a client resume.
 
-Up to 64 topics it is the map of their names to seqs, as JSON in base64url, so that a person can read it:
+For up to 64 topics it is the map of their names to seqs, as JSON in base64url, so that a person can read it:
 
     >>> cursor_token(["a", "b"], [5210, 88130])
     b'eyJhIjo1MjEwLCJiIjo4ODEzMH0'
     >>> read_token("eyJhIjo1MjEwLCJiIjo4ODEzMH0", ["b", "a", "c"])
     {'a': (5210, None), 'b': (88130, None)}
 
-Above, it is the seqs in the order of the definition, as varints behind a zero byte, with which no JSON
-begins:
+For more topics, it is the seqs in the order of the session, as varints after a zero byte, with which no
+JSON begins:
 
     >>> names = [f"t{number}" for number in range(65)]
     >>> token = cursor_token(names, list(range(65)))
     >>> token[:8], read_token(token.decode(), names)["t64"]
     (b'AAABAgME', (64, None))
 
-A seq alone does not tell of which incarnation of its topic it is. Where one was made anew since the stream
-was defined, the id says that too: each seq with its epoch, as varints behind a byte of one.
+A seq alone does not identify the incarnation of its topic. If a topic was created again after the session
+was, the id includes each seq with its epoch, as varints after a byte of one.
 
     >>> token = cursor_token(["a"], [3], [77])
     >>> token, read_token(token.decode(), ["a"])
@@ -44,7 +44,7 @@ _decode = msgspec.json.Decoder(dict[str, int]).decode
 
 
 def cursor_token(names: Sequence[str], seqs: Sequence[int], epochs: Sequence[int] | None = None) -> bytes:
-    """`epochs` are given when they are others than those of the definition."""
+    """Encode a cursor. Pass `epochs` when they differ from the epochs of the session definition."""
     if epochs is not None:
         data = _SEQS_AND_EPOCHS + _varints(chain.from_iterable(zip(seqs, epochs, strict=True)))
     elif len(names) <= MAP_TOPICS_MAX:
@@ -55,8 +55,11 @@ def cursor_token(names: Sequence[str], seqs: Sequence[int], epochs: Sequence[int
 
 
 def read_token(token: str, names: Sequence[str]) -> dict[str, tuple[int, int | None]] | None:
-    """Seq and epoch by name, the epoch None for that of the definition; None when it is no token of these
-    topics. A map may lack some of them, and have others."""
+    """Return seq and epoch by topic name, or None when the token is not of these topics.
+
+    The epoch is None when it is that of the session definition. A map may lack some topics, and may have
+    others.
+    """
     if not token.isascii() or len(token) > TOKEN_CHARACTERS_MAX:
         return None
     try:

@@ -1,8 +1,8 @@
-"""One answer of server-sent events: what it says when there is nothing to say, and how patient it is.
+"""The base of server-sent event streams: heartbeats, slow clients, and the end of a stream.
 
-E1  Who has heard nothing for a while gets a heartbeat.
+E1  A client that received nothing for a heartbeat interval gets a heartbeat.
 E2  A client that does not read is *lagging* after 5 s; after 30 s the stream ends with an error event.
-E3  Every end that is ours says so in an event.
+E3  Every end that the server causes is announced by an event.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EventStream:
     )
 
     _advice: ClassVar[str] = ""
-    """What a client may do that was too slow."""
+    """Advice for a client that was too slow, appended to the error message."""
 
     def __init__(self, stream: Stream, loop: Loop, clock: Clock, heartbeat_ms: int) -> None:
         self._stream = stream
@@ -53,22 +53,22 @@ class EventStream:
         stream.on_lost = self._end
         self._timer = loop.call_later(self._heartbeat_seconds, self._beat)
 
-    # -- what the kinds of streams add ---------------------------------------------------------------------
+    # -- implemented by each kind of stream ----------------------------------------------------------------
 
     def _go_on_again(self) -> None:
-        """The client has read, and there is room for more."""
+        """Resume after the client has read and there is room for more."""
         raise NotImplementedError
 
     def _say(self, text: bytes) -> None:
-        """An event."""
+        """Write an event."""
         self._write(text)
 
     def _lags(self, is_lagging: bool) -> None:
-        """It begins to lag, or does no longer."""
+        """Count a stream that begins to lag, or that does not lag any more."""
         raise NotImplementedError
 
     def _ended(self) -> None:
-        """It is over, whoever ended it."""
+        """Release the resources of a stream that ended for any reason."""
         raise NotImplementedError
 
     # -- writing -------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class EventStream:
         self._go_on_again()
 
     def _beat(self) -> None:
-        """Say something when there was nothing to say for long."""
+        """Write a heartbeat if nothing was written for the heartbeat interval."""
         seconds = self._heartbeat_seconds
         silence = self._clock.monotonic() - self._spoke_at
         if self._stream.is_clogged:
@@ -93,18 +93,18 @@ class EventStream:
         elif silence >= seconds:
             self._write(sse_frames.heartbeat(self._clock.now_ms()))
             silence = 0.0
-        # A timer may be early by a hair, and then waits for that.
+        # A timer may fire slightly early; it then waits for the rest, at least 1 ms.
         self._timer = self._loop.call_later(max(0.001, seconds - silence), self._beat)
 
     # -- the end -------------------------------------------------------------------------------------------
 
     def _lose_patience(self) -> None:
-        """In the end, when the client goes on not to read."""
+        """Start the timer that ends the stream if the client keeps not reading (E2)."""
         if self._patience is None:
             self._patience = self._loop.call_later(LAGGING_SECONDS, self._lag)
 
     def _lag(self) -> None:
-        """The client has not read for a while; it has the rest of its time."""
+        """Mark the client as lagging, and start the timer for the rest of its time (E2)."""
         self._is_lagging = True
         self._lags(True)
         self._patience = self._loop.call_later(CLOGGED_SECONDS_MAX - LAGGING_SECONDS, self._give_up)
@@ -121,13 +121,13 @@ class EventStream:
         self.end(TOO_SLOW, f"the client read nothing for {CLOGGED_SECONDS_MAX:.0f} s{self._advice}")
 
     def end(self, code: str, message: str) -> None:
-        """End it with a word why."""
+        """End the stream with an error event."""
         if not self._is_over:
             self._say(sse_frames.error(code, message, None, RETRY_AFTER_MS))
             self._close()
 
     def _close(self) -> None:
-        """What was written is all."""
+        """Close the stream after what was written."""
         self._stream.close()
         self._end()
 

@@ -1,15 +1,16 @@
-"""A feed: one topic as somebody follows it, wherever the topic lives. This one is of a topic of this shard.
+"""A feed: one topic as it is followed in one process. `LocalFeed` follows a topic of this shard.
 
-Whoever stands at the same cursor in the same turn of the loop gets the same piece: it is read once. A feed
-lives as long as somebody follows it.
+All followers at the same cursor in the same turn of the loop get the same chunk: the topic is read once. A
+feed lives as long as it has a follower.
 
-F1  Who waits is called once, when there may be something behind its cursor. It looks and finds nothing, or
-    waits in the same turn in which it looked, so nothing comes in between.
-F2  Who is behind asks again in its turn among all that is due (`later`), not at once.
-F3  A reading that failed as nobody foresaw is told after a while: whoever follows asks again then.
-F4  Who copies what is new does so a moment later, with what comes until then: by then the answer to whoever
-    appended has come to him, also where he waits for the very processor that the copying would take.
-F5  What only a follower of synced records waits for is synced at once.
+F1  A waiter is called once, when there may be records after its cursor. A follower that reads and finds
+    nothing waits in the same turn of the loop, so no append can happen between the two.
+F2  A follower that is not at the head reads again in its turn among all ready work (`later`), not at once.
+F3  An unexpected read error is reported after `FAILED_SECONDS`; followers then retry.
+F4  A feed for routes (`is_aligned`) reads new records `GATHER_SECONDS` later, together with the records
+    appended until then. The response to the append is then sent first, even if its client waits for the
+    same processor that the copying would use.
+F5  If a follower of synced records waits only for a sync, the sync starts at once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from topicsd.stream.chunks import Piece, Wanted, piece_of
 
 logger = logging.getLogger("topicsd.stream")
 
-# How soon a reader of synced records looks again when there is nothing to sync.
+# How soon a reader of synced records reads again when there is nothing to sync.
 LOOK_AGAIN_SECONDS: Final = 0.01
 FAILED_SECONDS: Final = 1.0
 GATHER_SECONDS: Final = 0.001
@@ -45,23 +46,26 @@ class Feed(Protocol):
     wanted: Wanted
 
     def read(self, seq: int, epoch: int | None, found: Found) -> None:
-        """What stands behind the cursor, now or when it is there; an empty piece when that is nothing."""
+        """Return the records after the cursor through `found`, at once or when they are available.
+
+        The chunk is empty when there are no records.
+        """
         ...
 
     def wait(self, seq: int, epoch: int, waiter: Waiter) -> None:
-        """Call it once there may be something behind the cursor, which stood at the head just now."""
+        """Call `waiter` once there may be records after the cursor, which was at the head just now."""
         ...
 
     def later(self, waiter: Waiter) -> None:
-        """Call it when it is its turn again."""
+        """Call `waiter` when its turn comes by priority."""
         ...
 
     def forget(self, waiter: Waiter) -> None:
-        """Do not call it, also when it is not waiting."""
+        """Cancel a call of `waiter`. A waiter that is not waiting is ignored."""
         ...
 
     def enter(self) -> None:
-        """One more follows."""
+        """Count one more follower."""
         ...
 
     def leave(self) -> None: ...
@@ -73,17 +77,17 @@ class LocalFeed:
     ) -> None:
         self.wanted = wanted
         self.waiters: Waiters | None = None
-        """Who is behind; who waits for news is with the topic."""
+        """The followers that are not at the head. Followers that wait for news are waiters of the topic."""
         self._shard = shard
         self._loop = loop
         self._on_unused = on_unused
         self._count = 0
         self._of_this_turn: dict[tuple[int, int | None], Piece] = {}
         self._reading: dict[tuple[int, int | None], list[Found]] = {}
-        """Who waits for the disk, by the cursor."""
+        """The callbacks of the reads in progress, by cursor."""
         self._topic: Topic | None = None
         self._of_moment: Awaited = _AtHead(self) if wanted.is_aligned else self
-        """Who is called when a moment has passed."""
+        """The owner of the waiters that are called when the delay ends (F4, F5)."""
         self._is_passing = False
 
     def enter(self) -> None:
@@ -96,7 +100,10 @@ class LocalFeed:
             self._on_unused(self.wanted)
 
     def base_priority(self, now_ms: int) -> float:
-        """That of its topic; who is told that there is none any more comes before most."""
+        """Return the priority of the topic; RECENT when the topic does not exist.
+
+        So the followers of a deleted topic learn of it before most other work is done.
+        """
         topic = self._shard.topics.get(self.wanted.topic)
         return RECENT if topic is None else topic.base_priority(now_ms)
 
@@ -122,7 +129,7 @@ class LocalFeed:
         first, *others = self._reading.pop((seq, epoch))
         for found in others:
             tell(found, what)
-        # Who asked hears of its own failure.
+        # Called last, so that an exception of the follower that started the read propagates to it.
         first(what)
 
     def _keep(self, seq: int, epoch: int | None, answer: ReadAnswer) -> Piece | Refusal:
@@ -143,7 +150,7 @@ class LocalFeed:
             self.later(waiter)
         elif topic.head > seq:
             if self.wanted.is_strong:
-                # There is something that is not synced yet.
+                # The topic has records that are not synced yet.
                 self._shard.watch.add(self._of_moment, waiter)
                 self._begin_sync()
             else:
@@ -182,7 +189,10 @@ class LocalFeed:
 
 
 class _AtHead:
-    """Those of a feed who are at the head: they need not look whenever one who is behind goes on."""
+    """The waiters of a feed that are at the head.
+
+    They are kept apart so that a follower that reads older records does not wake them.
+    """
 
     def __init__(self, feed: LocalFeed) -> None:
         self.waiters: Waiters | None = None

@@ -24,7 +24,7 @@ from topicsd.stream.subscription import Subscription
 
 
 class Feeds:
-    """`ways` are those of a server of several shards."""
+    """The feeds of one shard, by what is followed. `ways` is None on a server of one shard."""
 
     def __init__(
         self, shard: ShardState, loop: Loop, number: int = 0, shard_count: int = 1, ways: Ways | None = None
@@ -58,13 +58,13 @@ class Feeds:
         del self._feeds[wanted]
 
     def answer(self, payload: bytes, asked: Asked) -> None:
-        """What another shard asks of a topic of this one."""
+        """Answer a read or a pull of another shard for a topic of this shard."""
         question = decode_question(payload)
         Answering(self.feed(question.wanted), question, asked).subscription.go_on()
 
 
 class Answering:
-    """One question of another shard: a subscription that is over with the first thing that it finds."""
+    """The answer to one request of another shard: a subscription that ends at its first result."""
 
     def __init__(self, feed: Feed, question: FeedQuestion, asked: Asked) -> None:
         self._waits = question.waits
@@ -79,7 +79,7 @@ class Answering:
 
     def deliver(self, subscription: Subscription, piece: Piece) -> None:
         if self._waits and piece.is_empty:
-            # What was skipped moves the cursor of the subscription, and is told with what it finds next.
+            # The cursor of the subscription moves over skipped records; the next chunk reports it.
             return
         self._end(PIECE + encode_piece(piece))
 
@@ -90,7 +90,7 @@ class Answering:
         self._end(REFUSED + encode_refusal(topic_not_found(subscription.feed.wanted.topic)))
 
     def _hurry(self) -> None:
-        """Nobody there wants it any more, or the link is lost."""
+        """Cancel the wait: the other shard does not need the answer any more, or the link is lost."""
         self._end(REFUSED)
 
     def _end(self, answer: bytes) -> None:

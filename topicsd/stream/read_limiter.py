@@ -1,9 +1,9 @@
-"""How much may be under way for one connection, however many topics it follows.
+"""The limit of concurrent reads of one connection, however many topics it follows.
 
-A reading that was begun may be answered when the connection has become clogged, and what it brings is held
-for a client that does not read. So a few are begun, and the others wait for their turn: what is held is
-bounded by their number, and not by that of the topics. Those that are answered at once hold the loop, so in
-one turn of it only some go on that were not called by their topic.
+A read may be answered after the connection has paused, and its result is then held for a client that does
+not read. So at most `AT_ONCE_MAX` reads are in progress, and the others wait: the results held are bounded
+by that number, not by the number of topics. Reads that are answered at once block the loop, so at most
+`A_TURN_MAX` subscriptions that were not called by their topic resume in one turn.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from topicsd.stream.subscription import Subscription
 logger = logging.getLogger("topicsd.stream")
 
 AT_ONCE_MAX: Final = 4
-# Each is a reading and an event of its own.
+# Each is a read and an event.
 A_TURN_MAX: Final = 8
 
 
 class Pace:
-    """`failed` is called behind a mistake of ours: the connection may wait for something that never comes."""
+    """The read limiter of one connection.
+
+    `failed` is called after an unexpected error: the connection may wait for a chunk that never arrives.
+    """
 
     def __init__(self, loop: Loop, is_clogged: Callable[[], bool], failed: Callable[[], None]) -> None:
         self._loop = loop
@@ -35,15 +38,15 @@ class Pace:
         self._failed = failed
         self._is_going_on = False
         self.under_way = 0
-        # No deque: an empty one takes half a KiB of each stream, and a long one has some hundred feeds.
+        # No deque: an empty one takes half a KiB of each stream, and a long list has some hundred feeds.
         self.waiting: list[PacedFeed] = []
 
     def feed(self, feed: Feed) -> PacedFeed:
-        """The same feed, for one that follows it at this pace."""
+        """Return the feed for a follower that this limiter limits."""
         return PacedFeed(feed, self)
 
     def go_on_with(self, subscriptions: Sequence[Subscription]) -> None:
-        """A few of them in this turn of the loop, and the others in later ones."""
+        """Resume `A_TURN_MAX` subscriptions in this turn of the loop, and the others in later turns."""
         try:
             for subscription in subscriptions[:A_TURN_MAX]:
                 subscription.go_on()
@@ -54,8 +57,8 @@ class Pace:
             self._loop.call_soon(self.go_on_with, subscriptions[A_TURN_MAX:])
 
     def go_on(self) -> None:
-        """Begin what waits, as far as there is room: a reading is over, or the connection takes more."""
-        # What is found at once would come back here for each that waits.
+        """Start waiting reads while there is room: a read ended, or the connection resumed."""
+        # A read that is answered at once calls this function again, for each waiting read.
         if not self.waiting or self._is_going_on:
             return
         self._is_going_on = True
@@ -67,7 +70,7 @@ class Pace:
 
 
 class PacedFeed:
-    """Of one subscription, so there is one reading at a time."""
+    """The feed of one subscription, with its reads limited. It has one read at a time."""
 
     __slots__ = ("_cursor", "_found", "_inner", "_pace", "wanted")
 

@@ -1,14 +1,15 @@
-"""A feed of a topic that another shard owns, over the link: one for all here who want the same of it.
+"""A remote feed: a topic of another shard, followed over the link once for equal followers.
 
-While somebody waits for news, one question is with the owner (a *pull*): it is answered when there is
-something behind the cursor of the feed, with a piece that everybody at that cursor gets. Who stands further
-back asks for itself; the same question is asked once, however many wait for its answer.
+While a follower waits for news, one request is with the owner (a *pull*). The owner answers it when there
+are records after the feed's cursor, with a chunk that every follower at that cursor gets. A follower at an
+earlier cursor sends its own read; equal reads are sent once, however many followers wait for the answer.
 
-R1  One pull is under way at a time, and the next begins when its piece is here. So however fast the owner
-    and slow the readers, a piece a feed is all that waits, and a slow reader slows nobody.
-R2  When the owner is away everybody is told once, and called again when it is back. The cursors are theirs,
-    so nothing is missed and nothing comes twice.
-R3  A piece is given out for a moment only: what is deleted meanwhile is not told to who comes later.
+R1  One pull is in progress at a time, and the next starts when its chunk has arrived. So however fast the
+    owner and slow the readers, one chunk for each feed is all that waits, and a slow reader does not slow
+    the others.
+R2  When the owner is unavailable, every follower is informed once, and called again when the owner is
+    back. Followers keep their own cursors, so no record is missed or repeated.
+R3  A chunk is kept for `KEPT_SECONDS` only: a record deleted meanwhile is not sent to later followers.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ RETRY_AFTER_MS: Final = 1000
 
 PIECE: Final = b"P"
 REFUSED: Final = b"R"
-"""What an answer begins with."""
+"""The first byte of an answer."""
 
 
 class FeedQuestion(msgspec.Struct, array_like=True):
-    """What stands behind the cursor; `waits` until there is something, or the question is hurried."""
+    """A request for the records after a cursor.
+
+    With `waits` it is answered when there are records, or when the wait is cancelled.
+    """
 
     topic: str
     nodes: list[str]
@@ -64,11 +68,11 @@ _decode_refusal = msgspec.msgpack.Decoder(Refusal).decode
 
 
 class Ways(NamedTuple):
-    """What leads to other shards."""
+    """The means to send requests to other shards."""
 
     links: LinkPool
     refusal: Callable[[int], Refusal | None]
-    """Why a shard cannot be asked now."""
+    """The reason why a shard is unavailable now, or None."""
     watch: Watch
     loop: Loop
 
@@ -84,7 +88,7 @@ class RemoteFeed:
         self._pull: Question | None = None
         self._is_pulling = False
         self._at: tuple[int, int | None] = (0, None)
-        """The cursor of the pull, or of the last one."""
+        """The cursor of the current pull, or of the last one."""
         self._pieces: dict[tuple[int, int | None], Piece] = {}
         self._asking: dict[tuple[int, int | None], list[Found]] = {}
         self._down: Refusal | None = None
@@ -100,10 +104,13 @@ class RemoteFeed:
                 self._pull.hurry()
 
     def base_priority(self, now_ms: int) -> float:
-        """The owner let it go by the priority that it knows; here it is what somebody consumes just now."""
+        """Return RECENT.
+
+        The owner already applied the priority of the topic before it sent the chunk.
+        """
         return RECENT
 
-    # -- who follows ---------------------------------------------------------------------------------------
+    # -- followers -----------------------------------------------------------------------------------------
 
     def read(self, seq: int, epoch: int | None, found: Found) -> None:
         cursor = (seq, epoch)
@@ -123,7 +130,7 @@ class RemoteFeed:
         if self._down is None and self._pull is None:
             self._begin_pull((seq, epoch))
         elif (seq, epoch) != self._at and seq <= self._at[0]:
-            # The pull looks behind what this one has not seen yet.
+            # The pull reads after records that this follower has not seen yet.
             self._ways.watch.wake(self)
 
     def later(self, waiter: Waiter) -> None:
@@ -134,7 +141,7 @@ class RemoteFeed:
     def forget(self, waiter: Waiter) -> None:
         self._ways.watch.remove(self, waiter)
 
-    # -- asking the owner ----------------------------------------------------------------------------------
+    # -- requests to the owner -----------------------------------------------------------------------------
 
     def _ask(self, cursor: tuple[int, int | None], waits: bool) -> None:
         refusal = self._ways.refusal(self._shard)
@@ -159,7 +166,7 @@ class RemoteFeed:
         told = self._pulled if waits else partial(self._answered, cursor)
         self._is_pulling = waits or self._is_pulling
         asked = self._ways.links.call(str(self._shard), LinkKind.FEED, payload, told)
-        # A link that takes nothing more has said so by now.
+        # A link that accepts no more requests has already called `_pulled`.
         if waits and self._is_pulling:
             self._pull = asked
 
@@ -177,7 +184,7 @@ class RemoteFeed:
             piece = self._keep(self._at, answer)
             if not piece.is_empty or piece.to_seq != self._at[0]:
                 self._at = (piece.to_seq, piece.epoch)
-        # Of a refusal each learns when it asks for itself.
+        # Followers get a refusal when they read.
         self._ways.watch.wake(self)
 
     def _answered(self, cursor: tuple[int, int | None], answer: bytes | None) -> None:
@@ -196,7 +203,7 @@ class RemoteFeed:
         self._pieces[cursor] = piece
         return piece
 
-    # -- an owner that is away -----------------------------------------------------------------------------
+    # -- an unavailable owner ------------------------------------------------------------------------------
 
     def _not_reached(self) -> Refusal:
         refusal = self._ways.refusal(self._shard)
@@ -204,7 +211,7 @@ class RemoteFeed:
         return refusal or Refusal(NOT_READY, message, {"shard": self._shard}, RETRY_AFTER_MS)
 
     def _lose(self, refusal: Refusal) -> None:
-        """Tell everybody; those who wait for news are called, ask, and are told too."""
+        """Report the refusal to every reader, and wake the waiters, which then read and get it too."""
         asking, self._asking = self._asking, {}
         if self._down is None:
             self._down = refusal

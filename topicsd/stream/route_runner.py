@@ -1,19 +1,21 @@
-"""One forward at work: it follows its source, and has what it finds copied, one piece at a time.
+"""A route at work: it follows its source and has each chunk copied, one at a time.
 
-W1  The cursor that counts is the one of the engine, which moves with the copies and no other way. What could
-    not be copied is let go of, and read again from there: a destination that takes nothing costs no memory.
-W2  Nothing is passed over. What is refused is tried again, with fewer records where they are too many at
-    once, and else later and later; a destination that is full is not even read for.
-W3  A source that was deleted, created again, or set back to before the cursor, ends the rule.
-W4  From a source of another shard only what is synced there is copied, where its class has a sync. So no copy
-    is of a record that a crash of that shard takes away. Of a source of this shard that is so by the log:
-    the copy stands behind the record.
-W5  Where copies have to be the only ones, and the rule begins before what another rule may have copied, what
-    the destination holds is looked through first. Nothing else can double a copy, as W1 has it.
-W6  Each piece has its turn among all that is due, at the priority of the destination; under pressure one band
-    below that.
+W1  The cursor that counts is the engine's, which moves with the copies and in no other way. A chunk that
+    could not be copied is dropped and read again from there: a destination that accepts nothing costs no
+    memory.
+W2  No record is skipped. A refused copy is retried, with fewer records if there were too many at once, and
+    else after longer and longer waits; while a destination is full, its source is not even read.
+W3  A source that was deleted, created again, or set back to before the cursor, ends the route.
+W4  From a source of another shard only synced records are copied, if the source's durability class has a
+    sync. So no copy exists of a record that a crash of that shard loses. For a source of this shard the
+    log ensures the same: the copy is after the record in the log.
+W5  If each record must have only one copy, and the route begins before records that another route may have
+    copied, the destination is read first, to find the copies it already holds. No other case can duplicate
+    a copy, by W1.
+W6  Each chunk has its turn among all ready work, at the priority of the destination; under pressure one
+    band lower.
 
-All forwards that copy into topics of this shard: each is at work from when it is there until it is gone.
+`Forwards` runs all routes into topics of this shard, each from its creation until its deletion.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ BYTES_AT_ONCE: Final = 256 << 10
 AGAIN_SECONDS: Final = 0.02
 AGAIN_SECONDS_MAX: Final = 1.0
 
-# What a source lost before it was copied, as the readers of the destination are told; a crash is one for them
+# The reasons of a loss, as readers of the destination receive them. A crash of the source is a crash for them
 # too.
 _SOURCE_TRIM: Final = "source_trim"
 _CRASH: Final = "crash"
@@ -62,14 +64,14 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 
 class Sources(Protocol):
-    """What a forward needs of all of them together."""
+    """The feeds and decoded chunks that the routes of one shard share."""
 
     def feed_of(self, topic: str) -> Feed: ...
 
     def source(self, piece: Piece) -> Source: ...
 
     def look_at(self, topic: str, found: Callable[[Piece | Refusal], None]) -> None:
-        """What it is now, for next to nothing."""
+        """Read the state of a topic without records, which costs almost nothing."""
         ...
 
 
@@ -77,7 +79,7 @@ class WorkingForward:
     def __init__(self, shard: ShardState, loop: Loop, sources: Sources, forward: Forward) -> None:
         self.forward = forward
         self.waiters: Waiters | None = None
-        """Itself, while it waits for its turn."""
+        """The route itself, while it waits for its turn."""
         self._shard = shard
         self._loop = loop
         self._sources = sources
@@ -90,10 +92,10 @@ class WorkingForward:
         self._again_seconds = AGAIN_SECONDS
         self._copies = NO_COPIES
         self._lost: tuple[int, str, int] | None = None
-        """How many were lost and why, and where that ends."""
+        """The number of lost records, the reason, and the last lost seq."""
         self._to_seq = 0
         self._held: set[int] | None = None
-        """Records that the destination holds a copy of (W5)."""
+        """Seqs of the source of which the destination holds a copy (W5)."""
         self._look: HeldLook | None = None
         feed = sources.feed_of(forward.rule.source)
         self._subscription = Subscription(feed, forward.seq, forward.source_epoch, self)
@@ -109,7 +111,7 @@ class WorkingForward:
             self._look.close()
         self._shard.watch.remove(self, self._take_turn)
 
-    # -- what the subscription finds -----------------------------------------------------------------------
+    # -- results of the subscription -----------------------------------------------------------------------
 
     @property
     def is_clogged(self) -> bool:
@@ -159,7 +161,8 @@ class WorkingForward:
     def _passed_on(self, tombstone: Tombstone) -> tuple[int, str, int] | None:
         """Return what the destination loses because its source did.
 
-        A loss goes one step along a circle: it has no stamp that counts hops, and would go round for ever.
+        A loss is passed on once in a cycle of routes: it has no stamp that counts hops, and would
+        circulate for ever.
         """
         rule = self.forward.rule
         is_in_circle = rule.may_cycle or rule.is_in_cycle
@@ -175,7 +178,7 @@ class WorkingForward:
             self._is_busy = True
             self._to_seq = next_seq
             self._lost = (next_seq - self.forward.seq, _SOURCE_TRIM, next_seq)
-            # Not before the subscription stands there.
+            # Runs after the subscription has moved to `next_seq`.
             self._loop.call_soon(self._step)
         elif refusal.code == POSITION_PAST_HEAD:
             self._end_rule()
@@ -186,7 +189,7 @@ class WorkingForward:
     # -- copying -------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """The next thing of the piece at hand."""
+        """Report the loss, copy the next part of the chunk, or move the cursor to its end."""
         if self._is_over:
             return
         shard, forward = self._shard, self.forward
@@ -241,7 +244,7 @@ class WorkingForward:
         self._go_on()
 
     def _looked_at(self, found: Piece | Refusal) -> None:
-        """While nothing is read: whether the source is still there."""
+        """End the route if its source no longer exists. Called while the route reads nothing."""
         if isinstance(found, Refusal):
             is_gone = found.code == TOPIC_NOT_FOUND
         else:
@@ -250,14 +253,16 @@ class WorkingForward:
             self._end_rule()
 
     def _go_on(self) -> None:
-        """There is room for another piece, but not at once: who was answered just now stands in front of
-        others that are to be answered."""
+        """Accept another chunk, but in a later turn.
+
+        The route would otherwise run before replies of the same batch that other clients wait for.
+        """
         self._is_busy = False
         if self._is_held:
             self._is_held = False
             self._ask_for_turn()
 
-    # -- what is held already ------------------------------------------------------------------------------
+    # -- copies that the destination already holds ---------------------------------------------------------
 
     def _knows_held(self) -> bool:
         forward = self.forward
@@ -274,7 +279,7 @@ class WorkingForward:
     # -- the end -------------------------------------------------------------------------------------------
 
     def _end_rule(self) -> None:
-        """The source is gone (W3)."""
+        """Delete the route, because its source is gone (W3)."""
         if not self._is_ending:
             self._is_ending = self._is_busy = True
             rule = self.forward.rule
@@ -288,7 +293,7 @@ class WorkingForward:
 
 
 class HeldLook:
-    """Goes through the destination once, and notes which records of the source it holds copies of."""
+    """A single pass over the destination that collects the source records it holds copies of."""
 
     is_clogged = False
 
@@ -314,7 +319,7 @@ class HeldLook:
             self._end()
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
-        """What is damaged nobody can read, so it is not held."""
+        """Skip damaged records: they cannot be read, so they do not count as copies."""
 
     def ended(self, subscription: Subscription) -> None:
         self._end()
@@ -330,7 +335,7 @@ KEPT_MAX: Final = 8
 
 
 class Forwards:
-    """`stand_of` finds out where a topic of another shard stands."""
+    """The routes into topics of this shard. `stand_of` looks up the position of a remote topic."""
 
     def __init__(self, shard: ShardState, loop: Loop, feeds: Feeds, stand_of: StandOf | None = None) -> None:
         self._shard = shard
@@ -338,13 +343,13 @@ class Forwards:
         self._feeds = feeds
         self._working: dict[Forward, WorkingForward] = {}
         self._sources: dict[tuple[str, int, int, int], Source] = {}
-        """What was taken apart a moment ago, by where it stands."""
+        """Recently decoded chunks, by topic, epoch and range."""
         shard.stand_of = stand_of
         shard.on_forward = self._changed
         loop.call_soon(self._begin, list(shard.forwards.values()))
 
     def _begin(self, waiting: list[Forward]) -> None:
-        """After a start there may be thousands."""
+        """Start routes, `BEGUN_A_TURN` in each turn of the loop: a start may have thousands."""
         for forward in waiting[:BEGUN_A_TURN]:
             self._changed(forward)
         if len(waiting) > BEGUN_A_TURN:
@@ -376,7 +381,7 @@ class Forwards:
         feed.read(NUMBER_MAX, None, answered)
 
     def source(self, piece: Piece) -> Source:
-        """All forwards of a source that come by one cursor get the same, also over several turns."""
+        """Return the decoded chunk, shared for `KEPT_SECONDS` by all routes at the same cursor."""
         sources = self._sources
         place = (piece.topic, piece.epoch, piece.from_seq, piece.to_seq)
         found = sources.get(place)

@@ -1,7 +1,8 @@
-"""What of a piece of its source a forward copies: which records, and what of each.
+"""The selection of a route: which records of a source chunk it copies, and which fields.
 
-`data` and `meta` ride through as they are. Where a rule takes all of a record, and none of the piece has a
-stamp (`copy_stamp.py`), that is the records themselves, which all such forwards of the source share.
+`data` and `meta` are copied unchanged. If a rule copies all fields of a record and no record of the chunk
+has a stamp (`routes/stamp.py`), the copies are the records themselves, which all such routes of the source
+share.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _decode: Final = msgspec.json.Decoder(list[CopiedRecord]).decode
 
 
 class Source:
-    """The records of one piece, taken apart once for all forwards that get it."""
+    """The records of one chunk, decoded once for all routes that read it."""
 
     __slots__ = ("_frames", "has_stamps", "piece", "records")
 
@@ -30,7 +31,7 @@ class Source:
         self.records = _decode(b"[%b]" % piece.records)
         self.has_stamps = STAMP_TEXT in piece.records
         self._frames: CopiedFrames | None = None
-        """Of all of them."""
+        """The frames of all records, shared by all routes that copy every record unchanged."""
 
     def copies(self, rule: ForwardRule, held: Set[int]) -> CopiedFrames:
         wanted = wanted_of(self, rule, held)
@@ -43,8 +44,10 @@ class Source:
 
 
 def wanted_of(source: Source, rule: ForwardRule, held: Set[int]) -> list[CopiedRecord]:
-    """In their order, each with the seq of its original; `held` are those of which the destination has a
-    copy that has to stay the only one."""
+    """Return the records to copy in order, each with the seq of its original.
+
+    `held` are the seqs of records whose copy in the destination must remain the only one.
+    """
     records = source.records
     if rule.tags is not None:
         is_wanted = _tag_test(rule.tags)
@@ -55,7 +58,7 @@ def wanted_of(source: Source, rule: ForwardRule, held: Set[int]) -> list[CopiedR
 
 
 def changed(source: Source, rule: ForwardRule, records: list[CopiedRecord]) -> list[CopiedRecord]:
-    """As they go on; the very same list when nothing of them changes."""
+    """Return the records as they are copied; the same list object when no record changes."""
     stamps = rule.stamps
     if stamps or source.has_stamps:
         epoch = source.piece.epoch
@@ -76,7 +79,7 @@ def changed(source: Source, rule: ForwardRule, records: list[CopiedRecord]) -> l
 
 
 def _stamped(record: CopiedRecord, source: str, epoch: int, stamps: bool) -> CopiedRecord | None:
-    """The record as it goes on; None when it came far enough."""
+    """Return the record with its new stamp, or None when it has made `HOPS_MAX` hops."""
     known, meta = read_stamp(bytes(record.meta)) if record.meta is not NO_META else (None, b"")
     if known is None and not stamps:
         return record
@@ -95,7 +98,7 @@ def _tag_test(match: list[str]) -> Callable[[str], bool]:
 
 
 def stamps_of(piece: Piece, source: str, epoch: int) -> list[int]:
-    """The seqs of the records of this source that the records of the piece are copies of."""
+    """Return the seqs of the source's records that the records of the chunk are copies of."""
     found = []
     if STAMP_TEXT in piece.records:
         for record in _decode(b"[%b]" % piece.records):

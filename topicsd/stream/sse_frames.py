@@ -1,7 +1,7 @@
-r"""Server-sent events as bytes. What a piece says is made once, for all streams that get it.
+r"""Server-sent events as bytes. The events of a chunk are rendered once for all streams.
 
-An event is ``id:``, which is the whole cursor of the stream behind it, ``event:`` and ``data:``. Data that
-has line ends of its own, as JSON may between two tokens, becomes several lines, which a client puts together
+An event is ``id:``, which is the whole cursor of the stream after it, ``event:`` and ``data:``. Data that
+contains line ends, as JSON may between two tokens, becomes several ``data:`` lines, which a client joins
 again.
 
     >>> event(b"caught-up", b'{"topic":"a","head_seq":3}')
@@ -34,14 +34,14 @@ def heartbeat(now_ms: int) -> bytes:
 
 
 def events_of(piece: Piece) -> list[tuple[int, bytes]]:
-    """The events that a piece is, each with the cursor behind it."""
+    """Return the events of a chunk, each with the cursor after it."""
     if piece.sse is None:
         piece.sse = _events(piece)
     return piece.sse
 
 
 def alone(piece: Piece) -> bytes:
-    """The whole of it, with its ids, for streams of this topic alone."""
+    """Return all events of a chunk with their ids, for streams that follow this topic only."""
     if piece.sse_alone is None:
         names = [piece.topic]
         piece.sse_alone = b"".join(
@@ -71,7 +71,7 @@ def _events(piece: Piece) -> list[tuple[int, bytes]]:
 
 
 def told_of(tombstone: Tombstone, piece: Piece) -> dict[str, object]:
-    """What a client is told of a loss, whatever way it comes."""
+    """Return the fields that describe lost records, the same in every protocol."""
     return {
         "topic": piece.topic,
         "reason": tombstone.reason,

@@ -1,13 +1,13 @@
 """A stream of server-sent events: the topics of one watch session, on one connection.
 
-Each topic is followed by a subscription of its own; what they find is written as it comes, with the cursor of
-all of them as the id. Nothing is queued: while the client does not read, the subscriptions stand still, and
-what comes meanwhile goes out in larger pieces when it reads again.
+Each topic is followed by its own subscription. Chunks are written as they are found, with the cursor of
+all topics as the id. There is no queue: while the client does not read, the subscriptions wait, and later
+records are sent in larger chunks when it reads again.
 
-V1  The session remembers what was written for each topic; `Last-Event-ID` only ever rewinds that. A session
-    that was restored has no such memory, and is set by it.
-V2  Every event has a cursor to come back with, also the last one of a stream that ends (`event_stream.py`);
-    the session stays for that.
+V1  The session remembers what was written for each topic; `Last-Event-ID` only ever moves that back. A
+    session that was restored has no such memory, and `Last-Event-ID` sets its cursor.
+V2  Every event has a cursor to resume from, also the last event of a stream that ends (`event_stream.py`);
+    the session is kept for that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from topicsd.stream.subscription import Subscription
 
 
 class Following(Protocol):
-    """What is followed, and how far it was told."""
+    """The topics that a stream follows, and the cursor up to which records were written."""
 
     seqs: list[int]
     epochs: list[int]
@@ -38,7 +38,7 @@ class Following(Protocol):
     def names(self) -> list[str]: ...
     @property
     def first_epochs(self) -> list[int]:
-        """Those of the definition, which an id need not say."""
+        """Return the epochs of the session definition, which an id need not include."""
         ...
 
     @property
@@ -46,14 +46,14 @@ class Following(Protocol):
 
 
 class Keeper(Protocol):
-    """Who has streams."""
+    """The owner of a stream."""
 
     def ended(self) -> None:
-        """The stream is over, whoever ended it."""
+        """Remove a stream that ended for any reason."""
         ...
 
     def lags(self, is_lagging: bool) -> None:
-        """The stream begins to lag, or does no longer."""
+        """Count a stream that begins to lag, or that does not lag any more."""
         ...
 
 
@@ -75,7 +75,7 @@ class SseStream(EventStream):
         self._following = following
         self._keeper = keeper
         self._is_plain = len(following.names) == 1 and following.epochs == following.first_epochs
-        """What a piece says is the same for this stream as for others of its topic."""
+        """Whether the events of a chunk are the same as in other streams of this topic."""
         self._held: list[Subscription] = []
         self._pace = Pace(loop, lambda: stream.is_clogged, self._failed)
         followed = [feeds.feed(wanted(name)) for name in following.names]
@@ -91,11 +91,14 @@ class SseStream(EventStream):
         self._pace.go_on_with(self._subscriptions[:])
 
     def _failed(self) -> None:
-        """The answer has begun, and says it by its end; the session is free again."""
+        """Close the stream after an unexpected error; the session is free again.
+
+        The response has begun, so its end is the only way to report the error.
+        """
         if not self._is_over:
             self._close()
 
-    # -- what the subscriptions find -----------------------------------------------------------------------
+    # -- results of the subscriptions ----------------------------------------------------------------------
 
     @property
     def is_clogged(self) -> bool:
@@ -142,7 +145,7 @@ class SseStream(EventStream):
     # -- writing -------------------------------------------------------------------------------------------
 
     def _say(self, text: bytes) -> None:
-        """An event, with the cursor as it stands."""
+        """Write an event with the current cursor of all topics as its id."""
         following = self._following
         has_new = following.epochs != following.first_epochs
         token = cursor_token(following.names, following.seqs, following.epochs if has_new else None)
@@ -167,12 +170,13 @@ class SseStream(EventStream):
 
 
 def rewind(following: Following, cursor: Mapping[str, tuple[int, int | None]]) -> None:
-    """Go back to where the client says that it stands; never forward (V1)."""
+    """Move the cursor back to the client's cursor; never forward (V1)."""
     for index, name in enumerate(following.names):
         if name in cursor:
             seq, epoch = cursor[name]
             told = following.first_epochs[index] if epoch is None else epoch
             here = following.epochs[index]
-            # The epochs of a topic rise: an older one is told that the topic was made anew.
+            # Epochs of a topic increase: a client with an older epoch is informed that the topic was created
+            # again.
             if told < here or (told == here and seq < following.seqs[index]):
                 following.seqs[index], following.epochs[index] = seq, told

@@ -1,7 +1,7 @@
-"""The way out of an answer that does not end.
+"""The output of a response without an end, such as server-sent events.
 
-Whoever has something to say writes it in pieces that stand for themselves, and stops when the stream is
-clogged: what is not written yet is not held for anybody.
+A writer writes complete messages and stops while the stream is paused. Unwritten data is not buffered for
+any client.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Protocol
 
 class Stream(Protocol):
     on_ready: Callable[[], None]
-    """Called when a clogged stream takes more again."""
+    """Called when a paused stream accepts data again."""
     on_lost: Callable[[], None]
-    """Called once, when there is nobody to hear any more; not after `close`."""
+    """Called once when the client disconnects; not called after `close`."""
 
     @property
     def is_clogged(self) -> bool:
-        """What was written has not left: write no more, but for a last word."""
+        """Return whether written data has not left yet. Only a final message may then be written."""
         ...
 
     def write(self, data: bytes) -> None: ...
 
     def close(self) -> None:
-        """End it behind what was written."""
+        """End the stream after everything written so far is sent."""
         ...
 
 
 def do_nothing() -> None:
-    """What a stream calls as long as nobody said what."""
+    """Do nothing. The callback of a stream until a callback is set."""

@@ -1,15 +1,15 @@
-"""A subscription: one cursor that goes along a feed, as fast as its sink takes what it finds.
+"""A subscription: one cursor that moves along a feed, as fast as its sink accepts chunks.
 
-Streams, WebSockets, readers that wait, forwards, and whoever follows for another shard: all go along a topic
-with this. At any time it is in one place: a reading is on its way, or it waits for news, or for its turn, or
-for the sink. So it is never called twice for one thing, and what a slow sink does not take costs a cursor and
-nothing else.
+Used by streams, WebSockets, long polls, routes and requests of other shards. At any time a subscription is
+in one state: a read is in progress, or it waits for news, for its turn, or for the sink. So it is never
+called twice for one event, and a slow sink costs a cursor and nothing else.
 
-S1  The cursor moves over what the sink was given, and nothing else; back, where the sink could not keep it.
-S2  A topic that cannot be read now, because its shard is away or a record is damaged, is said to the sink
-    once, and followed on from the cursor as soon as it can be.
-S3  A cursor past the head of its topic ends the subscription: the records that get those seqs later are not
-    those that the reader has seen.
+S1  The cursor moves over what the sink was given, and nothing else. It moves back when the sink could not
+    keep a chunk.
+S2  When a topic cannot be read now, because its shard is unavailable or a record is damaged, the sink is
+    informed once. The subscription resumes from its cursor as soon as it can.
+S3  A cursor past the head of its topic ends the subscription: the records that get those seqs later are
+    not the records that the reader has seen.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from topicsd.stream.feed import Feed
 class Sink(Protocol):
     @property
     def is_clogged(self) -> bool:
-        """Takes nothing now; calls `go_on` of those that it held when it does again."""
+        """Return whether the sink is paused. On resuming, it calls `go_on` of the held subscriptions."""
         ...
 
     def hold(self, subscription: Subscription) -> None:
-        """It has something, and the sink is clogged."""
+        """Keep a subscription that may have a chunk, until the paused sink resumes."""
         ...
 
     def deliver(self, subscription: Subscription, piece: Piece) -> None:
-        """The cursor stands behind the piece already. Empty ones are given too."""
+        """Accept a chunk, which may be empty. The cursor of the subscription is already after it."""
         ...
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
@@ -40,7 +40,7 @@ class Sink(Protocol):
         ...
 
     def ended(self, subscription: Subscription) -> None:
-        """The topic is deleted; the subscription is over."""
+        """Report that the topic is deleted and the subscription is over."""
         ...
 
 
@@ -59,15 +59,15 @@ class Subscription:
     )
 
     def __init__(self, feed: Feed, seq: int, epoch: int | None, sink: Sink, index: int = 0) -> None:
-        """It begins with `go_on`. `index` is the sink's own."""
+        """Create a subscription, which starts with `go_on`. `index` is for the use of the sink."""
         self.feed = feed
         self.seq = seq
         self.epoch = epoch
         self.index = index
         self.head_seq = seq
-        """As far as is known."""
+        """The last known head."""
         self.is_told_caught_up = False
-        """For the sink: it knows that there was a time when nothing was behind."""
+        """For the sink: whether it has reported that the subscription was caught up."""
         self.is_over = False
         self._sink = sink
         self._is_busy = False
@@ -75,8 +75,10 @@ class Subscription:
         feed.enter()
 
     def go_on(self) -> None:
-        """Look for what is behind the cursor: at the beginning, when there may be something, when the sink
-        takes it again."""
+        """Read after the cursor unless a read is in progress.
+
+        Called at the start, when there may be news, and when the sink resumes.
+        """
         if self._is_busy or self.is_over:
             return
         if self._sink.is_clogged:
@@ -86,7 +88,7 @@ class Subscription:
         self.feed.read(self.seq, self.epoch, self._found)
 
     def rewind(self, seq: int) -> None:
-        """The sink could not keep what it was given; it calls `go_on` when it wants that again."""
+        """Move the cursor back to `seq`; the sink calls `go_on` when it can accept the chunk again."""
         if not self.is_over:
             self.feed.forget(self.go_on)
             self.seq = seq
@@ -112,7 +114,7 @@ class Subscription:
         self.go_on_behind(found)
 
     def go_on_behind(self, found: Piece) -> None:
-        """The sink has this, which ends at the cursor: look on when it is time."""
+        """Wait for news, or read on after a chunk that the sink has and that ends at the cursor."""
         if self.is_over:
             return
         if found.to_seq >= found.head_seq:
@@ -131,7 +133,7 @@ class Subscription:
             return
         if refusal.code == CORRUPT_SEGMENT:
             self._sink.interrupted(self, refusal)
-            # Whoever repairs it keeps what was good; the rest was reported here.
+            # A repair keeps the good records; the rest was reported here.
             self.seq = int(str((refusal.detail or {})["next_from_seq"]))
         elif not self._is_interrupted:
             self._is_interrupted = True

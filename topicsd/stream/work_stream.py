@@ -1,13 +1,12 @@
-"""A stream of jobs: up to so many are leased to one connection, and given back at once when it ends.
+"""A stream of jobs: a bounded number is leased to one connection, and returned when it ends.
 
-J1  What the stream holds it may lose: a job that is acked, given back or ran out makes room for another one,
-    and is not given back when the stream ends, as another worker may have it by then.
-J2  While the client does not read, nothing is claimed for it.
-J3  It is called like a reader of the topic, when records come or jobs end, and when leases run out
-    (`queue/timers.py`); and it claims when it is its turn by the priority of the topic, as one delivers.
-
+J1  A stream may lose a job that it holds: a job that was acked, returned, or whose lease expired makes
+    room for another one. It is not returned when the stream ends, as another worker may have it by then.
+J2  While the client does not read, no job is claimed for it.
+J3  The stream is called like a reader of the topic, when records are appended or jobs end, and when leases
+    expire (`queue/timers.py`). It claims in its turn by the priority of the topic, like a delivery.
 J4  While the connection lives its leases are extended: every half of `lease_ms`, those that have less than
-    three quarters of it left. So a lease never runs out, and with `leases_durable` the log gets at most two
+    three quarters of it left. So a lease never expires, and with `leases_durable` the log gets at most two
     frames for each `lease_ms`, however many jobs the stream holds.
 """
 
@@ -30,14 +29,14 @@ from topicsd.stream.event_stream import KEY_TAKEN_BACK, RETRY_AFTER_MS, SHUTTING
 from topicsd.stream.stream import Stream
 
 HEARTBEAT_MS: Final = 15_000
-# Shares of `lease_ms`: when leases are extended, which of them, and when again after a refusal.
+# Shares of `lease_ms`: when leases are extended, which leases are, and when to retry after a refusal.
 EXTENDED_AT: Final = 0.5
 EXTENDED_BELOW: Final = 0.75
 RETRIED_AT: Final = 0.125
 
 
 class WorkStreams:
-    """`changed` is called when there are more or fewer of them."""
+    """The job streams of one shard. `changed` is called with +1 or -1 when their number changes."""
 
     def __init__(self, shard: ShardState, loop: Loop, changed: Callable[[int], None]) -> None:
         self.shard = shard
@@ -64,7 +63,7 @@ class WorkStreams:
         self._changed(-1)
 
     def end_where_not(self, may_go_on: Callable[[str, str], bool]) -> None:
-        """Their keys were taken back; told of each the id of its key and its queue."""
+        """End the streams whose keys were revoked; `may_go_on` gets the key id and the queue name."""
         for one in list(self._streams):
             if not may_go_on(one.key_id, one.topic_name):
                 one.end(UNAUTHORIZED, KEY_TAKEN_BACK)
@@ -110,7 +109,7 @@ class WorkStream(EventStream):
         """The timer of the next extension (J4); None while the stream holds no job."""
         self._is_asking = False
         self.waiters: Waiters | None = None
-        """It waits for its own turn."""
+        """The stream itself, while it waits for its turn."""
 
     def base_priority(self, now_ms: int) -> float:
         return self._topic.base_priority(now_ms)
@@ -125,13 +124,13 @@ class WorkStream(EventStream):
         self._go_on_again()
 
     def _go_on_again(self) -> None:
-        """Not because of what others did: so only this one is called, when it is its turn."""
+        """Claim again in turn. Only this stream is called, since the cause is its own."""
         if not self._is_over:
             self._shard.watch.add(self, self.go_on)
             self._shard.watch.wake(self)
 
     def go_on(self) -> None:
-        """Claim what there is room for; whoever calls later finds it waiting."""
+        """Claim as many jobs as there is room for, and wait for the next change of the queue."""
         if self._is_over or self._is_asking:
             return
         shard, topic = self._shard, self._topic
@@ -150,7 +149,7 @@ class WorkStream(EventStream):
             asked = ClaimRequest(self._request.node, room, self._request.lease_ms)
             claim(shard, topic.name, asked, self._came)
         else:
-            # Also a job that has come with a delay calls.
+            # The timer also calls for a job that was appended with a delay.
             shard.due.look(topic)
 
     def _still_held(self) -> dict[int, int]:
@@ -184,13 +183,14 @@ class WorkStream(EventStream):
             event = sse_frames.event(b"job", b'{"topic":"%b",%b' % (name, job[1:]))
             self._write(b"id: %d\n%b" % (seq, event))
         if answer.claimed:
-            # An answer is bounded in bytes, so there may be more; what ends meanwhile has called already.
+            # An answer is bounded in bytes, so there may be more jobs; jobs that end meanwhile have called
+            # already.
             self._go_on_again()
 
     # -- keeping the leases --------------------------------------------------------------------------------
 
     def _extend_later(self, share: float) -> None:
-        """Extend after this share of `lease_ms`."""
+        """Extend the leases after this share of `lease_ms`."""
         seconds = share * lease_ms_of(self._topic, self._request) / 1000
         self._extension = self._loop.call_later(seconds, self._extend)
 
@@ -240,4 +240,4 @@ class WorkStream(EventStream):
 
 
 def _released(answer: object) -> None:
-    """Where it could not be, the leases run out."""
+    """Ignore the result: after a refusal, the leases expire."""

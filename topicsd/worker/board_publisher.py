@@ -1,4 +1,4 @@
-"""What a worker says about itself on the board: twice a second, from counters that are kept anyway."""
+"""The state that a worker publishes on the board twice a second, from existing counters."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class VitalSigns:
         self._evicted_before = 0
 
     def beat(self) -> None:
-        """It lives. Also in the middle of long work."""
+        """Update the heartbeat, also during long work."""
         self._slot.beat_ms = int(self._clock.monotonic() * 1000)
 
     def beat_in_turn(self) -> None:
-        """The same, from a timer of the loop: how late it comes is how late others come."""
+        """Update the heartbeat from a timer of the loop, and publish how late the timer fires."""
         now = self._clock.monotonic()
         slot = self._slot
         slot.beat_ms = int(now * 1000)
@@ -33,7 +33,7 @@ class VitalSigns:
         self._due = now + BEAT_SECONDS
 
     def begin(self, shard: Shard) -> None:
-        """The shard is open: what its replay did again is not counted."""
+        """Exclude the evictions that the replay repeated from the published count."""
         self._evicted_before = shard.state.totals.evicted_count
 
     def tell(self, shard: Shard, requests: RequestCounts) -> None:
@@ -88,7 +88,7 @@ class VitalSigns:
         slot.bytes_written_total = counters.bytes_written
         slot.throttled_total = counters.refused
         slot.rotations_total = shard.log.rotations
-        # What they add up to is counted already.
+        # The totals are counted elsewhere.
         counters.sync_us.total = slot.sync_us_total
         counters.batch_frames.total = counters.frames
         slot.sync_us = counters.sync_us.words()

@@ -1,13 +1,13 @@
-"""Connections that come from the front process, or from other workers: received, and given to a lane, while
-there is room for them.
+"""The receiver of connections that the acceptor or other workers hand over.
 
-D1  The log needs descriptors to go on: a file that cannot be opened is a failed write. So a part of what
-    the process may have is kept free, and no connection is received while only that part is left. What comes
-    then waits in the channel, and behind it at the front process, which turns away who waits too long.
-D2  The kernel gives out the lowest descriptor that is free. So the number of a new one tells, exactly and at
-    no cost, whether all below it are taken.
-D3  The word to end is heard also while nothing is received: it waits behind connections, but the end of the
-    front process itself is seen at once.
+D1  The log needs file descriptors: a file that cannot be opened is a failed write. So part of the
+    process's descriptors is reserved, and no connection is received while only that part is left. Further
+    connections wait in the channel, and after that at the acceptor, which refuses connections that wait
+    too long.
+D2  The kernel assigns the lowest free descriptor. So the number of a new descriptor says, exactly and at
+    no cost, whether all lower ones are in use.
+D3  A shutdown is noticed also while receiving is paused: the request may wait in the channel after
+    connections, but the end of the supervisor is noticed at once.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from shared.ipc.handoff import ChannelClosed, Handed, is_told_to_end, receive_co
 logger = logging.getLogger("topicsd.worker")
 
 DESCRIPTORS_KEPT_MAX = 512
-# Also in one go no more than what is kept, of the least that a process can be given.
+# At most the descriptors that are reserved under the lowest possible limit.
 RECEIVED_AT_ONCE = 16
 LOOK_AGAIN_SECONDS = 0.1
 
 
 def descriptors_for_connections() -> int:
-    """The number from which on descriptors are kept for the log."""
+    """Return the first descriptor number that is reserved for the log."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 30
@@ -39,7 +39,10 @@ def descriptors_for_connections() -> int:
 
 
 class Adoption:
-    """`on_end` is called when the front process says that it is time to end, or is gone; maybe twice."""
+    """The receiver of one worker.
+
+    `on_end` is called when the supervisor requests a shutdown or is gone; possibly twice.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class Adoption:
         self._descriptors_max = descriptors_for_connections() if descriptors_max is None else descriptors_max
         self._loop = asyncio.get_running_loop()
         self._adopting: set[asyncio.Task[None]] = set()
-        """Held, because the loop does not."""
+        """The tasks in progress, since the loop holds only weak references to tasks."""
         self._is_paused = False
         self._is_finished = False
         self.pause_count = 0
@@ -95,11 +98,11 @@ class Adoption:
             self._loop.remove_reader(self._mailbox.fileno())
 
     async def finish(self) -> None:
-        """Receive no more; what was received is with its lane then."""
+        """Receive no more connections; those received are with their protocol on return."""
         self._is_finished = True
         self._stop_reading()
         if self._mailbox is not None:
-            # Nobody takes back what waits in it.
+            # No other process takes the connections that wait in the mailbox.
             while moved := self._mailbox.receive():
                 self._take(moved)
             self._mailbox.close()
@@ -115,11 +118,11 @@ class Adoption:
         except OSError:
             connection.close()
 
-    # -- room ----------------------------------------------------------------------------------------------
+    # -- descriptors ---------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
         if self._is_paused:
-            return  # The channel and the mailbox had something in the same turn.
+            return  # The channel and the mailbox had connections in the same turn.
         self._is_paused = True
         self.pause_count += 1
         logger.warning("no connections are taken over: what descriptors are left are for the log")

@@ -1,4 +1,4 @@
-"""What the front process tells a worker when it starts it, in one variable of its environment."""
+"""The start parameters of a worker, which the supervisor passes in an environment variable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Spec(msgspec.Struct, frozen=True):
     data_dir: str
     instance: str
     namespace: str
-    """The start of every machine-wide name that the processes of this server use."""
+    """The prefix of every machine-wide name that the processes of this server use."""
     channel_fd: int
     board_fd: int
     settings: Settings

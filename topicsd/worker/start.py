@@ -1,10 +1,11 @@
-"""The start of the worker's shard: wait for its lock, replay its log, and say all the while that it goes on.
+"""The start of a worker's shard: wait for its lock, replay its log, and report progress.
 
-N1  A replay holds the loop for as long as the log is long. So whoever reads the log calls back every MiB, and
-    there the worker beats, says how far it is, and looks whether it is to end. While it waits for the disk,
-    another thread beats (`disk/watched_fs.py`), here and later.
-N2  A worker of the generation before may still drain and hold the lock. It is waited for without end: a
-    start that gave up would have a shard refused for ever that only came a moment too early.
+N1  A replay blocks the loop for as long as the log is long. So the log reader calls back every MiB, and
+    the worker then updates its heartbeat, reports its progress, and checks for a shutdown request. While
+    the worker waits for the disk, another thread updates the heartbeat (`disk/watched_fs.py`), here and
+    later.
+N2  A worker of the previous generation may still drain and hold the lock. The wait for it has no timeout:
+    a start that gave up would leave a shard refused for ever only because the start was too early.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ LOCK_RETRY_SECONDS = 0.1
 
 
 class StartEnded(Exception):
-    """The worker was told to end before it was ready."""
+    """A start that ended because a shutdown was requested."""
 
 
 class StartRefused(Exception):
-    """The shard does not start from what is on the disk, and no other start will. Says why.
+    """A start that fails because of what is on the disk, and would fail again, with the reason.
 
-    `advice` is what the operator can do about it, for the log."""
+    `advice` is what the operator can do, for the log.
+    """
 
     def __init__(self, error: Exception, data_dir: str) -> None:
         cause: BaseException | None = error
@@ -68,7 +70,7 @@ class ShardStart:
         self._is_told_to_end = is_told_to_end
 
     async def open(self, on_failure: Callable[[OSError], None]) -> Shard:
-        """Raises `StartEnded` and `StartRefused`."""
+        """Open the shard. Raises `StartEnded` and `StartRefused`."""
         loop = asyncio.get_running_loop()
         spec = self._spec
         threads = start_threads(loop, spec.shard, self._beat)
@@ -97,7 +99,7 @@ class ShardStart:
             raise StartRefused(error, spec.data_dir) from error
 
     def progress(self, done: int, total: int) -> None:
-        """Called while the log is read (N1)."""
+        """Report replay progress. Called while the log is read (N1)."""
         slot = self._slot
         if slot.state is not WorkerState.REPLAYING:
             slot.reason = ""
@@ -119,7 +121,7 @@ class ShardStart:
 
 
 def memory_disk(spec: Spec) -> Fs:
-    """A disk in the memory of this process, with the directories of an empty shard."""
+    """Create a file system in memory, with the directories of an empty shard."""
     fs = MemoryFs()
     create_data_dir(fs, spec.data_dir, spec.shards, bytes.fromhex(spec.instance))
     return fs

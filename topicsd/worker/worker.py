@@ -1,8 +1,9 @@
-"""The worker: one process, one shard. Recover, serve, drain.
+"""The worker: one process that owns one shard. It recovers, serves and drains.
 
-It gets its connections from the front process, with what was read of them, over a socket that it inherits;
-when that socket ends the front process has died, and the worker drains and ends too. It says how it is on
-the board. Requests for topics of other shards go over the link, and theirs for its topics come over it.
+Connections arrive from the acceptor, with the bytes already read, over an inherited socket. If that socket
+closes, the supervisor has died; the worker then drains and ends too. The worker publishes its state on the
+board. Requests for topics of other shards are sent over the link, and requests of other shards arrive over
+it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ logger = logging.getLogger("topicsd.worker")
 SWITCH_SECONDS = 0.0005
 PATIENCE_CHECK_SECONDS = 1.0
 LOOKED_AT_ONCE = 1000
-# With a disk that failed there is nothing to wait for but answers that are on their way.
+# After a disk failure a drain only waits for responses that are being sent.
 FAILED_DRAIN_SECONDS = 1.0
 CROSSING_SECONDS = 0.05
 HEARING_SECONDS = 0.25
@@ -73,7 +74,7 @@ class Worker:
         self._shard: Shard | None = None
         self._lanes: set[Connection] = set()
         self._changed = asyncio.Event()
-        """Whatever a drain waits for: the last connection went, or somebody is in a hurry."""
+        """Set when the last connection closes, or a second stop request ends the drain."""
         self._is_hasty = False
         self._ending = asyncio.Event()
         self._exit_code = 0
@@ -82,7 +83,7 @@ class Worker:
         spec, slot = self._spec, self._slot
         slot.pid = os.getpid()
         slot.state = WorkerState.STARTING
-        # The loop does not turn during a replay, so its own handlers would not be called.
+        # The loop does not run during a replay, so its own handlers would not be called.
         for number in _STOP_SIGNALS:
             signal.signal(number, lambda *_: self._ending.set())
         self._beat()
@@ -112,7 +113,7 @@ class Worker:
         self._dispatch.open_socket = self._open_socket
         self._heads = KnownHeads(self._dispatch)
         server = await serve_links(spec.namespace, str(spec.shard), self._answer_link)
-        # What recovery left is here to stay: the collector need not look at it again and again.
+        # Recovered objects are long-lived; exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         mailbox = Mailbox(spec.namespace, spec.shard)
@@ -138,7 +139,10 @@ class Worker:
         return self._exit_code
 
     async def _checkpoint(self, shard: Shard) -> None:
-        """Spare the next start a replay, while the beats go on; who is in a hurry goes without."""
+        """Write a checkpoint to spare the next start a replay. Skipped after a second stop request.
+
+        The heartbeat continues meanwhile.
+        """
         if self._is_hasty or shard.log.failed is not None:
             return
         done: asyncio.Future[Exception | None] = self._loop.create_future()
@@ -156,20 +160,23 @@ class Worker:
             logger.error("the shard could not be closed cleanly: %s", error)
 
     def _is_told_to_end(self) -> bool:
-        """By a signal or by the front process; asked while the loop does not turn."""
+        """Return whether a signal or the supervisor requested a shutdown. Works while the loop is blocked."""
         return self._ending.is_set() or is_told_to_end(self._channel)
 
     def _storage_failed(self, error: OSError) -> None:
-        """Answers that wait are refused by now; a new process recovers from the media."""
+        """Stop after a disk failure; a new process recovers from the disk.
+
+        Waiting writes are already refused.
+        """
         self._slot.reason = f"the disk failed: {error}"
         self._slot.state = WorkerState.FAILED
         self._exit_code = EXIT_STORAGE_FAILED
         self._loop.call_later(0.05, self._ending.set)
 
-    # -- what few connections need -------------------------------------------------------------------------
+    # -- modules that few connections need -----------------------------------------------------------------
 
     async def _load_late(self) -> None:
-        """HTTP/2 and WebSockets take long to load: a restart does not wait for them."""
+        """Load HTTP/2 and WebSockets, which are slow to import, without delaying a restart."""
         try:
             for name in _LATE_MODULES:
                 await asyncio.to_thread(import_module, name)
@@ -194,7 +201,7 @@ class Worker:
 
     def _make_lane(self, first: bytes) -> asyncio.Protocol:
         if is_http2(first):
-            # Loaded by now, or waited for.
+            # Already loaded, or imported here.
             from topicsd.http.http2.connection import H2Lane
 
             return H2Lane(self._dispatch, self._heads, self, first)
@@ -215,7 +222,10 @@ class Worker:
             asked(b"taken")
 
     def _check_patience(self, lanes: list[Connection] | None = None) -> None:
-        """Look at all connections, at so many in one turn of the loop; `lanes` are those that are left."""
+        """Check the timeouts of all connections, `LOOKED_AT_ONCE` in each turn of the loop.
+
+        `lanes` are the connections left to check.
+        """
         if lanes is None:
             lanes = list(self._lanes)
         now = self._clock.monotonic()
@@ -231,14 +241,14 @@ class Worker:
     # -- the end -------------------------------------------------------------------------------------------
 
     def _signalled(self) -> None:
-        """The second wish to end, be the first one of the front process, does not wait for clients."""
+        """Request a stop. A second request, whatever sent the first, skips the wait for clients."""
         if self._ending.is_set():
             self._is_hasty = True
             self._changed.set()
         self._ending.set()
 
     async def _drain(self) -> None:
-        """Take nothing new, answer what was read; bounded by the drain's time."""
+        """Accept nothing new and answer the requests already read, within `drain_seconds`."""
         seconds: float = self._spec.settings.drain_seconds
         started = self._clock.monotonic()
         self._slot.connections = len(self._lanes)
@@ -249,8 +259,8 @@ class Worker:
         await self._adoption.finish()
         self._dispatch.drain()
         if self._lanes:
-            # What was sent before the stop is read in the next turns, and answered as the last of its
-            # connection. Twice, because a timer that is late fires before the sockets are asked.
+            # Requests sent before the stop are read in the next turns, and answered as the last of their
+            # connection. Twice, because a late timer fires before the sockets are polled.
             for _ in range(2):
                 await asyncio.sleep(CROSSING_SECONDS)
         for lane in list(self._lanes):
@@ -260,7 +270,7 @@ class Worker:
                 while self._lanes and not self._is_hasty:
                     self._changed.clear()
                     await self._changed.wait()
-                # What comes over the links is answered as long as another worker may still ask.
+                # Requests over the links are answered as long as another worker may send them.
                 await self._dispatch.answered_all()
                 self._slot.connections = len(self._lanes)
                 while not self._is_hasty and self._may_be_asked(started):
@@ -269,7 +279,10 @@ class Worker:
                         await asyncio.wait_for(self._changed.wait(), CROSSING_SECONDS / 2)
 
     def _may_be_asked(self, started: float) -> bool:
-        """When all are told to end at once, some hear it later, and still take requests for this shard."""
+        """Return whether another worker may still send requests for this shard.
+
+        When all workers are stopped together, some learn of it later than others.
+        """
         is_young = self._clock.monotonic() - started < HEARING_SECONDS
         return self._peers.is_anyone_draining() or (is_young and self._peers.is_anyone_ready())
 
@@ -293,7 +306,7 @@ class Worker:
 
 def main() -> int:
     spec = msgspec.json.decode(os.environ[SPEC_VARIABLE], type=Spec)
-    # Threads wait for the disk, but what they do between two calls must not hold the loop for milliseconds.
+    # Threads wait for the disk, but their work between two calls must not block the loop for milliseconds.
     sys.setswitchinterval(SWITCH_SECONDS)
     set_up_logging(spec.settings.log, f"worker-{spec.shard:02d}")
 

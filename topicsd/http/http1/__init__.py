@@ -1,1 +1,1 @@
-"""Connections of HTTP/1.1."""
+"""HTTP/1.1 connections."""

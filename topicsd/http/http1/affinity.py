@@ -1,8 +1,8 @@
-"""Whether a connection has come to belong to another shard than the one that has it.
+"""Affinity: evidence that the requests of a connection belong to one other shard.
 
-A request for another shard costs more than one for this one, moving the connection costs more than either. So
-it moves when nearly all of its last requests were for one other shard, and not twice in a second: a client
-that goes round many topics stays where it is.
+A request for another shard costs more than a request for this one, and moving the connection costs more
+than either. So it moves when nearly all of its last requests were for one other shard, and at most once a
+second: a client that alternates between many topics stays where it is.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ STAY_SECONDS: Final = 1.0
 
 class Drift:
     def __init__(self, shard: int, now: float) -> None:
-        """`now` is when the connection came here."""
+        """Start counting for a connection that arrived at this shard at `now`."""
         self._shard = shard
         self._owners: deque[int | None] = deque()
         self._counts: dict[int | None, int] = {}
-        """How many of them each is."""
+        """The number of requests in `_owners`, by owner."""
         self._not_before = now + STAY_SECONDS
         self.is_due = False
 
     def note(self, owner: int | None) -> None:
-        """Of each request; None are those for the front process."""
+        """Count one request. An `owner` of None is the supervisor."""
         owners, counts = self._owners, self._counts
         if len(owners) == LOOKED_AT:
             counts[owners.popleft()] -= 1
@@ -39,14 +39,14 @@ class Drift:
 
     @property
     def target(self) -> int | None:
-        """The shard that nearly all of the last requests were for."""
+        """Return the other shard that nearly all of the last requests were for, or None."""
         for owner, count in self._counts.items():
             if count >= FOREIGN_MIN and owner is not None and owner != self._shard:
                 return owner
         return None
 
     def may_move(self, now: float) -> bool:
-        """Whether it is time; asked only when it is due. Of the next time a second has to go by again."""
+        """Return whether a second has passed since the last move or attempt. Call only if `is_due`."""
         if now < self._not_before:
             return False
         self._not_before = now + STAY_SECONDS

@@ -1,17 +1,18 @@
-"""A connection of HTTP/1.1: cut requests out of the bytes, answer them in turn.
+"""An HTTP/1.1 connection: split the bytes into requests and answer them in order.
 
-L1  Strict: a head is read by `shared/http/head.py` and means one thing, or is refused and the connection
-    closed. A small body of known length is cut out of what was read. One that is large, chunked, compressed,
-    or waits for a word first is read as it comes (`shared/http/body.py`), alone on its connection unless it
-    is only large; behind it the connection is what it was.
-L2  Answers leave in the order of the requests. Appends in a row may be on their way together, at most
-    `AHEAD_MAX` of them; any other request starts when those before it are answered, so that it sees
-    what they did.
-L3  A connection whose requests are for another shard moves there, when nothing is outstanding and nothing
-    unsent (`drift.py`), and one that asks for a stream of another shard with that request. The client notices
-    nothing.
-L4  What a connection can make the process hold is bounded: a head, one body up to its limit, the calls
-    ahead. A client that sends more than that waits in its socket; one that is too slow is closed.
+L1  Strict: a head is parsed by `shared/http/head.py` and has one meaning, or is refused and the connection
+    closed. A small body of known length is cut out of the bytes read. A body that is large, chunked,
+    compressed, or sent after `100 Continue`, is read incrementally (`shared/http/body.py`). Such a request
+    is alone on its connection, unless its body is only large; after it the connection works as before.
+L2  Responses are sent in the order of the requests. Consecutive appends may be in progress together, at
+    most `AHEAD_MAX` of them; any other request starts when all earlier requests are answered, so that it
+    sees their effects.
+L3  A connection whose requests are for another shard moves there, when no request is outstanding and
+    nothing is unsent (`affinity.py`). A connection that requests a stream of another shard moves with that
+    request. The client does not notice.
+L4  The memory that a connection can make the process hold is bounded: a head, one body up to its limit,
+    the calls in progress. Data beyond that waits in the client's socket; a client that is too slow is
+    disconnected.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from topicsd.service.dispatch import Dispatch
 from topicsd.stream.stream import Stream
 
 AHEAD_MAX = 16
-# A body from here on is gathered apart from its head, so that it is never held twice.
+# A body of this size or more is gathered apart from its head, so that it is never held twice.
 LARGE_BODY_BYTES = 256 << 10
 LOOK_AGAIN_SECONDS = 0.005
-# As long as nobody can say how much is missing.
+# The number of bytes to wait for while the length of the body is unknown.
 _MORE_THAN_THERE_IS = 1 << 62
 
 
 class Coming(NamedTuple):
-    """A request of which the body is read as it comes."""
+    """A request whose body is read incrementally."""
 
     known: KnownLine
     about: KnownFields
@@ -58,7 +59,7 @@ class FastLane(asyncio.Protocol):
         connections: Connections,
         first: bytes = b"",
     ) -> None:
-        """`first` is what was read of the connection before it came here."""
+        """Create a connection. `first` is what another process read before it handed the connection over."""
         self._dispatch = dispatch
         self._heads = heads
         self._known_line, self._known_fields = heads.known_line, heads.known_fields
@@ -73,36 +74,36 @@ class FastLane(asyncio.Protocol):
         self._wanted = 0
         self._calls: deque[HttpCall] = deque()
         self._takes_appends = True
-        """Whether what is on its way lets an append start beside it."""
+        """Whether the requests in progress allow an append to start beside them."""
         self._is_reading = True
         self._is_closing = False
         self._is_starting = False
         self._is_refused = False
         self._is_at_eof = False
         self._has_behind = False
-        """More came with the request that was started last."""
+        """Bytes after the request that was started last were read together with it."""
         self._heir: asyncio.Protocol | None = None
-        """Who has the connection now, while this lane still has bytes of it."""
+        """The protocol that has the connection now, while this object still has bytes of it."""
         self._since = self._monotonic()
-        """When it began to wait for what it waits for: a request, or the rest of one."""
+        """The time since when it waits for a request, or for the rest of a request."""
         self._is_clogged = False
         self._outflow = Outflow()
         self._shard = dispatch.shard
         self._opened = self._since
         self._drift: Drift | None = None
-        """Of a connection that ever asked for what is elsewhere."""
+        """Set once the connection sent a request for another process."""
 
-    # -- asyncio's side ------------------------------------------------------------------------------------
+    # -- callbacks of asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
+        # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._connections.opened(self)
         if self._first:
             asyncio.get_running_loop().call_soon(self.data_received, b"")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """What is on its way is still done; nobody hears of it."""
+        """Finish the requests in progress; their responses are discarded."""
         self._is_closing = True
         self._connections.closed(self)
         self._forget()
@@ -116,7 +117,11 @@ class FastLane(asyncio.Protocol):
         self._go_on()
 
     def eof_received(self) -> bool:
-        """A client may close its side and still read its answers, but most that do so are gone."""
+        """End the connection, after the responses in progress.
+
+        A client may half-close and still read its responses, but most that half-close are gone, so waiting
+        calls are answered at once.
+        """
         self._is_at_eof = True
         self._hurry()
         if not self._calls:
@@ -125,7 +130,7 @@ class FastLane(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._first:
-            # Whatever comes first from the socket stands behind what was read before.
+            # The first bytes from the socket follow the bytes that were handed over.
             data, self._first = self._first + data, b""
         elif not data:
             return
@@ -143,7 +148,7 @@ class FastLane(asyncio.Protocol):
     # -- reading -------------------------------------------------------------------------------------------
 
     def _take(self, data: bytes, is_new: bool) -> None:
-        """Start every request that is there whole and may start; keep the rest."""
+        """Start every complete request that may start; keep the rest."""
         at, size = 0, len(data)
         started = self._monotonic()
         self._wanted = 0
@@ -174,7 +179,7 @@ class FastLane(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _begin_body(self, known: KnownLine, about: KnownFields, data: bytes, at: int, body_at: int) -> int:
-        """Of the request that begins at `at`, as `_start_one`."""
+        """Start to read the body of the request at `at`. Returns what `_start_one` returns."""
         fields = about.fields
         coming = Coming(known, about, body_of(fields, self._sink_of(known)))
         taken = coming.body.feed(data, body_at)
@@ -198,7 +203,7 @@ class FastLane(asyncio.Protocol):
         return SharedSink(self._body_bytes_max) if is_elsewhere else PlainSink(self._body_bytes_max)
 
     def _take_body(self, coming: Coming, data: bytes) -> None:
-        """What came of a body that had begun, and what came behind it."""
+        """Take more bytes of the current body, and the requests after it."""
         self._held += len(data)
         taken = coming.body.feed(data, 0)
         if isinstance(taken, Refusal):
@@ -210,7 +215,7 @@ class FastLane(asyncio.Protocol):
                 self._take(data[taken:], is_new=True)
 
     def _start_with(self, coming: Coming, has_behind: bool) -> bool:
-        """Whether the request could be started, with the body that is there whole now."""
+        """Start a request whose body is complete. Return False if the body is refused."""
         body = coming.body.finish()
         self._has_behind = has_behind
         if isinstance(body, Refusal):
@@ -224,7 +229,7 @@ class FastLane(asyncio.Protocol):
         return True
 
     def _refuse_early(self, known: KnownLine, fields: Fields) -> Refusal | None:
-        """Why a client that waits to be told that it may send its body may not."""
+        """Return why a client that sent `Expect: 100-continue` may not send its body, or None."""
         match = known.match
         if isinstance(match, Refusal):
             return match
@@ -237,7 +242,7 @@ class FastLane(asyncio.Protocol):
         return data
 
     def _start_one(self, data: bytes, at: int, size: int, started: float) -> int:
-        """Start the request that begins at `at`; where the next one does, or 0 when this one cannot start."""
+        """Start the request at `at`. Return where the next one begins, or 0 if it cannot start."""
         head_end = data.find(b"\r\n\r\n", at)
         if head_end < 0:
             refusal = refuse_unfinished(data[at:])
@@ -310,7 +315,7 @@ class FastLane(asyncio.Protocol):
         drains = self._dispatch.drains
         if drains:
             call.closes = True
-        # Nothing is started behind the last request of a connection.
+        # No request is started after the last request of a connection.
         self._takes_appends = known.is_append and not call.closes
         self._calls.append(call)
         self._dispatch.start(known.match, known.owner, call)
@@ -318,25 +323,29 @@ class FastLane(asyncio.Protocol):
             self._hurry()
 
     def _move_to_stream(self, data: bytes, owner: int | None) -> bool:
-        """Whether the connection went to the shard that the stream comes from, or will soon."""
+        """Move the connection to the shard that owns the stream.
+
+        Return whether it moved, or will be tried again soon.
+        """
         if owner is None or owner == self._shard or self._is_at_eof:
             return False
         if self._transport.get_write_buffer_size():
-            # Answers that were just written would be lost.
+            # Responses that were just written would be lost.
             asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._go_on)
             return True
         return self._go_over(data, owner)
 
     def _move_over(self, data: bytes, drift: Drift) -> bool:
-        """Whether the connection went to the shard that it came to belong to, with the request that begins.
+        """Move the connection to the shard of its affinity, with the request that begins.
 
-        It moves when a request comes and not behind an answer: then the client has read all that was written.
+        Return whether it moved. It moves when a request arrives and not after a response: by then the
+        client has read everything written.
         """
         shard = drift.target
         if self._calls or self._is_closing or self._is_clogged or self._is_at_eof or shard is None:
             return False
         if data.startswith(PREFACE_START):
-            # Where it comes to, it would be the first of the connection.
+            # In the other process it would be the first data of the connection, and taken for HTTP/2.
             return False
         if not drift.may_move(self._monotonic()):
             return False
@@ -353,7 +362,7 @@ class FastLane(asyncio.Protocol):
     # -- answering -----------------------------------------------------------------------------------------
 
     def answered(self) -> None:
-        """A call has its answer; those that stand first in the line leave."""
+        """Send the responses that are ready, in the order of the requests."""
         if self._is_closing:
             return
         calls = self._calls
@@ -377,14 +386,17 @@ class FastLane(asyncio.Protocol):
                 self._close()
 
     def open_stream(self, head: bytes) -> Stream:
-        """Of the call that stands first: nothing starts beside one that may be a stream (L2)."""
+        """Send the head of a stream for the first call.
+
+        No request starts beside a call that may be a stream (L2).
+        """
         self._is_closing = True
         self._connections.closed(self)
         self._forget()
         return ConnectionStream(self._transport, self._connections, self._monotonic, head)
 
     def give_to(self, protocol: asyncio.Protocol) -> None:
-        """Of the call that stands first, as with a stream."""
+        """Hand the connection of the first call over to another protocol, with the bytes read."""
         if self._is_closing:
             protocol.connection_lost(None)
             return
@@ -400,14 +412,14 @@ class FastLane(asyncio.Protocol):
             self._heir = protocol
 
     def _go_on(self) -> None:
-        """Take up what was held while answers were due."""
+        """Resume with the bytes that were held while responses were due."""
         if self._held and self._coming is None and not self._is_closing and not self._is_clogged:
             self._take(self._all_held(), is_new=True)
 
     def _refuse(self, refusal: Refusal) -> int:
-        """The framing is in doubt, or the body too large to be read: answer in turn, then close."""
+        """Send a refusal in turn, then close: the framing is in doubt, or the body is too large."""
         if self._calls:
-            # It is found again when those before it are answered.
+            # The same bytes are refused again once the earlier requests are answered.
             return 0
         call = HttpCall("", "", NO_FIELDS, b"", self._since, lane=self)
         call.closes = self._is_refused = True
@@ -425,7 +437,7 @@ class FastLane(asyncio.Protocol):
             self._transport.close()
 
     def _end(self) -> None:
-        """Nothing more is started; what was written may still have to be read."""
+        """Start no more requests; what was written may still have to be read."""
         self._is_closing = True
         self._outflow.begin(self._transport, self._monotonic())
         self._forget()
@@ -437,10 +449,10 @@ class FastLane(asyncio.Protocol):
         self._coming = None
         self._held = 0
 
-    # -- the process's side --------------------------------------------------------------------------------
+    # -- calls of the worker -------------------------------------------------------------------------------
 
     def check_patience(self, now: float) -> None:
-        """Called now and then: close a connection whose client is too slow."""
+        """Close the connection if its client is too slow. Called once a second."""
         if self._is_closing or self._is_clogged:
             if self._outflow.is_stuck(self._transport, now):
                 self._transport.abort()
@@ -453,8 +465,8 @@ class FastLane(asyncio.Protocol):
             self._close()
 
     def drain(self) -> None:
-        """The process ends: an idle connection is closed now, another with its last answer."""
-        # What came along from the front process was sent before the end.
+        """Close an idle connection now, another one after its last response."""
+        # Bytes that the acceptor handed over were sent before the shutdown.
         self.data_received(b"")
         if self._is_closing:
             return
@@ -463,13 +475,13 @@ class FastLane(asyncio.Protocol):
             self._takes_appends = False
             self._hurry()
         elif self._held:
-            # The rest of it may be long in coming; nobody is left without an answer.
+            # The rest may take long to arrive; refuse now, so that the client gets a response.
             self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
         else:
             self._close()
 
     def _hurry(self) -> None:
-        """Nothing is waited for any more but what is under way."""
+        """Cancel the waits of long polls; work in progress is finished."""
         for call in list(self._calls):
             if call.hurry is not None:
                 call.hurry()

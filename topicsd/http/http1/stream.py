@@ -1,9 +1,9 @@
-"""A stream on a connection of HTTP/1.1 that it has for itself: the answer ends when the connection does.
+"""A stream on an HTTP/1.1 connection of its own: the response ends with the connection.
 
-What the client sends meanwhile means nothing and is not kept. Nothing but the transport holds what was
-written, and it tells when that is too much; a last word is still written then. The kernel holds as little:
-left to itself it takes 4 MiB for each client that does not read, and tells of one that reads slowly only
-when a third of that has gone, which may be later than anybody waits.
+Data that the client sends meanwhile is ignored and not kept. Only the transport buffers what was written,
+and it reports when that is too much; a final message is still written then. The kernel's buffer is bounded
+too: by default it takes 4 MiB for each client that does not read, and reports a slow reader only when a
+third of that has been sent, which may be later than any timeout.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from shared.http.pace import Outflow
 from topicsd.http.http1.timeouts import Connections
 from topicsd.stream.stream import do_nothing
 
-# More than this is held for nobody.
+# The limit of unsent bytes in the transport, and in the kernel.
 HELD_BYTES_MAX: Final = 64 << 10
 
 
 def hold_little(transport: asyncio.Transport) -> None:
-    """For a client that does not read. What has left and is not acknowledged does not count."""
+    """Bound the buffers of a transport, for a client that does not read.
+
+    Data that was sent and is not acknowledged does not count.
+    """
     transport.set_write_buffer_limits(high=HELD_BYTES_MAX)
     connection = transport.get_extra_info("socket")
     if connection is not None:
-        # Where there is no such option, as on a socket that is no TCP, the kernel has its own bound.
+        # A socket that is not TCP has no such option; the kernel then has its own bound.
         with suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, HELD_BYTES_MAX)
 
@@ -55,7 +58,7 @@ class ConnectionStream(asyncio.Protocol):
         self._connections = connections
         self._monotonic = monotonic
         self._outflow: Outflow | None = None
-        """Set when it is closed: whether the rest still leaves."""
+        """Set by `close`, to check that the rest is still being sent."""
         self._is_lost = False
         self.is_clogged = False
         self.on_ready: Callable[[], None] = do_nothing
@@ -66,10 +69,11 @@ class ConnectionStream(asyncio.Protocol):
         transport.resume_reading()
         transport.write(head)
 
-    # -- who writes ----------------------------------------------------------------------------------------
+    # -- calls of the writer -------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        # Who writes from afar hears later that the connection is lost; to its transport that is a mistake.
+        # A remote writer learns later that the connection is lost; the transport treats a write after that as
+        # an error.
         if not self._is_lost:
             self._transport.write(data)
 
@@ -81,13 +85,13 @@ class ConnectionStream(asyncio.Protocol):
         self._outflow.begin(self._transport, self._monotonic())
         self._transport.close()
 
-    # -- asyncio's side ------------------------------------------------------------------------------------
+    # -- callbacks of asyncio ------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         pass
 
     def eof_received(self) -> bool:
-        """Who has nothing more to say might still listen, but most that do so are gone."""
+        """Close the connection: a client that half-closes might still listen, but most are gone."""
         return False
 
     def pause_writing(self) -> None:
@@ -103,12 +107,15 @@ class ConnectionStream(asyncio.Protocol):
         on_lost, self.on_lost, self.on_ready = self.on_lost, do_nothing, do_nothing
         on_lost()
 
-    # -- the process's side --------------------------------------------------------------------------------
+    # -- calls of the worker -------------------------------------------------------------------------------
 
     def check_patience(self, now: float) -> None:
-        """Who writes knows how long it may be clogged; once it is closed the rest has to leave."""
+        """Abort a closed stream whose rest is not being sent.
+
+        While it is open, the writer decides how long it may be paused.
+        """
         if self._outflow is not None and self._outflow.is_stuck(self._transport, now):
             self._transport.abort()
 
     def drain(self) -> None:
-        """Who writes ends it, with a last word."""
+        """Do nothing: the writer ends the stream with a final message."""

@@ -1,6 +1,7 @@
-"""What the process does with each of its connections, and the last seconds of one that was refused.
+"""The worker's interface to its connections, and the lingering close.
 
-Lanes are asked now and then (`check_patience`), with the time; what is too slow `shared/http/pace.py` says.
+Connections check their own timeouts when the worker calls `check_patience` with the time;
+`shared/http/pace.py` defines what is too slow.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ LINGER_SECONDS: Final = 2.0
 
 
 class Connection(Protocol):
-    """What a worker does with each of its connections, whichever lane has it."""
+    """The interface of a connection to the worker, whatever its protocol."""
 
     def check_patience(self, now: float) -> None: ...
 
@@ -23,7 +24,7 @@ class Connection(Protocol):
 
 
 class Connections(Protocol):
-    """All connections of the process."""
+    """The connections of the process."""
 
     def opened(self, connection: Connection) -> None: ...
 
@@ -31,9 +32,9 @@ class Connections(Protocol):
 
 
 class Lingering(asyncio.Protocol):
-    """A connection behind its last answer: what still comes is dropped until the client ends too.
+    """A connection after its last response: input is dropped until the client closes too.
 
-    To close with something unread would reset the connection, and the client might never see the answer.
+    Closing with unread input would reset the connection, and the client might never see the response.
     """
 
     def __init__(

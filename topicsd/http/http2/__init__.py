@@ -1,1 +1,1 @@
-"""Connections of HTTP/2."""
+"""HTTP/2 connections."""

@@ -1,14 +1,17 @@
-"""The lane of HTTP/2 in the clear, for clients that know beforehand: the library behind bounds of our own.
+"""An HTTP/2 connection in the clear, with prior knowledge: the `h2` library with our bounds.
 
-E1  A request is read by the code of the other lanes and answered by the same handlers. It starts when it is
-    there whole; those of a connection start in the order in which they came whole.
-E2  Streams are independent: one that is not read, or not sent to its end, holds back only itself. What is
-    wrong with a request ends its stream; what leaves the frames in doubt, or serves nobody, the connection.
-E3  What a connection can make the process hold is bounded: by the windows that are opened, by answers that
-    are not sent yet, and by not reading while the client does not. So is what it may cost (`h2_limits.py`).
-E4  Patience and drain are those of HTTP/1.1, stream by stream. When the process ends, streams that are there
-    are answered and new ones refused, each as not looked at; GOAWAY stands behind the last answer, because
-    there are clients that take it for the end of all (those on this library do).
+E1  A request is parsed by the same code and answered by the same handlers as in the other protocols. It
+    starts when it is complete; the requests of a connection start in the order in which they completed.
+E2  Streams are independent: a stream that is not read, or not sent to its end, holds up only itself. An
+    error in a request ends its stream; an error that leaves the framing in doubt, or a flood, ends the
+    connection.
+E3  The memory that a connection can make the process hold is bounded: by the windows that are opened, by
+    the limit of unsent responses, and by not reading while the client does not. So is the work that it may
+    cause (`limits.py`).
+E4  Timeouts and drain are those of HTTP/1.1, stream by stream. When the process ends, existing streams are
+    answered and new ones refused with REFUSED_STREAM, which means not processed. GOAWAY is sent after the
+    last response, because some clients take it for the end of all streams (those based on this library
+    do).
 """
 
 from __future__ import annotations
@@ -42,9 +45,9 @@ from topicsd.http.http2.wire import Wire
 from topicsd.service.dispatch import Dispatch
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
-# With a stream on it a connection that is not read is kept until the stream has given it up.
+# A connection that is not read is kept until its streams have timed out.
 STREAMS_PATIENCE_SECONDS: Final = CLOGGED_SECONDS_MAX + PATIENCE_SECONDS
-# A request is two of them and takes a good part of a millisecond, in which other connections wait.
+# A request is two frames and takes a good part of a millisecond, in which other connections wait.
 FRAMES_A_TURN: Final = 32
 
 logger = logging.getLogger("topicsd.http")
@@ -54,7 +57,7 @@ class H2Lane(asyncio.Protocol):
     def __init__(
         self, dispatch: Dispatch, heads: KnownHeads, connections: Connections, first: bytes = b""
     ) -> None:
-        """`first` is what was read of the connection before it came here."""
+        """Create a connection. `first` is what another process read before it handed the connection over."""
         self._connections = connections
         self._monotonic = dispatch.handlers.monotonic
         self._loop = dispatch.handlers.loop
@@ -62,11 +65,12 @@ class H2Lane(asyncio.Protocol):
         self._first = first
         self._cutter = FrameCutter()
         self._has_begun = False
-        """The preface is there."""
+        """Whether the preface was received."""
         self._wire = Wire()
         self._requests = Requests(dispatch, heads, self._wire, self._turn_soon)
         self._since = self._held_since = now = self._monotonic()
-        """When the last stream ended; when it began to wait for the rest of a frame or of a header block."""
+        """`_since`: when the last stream ended. `_held_since`: the start of the wait for the rest of a
+        frame or of a header block."""
         self._frames = Allowance(FRAMES_MAX, FRAMES_A_SECOND, now)
         self._resets = Allowance(RESETS_MAX, RESETS_A_SECOND, now)
         self._outflow = Outflow()
@@ -74,23 +78,23 @@ class H2Lane(asyncio.Protocol):
         self._is_reading = True
         self._is_clogged = False
         self._is_behind = False
-        """More frames are there than one turn takes."""
+        """More frames were received than one turn processes."""
         self._is_at_eof = False
         self._is_leaving = False
-        """It ends with the streams that there are."""
+        """It ends with its existing streams."""
         self._is_over = False
 
-    # -- asyncio's side ------------------------------------------------------------------------------------
+    # -- callbacks of asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
+        # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._connections.opened(self)
         if self._first:
             self._loop.call_soon(self.data_received, b"")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """What is on its way is still done; nobody hears of it."""
+        """Finish the requests in progress; their responses are discarded."""
         self._is_over = True
         self._connections.closed(self)
         self._requests.lose_all()
@@ -104,7 +108,11 @@ class H2Lane(asyncio.Protocol):
         self._turn()
 
     def eof_received(self) -> bool:
-        """A client may close its side and still read its answers, but most that do so are gone."""
+        """End the connection, after the responses in progress.
+
+        A client may half-close and still read its responses, but most that half-close are gone, so waiting
+        calls are answered at once.
+        """
         self._is_at_eof = self._is_leaving = True
         self._requests.hurry()
         self._turn()
@@ -112,7 +120,7 @@ class H2Lane(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._first:
-            # Whatever comes first from the socket stands behind what was read before.
+            # The first bytes from the socket follow the bytes that were handed over.
             data, self._first = self._first + data, b""
         if not data or self._is_over:
             return
@@ -123,7 +131,10 @@ class H2Lane(asyncio.Protocol):
             self._turn()
 
     def _begin(self) -> bool:
-        """Whether the preface is there; what only begins like it is a request of an unknown version."""
+        """Take the preface. Return whether it is complete.
+
+        Bytes that only begin like it are a request of an unknown HTTP version, and are refused as one.
+        """
         found = self._cutter.take_preface()
         if found:
             self._has_begun = True
@@ -134,7 +145,7 @@ class H2Lane(asyncio.Protocol):
             self._refuse(refusal)
         return self._has_begun
 
-    # -- in turns ------------------------------------------------------------------------------------------
+    # -- turns ---------------------------------------------------------------------------------------------
 
     def _turn_soon(self) -> None:
         if not self._is_turn_due and not self._is_in_turn:
@@ -142,7 +153,7 @@ class H2Lane(asyncio.Protocol):
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Take what came, start what may start, send what may leave."""
+        """Process received frames, start requests, and send what the windows allow."""
         self._is_turn_due = False
         if self._is_over or self._is_in_turn:
             return
@@ -157,7 +168,7 @@ class H2Lane(asyncio.Protocol):
         self._settle(now)
 
     def _settle(self, now: float) -> None:
-        """End, or read on, as the turn left it."""
+        """End the connection, or pause or resume reading, after a turn."""
         if self._is_over:
             return
         if not self._requests.is_empty or self._is_behind:
@@ -203,13 +214,13 @@ class H2Lane(asyncio.Protocol):
             self._break_off(ErrorCodes.ENHANCE_YOUR_CALM)
             return
         if frame.type == GO_AWAY_TYPE:
-            # To the library that is the end also of what is on its way.
+            # The library would end the streams in progress too.
             self._is_leaving = True
             return
         try:
             events = self._wire.receive_data(frame.data)
         except ProtocolError:
-            # The frame that says why is made.
+            # The library has already made the GOAWAY frame with the reason.
             self._flush()
             self._end()
             return
@@ -219,7 +230,7 @@ class H2Lane(asyncio.Protocol):
                 return
 
     def _send(self, now: float) -> None:
-        """As much as the client takes."""
+        """Send as much as the client accepts."""
         while not self._is_over:
             if not self._is_clogged:
                 self._requests.sender.fill(now, self._left)
@@ -227,7 +238,7 @@ class H2Lane(asyncio.Protocol):
                 return
 
     def _left(self, exchange: Exchange, size: int) -> None:
-        # For the request, and for the words that the client has read it.
+        # For the request, and for the window updates of a client that has read the response.
         self._frames.give(2 + size // EARNED_BYTES)
         self._requests.left(exchange, size)
 
@@ -240,18 +251,21 @@ class H2Lane(asyncio.Protocol):
     # -- ending --------------------------------------------------------------------------------------------
 
     def _break_off(self, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
-        """With a word why, and which streams were looked at."""
+        """Close with GOAWAY, which says why and which streams were processed."""
         self._wire.close_connection(code)
         self._flush()
         self._end(lingers=code != ErrorCodes.NO_ERROR or self._cutter.is_inside)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Of a connection that has not begun."""
+        """Refuse a connection that has not sent its preface."""
         self._transport.write(closing_refusal(refusal))
         self._end()
 
     def _end(self, lingers: bool = True) -> None:
-        """Nothing more is started; what was written may still have to be read, by a client that goes on."""
+        """Start no more requests.
+
+        What was written may still have to be read, by a client that keeps sending.
+        """
         self._is_over = True
         self._outflow.begin(self._transport, self._monotonic())
         self._requests.lose_all()
@@ -261,12 +275,12 @@ class H2Lane(asyncio.Protocol):
             Lingering(self._transport, self._connections, self._monotonic)
             self._connections.closed(self)
 
-    # -- the process's side --------------------------------------------------------------------------------
+    # -- calls of the worker -------------------------------------------------------------------------------
 
     def check_patience(self, now: float) -> None:
-        """Called now and then: end what is too slow, be it a stream or the connection."""
+        """End streams that are too slow, or the connection. Called once a second."""
         if self._is_over or self._is_clogged:
-            # A stream that is not read has its own time, behind which it ends with a word.
+            # A stream that is not read has its own timeout, after which it ends with an error event.
             patience = STREAMS_PATIENCE_SECONDS if self._requests.has_streams else PATIENCE_SECONDS
             if self._outflow.is_stuck(self._transport, now, patience):
                 self._transport.abort()
@@ -281,15 +295,15 @@ class H2Lane(asyncio.Protocol):
             self._turn()
 
     def _is_late(self, now: float) -> bool:
-        """Of the rest of a frame, or of a header block."""
+        """Return whether the rest of a frame or of a header block is late."""
         cutter, waited = self._cutter, now - self._held_since
         if not cutter.is_inside:
             return False
         return is_too_slow(waited, cutter.held, is_body=not cutter.awaits_head)
 
     def drain(self) -> None:
-        """The process ends: an idle connection is closed now, another with its last answer."""
-        # What came along from the front process was sent before the end.
+        """Close an idle connection now, another one after its last response."""
+        # Bytes that the acceptor handed over were sent before the shutdown.
         self.data_received(b"")
         if self._is_over:
             return

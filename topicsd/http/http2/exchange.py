@@ -1,7 +1,7 @@
-"""One stream of a connection of HTTP/2: a request as it comes in, and its answer as it leaves.
+"""One stream of an HTTP/2 connection: a request as received, and its response as sent.
 
-A body is held as it came until all of it is there, and is unpacked when the request is started. What is
-answered to a stream that was reset goes nowhere, but is counted as answered.
+A body is held as received until it is complete, and is decompressed when the request starts. A response to
+a stream that was reset is discarded, but counts as answered.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from topicsd.http.http2.sender import Outgoing
 from topicsd.service.call import CONTENT_TYPE, GZIP, JSON_FIELD, NEWLINE, Call
 from topicsd.stream.stream import Stream, do_nothing
 
-# A stream holds no more than this for a client that does not read, and takes more below the other.
+# A stream holds at most this much for a client that does not read, and resumes below the other bound.
 CLOGGED_BYTES: Final = 64 << 10
 READY_BYTES: Final = 16 << 10
 
 
 class ExchangeLane(Protocol):
-    """What an exchange asks of its connection."""
+    """The interface of a connection to its exchanges."""
 
     def send_head(self, exchange: Exchange, headers: list[Header], ends: bool) -> None: ...
 
     def has_more(self, exchange: Exchange) -> None:
-        """There is something to send, or the end."""
+        """Schedule an exchange that has data to send, or its end."""
         ...
 
     def answered(self, exchange: Exchange, is_bare: bool) -> None:
-        """It has its head; `is_bare` says that this is all."""
+        """Note that the head of the response is sent; `is_bare` says that there is no body."""
         ...
 
 
 class Exchange(Outgoing):
-    """Also the way out of an answer that does not end (`Stream`)."""
+    """One request and its response; also the output of a response without an end (`Stream`)."""
 
     __slots__ = (
         "body",
@@ -63,7 +63,10 @@ class Exchange(Outgoing):
     def __init__(
         self, lane: ExchangeLane, stream_id: int, head: Head | None, now: float, shares_body: bool = False
     ) -> None:
-        """Without a head, one that is refused. `shares_body` for an append of another worker."""
+        """Create an exchange. `head` is None for a request that is refused.
+
+        `shares_body` is for an append that another worker executes.
+        """
         super().__init__(stream_id)
         self.lane = lane
         self.head = head
@@ -71,7 +74,7 @@ class Exchange(Outgoing):
         is_packed = head is not None and head.fields.content_encoding == "gzip"
         self.body: io.BytesIO | BodyBuffer = BodyBuffer() if shares_body and not is_packed else io.BytesIO()
         self.since = now
-        """When its body began to be waited for."""
+        """The time since when it waits for the body."""
         self.is_waiting_for_room = self.has_asked = False
         self.working = 0
         """Bytes of the body that the handler has."""
@@ -84,14 +87,14 @@ class Exchange(Outgoing):
         self.on_lost: Callable[[], None] = do_nothing
 
     def make_call(self, now: float, body_bytes_max: int) -> H2Call | Refusal:
-        """When the body is there whole."""
+        """Make the call, once the body is complete."""
         head = self.head
         assert head is not None
         assert self.call is None
         gathered, self.body = self.body, io.BytesIO()
         body = gathered.finish() if isinstance(gathered, BodyBuffer) else gathered.getvalue()
         if head.fields.content_length not in (None, len(body)):
-            # The library looks at this only where there is a body, and where it ends with data.
+            # The library checks this only where there is a body that ends with a data frame.
             return Refusal(INVALID_REQUEST, "content-length: must be the length of the body")
         if head.fields.content_encoding == "gzip" and isinstance(body, bytes) and body:
             plain = SharedSink(body_bytes_max) if self.shares_body else PlainSink(body_bytes_max)
@@ -111,7 +114,7 @@ class Exchange(Outgoing):
         return call
 
     def refuse(self, refusal: Refusal, now: float) -> None:
-        """Whatever of the request is there, or is still to come."""
+        """Refuse the request, whatever part of it was received."""
         assert self.call is None
         self.body = io.BytesIO()
         head = self.head
@@ -121,7 +124,7 @@ class Exchange(Outgoing):
         self.call.refuse(refusal)
 
     def lose(self) -> None:
-        """The client does not want it any more, or is gone."""
+        """Discard the exchange: the client reset the stream, or the connection is lost."""
         self.is_lost = True
         self.body = io.BytesIO()
         self.hurry()
@@ -129,7 +132,7 @@ class Exchange(Outgoing):
         on_lost()
 
     def hurry(self) -> None:
-        """Nothing is waited for any more but what is under way."""
+        """Cancel the wait of a long poll; work in progress is finished."""
         if self.call is not None and self.call.hurry is not None:
             self.call.hurry()
 
@@ -154,7 +157,7 @@ class Exchange(Outgoing):
 
 
 class H2Call(Call, kw_only=True, eq=False):
-    """A call on a stream. It waits for no other, and ends none: `closes` means nothing here."""
+    """A call on an HTTP/2 stream. It waits for no other call, and `closes` has no effect."""
 
     exchange: Exchange
 

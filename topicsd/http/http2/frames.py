@@ -1,15 +1,16 @@
-"""Whole frames of HTTP/2 out of the bytes of a connection, each looked at before the library sees it.
+"""The HTTP/2 frame cutter: complete frames, each checked before the library receives it.
 
-`h2` reads one frame at a time from here, so what came before a frame that is wrong is dealt with, and nothing
-that it would keep is without a bound:
+`h2` receives one frame at a time from here, so the frames before a wrong one are processed, and everything
+that `h2` would keep is bounded:
 
-V1  A frame has at most the bytes that every client may send, said by its first nine bytes (`h2` waits for all
-    of a longer one first).
+V1  A frame has at most the length that every client may send, which its first nine bytes say (`h2` would
+    buffer all of a longer one first).
 V2  A header block is bounded over all its frames, before it is decompressed: a field costs `h2` a copy of
     what follows it.
-V3  What costs work and asks nothing is counted (`cost`), so that a flood of it can be told from a client.
-V4  The first frame is SETTINGS. A setting that means nothing to us is taken out: `h2` keeps each one that it
-    ever saw, and goes through all of them with every frame.
+V3  Frames that cost work and request nothing are counted (`cost`), to tell a flood of them from a normal
+    client.
+V4  The first frame is SETTINGS. Unknown settings are removed: `h2` keeps each setting it ever saw, and
+    iterates over all of them with every frame.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from shared.http.head import BLOCK_BYTES_MAX, LINE_BYTES_MAX
 from shared.http.http2_preface import HEADER_BYTES, PREFACE, SETTINGS_TYPE
 
 FRAME_BYTES_MAX: Final = 16 << 10
-# As plain text; compressed it is shorter, unless somebody makes it longer on purpose.
+# The size as plain text. Compressed blocks are shorter, unless a client inflates them on purpose.
 HEADER_BLOCK_BYTES_MAX: Final = BLOCK_BYTES_MAX + LINE_BYTES_MAX
-# Data that comes in pieces of less is counted, unless it is the last of its body.
+# Smaller data frames are counted, except the last one of a body.
 SMALL_DATA_BYTES: Final = 256
 
 DATA: Final = 0
@@ -41,7 +42,7 @@ _KNOWN_SETTINGS: Final = frozenset(range(1, 7))
 class Frame(NamedTuple):
     type: int
     data: bytes
-    """All of it, as it came."""
+    """The whole frame, with its header."""
     cost: int
 
 
@@ -52,7 +53,7 @@ class FrameCutter:
         self._is_first = True
         self._block_bytes = 0
         self.is_in_block = False
-        """A header block has begun and not ended: nothing else may come before its end."""
+        """A header block is incomplete: no other frame may arrive before its end."""
 
     def feed(self, data: bytes) -> None:
         self._data = self._data[self._at :] + data if self.held else data
@@ -60,21 +61,21 @@ class FrameCutter:
 
     @property
     def held(self) -> int:
-        """Bytes that were fed and not taken."""
+        """Return the number of bytes that were fed and not taken."""
         return len(self._data) - self._at
 
     @property
     def is_inside(self) -> bool:
-        """Whether the rest of something has to come."""
+        """Return whether the rest of a frame or of a header block is missing."""
         return self.is_in_block or self.held > 0
 
     @property
     def awaits_head(self) -> bool:
-        """Whether what is missing may not take long: it is no body."""
+        """Return whether the missing bytes have the short timeout of a head, not that of a body."""
         return self.is_in_block or self.held < HEADER_BYTES or self._data[self._at + 3] != DATA
 
     def take_preface(self) -> bool | None:
-        """Whether the bytes begin as they have to; None when more have to come to tell."""
+        """Return whether the preface was taken; None while too few bytes were received to decide."""
         start = self._data[: len(PREFACE)]
         if start == PREFACE:
             self._at = len(PREFACE)
@@ -82,7 +83,7 @@ class FrameCutter:
         return None if PREFACE.startswith(start) else False
 
     def next(self) -> Frame | ErrorCodes | None:
-        """The next frame, None when it is not there whole, or why no frame is read any more."""
+        """Return the next frame, None if it is incomplete, or the reason why reading ends."""
         data, at = self._data, self._at
         if len(data) - at < HEADER_BYTES:
             return None
@@ -110,7 +111,7 @@ class FrameCutter:
 
 
 def _known(frame: bytes) -> bytes:
-    """SETTINGS with only those that mean something; of a malformed length as it is."""
+    """Return a SETTINGS frame with only the known settings; one of a malformed length unchanged."""
     payload = frame[HEADER_BYTES:]
     if len(payload) % _SETTING_BYTES:
         return frame

@@ -1,8 +1,8 @@
-"""The head of a request of HTTP/2, read as what it would be in HTTP/1.1; the head of an answer the other way.
+"""HTTP/2 heads: requests read as their HTTP/1.1 equivalent, responses written the other way.
 
-`h2` sees to what is special to HTTP/2: names in small letters, pseudo fields, nothing about the connection.
-The rest is written down as a line and a block and read by the same code as in the other lanes, which keeps
-both in mind. So a request means the same however it comes.
+`h2` checks what is specific to HTTP/2: lower-case names, pseudo fields, no connection-specific fields. The
+rest is written as a request line and a header block and parsed by the same code as in the other protocols,
+with its cache. So a request means the same in every protocol.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_head(headers: Iterable[Header], heads: KnownHeads, body_bytes_max: int)
     lines = []
     for name, value in headers:
         if not name.startswith(b":"):
-            # Where both are sent, `h2` has seen to it that they are equal.
+            # If both are sent, `h2` has checked that they are equal.
             if name != b"host" or not authority:
                 lines.append(b"%b: %b" % (name, value))
         elif name == b":method":
@@ -56,7 +56,7 @@ def read_head(headers: Iterable[Header], heads: KnownHeads, body_bytes_max: int)
 
 
 def answer_head(status: int, fields: bytes, length: int | None) -> list[Header]:
-    """`fields` are lines as HTTP/1.1 has them, `length` that of the body where it is known."""
+    """Return the response headers. `fields` are HTTP/1.1 lines, `length` is that of the body if known."""
     headers: list[Header] = [(b":status", b"%d" % status)]
     for line in fields.split(b"\r\n")[:-1]:
         name, _, value = line.partition(b": ")

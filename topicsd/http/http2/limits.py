@@ -1,7 +1,7 @@
-"""What one connection of HTTP/2 may have, do and cost.
+"""Limits of one HTTP/2 connection: its streams, work and memory.
 
-Streams are cheap for who opens them, so their number bounds little by itself. What is bounded is the work
-that is in vain (streams that are reset), the frames that ask for nothing, and the bytes that are held.
+Streams are cheap for a client to open, so a limit of their number alone bounds little. Three things are
+bounded: wasted work (streams that are reset), frames that request nothing, and the bytes held.
 """
 
 from __future__ import annotations
@@ -9,32 +9,33 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-# Clients take it for the bound until they are told, so that none is ever over it by mistake.
+# Clients assume this limit until they receive the settings, so no client exceeds it by mistake.
 STREAMS_MAX: Final = 100
-# More than the fields of a request may have, with what the protocol counts on top; beyond, nobody answers.
+# More than the fields of a request may have, with the overhead that the protocol counts; a larger list ends
+# the connection.
 HEADER_LIST_BYTES_MAX: Final = 48 << 10
-# What may be on its way to us, for all streams, and for one that was not given more.
+# Bytes in transit to the server, for all streams, and for a stream without an enlarged window.
 CONNECTION_WINDOW: Final = 1 << 20
 STREAM_WINDOW: Final = (1 << 16) - 1
-# More than a body needs, for padding on the way, and so that one that is too long can be told.
+# Added to the window of a body, for padding, and so that a body that is too long is detected.
 SPARE_WINDOW: Final = 4 << 10
-# Answers that are not written yet. Beyond it no further request is started, be it that of a client that reads
-# behind the same proxy.
+# Unsent response bytes. Above it no further request starts, even of a client that reads and shares the
+# proxy's connection.
 UNSENT_BYTES_MAX: Final = 16 << 20
 
-# A client that goes cancels all it waits for, at once.
+# A client that leaves cancels all its requests at once.
 RESETS_MAX: Final = 2 * STREAMS_MAX
 RESETS_A_SECOND: Final = 20
-# What a head that is refused for its size counts for.
+# The number of resets that a head refused for its size counts as.
 HEAVY_HEAD: Final = 10
 FRAMES_MAX: Final = 4000
 FRAMES_A_SECOND: Final = 500
-# Clients say that they have read, for the stream and for the connection, every few KiB of it.
+# Clients send window updates, for the stream and for the connection, every few KiB that they read.
 EARNED_BYTES: Final = 2048
 
 
 class Allowance:
-    """So many at once, and so many a second for ever."""
+    """A rate limit: `at_once` in a burst, and `a_second` sustained."""
 
     def __init__(self, at_once: int, a_second: int, now: float) -> None:
         self._at_once = at_once
@@ -43,7 +44,7 @@ class Allowance:
         self._since = now
 
     def take(self, now: float) -> bool:
-        """Whether there was one left."""
+        """Use one. Return whether one was left."""
         self._left = min(self._at_once, self._left + (now - self._since) * self._a_second)
         self._since = now
         self._left -= 1
@@ -54,8 +55,10 @@ class Allowance:
 
 
 class BodyRoom:
-    """Who may send a body that is more than a stream's first window, one after the other where they do not
-    fit together. Each that waits gets its turn, also the largest there may be.
+    """Admission of bodies larger than a stream's first window.
+
+    Bodies that do not fit together are admitted one after the other. Each waiting stream gets its turn,
+    also one with the largest body allowed.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -68,12 +71,12 @@ class BodyRoom:
         self._waiting.append((stream_id, size))
 
     def leave(self, stream_id: int) -> None:
-        """Its body is not held any more, or will never come."""
+        """Remove a stream whose body is not held any more, or will never arrive."""
         if self._taken.pop(stream_id, None) is None:
             self._waiting = deque(one for one in self._waiting if one[0] != stream_id)
 
     def admitted(self) -> list[tuple[int, int]]:
-        """Those that may send now, each told once."""
+        """Return the streams that may send now with their sizes, each stream once."""
         admitted = []
         taken = sum(self._taken.values())
         while self._waiting and taken + self._waiting[0][1] <= self._bytes_max:

@@ -1,10 +1,10 @@
-"""The requests of a connection of HTTP/2: from what the library reads to the handlers, and back.
+"""The requests of an HTTP/2 connection: from the library's events to the handlers, and back.
 
-R1  A request starts when it is there whole and there is room: for its answer, its body and itself beside
-    those that are under way, also those whose stream was reset meanwhile. They start in the order in which
-    they came whole.
-R2  A body of more than a stream's first window is let in when there is room for all of it.
-R3  An answer that leaves before the request is there whole ends the stream: the rest is not wanted.
+R1  A request starts when it is complete and there is room for its response, its body and itself beside the
+    requests in progress, including those whose stream was reset meanwhile. Requests start in the order in
+    which they completed.
+R2  A body larger than a stream's first window is admitted when there is room for all of it.
+R3  A response that is sent before the request is complete ends the stream: the rest is not needed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Requests:
     def __init__(
         self, dispatch: Dispatch, heads: KnownHeads, wire: Wire, on_answer: Callable[[], None]
     ) -> None:
-        """`on_answer` is called when there is something to send."""
+        """Create the requests of a connection. `on_answer` is called when there is something to send."""
         self._dispatch = dispatch
         self._heads = heads
         self._wire = wire
@@ -58,14 +58,14 @@ class Requests:
         self._whole: deque[Exchange] = deque()
         self._room = BodyRoom(self._body_bytes_max)
         self._under_way: set[Exchange] = set()
-        """Started and not answered, be the stream still there or not."""
+        """Started and not answered, whether the stream still exists or not."""
         self._working = 0
-        """Bytes of their bodies."""
+        """Body bytes of the requests in progress."""
         self._unsent = 0
-        """Bytes of answers that are complete."""
+        """Unsent bytes of complete responses."""
         self.refuses_new = False
         self.is_hasty = False
-        """Nobody waits for better answers than there are."""
+        """Long polls do not wait any more: the client half-closed, or the process ends."""
 
     @property
     def has_streams(self) -> bool:
@@ -75,10 +75,10 @@ class Requests:
     def is_empty(self) -> bool:
         return not self._exchanges
 
-    # -- what the library read -----------------------------------------------------------------------------
+    # -- events of the library -----------------------------------------------------------------------------
 
     def take(self, events: list[Event], now: float) -> int:
-        """How much of it was in vain, in streams that were reset."""
+        """Process events. Return the work wasted on streams that were reset, as a number of resets."""
         vain = 0
         for event in events:
             if isinstance(event, RequestReceived):
@@ -104,7 +104,7 @@ class Requests:
         return vain
 
     def _begin(self, event: RequestReceived, now: float) -> int:
-        """0, or how many streams in vain it weighs."""
+        """Begin a request. Return 0, or the number of resets that it counts as."""
         stream_id = event.stream_id
         if self.refuses_new:
             self._wire.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
@@ -120,7 +120,7 @@ class Requests:
             exchange.refuse(head, now)
         elif not exchange.is_whole and (head.fields.content_length or 0) > STREAM_WINDOW:
             self._ask_for_room(exchange, head.fields.content_length or 0, now)
-        # To read a head of so many fields costs far more than to send it.
+        # Reading a head with so many fields costs far more than sending it.
         is_heavy = isinstance(head, Refusal) and head.code == HEADERS_TOO_LARGE
         return HEAVY_HEAD if is_heavy else 0
 
@@ -144,7 +144,7 @@ class Requests:
             # The window was opened for the body alone.
             self._wire.increment_flow_control_window(padding, event.stream_id)
         if size > STREAM_WINDOW // 2 and not exchange.has_asked:
-            # How long it will be was not said.
+            # The client did not send a content-length.
             self._ask_for_room(exchange, self._body_bytes_max, now)
 
     # -- room for bodies -----------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Requests:
     # -- starting ------------------------------------------------------------------------------------------
 
     def start_some(self, now: float) -> bool:
-        """Start what may start; whether that was anything."""
+        """Start the requests that may start. Return whether any did."""
         has_started = False
         while self._whole and self._has_room_for(self._whole[0]):
             exchange = self._whole.popleft()
@@ -199,7 +199,7 @@ class Requests:
         if self.is_hasty or self._dispatch.drains:
             exchange.hurry()
 
-    # -- what an exchange asks -----------------------------------------------------------------------------
+    # -- calls of an exchange ------------------------------------------------------------------------------
 
     def send_head(self, exchange: Exchange, headers: list[Header], ends: bool) -> None:
         self._wire.send_headers(exchange.id, headers, end_stream=ends)
@@ -210,7 +210,7 @@ class Requests:
         exchange.working = 0
         if exchange.is_lost:
             if exchange.is_stream:
-                # In a later turn, when whoever opened it has said whom to tell.
+                # In a later turn, when the opener of the stream has set its callbacks.
                 self._loop.call_soon(exchange.lose)
         elif is_bare:
             self._finish(exchange)
@@ -225,7 +225,7 @@ class Requests:
         self._on_answer()
 
     def left(self, exchange: Exchange, size: int) -> None:
-        """A frame of it is made, with so many bytes."""
+        """Account for `size` bytes of an exchange that were put into a frame."""
         if not exchange.is_stream:
             self._unsent -= size
         if exchange.is_ending and not exchange.unsent:
@@ -254,14 +254,14 @@ class Requests:
         exchange.lose()
 
     def lose_all(self) -> None:
-        """The connection is over: nobody is let in any more."""
+        """Discard all exchanges at the end of the connection, without admitting more bodies."""
         self._room = BodyRoom(0)
         for exchange in list(self._exchanges.values()):
             self._lose(exchange)
         self._whole.clear()
 
     def check_patience(self, now: float) -> None:
-        """Called now and then, while the client reads what is written."""
+        """End streams that are too slow. Called once a second while the client reads."""
         for exchange in list(self._exchanges.values()):
             if exchange.call is None:
                 if exchange.is_waiting_for_room or exchange.is_whole:
@@ -273,19 +273,19 @@ class Requests:
                 self._lose(exchange)
 
     def hurry(self) -> None:
-        """Nothing is waited for any more but what is under way."""
+        """Cancel the waits of long polls; work in progress is finished."""
         self.is_hasty = True
         for exchange in list(self._exchanges.values()):
             exchange.hurry()
 
     def give_up_unfinished(self) -> None:
-        """The client has closed its side: no rest of a request comes, and nobody follows a stream."""
+        """Discard incomplete requests and open streams after the client closed its side."""
         for exchange in list(self._exchanges.values()):
             if exchange.is_stream or (exchange.call is None and not exchange.is_whole):
                 self._lose(exchange)
 
     def refuse_unfinished(self, now: float) -> None:
-        """The process ends, and the rest may be long in coming; nobody is left without an answer."""
+        """Refuse incomplete requests at shutdown, since the rest may take long to arrive."""
         refusal = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
         for exchange in list(self._exchanges.values()):
             if exchange.call is None and not exchange.is_whole:

@@ -1,9 +1,9 @@
-"""What leaves over a connection of HTTP/2: the bytes of many streams, each as far as its window goes.
+"""The sender of an HTTP/2 connection: it sends each of many streams as its window allows.
 
-O1  Streams take turns, a frame each, so a large answer does not hold up a small one.
-O2  A stream whose window is used up waits by itself; the others go on.
-O3  At most `WRITE_BYTES` of frames are made at a time: what they are made of is held, not copied, and behind
-    them the connection may be clogged.
+O1  Streams take turns, one frame each, so a large response does not hold up a small one.
+O2  A stream whose window is used up waits by itself; the others continue.
+O3  At most `WRITE_BYTES` of frames are made at a time: the data of later frames is held, not copied, and
+    after these frames the connection may be paused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WRITE_BYTES: Final = 64 << 10
 
 
 class Outgoing:
-    """What one stream has to send, behind its head. Nothing is copied before it leaves."""
+    """The unsent data of one stream, after its head. Data is not copied before it is sent."""
 
     __slots__ = ("_parts", "blocked_since", "id", "is_ending", "is_queued", "moved", "unsent")
 
@@ -30,10 +30,10 @@ class Outgoing:
         self._parts: deque[memoryview] = deque()
         self.unsent = 0
         self.is_ending = False
-        """Nothing is added any more: the stream ends behind what is there."""
+        """No data is added any more: the stream ends after the data it has."""
         self.is_queued = False
         self.blocked_since: float | None = None
-        """Since when the client takes nothing, or next to nothing, though there is something for it."""
+        """Since when the client accepts no data or almost none, though there is some to send."""
         self.moved = 0
 
     def add(self, part: bytes | memoryview) -> None:
@@ -42,7 +42,7 @@ class Outgoing:
             self.unsent += len(part)
 
     def take(self, size: int) -> bytes:
-        """So many bytes of it, which are there."""
+        """Take `size` bytes, which must be available."""
         taken = []
         self.unsent -= size
         while size:
@@ -57,7 +57,10 @@ class Outgoing:
         return b"".join(taken)
 
     def is_stuck(self, now: float) -> bool:
-        """Of one that is not over, who writes knows how long it may be clogged."""
+        """Return whether a response that is ending is blocked for too long.
+
+        While a stream is open, its writer decides how long it may be paused.
+        """
         since = self.blocked_since
         return self.is_ending and since is not None and now - since > PATIENCE_SECONDS
 
@@ -76,13 +79,13 @@ class Sender(Generic[T]):
         self._blocked: dict[int, T] = {}
 
     def wake(self, one: T) -> None:
-        """It has more to send, or its end."""
+        """Schedule a stream that has data to send, or its end."""
         if not one.is_queued and one.id not in self._blocked:
             one.is_queued = True
             self._ready.append(one)
 
     def window_opened(self, stream_id: int) -> None:
-        """0 is the connection's, which may hold all of them."""
+        """Schedule a stream whose window opened; 0 is the connection's window, which may block all."""
         opened = [stream_id] if stream_id else list(self._blocked)
         for one_id in opened:
             one = self._blocked.pop(one_id, None)
@@ -97,7 +100,7 @@ class Sender(Generic[T]):
         one.clear()
 
     def fill(self, now: float, left: Callable[[T, int], None]) -> None:
-        """Make frames of what may leave; `left` is told of each, and how much is in it."""
+        """Make frames of the data that may be sent; call `left` for each with its size."""
         made = 0
         while self._ready and made < WRITE_BYTES:
             one = self._ready.popleft()

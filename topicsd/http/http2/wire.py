@@ -1,4 +1,4 @@
-"""The library's side of a connection of HTTP/2, set up with our bounds."""
+"""The `h2` library's connection, configured with our bounds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from h2.settings import SettingCodes, Settings
 
 from topicsd.http.http2.limits import CONNECTION_WINDOW, HEADER_LIST_BYTES_MAX, STREAM_WINDOW, STREAMS_MAX
 
-# What the client may allow is no reason to remember more: a field is looked for in all of them.
+# A larger table that the client allows is not used: each header lookup searches all of it.
 HEADER_TABLE_BYTES_MAX: Final = 4096
 
 _CONFIGURATION = H2Configuration(
     client_side=False,
     header_encoding=None,
-    # What is sent is ours, and well-formed.
+    # Our own headers are well-formed.
     validate_outbound_headers=False,
     normalize_outbound_headers=False,
 )
 
 
 class Wire(H2Connection):
-    # It remembers how streams ended, for what may still come for them; not for ever.
+    # The library remembers how streams ended, for frames that still arrive for them; this bounds it.
     MAX_CLOSED_STREAMS = 4 * STREAMS_MAX
 
     def __init__(self) -> None:
@@ -42,12 +42,12 @@ class Wire(H2Connection):
         self.increment_flow_control_window(CONNECTION_WINDOW - STREAM_WINDOW)
 
     def bound_header_table(self) -> None:
-        """After settings of the client."""
+        """Bound the header table after the client changed its settings."""
         if self.encoder.header_table_size > HEADER_TABLE_BYTES_MAX:
             self.encoder.header_table_size = HEADER_TABLE_BYTES_MAX
 
     def consumed(self, size: int) -> None:
-        """So much of the connection's window is free again: what a stream may send is bounded by its own."""
+        """Return `size` bytes to the connection's window. Each stream is bounded by its own window."""
         self._consumed += size
         if self._consumed >= CONNECTION_WINDOW // 2:
             self.increment_flow_control_window(self._consumed)

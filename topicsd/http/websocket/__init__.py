@@ -1,1 +1,1 @@
-"""Connections that are a WebSocket."""
+"""WebSocket connections."""

@@ -1,4 +1,4 @@
-"""An operation that was asked for on a WebSocket, as a call like any other: the same handlers answer it."""
+"""A WebSocket operation as a call, so that the same handlers answer it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topicsd.service.call import Call
 FIELDS = Fields(content_type="application/json")
 
 Answered = Callable[["WsCall", int, bytes], None]
-"""Called once, with status and body."""
+"""Called once, with the status and the body of the response."""
 
 
 class WsCall(Call, kw_only=True, eq=False):
@@ -36,5 +36,5 @@ _decode_refused = msgspec.json.Decoder(_Refused).decode
 
 
 def error_in(body: bytes) -> bytes:
-    """The error of an answer that is one, as it stands there."""
+    """Return the JSON of the error in the body of an error response, unchanged."""
     return bytes(_decode_refused(body).error)

@@ -1,13 +1,13 @@
-"""One connection that is a WebSocket: bytes in and out, pings, and its end.
+"""A WebSocket connection: bytes in and out, pings, and its end.
 
-L1  A message is read when the session takes one and the client reads what it is told. Otherwise the client
-    waits in its socket; so what a connection can make the process hold is one message, what is under way for
-    it, and what is written to it. A client that does not read lags and is given up as that of a stream
-    (`stream/event_stream.py`).
-L2  A client that is silent is sent a ping, and one that does not answer it is closed. One that sends frames
-    which say nothing, faster than anybody needs them, is closed too.
-L3  An end that is ours is a close frame with a code and a reason, and what still comes is dropped until the
-    client has closed (`Lingering`). An end of the client's is answered the same way.
+L1  A message is read when the session accepts one and the client reads what it is sent. Otherwise the
+    client waits in its socket; so the memory that a connection can make the process hold is one message,
+    the operations in progress, and the bytes written to it. A client that does not read lags and then
+    times out like that of a stream (`stream/event_stream.py`).
+L2  A silent client is sent a ping, and is disconnected if it does not answer. A client that sends frames
+    without content faster than needed is disconnected too.
+L3  If the server ends the connection, it sends a close frame with a code and a reason, and drops further
+    input until the client has closed (`Lingering`). A close by the client is answered the same way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("topicsd.http")
 
 PING_SECONDS: Final = 20.0
 PONG_SECONDS: Final = 20.0
-# Between two looks at the connection, which come once a second.
+# Between two timeout checks, which run once a second.
 EMPTY_FRAMES_MAX: Final = 100
 
 
@@ -42,7 +42,7 @@ def _nobody_counts(change: int) -> None:
 
 
 class Session(Protocol):
-    """Who gives the messages their meaning."""
+    """The interface of a session to its connection. A session interprets the messages."""
 
     @property
     def is_busy(self) -> bool: ...
@@ -69,7 +69,7 @@ class WsLane(asyncio.Protocol):
         monotonic: Callable[[], float],
         make_session: Callable[[Wire], Session],
     ) -> None:
-        """`head` is the answer to the request that it begins with."""
+        """Create a connection. `head` is the response to the upgrade request, which is written first."""
         self._head = head
         self._connections = connections
         self._monotonic = monotonic
@@ -77,9 +77,9 @@ class WsLane(asyncio.Protocol):
         self._session = make_session(self)
         self._transport: asyncio.Transport
         self.on_end: Callable[[], None] = do_nothing
-        """Called once when it is over."""
+        """Called once when the connection is over."""
         self.on_lag: Callable[[int], None] = _nobody_counts
-        """Told when its client begins to lag, and with -1 when it does no longer."""
+        """Called with 1 when its client begins to lag, and with -1 when it stops lagging."""
         self.is_clogged = False
         self._is_lagging = False
         self._clogged_since = 0.0
@@ -88,10 +88,10 @@ class WsLane(asyncio.Protocol):
         self._is_over = False
         self._empty_frames = 0
         self._heard_at = self._since = monotonic()
-        """When anything came last, and when the message that is coming began to."""
+        """When data was last received, and when the message in progress began."""
         self._pinged_at: float | None = None
 
-    # -- the session's side --------------------------------------------------------------------------------
+    # -- calls of the session ------------------------------------------------------------------------------
 
     def write(self, frames: bytes) -> None:
         if not self._is_over:
@@ -108,10 +108,10 @@ class WsLane(asyncio.Protocol):
         self._end()
         Lingering(self._transport, self._connections, self._monotonic)
 
-    # -- asyncio's side ------------------------------------------------------------------------------------
+    # -- callbacks of asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
+        # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._connections.opened(self)
         hold_little(self._transport)
@@ -128,7 +128,7 @@ class WsLane(asyncio.Protocol):
         self._take()
 
     def eof_received(self) -> bool:
-        """Without a close it is no end in order, and nobody is there to read on."""
+        """Close the connection: an end without a close frame is abnormal, and no reader is left."""
         return False
 
     def pause_writing(self) -> None:
@@ -149,7 +149,7 @@ class WsLane(asyncio.Protocol):
     # -- reading -------------------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Do what the frames say that are there, as far as it goes."""
+        """Process the received frames while the session accepts them."""
         if self._is_taking or self._is_over:
             return
         self._is_taking = True
@@ -197,17 +197,17 @@ class WsLane(asyncio.Protocol):
         elif control.opcode is Opcode.PING:
             self._transport.write(ws_frames.frame(ws_frames.PONG, control.payload))
 
-    # -- the process's side --------------------------------------------------------------------------------
+    # -- calls of the worker -------------------------------------------------------------------------------
 
     def check_patience(self, now: float) -> None:
-        """Called now and then."""
+        """Apply the timeouts, and check the key. Called once a second."""
         self._empty_frames = 0
         if self.is_clogged:
             self._lag(now - self._clogged_since > LAGGING_SECONDS)
             if now - self._clogged_since > CLOGGED_SECONDS_MAX:
                 self._session.too_slow()
         elif self._is_paused:
-            # It is not listened to.
+            # The connection is not reading, so the client is not late.
             self._heard_at = self._since = now
         elif self._reader.held and is_too_slow(now - self._since, self._reader.held, is_body=True):
             self.close(ws_frames.POLICY, "a message did not come through in time")

@@ -1,6 +1,6 @@
-r"""What a WebSocket is told, as frames. What a piece says is made once, for all sockets that get it.
+r"""Server messages as WebSocket frames. A chunk is rendered once for all connections that get it.
 
-A frame of the server is whole and never masked::
+A frame of the server is complete and never masked::
 
     off  size   field
       0    1    0x80 and what it is: 1 text, 8 close, 9 ping, 10 pong
@@ -38,7 +38,7 @@ POLICY: Final = 1008
 INTERNAL_ERROR: Final = 1011
 TRY_AGAIN_LATER: Final = 1013
 
-# A control frame has no more, and a close begins with its code.
+# A control frame has at most 125 bytes, and a close begins with a code of two.
 _REASON_BYTES_MAX: Final = 123
 _SHORT: Final = struct.Struct("!BB")
 _MIDDLE: Final = struct.Struct("!BBH")
@@ -61,7 +61,7 @@ def close_frame(code: int, reason: str) -> bytes:
 
 
 def message(kind: bytes, body: bytes = b"{}", request_id: bytes = b"") -> bytes:
-    """`body` is an object of JSON; kind and id of the request are put in front of what is in it."""
+    """Return a message frame: the JSON object `body` with `op` and `request_id` added in front."""
     head = b'{"op":"%b"' % kind
     if request_id:
         head += b',"request_id":%b' % request_id
@@ -73,18 +73,18 @@ def encoded(kind: bytes, told: object, request_id: bytes = b"") -> bytes:
 
 
 def refused(refusal: Refusal, request_id: bytes = b"", topics: list[str] | None = None) -> bytes:
-    """What HTTP has in its body."""
+    """Return an error message with the same fields as an HTTP error body."""
     told = error_of(refusal)
     if topics is not None:
         told["topics"] = topics
     return encoded(b"error", told, request_id)
 
 
-# -- what a piece says -------------------------------------------------------------------------------------
+# -- messages of a chunk -----------------------------------------------------------------------------------
 
 
 def frames_of(piece: Piece) -> bytes:
-    """The messages that a piece is; nothing when there is nothing to tell."""
+    """Return the messages of a chunk, empty if it has nothing to report."""
     if piece.ws is None:
         piece.ws = _frames(piece)
     return piece.ws

@@ -1,8 +1,8 @@
 """Decode the messages of a WebSocket client: JSON objects whose `op` names the operation.
 
-Every message may have a `request_id`, a text or a number, that the answer repeats as it was written. So it is
-read apart and first, and what is refused for any other field still has it. Unknown fields are refused, as in
-bodies.
+Every message may have a `request_id`, a string or a number, that the response repeats as it was written.
+So it is decoded separately and first, and a refusal for any other field still includes it. Unknown fields
+are refused, as in HTTP bodies.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _NOTHING: Final = msgspec.Raw(b"")
 class Envelope(NamedTuple):
     op: str
     request_id: bytes
-    """As it was written; empty when there was none."""
+    """As it was written; empty if there was none."""
 
 
 class Publish(msgspec.Struct, gc=False):
-    """What is needed of a publish where it came in; the owner of the topic decodes all of it."""
+    """The fields of a publish that this worker needs; the owner of the topic decodes all of it."""
 
     topic: str
     return_seqs: bool = True
@@ -124,7 +124,7 @@ def _op_of(raw: msgspec.Raw) -> str:
 
 
 def unknown_op(message: bytes) -> Refusal:
-    """Name the operation that is nearest to that of the message."""
+    """Return a refusal that names the operation nearest to that of the message."""
     found = _ENVELOPE.decode_any(message)
     if isinstance(found, Refusal):
         return found
@@ -159,7 +159,7 @@ def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscrib
     whole = Place(asked.from_seq, asked.after_seq, asked.tail, asked.epoch, asked.from_ts, asked.last)
     topics = asked.topics
     if isinstance(topics, dict):
-        # What is said beside them is for those that say nothing themselves.
+        # The position beside the topics applies to topics without a position of their own.
         places = {name: whole if place == Place() else place for name, place in topics.items()}
         if asked.topic is not None:
             return _wrong("topics", "excludes topic, send one of them")

@@ -1,8 +1,8 @@
-"""What a client of a WebSocket sends, out of bytes: messages, control frames, or why it is no WebSocket.
+"""The WebSocket reader: bytes to messages, control frames or protocol violations.
 
-The frames are read by `wsproto`, to the letter. The bound of a message is an extension of the protocol to it,
-because those are asked when the head of a frame is known and nothing else: a message that is too large is
-refused before it has come.
+`wsproto` parses the frames strictly. The size limit of a message is implemented as a protocol extension,
+because extensions are called as soon as the head of a frame is known: a message that is too large is
+refused before it has arrived.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _NO_BITS = RsvBits(False, False, False)
 
 
 class Message(NamedTuple):
-    """A whole text."""
+    """A complete text message."""
 
     text: bytes
 
 
 class Control(NamedTuple):
-    """A control frame, or a fragment that holds nothing."""
+    """A control frame, or an empty fragment."""
 
     opcode: Opcode
     payload: bytes
     code: int = 0
-    """Of a close."""
+    """The code of a close frame."""
 
 
 class Violation(NamedTuple):
-    """Nothing can be read behind it; `code` is what to close with."""
+    """A protocol violation, after which nothing can be read; `code` is the close code to send."""
 
     code: int
     reason: str
@@ -76,13 +76,13 @@ class WsReader:
         self._frames = FrameProtocol(False, [_Bound(bytes_max)])
         self._text = BytesIO()
         self.held = 0
-        """Bytes of the message that is coming."""
+        """Bytes of the message in progress."""
 
     def feed(self, data: bytes) -> None:
         self._frames.receive_bytes(data)
 
     def next(self) -> Message | Control | Violation | None:
-        """None when more has to come first, and behind a close."""
+        """Return the next item; None if it is incomplete, and after a close."""
         try:
             for frame in self._frames.received_frames():
                 opcode, payload = frame.opcode, frame.payload
@@ -112,6 +112,6 @@ class WsReader:
         return None
 
     def _whole(self) -> Message:
-        # A BytesIO that is read whole gives its own bytes away; nothing is copied.
+        # `getvalue` of a BytesIO shares its buffer: no copy.
         text, self._text, self.held = self._text.getvalue(), BytesIO(), 0
         return Message(text)

@@ -1,13 +1,15 @@
-"""What one WebSocket follows and has under way.
+"""The session of a WebSocket connection: its subscriptions and its operations in progress.
 
-S1  What is asked for goes the way of a request: the same handlers, caps, keys and refusals, and the same
-    forwarding where another shard owns the topic. Of each operation it is asked whether the key is for it.
-S2  Publishes in a row may be on their way together, at most `AHEAD_MAX`; any other operation starts when
-    those before it are answered, and what is behind a subscribe when that is. So each sees what was done.
-S3  A topic is followed once; who subscribes to it again goes on from the new place.
-S4  Nothing is queued for a client that does not read: its subscriptions stand still, but for the few readings
-    that are on their way (`pace.py`). Every end that is ours says so in an error, with the cursors to come
-    back with.
+S1  Operations are executed like requests: by the same handlers, with the same caps, keys and refusals, and
+    with remote requests if another shard owns the topic. The key's permission is checked for each
+    operation.
+S2  Consecutive publishes may be in progress together, at most `AHEAD_MAX`; any other operation starts when
+    all earlier ones are answered, and messages after a subscribe wait until it is answered. So each
+    operation sees the effects of those before it.
+S3  A topic is followed once; a second subscribe to it continues from the new position.
+S4  No queue is kept for a client that does not read: its subscriptions wait, except for the few reads in
+    progress (`read_limiter.py`). If the server ends the connection, it first sends an error with the
+    cursors to resume from.
 """
 
 from __future__ import annotations
@@ -52,39 +54,39 @@ WRITE_ONLY: Final = frozenset({WRITE})
 
 
 class Wire(Protocol):
-    """What carries it."""
+    """The connection that carries the messages."""
 
     @property
     def is_clogged(self) -> bool:
-        """What was written has not left."""
+        """Return whether written data has not left yet."""
         ...
 
     def write(self, frames: bytes) -> None: ...
 
     def go_on(self) -> None:
-        """Give it the messages that wait."""
+        """Resume: pass waiting messages to the session."""
         ...
 
     def close(self, code: int, reason: str) -> None:
-        """Behind what was written."""
+        """Close the connection after what was written."""
         ...
 
 
 class _State(msgspec.Struct, gc=False):
-    """What is wanted of the answer about a topic."""
+    """The fields that are needed of a topic's state."""
 
     head_seq: int
     earliest_seq: int
     epoch: int
     from_seq: int | None = None
-    """What was sought."""
+    """The seq that a seek found."""
 
 
 _decode_state = msgspec.json.Decoder(_State).decode
 
 
 class _Entering(NamedTuple):
-    """A subscribe of which not all topics are looked up yet."""
+    """A subscribe whose topics are not all looked up yet."""
 
     asked: Subscribe
     request_id: bytes
@@ -112,16 +114,16 @@ class WsSession:
         self._pace = Pace(dispatch.handlers.loop, lambda: wire.is_clogged, self._failed)
         self._publishing: set[WsCall] = set()
         self._waiting: tuple[Envelope, bytes] | None = None
-        """What starts when all that is on its way is answered."""
+        """The operation that starts when all operations in progress are answered."""
         self._entering: _Entering | None = None
         self._is_draining = False
         self._is_over = False
 
-    # -- what the client asks ------------------------------------------------------------------------------
+    # -- operations of the client --------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
-        """Takes no message now, and says when it does again."""
+        """Return whether no message is accepted now. `Wire.go_on` is called when that changes."""
         return (
             self._waiting is not None
             or self._entering is not None
@@ -159,7 +161,7 @@ class WsSession:
         return None if self._key is None else self._key.refusal(scopes, name)
 
     def _go_on(self) -> None:
-        """Something was answered."""
+        """Start the waiting operation, end a drained session, or resume, after a response."""
         if self._is_over:
             return
         if not self._publishing and self._waiting is not None:
@@ -199,7 +201,7 @@ class WsSession:
         else:
             self._wire.write(ws_frames.message(b"error", error_in(body), call.request_id))
         if call.closes:
-            # What nobody foresaw ends a connection.
+            # An unexpected error ends the connection.
             self._wire.close(ws_frames.INTERNAL_ERROR, NOT_FORESEEN)
         else:
             self._go_on()
@@ -215,7 +217,7 @@ class WsSession:
             return
         assert isinstance(asked, Subscribe)
         self._entering = _Entering(asked, request_id, {}, {})
-        # Where each of them stands its owner knows.
+        # The owner of each topic knows its head.
         for name, place in asked.places.items():
             call = self._call(name, "touch=false" + place.query, b"", request_id, self._looked_up)
             self._dispatch.ask_owner("topic_state", call)
@@ -240,7 +242,7 @@ class WsSession:
             return
         self._entering = None
         if entering.errors:
-            # The first that was asked for, so that the answer is always the same.
+            # The first topic in the order of the request, so that the response is deterministic.
             error = next(entering.errors[name] for name in entering.asked.places if name in entering.errors)
             self._wire.write(ws_frames.message(b"error", error, entering.request_id))
         elif (refusal := _refuse_past_head(entering)) is not None:
@@ -283,7 +285,7 @@ class WsSession:
             subscription.close()
         return subscription is not None
 
-    # -- what the subscriptions find -----------------------------------------------------------------------
+    # -- results of the subscriptions ----------------------------------------------------------------------
 
     @property
     def is_clogged(self) -> bool:
@@ -311,10 +313,10 @@ class WsSession:
         del self._subscriptions[name]
         self._wire.write(ws_frames.topic_deleted(name, subscription.head_seq))
 
-    # -- the wire's side -----------------------------------------------------------------------------------
+    # -- calls of the connection ---------------------------------------------------------------------------
 
     def ready(self) -> None:
-        """It takes more again."""
+        """Resume the held subscriptions when the connection accepts data again."""
         held, self._held = self._held, []
         self._pace.go_on_with(held)
         self._pace.go_on()
@@ -323,7 +325,7 @@ class WsSession:
         self._wire.close(ws_frames.INTERNAL_ERROR, NOT_FORESEEN)
 
     def check_key(self) -> None:
-        """Called now and then: a key that was taken back ends what was opened with it."""
+        """End the session if its key was revoked. Called once a second."""
         if not self._is_over and not self._dispatch.keys.are_current(self._key):
             self._end(UNAUTHORIZED, KEY_TAKEN_BACK, ws_frames.POLICY)
 
@@ -332,13 +334,13 @@ class WsSession:
         self._end(TOO_SLOW, message, ws_frames.TRY_AGAIN_LATER)
 
     def drain(self) -> None:
-        """What is under way is still answered."""
+        """Finish the operations in progress, then end the session."""
         self._is_draining = True
         self._hurry()
         self._go_on()
 
     def lost(self) -> None:
-        """Nobody hears it any more; what is under way is still done."""
+        """Release everything when the connection is lost; operations in progress still complete."""
         if self._is_over:
             return
         self._is_over = True

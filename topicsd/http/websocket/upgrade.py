@@ -1,10 +1,11 @@
-"""From a request for a WebSocket to the socket: what has to be right about it, and the answer.
+"""The upgrade of a request to a WebSocket: the checks and the response.
 
-The head was read strictly by then (`shared/http/head.py`); no second opinion of it is asked. Nothing is
-negotiated: no extension, so nothing is compressed, and no protocol within the protocol.
+The head was parsed strictly before (`shared/http/head.py`) and is not parsed again here. Neither an
+extension, such as compression, nor a subprotocol is negotiated.
 
-W1  A web page of another origin may open a WebSocket wherever its reader's browser gets to, unlike any other
-    request of ours. So without keys, which such a page does not know, it is refused.
+W1  Unlike any other request, a WebSocket may be opened by a web page of another origin, to any server that
+    its reader's browser can reach. So it is refused if the server has no keys, since only a key would keep
+    such a page out.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class WebSockets:
         self._watching.permits.enter("" if key is None else key.id, partial(self._entered, call, key))
 
     def _entered(self, call: HttpCall, key: Key | None, refusal: Refusal | None) -> None:
-        """It is counted, or may not be."""
+        """Open the WebSocket, once the stream is permitted and counted."""
         if refusal is not None:
             call.refuse(refusal)
             return
@@ -114,6 +115,6 @@ def _is_nonce(text: str) -> bool:
 
 
 def _is_same_origin(fields: Fields) -> bool:
-    """Programs that are no browsers send none."""
+    """Return whether the origin is this server, or absent: non-browser clients send none."""
     host = (fields.host or b"").decode().lower()
     return not fields.origin or fields.origin in (f"http://{host}", f"https://{host}")

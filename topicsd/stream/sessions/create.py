@@ -1,7 +1,7 @@
-"""A watch session is made at its home: ask where its topics stand, define it, keep it.
+"""Session creation at the home shard: query the topics' positions, define it, store it.
 
-All topics of another shard are one question. The session is there when its frame is written, and what its
-topics were when they were asked about is what the client is told.
+All topics of another shard are one request. The session exists once its frame is written. The client
+receives the positions that the topics had when they were queried.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Told = Callable[[Made | Refusal], None]
 
 
 def answer_stands(shard: ShardState, payload: bytes, told: Callable[[bytes], object]) -> None:
-    """What another shard asks of topics of this one."""
+    """Answer a position request of another shard for topics of this shard."""
     stands_here(shard, _decode_asked(payload), lambda stands: told(_encode(stands)))
 
 
 class WatchMaking:
-    """`ways` are those of a server of several shards."""
+    """The creation of sessions in one shard. `ways` is None on a server of one shard."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class WatchMaking:
         self._ways = ways
 
     def make(self, request: WatchRequest, told: Told) -> None:
-        """`told` gets the session, or a `Refusal`, once."""
+        """Create a session. Call `told` once, with the session or a `Refusal`."""
         by_shard: dict[int, list[Asked]] = {}
         for name, place in zip(request.names, request.from_seqs, strict=True):
             asked = (name, place if isinstance(place, Seek) else None)
@@ -100,7 +100,7 @@ class WatchMaking:
         return self._refusal(shard) or Refusal(NOT_READY, message, {"shard": shard}, RETRY_AFTER_MS)
 
     def keep(self, request: WatchRequest, told: Told, stands: dict[str, Stand | None]) -> None:
-        """Where all of its topics stand is known."""
+        """Define and store the session, once the positions of all its topics are known."""
         defined = define(secrets.token_bytes(SESSION_BYTES), request, stands)
         if isinstance(defined, Refusal):
             told(defined)
@@ -112,7 +112,7 @@ class WatchMaking:
 
 
 class _Asking:
-    """While it is found out where its topics stand, here and in other shards."""
+    """The query for the positions of one session's topics, here and in other shards."""
 
     def __init__(self, making: WatchMaking, request: WatchRequest, told: Told) -> None:
         self._making = making

@@ -1,4 +1,4 @@
-"""From what a client asks of a watch session and where its topics stand to what the session is."""
+"""The definition of a session, from the client's request and the positions of its topics."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ from topicsd.log.control_frame import WatchSession
 
 
 class Stand(NamedTuple):
-    """Where a topic stands."""
+    """The position of a topic."""
 
     head_seq: int
     earliest_seq: int
     epoch: int
     from_seq: int | None = None
-    """What was sought there."""
+    """The seq that a seek found, or None without a seek."""
 
 
 class Defined(NamedTuple):
     session: WatchSession
     stands: list[Stand]
-    """In its order."""
+    """In the order of the session's topics."""
 
 
 Asked = tuple[str, Seek | None]
-"""A topic, and what is sought in it."""
+"""A topic, and the seek in it or None."""
 
 
 def stands_here(
     shard: ShardState, asked: Sequence[Asked], told: Callable[[list[Stand | None]], object]
 ) -> None:
-    """Of topics of this shard, at once or when what is sought is found; None is one that does not exist."""
+    """Call `told` with the position of each topic of this shard; None if it does not exist.
+
+    Called at once, or when all seeks are done.
+    """
     places: dict[str, int] = {}
     missing = [one for one in asked if one[1] is not None]
 
@@ -68,7 +71,10 @@ def _stand(shard: ShardState, name: str, place: int | None) -> Stand | None:
 
 
 def define(session: bytes, request: WatchRequest, stands: Mapping[str, Stand | None]) -> Defined | Refusal:
-    """`session` is the random part of its id. A session that would have no topic would never say anything."""
+    """Define a session, or refuse one that has no topic and so would never deliver a record.
+
+    `session` is the random part of its id.
+    """
     names: list[str] = []
     from_seqs: list[int] = []
     epochs: list[int] = []

@@ -1,4 +1,4 @@
-"""A stream is opened on a watch session: it goes on where the session was, or where its client was."""
+"""Opening a stream on a session. It resumes from the session's cursor or from the client's."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FIELDS: Final = b"content-type: text/event-stream\r\ncache-control: no-store\r\n
 
 
 class Answerer(Protocol):
-    """The request that asks for the stream."""
+    """The request that opens the stream."""
 
     def open_stream(self, fields: bytes) -> Stream: ...
     def refuse(self, refusal: Refusal) -> None: ...
 
 
 class WatchStreams:
-    """`left` is told of each session that has no stream any more."""
+    """The session streams of one shard. `left` is called with each session that lost its stream."""
 
     def __init__(
         self,
@@ -45,21 +45,24 @@ class WatchStreams:
         self.lagging_count = 0
 
     def open_watch(self, session: WatchSession, last_event_id: str, call: Answerer) -> None:
-        """All is checked. Whether it was opened the session says when this comes back."""
+        """Open a stream on a session whose key and limits are already checked.
+
+        If the stream opened, the session has it as `stream` on return.
+        """
         refusal = _rewind(session, last_event_id) if last_event_id else None
         if refusal is not None:
             call.refuse(refusal)
             return
         stream = call.open_stream(FIELDS)
         opened = _OpenStream(session, self)
-        # Before it begins: the one before it writes down how far it came.
+        # Attach before the stream begins: the previous stream stores its cursor as it ends.
         self._sessions.attach(session, opened)
         session.has_memory = True
         self._streams.add(opened)
         opened.begin(stream, self._feeds, self._loop, self._clock)
 
     def end_where_not(self, may_go_on: Callable[[WatchSession], bool]) -> None:
-        """Their keys were taken back."""
+        """End the streams of sessions whose keys were revoked."""
         for one in list(self._streams):
             if not may_go_on(one.session):
                 one.sse.end(UNAUTHORIZED, KEY_TAKEN_BACK)

@@ -1,10 +1,11 @@
-"""The watch sessions whose home is this shard: what they are of, how far they were told, who listens.
+"""The sessions whose home is this shard: definition, cursor and current stream of each.
 
-N1  A session without a stream ends after its idle time. One timer serves them all: they come to their end in
-    the order in which they were left.
-N2  At most one stream is on a session. Another one takes over, and the one before it is told and ends.
-N3  What is asked for survives a restart (`engine/session_log.py`), what was told does not: a session that
-    was restored has no memory, and its idle time begins anew.
+N1  A session without a stream ends after its idle time. One timer serves all sessions, which expire in the
+    order in which they lost their streams.
+N2  A session has at most one stream. A new stream takes over, and the previous stream is ended with an
+    event that says so.
+N3  The definition survives a restart (`engine/session_log.py`), the cursor does not: a session that was
+    restored has no memory, and its idle time starts again.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from topicsd.stream.chunks import Wanted
 from topicsd.stream.stream import do_nothing
 
 SESSION_TTL_SECONDS: Final = 300.0
-# Of all that are due; the others in a later turn of the loop.
+# The number of sessions that end in one turn of the loop.
 ENDED_AT_ONCE: Final = 100
 
 
 class Streaming(Protocol):
-    """A stream that is on a session."""
+    """A stream that serves a session."""
 
     def taken_over(self) -> None:
-        """Another one is on it now: say so, and end."""
+        """End the stream, with an event that says that another stream took over."""
         ...
 
 
@@ -41,7 +42,7 @@ class WatchSession:
     def __init__(self, definition: Definition, has_memory: bool) -> None:
         self.definition = definition
         self.has_memory = has_memory
-        """What it was told is known: in the order of the definition, up to which seq and of which epoch."""
+        """Whether `seqs` and `epochs`, in the order of the definition, say what was delivered."""
         self.seqs = list(definition.from_seqs)
         self.epochs = list(definition.epochs)
         self.stream: Streaming | None = None
@@ -69,11 +70,11 @@ class WatchSessions:
         self._loop = loop
         self._sessions: dict[bytes, WatchSession] = {}
         self._idle: OrderedDict[WatchSession, None] = OrderedDict()
-        """Left longest ago first."""
+        """The session that was idle for the longest time is first."""
         self._is_timed = False
         self.stream_count = 0
         self.on_change: Callable[[], None] = do_nothing
-        """Called when there are more or fewer of them, or of their streams."""
+        """Called when the number of sessions or streams changes."""
         for definition in shard.watch_sessions.values():
             self._add(definition, has_memory=False)
 
@@ -84,7 +85,7 @@ class WatchSessions:
         return self._sessions.get(session)
 
     def make(self, definition: Definition, reply: Reply) -> None:
-        """`reply` gets the session once it is kept, or a `Refusal`."""
+        """Create a session. Call `reply` with it once it is stored, or with a `Refusal`."""
 
         def kept(answer: Definition | Refusal) -> None:
             reply(answer if isinstance(answer, Refusal) else self._add(answer, has_memory=True))
@@ -109,7 +110,7 @@ class WatchSessions:
             before.taken_over()
 
     def detach(self, session: WatchSession, stream: Streaming) -> bool:
-        """The stream is over; whether it was still the one on the session."""
+        """Remove a stream that ended. Return whether it was still the session's stream."""
         if session.stream is not stream:
             return False
         session.stream = None
