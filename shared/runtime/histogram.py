@@ -1,7 +1,7 @@
-"""A histogram by powers of two, cheap enough for every request and small enough for the board.
+"""A histogram by powers of two: cheap to count on every request, small on the board.
 
-A number n, rounded down to an integer, is counted in bucket `n.bit_length()`, which holds the numbers below
-2**bucket and not below half of it. On the hot path that is two statements, inlined at each use::
+A number n, rounded down to an integer, is counted in bucket `n.bit_length()`, whose numbers are below
+2**bucket. On the hot path that is two statements, inlined at each use::
 
     histogram.counts[n.bit_length()] += 1
     histogram.total += n
