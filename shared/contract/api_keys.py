@@ -5,7 +5,7 @@ prefixes by `|`. No scopes means all scopes; no prefixes means all names.
 
 A1  The key itself is dropped when the settings are read: `seal_api_keys` replaces it by its SHA-256, as
     `sha256-` and 64 hex digits, and no later code sees more. Operators may also configure keys in that form.
-    The digest authorizes nothing: the server hashes what a client sends, so a digest sent as a key yields
+    The digest authorizes nothing: the server hashes the key of a request, so a digest sent as a key yields
     another digest.
 A2  A key is looked up by its digest and compared in constant time, so neither the lookup nor the comparison
     reveals how much of a guess was right. A key is random enough; a slow hash would add no protection.

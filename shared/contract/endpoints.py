@@ -59,7 +59,7 @@ class Match(msgspec.Struct, frozen=True):
 
     @property
     def bound_name(self) -> str:
-        """The name that the key must cover; empty when the path has none."""
+        """Return the name that the key must cover; empty when the path has none."""
         return "" if self.route.variable == WATCH_ID else self.name
 
 

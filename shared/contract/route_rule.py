@@ -28,7 +28,7 @@ class ForwardRule(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def stamps(self) -> bool:
-        """Whether copies carry a stamp, which counts the hops of a cycle."""
+        """Return whether copies carry a stamp, which counts the hops of a cycle."""
         return self.is_exactly_once or self.may_cycle or self.is_in_cycle
 
 

@@ -5,7 +5,8 @@ a later release changes no existing topic. A payload from an older release lacks
 get their defaults. The default of a new field must therefore mean what topics did before the field existed.
 Fields of a newer release are ignored. `durable` is not stored: it follows from the durability class.
 
-`TopicConfigPatch` is what a client sends. The topic keeps its value of each field that the patch lacks.
+`TopicConfigPatch` is the form that a client sends. The topic keeps its value of each field that the patch
+lacks.
 
 `merge_config` is pure. It clamps the numbers that the API clamps, and refuses other numbers outside their
 bounds and changes that a topic can never make.
@@ -79,7 +80,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def durable(self) -> bool:
-        """Whether an acknowledgement means that the record is synced to the disk."""
+        """Return whether an acknowledgement means that the record is synced to the disk."""
         return self.durability == "fsync"
 
 

@@ -4,7 +4,7 @@ The supervisor and the workers both parse heads with this module, so the process
 process that answers it agree on its meaning. The request line and the block of fields are parsed separately,
 because clients repeat them: callers cache the result by the bytes of either.
 
-A refusal here leaves the framing in doubt, so the connection is closed after it (`CLOSING`).
+A refusal here leaves the framing in doubt, so the connection is closed after it.
 """
 
 from __future__ import annotations

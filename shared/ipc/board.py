@@ -3,7 +3,7 @@
 B1  Each shard has one slot, and each slot has one writer: the worker while it lives, the supervisor before
     the worker is started and after it ended. So no lock is needed, and none remains held when a writer is
     killed.
-B2  Each number is one aligned machine word, stored in one instruction: a reader sees the old or the new
+B2  Each number is one aligned machine word, stored as a whole: a reader sees the old or the new
     value. Two numbers are two reads, so no reader may draw a conclusion from their combination.
 B3  The length of the reason is set to 0 before the text changes and written after it. A reader may see a
     truncated or mixed text during a change; decoding it never fails.
@@ -48,7 +48,7 @@ _HISTOGRAMS_AT_WORD: Final = 64
 _REASON_LENGTH_WORD: Final = 384
 _REASON_AT: Final = (_REASON_LENGTH_WORD + 1) * _WORD_BYTES
 
-# What is wrong with /dev/shm, and the fix.
+# The problem with /dev/shm by errno, and the fix.
 _SHARED_MEMORY_ERRORS: Final = {
     errno.ENOENT: ("is missing", "mount a tmpfs (docker: not --ipc=none)"),
     errno.EROFS: ("is read-only", "mount it writable"),
@@ -217,7 +217,7 @@ class Slot:
 
     @property
     def reason(self) -> str:
-        """The reason of the state, for a person; empty without one."""
+        """Return the reason of the state, for a person; empty without one."""
         length = min(self.words[_REASON_LENGTH_WORD], REASON_BYTES_MAX)
         return bytes(self._bytes[_REASON_AT : _REASON_AT + length]).decode(errors="replace")
 

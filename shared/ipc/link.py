@@ -65,7 +65,7 @@ class LinkKind(IntEnum):
     """An HTTP request for the owner of its topic, or for the supervisor."""
     LIST_TOPICS = 2
     HURRY = 3
-    """To either end: answer the call of that number now, with what is available (L2)."""
+    """To the answering end: answer the call of that number now, as far as possible (L2)."""
     RESERVE_TOPIC = 4
     """To the supervisor: request permission to create one more topic."""
     KEYS = 5
@@ -75,7 +75,7 @@ class LinkKind(IntEnum):
     CREDIT = 8
     """A u32: bytes of the parts of that call that the asking end has passed on (L3)."""
     FEED = 6
-    """To a worker: read after a cursor of one of its topics."""
+    """To a worker: read after a position in one of its topics."""
     MAKE_WATCH = 9
     """To the supervisor: choose a home shard for a watch session. To a worker: create it there."""
     TOPIC_HEADS = 10
@@ -151,7 +151,7 @@ class Question(msgspec.Struct, eq=False):
     """Body that precedes the request in a frame of its own (L5)."""
 
     def hurry(self) -> None:
-        """Request the answer now, with what is available (L2)."""
+        """Request the answer now, as far as it is available (L2)."""
         if not self.is_hurried:
             self.is_hurried = True
             if self.link is not None:

@@ -26,7 +26,7 @@ def shard_refusal(shard: int, state: WorkerState) -> Refusal:
 
 
 def state_text(state: WorkerState) -> str:
-    """Return what a shard in this state does. READY means that it stopped answering."""
+    """Return the predicate of a shard in this state. READY means that it stopped answering."""
     return _TEXTS[state]
 
 

@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 def set_up_logging(levels: str, role: str, stream: TextIO | None = None) -> None:
-    """Log from now on as `levels` says; a second call replaces the first."""
+    """Configure the logging of this process; a second call replaces the first."""
     wanted = parse_levels(levels)
     # Resolved here, not as a default argument, so that a replaced stderr is used.
     out = sys.stderr if stream is None else stream

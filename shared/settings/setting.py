@@ -79,7 +79,7 @@ class Declared(msgspec.Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        """Name in the environment."""
+        """Return the name in the environment."""
         return PREFIX + self.name.upper()
 
     @property
@@ -92,7 +92,7 @@ class Declared(msgspec.Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        """Name on the command line."""
+        """Return the name on the command line."""
         return "--" + self.name.replace("_", "-")
 
 

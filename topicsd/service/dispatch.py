@@ -98,7 +98,7 @@ class Dispatch:
 
     @property
     def lagging_count(self) -> int:
-        """Count the streams whose clients have not read for a while."""
+        """Return the number of streams whose clients have not read for a while."""
         return self.watching.lagging_count + self._working.lagging_count
 
     def owner_of(self, match: Match) -> int | None:

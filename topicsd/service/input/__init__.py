@@ -1,1 +1,1 @@
-"""Decoders and checks of what a request carries."""
+"""Decoders and checks of bodies, queries and positions."""

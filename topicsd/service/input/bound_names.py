@@ -31,7 +31,7 @@ def other_name(field: str, name: str) -> Refusal:
 def refuse_dead_letter(prefixes: Sequence[str], patch: TopicConfigPatch | None) -> Refusal | None:
     """Refuse a dead-letter topic outside the key's prefixes, since the server writes to it.
 
-    Only a name in the patch is checked, not one that the topic has already.
+    Only a name in the patch is checked, not the name that the topic has already.
     """
     if not prefixes or patch is None or not isinstance(patch.dead_letter, str):
         return None

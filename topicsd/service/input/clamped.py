@@ -13,7 +13,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def clamped_to(**values: tuple[int | None, int]) -> dict[str, int]:
-    """Return the used values of the fields whose given value differs from it.
+    """Return the used values of the fields where they differ from the given ones.
 
     >>> clamped_to(limit=(5000, 1000), wait_ms=(10, 10), lease_ms=(None, 30000))
     {'limit': 1000}

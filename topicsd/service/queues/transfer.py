@@ -116,7 +116,7 @@ class Moving:
         )
 
     def look(self, destination: str, told: Told) -> None:
-        """Delete records that the last move to a former destination has written there.
+        """Delete here the records that the last move has written to a former destination.
 
         No more records are sent to that destination, and no move may be in progress.
         """

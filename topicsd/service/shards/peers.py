@@ -27,7 +27,7 @@ class Peers:
 
     @property
     def slot(self) -> Slot:
-        """Slot of this shard."""
+        """Return the slot of this shard."""
         return self._board.slot(self._shard)
 
     def in_flight_elsewhere(self) -> list[memoryview]:

@@ -37,12 +37,12 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     @property
     def is_sought(self) -> bool:
-        """Whether the owner must look up the seq of the position."""
+        """Return whether the owner must look up the seq of the position."""
         return self.from_ts is not None or self.last is not None
 
     @property
     def is_placed(self) -> bool:
-        """Whether the position is given in a way that needs no lookup."""
+        """Return whether the request names a position that needs no lookup."""
         return self.tail or self.from_seq is not None or self.epoch is not None
 
     def settle(self, prefix: str, clock: Clock) -> Refusal | None:
@@ -64,7 +64,7 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     @property
     def query(self) -> str:
-        """Query string with which the owner looks the position up."""
+        """Return the query string with which the owner looks the position up."""
         sought = (("from_ts", self.from_ts), ("last", self.last))
         return "".join(f"&{name}={value}" for name, value in sought if value is not None)
 

@@ -98,7 +98,7 @@ class Watching:
 
     @property
     def lagging_count(self) -> int:
-        """Count the streams whose clients have not read for a while."""
+        """Return the number of streams whose clients have not read for a while."""
         return self._streams.lagging_count + self._other_lagging_count
 
     def count_lagging(self, change: int) -> None:
