@@ -188,7 +188,7 @@ def _placed(entries: list[Entry]) -> Iterator[Entry]:
     """Assign places to keys, the same in every process.
 
     The place depends on the digest and not on the order: a key keeps its place when other keys are added or
-    removed, except for the few keys whose digests collide.
+    removed, except for the few keys whose digests lead to the same place.
     """
     taken: set[int] = set()
     for entry in sorted(entries):

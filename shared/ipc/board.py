@@ -158,7 +158,7 @@ class Slot:
     damaged_segments = _Word(35)
     """Damaged segments found since the worker started."""
     ready_count = _Word(52)
-    """Deliveries that wait for their turn, without those held back by a pause."""
+    """Changed topics that wait for delivery, without those that a pause holds back."""
     held_count = _Word(53)
     pressure_millionths = _Word(54)
     """Pressure, from 0 to one million, and its three parts."""
