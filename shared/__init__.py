@@ -1,1 +1,1 @@
-"""What at least two processes of the server use, and nothing else. It knows none of them."""
+"""Modules that at least two processes of the server use. They import no process."""

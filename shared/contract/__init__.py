@@ -1,1 +1,1 @@
-"""The terms of the HTTP contract that several processes use: endpoints, errors, names, keys."""
+"""Terms of the HTTP contract that several processes use: endpoints, errors, names, keys."""

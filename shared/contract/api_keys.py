@@ -1,16 +1,16 @@
-"""Who may do what: the API keys, and the one question that is asked of each request.
+"""API keys: their text form, their scopes and prefixes, and the check of each request.
 
-A key is written `key`, `key:scopes`, `key:scopes:prefixes` or `key::prefixes`. Scopes are joined by `+`,
-prefixes of names by `|`; no scopes are all scopes, no prefixes all names.
+A key is written `key`, `key:scopes`, `key:scopes:prefixes` or `key::prefixes`. Scopes are joined by `+`, name
+prefixes by `|`. No scopes means all scopes; no prefixes means all names.
 
-A1  The key itself is forgotten when the settings are read: `seal_api_keys` puts its SHA-256 in its place, as
-    `sha256-` and 64 hex digits, and nothing behind it ever sees more. Whoever wants to may write keys down in
-    that form from the start. It opens nothing: what a client sends is hashed, so a digest that is sent is
-    another one.
+A1  The key itself is dropped when the settings are read: `seal_api_keys` replaces it by its SHA-256, as
+    `sha256-` and 64 hex digits, and no later code sees more. Operators may also configure keys in that form.
+    The digest authorizes nothing: the server hashes the key of a request, so a digest sent as a key yields
+    another digest.
 A2  A key is looked up by its digest and compared in constant time, so neither the lookup nor the comparison
-    tells how much of a guess was right. A key has its own entropy; a slow hash would protect nothing more.
-A3  What refuses an entry names it by its number and never repeats it.
-A4  A name that a key is not for is refused before anybody looks whether it exists, so the answer is the same.
+    reveals how much of a guess was right. A key is random enough; a slow hash would add no protection.
+A3  The refusal of an entry names it by its number and never repeats it.
+A4  A name outside the key's prefixes is refused before its existence is checked, so both cases look the same.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ OTHER_NAME: Final = Refusal(FORBIDDEN, "the key does not cover this name")
 
 
 class Key(NamedTuple):
-    """One key, without the key."""
+    """An API key without its secret."""
 
     id: str
-    """Tells keys apart in logs and counters: the first digits of the digest."""
+    """First digits of the digest; identify the key in logs and counters."""
     scopes: frozenset[str]
     prefixes: tuple[str, ...]
-    """Of the names that it is for; none are all."""
+    """Prefixes of the names that the key covers; none means all names."""
     place: int = 0
-    """Where things are counted by key: of its own, unless there are more than `KEY_PLACES`."""
+    """Index of the key's counters; unique unless there are more than `KEY_PLACES` keys."""
 
     def allows_name(self, name: str) -> bool:
         return not self.prefixes or name.startswith(self.prefixes)
 
     def refusal(self, scopes: frozenset[str], name: str) -> Refusal | None:
-        """Why it does not do for this."""
+        """Return the refusal when the key lacks the scopes or does not cover the name, or None."""
         if not scopes <= self.scopes:
             missing = sorted(scopes - self.scopes)
             return Refusal(FORBIDDEN, f"the key lacks the scope {' and '.join(missing)}", {"scopes": missing})
@@ -91,13 +91,13 @@ _NO_ENTRY: Final[tuple[bytes, None]] = (b"", None)
 
 
 class Keys:
-    """All keys of the server. Without any, everybody may do everything."""
+    """All keys of the server. Without keys every request is allowed."""
 
     def __init__(self, entries: list[Entry]) -> None:
         placed = ((bytes.fromhex(entry.digest), entry.key) for entry in _placed(entries))
         self._entries = {digest: (digest, key) for digest, key in placed}
         self.are_asked_for = bool(self._entries)
-        # Without their places, which may be others next time.
+        # Places are left out: they may differ after a reload.
         self._keys = {entry.key._replace(place=0) for entry in entries}
         self._by_id = {entry.key.id: entry.key for entry in entries}
 
@@ -105,14 +105,14 @@ class Keys:
         return len(self._entries)
 
     def check(self, authorization: bytes | None, scopes: frozenset[str], name: str) -> Key | Refusal | None:
-        """As `check_sent`, for the value of the header field."""
+        """Check the value of an `Authorization` field as `check_sent` does."""
         return self.check_sent(sent_key_of(authorization), scopes, name)
 
     def check_sent(self, sent: bytes | None, scopes: frozenset[str], name: str) -> Key | Refusal | None:
-        """Return the key of a request that may do what it asks, None when no keys are configured.
+        """Return the key of an allowed request, a refusal, or None when no keys are configured.
 
-        `sent` is what `sent_key_of` returned. `name` is the topic or route that the request is about; empty
-        when it is about none, or about several, which the caller asks `Key.allows_name` about.
+        `sent` is what `sent_key_of` returned. `name` is the topic or route of the request. It is empty for a
+        request about none or about several; for those the caller checks each with `Key.allows_name`.
         """
         if not self._entries:
             return None
@@ -124,18 +124,18 @@ class Keys:
         return key.refusal(scopes, name) or key
 
     def are_current(self, key: Key | None) -> bool:
-        """Whether what a connection was opened with, be it without any key, would do the same today."""
+        """Return whether the key that opened a connection, or None for no key, is unchanged today."""
         return not self._keys if key is None else key._replace(place=0) in self._keys
 
     def allow(self, key_id: str, scopes: frozenset[str], names: Iterable[str]) -> bool:
-        """Whether what was opened with the key of that id, or with none, might be opened today."""
+        """Return whether the key of that id, or no key, allows these scopes and names today."""
         if not self._entries:
             return True
         key = self._by_id.get(key_id)
         return key is not None and scopes <= key.scopes and all(map(key.allows_name, names))
 
     def check_token(self, token: str, scopes: frozenset[str], name: str) -> Key | Refusal | None:
-        """As `check`, for a key that stands in a query."""
+        """Check a key from a query as `check` does."""
         try:
             sent = token.encode("ascii")
         except UnicodeEncodeError:
@@ -144,7 +144,10 @@ class Keys:
 
 
 def sent_key_of(authorization: bytes | None) -> bytes | None:
-    """Return the digest of the key in an `Authorization` field; None without a field, empty without a key."""
+    """Return the digest of the key in an `Authorization` field.
+
+    The digest is None without a field, and empty when the field holds no key.
+    """
     if authorization is None:
         return None
     sent = _bearer.fullmatch(authorization)
@@ -152,12 +155,12 @@ def sent_key_of(authorization: bytes | None) -> bytes | None:
 
 
 def parse_keys(text: str) -> Keys:
-    """The keys of the setting, sealed or not; ValueError names what is wrong, by number."""
+    """Parse the keys of the setting, sealed or not; ValueError gives the number of a bad entry."""
     return Keys(_parse(text))
 
 
 def seal_api_keys(text: str) -> str:
-    """The setting with every key replaced by its digest; ValueError as with `parse_keys`.
+    """Return the setting with every key replaced by its digest; ValueError as from `parse_keys`.
 
     >>> seal_api_keys("correct-horse-battery:r+w:orders.|bills.")[:50]
     'sha256-62249369389075490555a758353aec61500c6218fa5'
@@ -172,7 +175,7 @@ def seal_api_keys(text: str) -> str:
 
 
 def advise_on_api_keys(text: str) -> str | None:
-    """What a person may want to know of keys that are taken. How long a sealed one was nobody knows."""
+    """Return a warning about short keys, or None. The length of a sealed key is unknown."""
     keys = (entry.strip().partition(":")[0] for entry in text.split(",")) if text else ()
     short = [str(number) for number, key in enumerate(keys, 1) if len(key) < ADVISED_CHARACTERS]
     if not short:
@@ -182,10 +185,10 @@ def advise_on_api_keys(text: str) -> str | None:
 
 
 def _placed(entries: list[Entry]) -> Iterator[Entry]:
-    """All with their places, the same in every process.
+    """Assign places to keys, the same in every process.
 
-    From the digest and not from the order: a key keeps its place when others come or go, but for the few that
-    wanted the same.
+    The place depends on the digest and not on the order: a key keeps its place when other keys are added or
+    removed, except for the few keys whose digests lead to the same place.
     """
     taken: set[int] = set()
     for entry in sorted(entries):
@@ -197,7 +200,7 @@ def _placed(entries: list[Entry]) -> Iterator[Entry]:
 
 
 def _parse(text: str) -> list[Entry]:
-    # An entry that is empty, or a text of blanks, is a mistake and not the wish to have no keys.
+    # An empty entry and a text of blanks are mistakes; only an empty text means no keys.
     if not text:
         return []
     entries: list[Entry] = []
@@ -215,7 +218,7 @@ def _parse(text: str) -> list[Entry]:
 
 
 def _parse_entry(part: str) -> Entry:
-    # A prefix may have colons of its own.
+    # A prefix may contain colons.
     key, _, rest = part.partition(":")
     scope_text, _, prefix_text = rest.partition(":")
     if not key:
@@ -235,7 +238,7 @@ def _parse_scopes(text: str) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     for name in text.split("+"):
         if name not in SCOPE_NAMES:
-            # Not repeated: it is the rest of the key when somebody's key has a colon in it.
+            # The text is not repeated: it is the rest of the key when the key contains a colon.
             raise ValueError(f"unknown scope; allowed: {', '.join(SCOPE_NAMES)}, joined by +")
         found |= SCOPE_NAMES[name]
     return found
@@ -246,7 +249,7 @@ def _parse_prefixes(text: str) -> tuple[str, ...]:
         return ()
     prefixes = text.split("|")
     for position, prefix in enumerate(prefixes, 1):
-        # An empty one would allow every name, and no name begins with any other.
+        # An empty prefix would allow every name; a prefix that breaks the rule matches no name.
         if _prefix.fullmatch(prefix) is None:
             raise ValueError(f"prefix {position} is none that a name can begin with")
     return tuple(prefixes)

@@ -1,10 +1,10 @@
-"""Every route of the API in one table, and which process answers it.
+"""Every endpoint of the API in one table, and the process that answers it.
 
-A route is `data` when a worker answers it: that of the shard which owns the topic, or the watch session, in
-the path, or any worker where there is none (it reads the body, and asks the front process itself). The others
-are `control` and answered by the front process. A
-path is split as it was sent; each segment is decoded once and never split again, so `%2F` is a character of
-a name, which no name can have.
+A worker answers an endpoint with `is_data`: the worker of the shard that owns the topic or the watch session
+in the path, or any worker when the path names neither. That worker reads the body, and sends requests to the
+supervisor itself. The supervisor answers all other (control) endpoints. A path is split as it was sent; each
+segment is decoded once and never split again, so `%2F` is a character of a name, which no valid name
+contains.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ class Route(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     is_data: bool
     is_open: bool = False
-    """Needs no key."""
+    """Whether the endpoint needs no key."""
     is_stream: bool = False
-    """The answer does not end. Connections move to the process that has what is streamed."""
+    """Whether the response has no end. The connection moves to the process that owns the data."""
     is_upgrade: bool = False
-    """Asks for another protocol, of whose operations each asks for its own scopes."""
+    """Whether the request switches the protocol, whose operations check their own scopes."""
     takes_token: bool = False
-    """The key may stand in the query, where a browser cannot set a header field."""
+    """Whether the query may carry the key, for browsers that cannot set a header field."""
     parameters: frozenset[str] = frozenset()
-    """The names that its query may have."""
+    """Names of the allowed query parameters."""
     takes_body: bool = True
-    """A body where none is taken would be ignored, as a filter of what is to be deleted, so it is refused."""
+    """Whether a body is accepted. If not, it is refused: ignoring a delete filter is dangerous."""
     variable: str = ""
-    """The segment of the pattern that begins with a colon, if there is one."""
+    """The first segment of the pattern that begins with a colon; empty without one."""
     is_plain: bool = True
-    """It is about one topic and no stream: the table of handlers has it."""
+    """Whether the endpoint is for one topic and no stream, and so in the table of handlers."""
 
 
 class Match(msgspec.Struct, frozen=True):
     route: Route
     name: str
-    """What stands in the place of the pattern's `:`, decoded; empty when it has none."""
+    """Decoded path segment of the pattern's variable; empty when it has none."""
     item: str = ""
-    """What stands in the place of its second one."""
+    """Decoded path segment of the pattern's second variable."""
 
     @property
     def bound_name(self) -> str:
-        """The name that a key has to be for; empty when the path has none."""
+        """Return the name that the key must cover; empty when the path has none."""
         return "" if self.route.variable == WATCH_ID else self.name
 
 
@@ -142,7 +142,7 @@ ROUTES: Final = tuple(map(_completed, _WRITTEN))
 
 
 def _table() -> dict[tuple[str, ...], dict[str, Route]]:
-    """By the segments of the pattern, with every variable one called `:`."""
+    """Return the endpoints by the segments of their pattern, with `:` for every variable."""
     table: dict[tuple[str, ...], dict[str, Route]] = {}
     for route in ROUTES:
         key = tuple(":" if part.startswith(":") else part for part in route.pattern.split("/")[1:])
@@ -157,9 +157,9 @@ _ITEM_AT = 4
 
 
 def resolve(method: str, path: str) -> Match | Refusal:
-    """The route of a request, or why there is none: 404, or 405 with the methods that there are.
+    """Return the endpoint of a request, or a refusal: 404, or 405 with the allowed methods.
 
-    What answers GET answers HEAD.
+    An endpoint for GET also answers HEAD.
     """
     parts = path.split("/")[1:]
     name = item = ""
@@ -188,7 +188,7 @@ def resolve(method: str, path: str) -> Match | Refusal:
 
 
 def _not_found(path: str, parts: list[str]) -> str:
-    """Say that there is no endpoint, and name the nearest one."""
+    """Return a message that there is no such endpoint, with the nearest one if there is one."""
     path = path[:PATH_CHARACTERS_MAX]
     told = f"no endpoint at {path}"
     if _differences(["v0", *parts]) == {}:
@@ -204,7 +204,10 @@ def _not_found(path: str, parts: list[str]) -> str:
 
 
 def _differences(parts: list[str]) -> dict[int, set[str]] | None:
-    """By place, the words of patterns that differ from the path in that place alone; empty if one fits."""
+    """Return, by index, the words of patterns that differ from the path only at that index.
+
+    The result is empty when a pattern matches, and None when no pattern is that near.
+    """
     found: dict[int, set[str]] = {}
     for pattern in _TABLE:
         if len(pattern) != len(parts):
@@ -219,7 +222,7 @@ def _differences(parts: list[str]) -> dict[int, set[str]] | None:
 
 
 def refuse_parameters(route: Route, query: str) -> Refusal | None:
-    """Refuse a query with a parameter that the route does not have.
+    """Refuse a query with a parameter that the endpoint does not have.
 
     >>> match = resolve("GET", "/v0/topics")
     >>> print(refuse_parameters(match.route, "prefix=a&pagesize=5").message)
@@ -237,7 +240,7 @@ def refuse_parameters(route: Route, query: str) -> Refusal | None:
 
 
 def refuse_body(route: Route, body: bytes) -> Refusal | None:
-    """Refuse a body that the route does not take, but for an empty object."""
+    """Refuse a body that the endpoint does not accept; an empty object is allowed."""
     if route.takes_body or body.strip() in (b"", b"{}"):
         return None
     message = f"the body must be empty: {route.method} {route.pattern} takes none"

@@ -1,11 +1,11 @@
-"""What a client is told when it does not get what it asked for: one type, and one table of codes.
+"""Refusals: one type for every error response, and one table of codes.
 
-A refusal is a value. A function that may refuse returns `Something | Refusal`, so that the type checker
-sees every caller deal with it, and a request that is refused costs no unwinding. Exceptions are left for
-what nobody foresaw; asserts for our own mistakes.
+A refusal is a value. A function that may refuse returns `Something | Refusal`, so the type checker makes
+every caller handle it, and a refused request costs no stack unwinding. Exceptions signal unexpected errors;
+asserts state our own invariants.
 
-`code` is stable and for programs, `message` is for people and names the field and the bound that was
-broken. The status of HTTP follows from the code, here and nowhere else.
+`code` is stable and for programs. `message` is for people, and names the field and the violated bound. Only
+this module derives the HTTP status from the code.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ STATUS: Final[dict[str, int]] = {
 
 
 def reason_without_path(error: Exception) -> str:
-    """
+    """Return the reason of an error without the path in it.
+
     >>> reason_without_path(OSError(5, "Input/output error", "/srv/topics/LOCK"))
     'Input/output error'
     """
@@ -100,7 +101,7 @@ def reason_without_path(error: Exception) -> str:
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """Why a request was not served. `detail` is for programs too; its keys belong to the code."""
+    """The reason why a request was not served. The keys of `detail` depend on the code."""
 
     code: str
     message: str
@@ -111,7 +112,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
         assert self.code in STATUS, f"{self.code} is no code of ours"
 
     def inside(self, parent: str) -> Refusal:
-        """Name the refused field by its path in the body, for a refusal that names it without `parent`."""
+        """Prefix the refused field with `parent`, its path in the body."""
         field = self.detail.get("field") if self.detail is not None else None
         if not parent or self.detail is None or not self.message.startswith(f"{field}: "):
             return self

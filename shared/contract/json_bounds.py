@@ -1,7 +1,7 @@
-"""What a JSON body may not be that a decoder lets through: nested too deep, not UTF-8, NUL in a text.
+"""Bounds of JSON bodies that the decoder does not check: depth, UTF-8, NUL in a text.
 
-The cheap question is asked of every body, the exact one only of a body that fails it. Each takes time in
-proportion to the bytes, also of a body that is made to be slow, and memory in proportion to a piece of them.
+Every body gets the cheap check; only a body that fails it gets the exact check. Each check takes time
+proportional to the bytes, also for a hostile body, and memory proportional to a block of `PIECE_BYTES`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import msgspec
 
 DATA_DEPTH_MAX: Final = 128
 
-# A long body is looked at in pieces of this size.
+# A long body is examined in blocks of this size.
 PIECE_BYTES: Final = 64 << 10
 
 BACKSLASH: Final = ord("\\")
-"""A byte is found at once, and a body that has none needs no look for what is written with one."""
+"""A byte that is found fast. A body without it needs no search for escapes."""
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b'"[]{}'))
 
@@ -29,7 +29,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b'"[]{}'))
 def is_utf8(body: bytes) -> bool:
     if body.isascii():
         return True
-    # In pieces: the text of a long body may be four times as large as its bytes.
+    # In blocks: the decoded text of a long body may be four times as large as its bytes.
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for at in range(0, len(body), PIECE_BYTES):
@@ -41,13 +41,13 @@ def is_utf8(body: bytes) -> bool:
 
 
 def is_too_deep(text: bytes | msgspec.Raw, depth_max: int) -> bool:
-    """Whether brackets are nested deeper than that anywhere in the text, if it is JSON.
+    """Return whether JSON text nests brackets deeper than `depth_max` anywhere.
 
     >>> is_too_deep(b'[[1], "[["]', 2), is_too_deep(b'[[[1]], "]]"]', 2)
     (False, True)
     """
     if len(text) <= 2 * depth_max:
-        return False  # Every bracket that opens closes again.
+        return False  # Every opening bracket needs a closing one.
     if len(text) <= PIECE_BYTES:
         body = bytes(text)
         if body.count(b"[") + body.count(b"{") <= depth_max:
@@ -56,7 +56,7 @@ def is_too_deep(text: bytes | msgspec.Raw, depth_max: int) -> bool:
 
 
 def are_too_deep(parts: Iterable[memoryview], depth_max: int) -> bool:
-    """The same of what is left of a text when values were cut out of it."""
+    """Check as `is_too_deep` does the parts of a text that remain without some of its values."""
     depth, in_text = 0, 0
     for part in parts:
         at = 0
@@ -67,9 +67,9 @@ def are_too_deep(parts: Iterable[memoryview], depth_max: int) -> bool:
                 if piece.endswith(b"\\") and (len(piece) - len(piece.rstrip(b"\\"))) % 2:
                     piece += part[at : at + 1]
                     at += 1
-                # Behind this every quotation mark begins or ends a text.
+                # After this every quotation mark begins or ends a text.
                 piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-            # Two marks that meet change nothing for what is around them.
+            # Two adjacent quotation marks do not affect the text around them.
             texts = piece.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"").split(b'"')
             brackets = b"".join(texts[in_text::2])
             in_text ^= (len(texts) - 1) & 1
@@ -81,14 +81,14 @@ def are_too_deep(parts: Iterable[memoryview], depth_max: int) -> bool:
 
 
 def may_hold_nul(body: bytes) -> bool:
-    """Whether a text in it may be decoded to one with a NUL; a raw one is no JSON."""
+    """Return whether a text in the body may decode to one with a NUL; a raw NUL is invalid JSON."""
     return BACKSLASH in body and b"\\u0000" in body
 
 
 def _deepest(brackets: bytes, depth: int) -> int:
-    """Eight brackets at a time, as the bits of a byte: where they lead, and how deep it is on the way."""
+    """Return the greatest depth, from the sum and the peak of eight brackets at a time."""
     missing = -len(brackets) % 8
-    # What closes makes nothing deeper.
+    # Closing brackets, also as padding, increase no depth.
     bits = brackets.translate(_BITS) + b"0" * missing
     if not bits:
         return depth

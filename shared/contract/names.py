@@ -1,11 +1,11 @@
-"""What a topic may be called, and the number that stands for its name on the disk and between shards.
+"""Rules for the names of topics, cursors and routes, and the id of a topic name.
 
-Why so narrow a rule: a name travels in paths, in headers, in log lines and in shell commands, and needs
-quoting in none of them. The name itself never becomes a file name; its id does. Names are compared as
-they are: no case folding, no normalisation, so one name has one id.
+The rule is narrow because a name is used in paths, headers, log lines and shell commands, and must need no
+quoting in any of them. A topic name never becomes a file name; the topic id does. Names are compared as they
+are, without case folding or normalisation, so one name has one id.
 
-A forward (the rule that copies one topic into another) has a name of its own, in which `>` is allowed too,
-so that it can be called `orders>billing`.
+The name of a route (the rule that copies one topic into another) may also contain `>`, as in
+`orders>billing`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ NAME_CHARACTERS_MAX = 255
 TOPIC_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
 FORWARD_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
 
-# Always with `fullmatch`: the `$` of a Python pattern also matches before a newline at the end.
+# Use `fullmatch` only: the `$` of a Python pattern also matches before a final newline.
 _topic_name = re.compile(TOPIC_NAME_RULE)
 _forward_name = re.compile(FORWARD_NAME_RULE)
 
 
 def is_topic_name(name: str) -> bool:
-    """
+    """Return whether a topic may have this name.
+
     >>> is_topic_name("orders.eu:2024"), is_topic_name(".hidden"), is_topic_name("a>b")
     (True, False, False)
     """
@@ -39,7 +40,7 @@ def is_forward_name(name: str) -> bool:
 
 
 def refuse_topic_name(name: str, field: str = "topic") -> Refusal | None:
-    """Return the refusal of an invalid name, or None.
+    """Return the refusal of an invalid topic name, or None.
 
     >>> print(refuse_topic_name("a b").message)
     topic: must be a topic name, 1 to 255 of A-Z a-z 0-9 . _ : - that begins with a letter or digit, got "a b"
@@ -48,17 +49,17 @@ def refuse_topic_name(name: str, field: str = "topic") -> Refusal | None:
 
 
 def refuse_cursor_name(name: str) -> Refusal | None:
-    """Return the refusal of a name that breaks the rule, which is that of topics."""
+    """Return the refusal of an invalid cursor name, or None; the rule is that of topics."""
     return None if is_topic_name(name) else _refusal(name, "cursor", "cursor", ". _ : -")
 
 
 def refuse_forward_name(name: str, field: str = "router") -> Refusal | None:
-    """As `refuse_topic_name`, in the words of the API, which calls a forward a route."""
+    """Return the refusal of an invalid route name, or None."""
     return None if is_forward_name(name) else _refusal(name, field, "route", ". _ : > -")
 
 
 def topic_id(name: str) -> int:
-    """The id of a topic, 64 bits. Two names may meet in one id; who creates a topic has to look.
+    """Return the 64-bit id of a topic. Two names may share an id; check for that on creation.
 
     >>> f"{topic_id('orders'):016x}"
     'a88ccdc9fa4974fb'

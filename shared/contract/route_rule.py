@@ -1,7 +1,7 @@
-"""The rule of a forward: what is copied from which topic into which, as it is kept in the log of the
-destination's shard and crosses the link to the front process, which knows the rules of all shards.
+"""The rule of a route, and the messages about it between shards and the supervisor.
 
-The API calls a forward a router.
+A rule names a source, a destination and a filter. The log of the destination's shard stores it, and it
+crosses the link to the supervisor, which knows the rules of all shards. The API calls a route a router.
 """
 
 from __future__ import annotations
@@ -14,52 +14,59 @@ class ForwardRule(msgspec.Struct, array_like=True, frozen=True):
     source: str
     dest: str
     tags: list[str] | None = None
-    """`["tag", "Eq", tag]` or `["tag", "Glob", prefix + "*"]`; None takes every record."""
+    """Filter: `["tag", "Eq", tag]` or `["tag", "Glob", prefix + "*"]`; None selects all."""
     keeps_node: bool = True
     keeps_tag: bool = True
     makes_dest: bool = True
-    """The destination is created when it is not there."""
+    """Whether a missing destination is created."""
     is_exactly_once: bool = False
     may_cycle: bool = False
     is_from_start: bool = False
-    """From the oldest record that is there when the rule is made; otherwise from the next one."""
+    """Whether the route begins at the earliest record at its creation, or at the next one."""
     is_in_cycle: bool = False
-    """It is part of a circle that another one has closed; the front process says so, and no client."""
+    """Whether another route closed a cycle through this one. Set by the supervisor only."""
 
     @property
     def stamps(self) -> bool:
-        """Its copies have a stamp, so that on a way around each hop is counted."""
+        """Return whether copies carry a stamp, which counts the hops of a cycle."""
         return self.is_exactly_once or self.may_cycle or self.is_in_cycle
 
 
 class ToldForward(msgspec.Struct, array_like=True, frozen=True):
-    """A rule as its shard tells the front process of it."""
+    """A rule as its shard reports it to the supervisor."""
 
     rule: ForwardRule
     forwarded_total: int
-    """Copies that were made by it."""
+    """Number of copies that the route made."""
     created: bool = False
 
 
 class PutForward(msgspec.Struct, array_like=True, frozen=True):
-    """A shard is to keep the rule. What it has of that name from another incarnation of the source is over,
-    and this one begins anew."""
+    """A request to a shard to store a rule.
+
+    A rule of that name for another epoch of the source ends, and the new rule begins from its own start.
+    """
 
     rule: ForwardRule
     source_epoch: int
 
 
 class DeleteForward(msgspec.Struct, array_like=True, frozen=True):
-    """A shard is to keep the rule no longer, whatever incarnation of its source it leads from; or only if it
-    is that one, of a source that is gone."""
+    """A request to a shard to delete a rule.
+
+    Without `source_epoch` the rule is deleted whatever epoch of the source it reads; with it, only a rule
+    that reads that epoch, because that source was deleted.
+    """
 
     name: str
     source_epoch: int | None = None
 
 
 class ForwardsAsked(msgspec.Struct, array_like=True, frozen=True):
-    """Which rules of a shard the front process wants to hear of, in name order; what is empty or 0 bounds
-    nothing. With a name it is that one."""
+    """A request of the supervisor for the rules of a shard, in name order.
+
+    An empty text or a 0 restricts nothing. With `name` the answer is that rule alone.
+    """
 
     prefix: str = ""
     after: str = ""
@@ -70,7 +77,7 @@ class ForwardsAsked(msgspec.Struct, array_like=True, frozen=True):
 
 
 class TopicGone(msgspec.Struct, array_like=True, frozen=True):
-    """A topic was deleted, and with it the rules into it."""
+    """A deleted topic. The routes into it are deleted with it."""
 
     name: str
     epoch: int

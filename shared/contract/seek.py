@@ -1,4 +1,4 @@
-"""A place in a topic that is not a seq: by time, or so many records from the end."""
+"""A position in a topic by time or by number of records from the end, not by seq."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class Seek(msgspec.Struct, array_like=True, frozen=True):
-    """One of the two."""
+    """A position by time or from the end. Exactly one field is set."""
 
     from_ts: int | None = None
-    """In front of the first record that is not older."""
+    """Time of the position: before the first record that is not older."""
     last: int | None = None
-    """In front of the newest so many."""
+    """Number of newest records after the position."""
 
 
 def seek_of(from_ts: int | None, last: int | None) -> Seek | None:

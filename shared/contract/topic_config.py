@@ -1,14 +1,15 @@
-"""How a topic is configured: what a client may ask for, what is stored, and how they are merged.
+"""The configuration of a topic: patches from clients, the stored form, and their merge.
 
-`TopicConfig` is what a topic has. It is written to the log whole, every field of it, so that another default
-in a later release changes no topic that exists. A payload from an older release lacks the fields that came
-after it and gets their defaults, so the default of a new field has to be what topics did before there was
-one; fields of a newer release are passed over. `durable` is not stored: it follows from the class.
+`TopicConfig` is the configuration that a topic has. The log stores every field of it, so a changed default in
+a later release changes no existing topic. A payload from an older release lacks the fields added since; they
+get their defaults. The default of a new field must therefore mean what topics did before the field existed.
+Fields of a newer release are ignored. `durable` is not stored: it follows from the durability class.
 
-`TopicConfigPatch` is what a client sends: each field may be missing, and then the topic keeps what it has.
+`TopicConfigPatch` is the form that a client sends. The topic keeps its value of each field that the patch
+lacks.
 
-`merge_config` is pure. Numbers that the API clamps are clamped, others outside their bounds are refused, and
-so is what a topic can never become.
+`merge_config` is pure. It clamps the numbers that the API clamps, and refuses other numbers outside their
+bounds and changes that a topic can never make.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ OrderBy = Literal["tag"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
 
-# The largest number that every place which keeps one can hold: msgpack and the frame have 64 bits, signed.
+# The maximum that every stored form can hold: msgpack and the frame have signed 64 bits.
 NUMBER_MAX: Final = (1 << 63) - 1
 
-# 0 is off or unlimited for each of these.
+# 0 means off or unlimited for each of these fields.
 COUNTED_FIELDS: Final = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries")
 
 QUEUE_FIELDS: Final = (
@@ -55,7 +56,7 @@ CLAMPED_FIELDS: Final[dict[str, tuple[int, int]]] = {
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic has. The caps count live records; `cap_bytes` counts payload and framing."""
+    """A topic's configuration. Caps count live records; `cap_bytes` counts payload and framing."""
 
     type: TopicType = "log"
     ttl_ms: int = 0
@@ -79,14 +80,14 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def durable(self) -> bool:
-        """Whether an ack means that the record is on the disk itself."""
+        """Return whether an acknowledgement means that the record is synced to the disk."""
         return self.durability == "fsync"
 
 
 class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a client wants to be different. `durability` wins over `durable`, its shorthand.
+    """A client's changes to a configuration. `durability` overrides `durable`, its shorthand.
 
-    Durations and sizes may be texts with a unit; null is 0 where 0 is off.
+    Durations and sizes may be texts with a unit. null means 0 in a field where 0 means off.
     """
 
     type: TopicType | UnsetType = UNSET
@@ -117,7 +118,7 @@ def merge_config(
     topic_name: str,
     default_durability: Durability = "disk",
 ) -> TopicConfig | Refusal:
-    """The configuration of a topic after a patch; `existing` is None for a topic that is being created."""
+    """Return the configuration after `patch`, or a refusal; `existing` is None for a new topic."""
     undurable = default_durability if existing is None and default_durability != "fsync" else "disk"
     changes = _changes(patch, undurable)
     refusal = _resolve_units(changes) or _refuse_counts(changes) or _refuse_dead_letter(changes, topic_name)
@@ -132,7 +133,7 @@ def merge_config(
 
 
 def _changes(patch: TopicConfigPatch, undurable: Durability) -> dict[str, Any]:
-    """The fields of `TopicConfig` that the patch sets, with `durable` translated into its class."""
+    """Return the fields of `TopicConfig` that the patch sets, with `durable` as its class."""
     given = {name: getattr(patch, name) for name in patch.__struct_fields__}
     changes = {name: value for name, value in given.items() if value is not UNSET}
     durable = changes.pop("durable", None)
@@ -142,7 +143,7 @@ def _changes(patch: TopicConfigPatch, undurable: Durability) -> dict[str, Any]:
 
 
 def refuse_durable(patch: TopicConfigPatch) -> Refusal | None:
-    """Refuse what a server without a disk cannot have: any class but ephemeral."""
+    """Refuse every class but ephemeral, for a server without a disk."""
     field = "durability" if patch.durability not in (UNSET, "ephemeral") else "durable"
     if field == "durable" and patch.durable is not True:
         return None
@@ -152,7 +153,7 @@ def refuse_durable(patch: TopicConfigPatch) -> Refusal | None:
 
 
 def _resolve_units(changes: dict[str, Any]) -> Refusal | None:
-    """Replace texts by the numbers that they mean, and null by 0 where that is off."""
+    """Replace texts by the numbers that they mean, and null by 0 in fields where 0 means off."""
     for name in (*COUNTED_FIELDS, "claim_jitter_ms"):
         if name in changes and changes[name] is None:
             changes[name] = 0
@@ -191,7 +192,7 @@ def _refuse_dead_letter(changes: dict[str, Any], topic_name: str) -> Refusal | N
 def _refuse_queue_fields(
     changes: dict[str, Any], merged: TopicConfig, existing: TopicConfig | None, topic_name: str
 ) -> Refusal | None:
-    """Refuse to set what has no meaning for a log; a log may repeat the values that it reports."""
+    """Refuse to set queue fields of a log; a log may repeat the values that it reports."""
     if merged.type == "queue":
         return None
     unset = TopicConfig()
@@ -207,11 +208,11 @@ def _refuse_queue_fields(
 def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | None:
     if merged.type != existing.type:
         return _incompatible("type", existing.type, merged.type, "it never changes")
-    # While there is no order, several jobs of a tag may be held.
+    # Without an order, several jobs of one tag may be leased at the same time.
     if merged.type == "queue" and merged.order_by != existing.order_by:
         old, new = existing.order_by or "null", merged.order_by or "null"
         return _incompatible("order_by", old, new, "it never changes")
-    # An ephemeral topic has no records in the log, so its past could not be told from a loss.
+    # An ephemeral topic has no records in the log, so recovery could not distinguish its past from a loss.
     if (merged.durability == "ephemeral") != (existing.durability == "ephemeral"):
         return _incompatible(
             "durability", existing.durability, merged.durability, "ephemeral cannot be turned on or off later"

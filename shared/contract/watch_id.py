@@ -1,4 +1,4 @@
-"""The id of a watch session, as clients have it: where its home is, whose it is, and what nobody can guess.
+"""The id of a watch session: its home shard, a mark of the server, and an unguessable part.
 
 ::
 
@@ -7,9 +7,10 @@
       2    6   mark      of the server: the low 48 bits of xxh3_64 over its instance
       8   16   session   random
 
-24 bytes, big-endian, as 32 characters of base64url without padding, so each id is written in one way only.
-The mark tells the ids of another server, or of a data directory that was made anew, from those that were
-ours: such an id never led anywhere here, while one of ours that is not there any more did.
+24 bytes, big-endian, as 32 characters of base64url without padding, so each id has exactly one spelling. The
+mark distinguishes the ids of this data directory from those of another server or of a recreated data
+directory. An id with another mark was never valid here; an id with our mark once was, even if its session
+ended.
 
     >>> ids = WatchIds(b"instance--------", shard_count=5)
     >>> wid = ids.make(3, bytes(range(16)))
@@ -43,7 +44,7 @@ class WatchId(NamedTuple):
 
 
 class WatchIds:
-    """Those of one server."""
+    """The codec of the watch ids of one server."""
 
     def __init__(self, instance: bytes, shard_count: int) -> None:
         assert 1 <= shard_count <= SHARDS_MAX
@@ -56,7 +57,7 @@ class WatchIds:
         return urlsafe_b64encode(shard.to_bytes(_SHARD_BYTES) + self._mark + session).decode()
 
     def parse(self, text: str) -> WatchId | None:
-        """None when it is none of this server, whatever it is."""
+        """Return the parts of an id, or None when this server did not make it."""
         if _TEXT.fullmatch(text) is None:
             return None
         data = urlsafe_b64decode(text)

@@ -1,4 +1,4 @@
-"""A request for a watch session, checked, as it crosses the link to the front process and to its home."""
+"""A checked request for a watch session, as it is sent to the supervisor and the home shard."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from shared.contract.seek import Seek
 
 
 class WatchRequest(msgspec.Struct, array_like=True, frozen=True):
-    """`names`, `from_seqs` and `epochs` are columns: entry i of each is of the same topic."""
+    """The options of a new session. Entry i of `names`, `from_seqs` and `epochs` is one topic."""
 
     names: list[str]
-    """Within the prefixes of the key."""
+    """Topic names, all within the prefixes of the key."""
     from_seqs: list[int | Seek | None]
-    """None is from what comes next; a place by time or from the end is looked up where the topic is."""
+    """Start positions. None begins at the next record; the topic's shard resolves a `Seek`."""
     epochs: list[int | None]
-    """Of an earlier reading that is gone on from."""
+    """Topic epochs of an earlier read that the session continues."""
     key_id: str
     nodes: list[str]
     limit: int
@@ -26,9 +26,9 @@ class WatchRequest(msgspec.Struct, array_like=True, frozen=True):
     with_data: bool
     is_strong: bool
     is_lenient: bool
-    """Topics that do not exist are left out."""
+    """Whether topics that do not exist are left out."""
     clamped: dict[str, int] = {}
-    """Numbers over their bounds, with what is used in their place; the answer carries them."""
+    """Numbers over their bounds, with the values used instead; the response reports them."""
 
 
 encode_watch_request = msgspec.msgpack.Encoder().encode

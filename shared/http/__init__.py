@@ -1,1 +1,1 @@
-"""HTTP/1.1 as bytes: heads, bodies, error responses, and the pace that clients must keep."""
+"""HTTP/1.1 as bytes: heads, bodies, error responses, and the minimum speed of clients."""

@@ -1,4 +1,4 @@
-"""A refusal as an answer of HTTP: the same bytes whichever process or lane gives it."""
+"""A refusal as an HTTP response: the same bytes from every process and protocol."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def refusal_body(refusal: Refusal) -> dict[str, object]:
-    """Return the body of an error answer."""
+    """Return the body of an error response."""
     return {"error": error_of(refusal)}
 
 
@@ -57,7 +57,7 @@ def error_of(refusal: Refusal) -> dict[str, object]:
 
 
 def refusal_in(body: bytes) -> Refusal:
-    """The refusal that another process has told.
+    """Return the refusal that another process rendered.
 
     >>> one = Refusal("throttled", "too much", {"limit": "max_topics"}, retry_after_ms=200)
     >>> refusal_in(_encode(refusal_body(one))) == one
@@ -70,7 +70,7 @@ def refusal_in(body: bytes) -> Refusal:
 
 
 def refusal_fields(refusal: Refusal) -> bytes:
-    """The header fields that go with it, each a line.
+    """Return the header fields of a refusal, each as a line.
 
     >>> refusal_fields(Refusal("not_ready", "", retry_after_ms=1200))
     b'retry-after: 2\\r\\n'
@@ -91,7 +91,7 @@ def refusal_fields(refusal: Refusal) -> bytes:
 
 
 def closing_refusal(refusal: Refusal) -> bytes:
-    """A whole answer, after which the connection is closed."""
+    """Return a complete response, after which the connection is closed."""
     status = STATUS[refusal.code]
     body = _encode(refusal_body(refusal)) + b"\n"
     head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n" % (status, REASONS[status])

@@ -1,10 +1,10 @@
-"""The body of a request in any legal form: of a known length or chunked, plain or compressed.
+"""Readers of request bodies in every legal form: sized or chunked, plain or compressed.
 
-B1  Strict: a chunk size is plain hex digits, every line ends with CRLF, a trailer is a well-formed field that
-    says nothing about the framing. Trailers and chunk extensions are dropped.
-B2  Bounded: the body as it is meant, decompressed, has at most the bytes that it may have, and is refused as
-    soon as it has more; lines are short, and the framing may not outweigh the body.
-B3  Linear: every byte is looked at once, however it comes.
+B1  Strict: a chunk size is plain hex digits, every line ends with CRLF, and a trailer is a well-formed field
+    that does not concern the framing. Trailers and chunk extensions are dropped.
+B2  Bounded: the decompressed body is refused as soon as it exceeds its maximum. Lines are short, and the
+    framing may not outweigh the body.
+B3  Linear: every byte is examined once, however the body is split on arrival.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from shared.text.message import size_text
 
 CHUNK_LINE_BYTES_MAX: Final = 256
 TRAILER_BYTES_MAX: Final = 8 << 10
-# What chunks may cost beside what they carry: a client that sends single bytes does not send many.
+# Framing bytes allowed for chunks besides their data: a client that sends single bytes may not send many.
 FRAMING_BYTES_FREE: Final = 64 << 10
 FRAMING_FACTOR_MAX: Final = 2
-# Enough of a body that is not taken to tell whether it says anything.
+# Enough bytes of a dropped body to decide whether it is empty or an empty object.
 KEPT_BYTES_MAX: Final = 64
 _INFLATED_AT_ONCE: Final = 256 << 10
 _GZIP_WINDOW: Final = 31
@@ -47,7 +47,7 @@ def too_large(bytes_max: int) -> Refusal:
 
 
 class Sink(Protocol):
-    """Where the bytes of a body go that its framing carried."""
+    """The receiver of the bytes of a body, without their framing."""
 
     def write(self, piece: bytes) -> Refusal | None: ...
 
@@ -87,7 +87,7 @@ class SharedSink:
 
 
 class DroppedSink:
-    """Of a body that is not taken: bounded as any other, and only its first bytes are kept."""
+    """The sink of an unused body: bounded as any other, and only its first bytes are kept."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -136,7 +136,7 @@ class LengthBody:
         return self._left == 0
 
     def feed(self, data: bytes, at: int) -> int | Refusal:
-        """Take from `at` on what belongs to the body; where the rest begins."""
+        """Consume the body's bytes in `data` from `at`; return the offset of the rest."""
         piece = data[at : at + self._left]
         self._left -= len(piece)
         return self._sink.write(piece) or at + len(piece)
@@ -158,7 +158,7 @@ class ChunkedBody:
         self.is_whole = False
 
     def feed(self, data: bytes, at: int) -> int | Refusal:
-        """Take from `at` on what belongs to the body; where the rest begins."""
+        """Consume the body's bytes in `data` from `at`; return the offset of the rest."""
         while at < len(data) and not self.is_whole:
             if self._left:
                 piece = data[at : at + self._left]
@@ -183,7 +183,7 @@ class ChunkedBody:
         return self._sink.finish()
 
     def _refuse_length(self, line_max: int) -> Refusal | None:
-        """Of a line whose end has not come."""
+        """Refuse an incomplete line that is already too long."""
         if len(self._line) < line_max + 2:
             return None
         if self._is_behind_chunks:
@@ -227,7 +227,7 @@ Body = LengthBody | ChunkedBody
 
 
 def refuse_coding(fields: Fields, bytes_max: int) -> Refusal | None:
-    """Why a body is not even begun to be read."""
+    """Return the refusal of a body that must not be read at all, or None."""
     if fields.expect not in ("", "100-continue"):
         return Refusal(INVALID_REQUEST, "expect: must be 100-continue")
     if fields.content_encoding not in ("", "identity", "gzip"):
@@ -236,7 +236,7 @@ def refuse_coding(fields: Fields, bytes_max: int) -> Refusal | None:
 
 
 def body_of(fields: Fields, plain: Sink) -> Body:
-    """What reads the body that these fields announce into `plain`; the coding is one that is known."""
+    """Return the reader of the body announced by fields that `refuse_coding` accepted."""
     sink = GzipSink(plain) if fields.content_encoding == "gzip" else plain
     return ChunkedBody(sink) if fields.is_chunked else LengthBody(fields.content_length or 0, sink)
 

@@ -1,4 +1,4 @@
-"""Whether an answer is compressed, and how: the same in every process and lane."""
+"""Compression of responses: the same in every process and protocol."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import gzip
 from collections.abc import Sequence
 from typing import Final
 
-# Below it an answer does not get shorter by as much as it costs.
+# Compressing a smaller response costs more than it saves.
 COMPRESSED_BYTES_MIN: Final = 1024
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Asked for, and not with a weight of zero.
+    """Return whether the client asks for gzip, with a weight other than zero.
 
     >>> accepts_gzip("br, GZIP;q=0.5"), accepts_gzip("gzip;q=0"), accepts_gzip("")
     (True, False, False)

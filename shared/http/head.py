@@ -1,10 +1,10 @@
-"""The head of an HTTP/1.1 request, read strictly: what is accepted has one meaning, the rest is refused.
+"""The strict parser of HTTP/1.1 request heads: it refuses input with more than one meaning.
 
-Both the front process and the workers read a head with this, so a request means the same to whoever places it
-and to whoever answers it. The two parts are read apart, the line and the block of fields, because a
-client repeats them: callers remember what either meant by its bytes.
+The supervisor and the workers both parse heads with this module, so the process that places a request and the
+process that answers it agree on its meaning. The request line and the block of fields are parsed separately,
+because clients repeat them: callers cache the result by the bytes of either.
 
-A refusal here leaves the framing in doubt, so the connection is closed with it (`CLOSING`).
+A refusal here leaves the framing in doubt, so the connection is closed after it.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _NOT_REPEATED = frozenset(
 
 
 class RequestLine(msgspec.Struct, frozen=True):
-    """`path` and `query` are as they were sent: nothing is decoded."""
+    """The parsed first line. `path` and `query` are as sent: nothing is decoded."""
 
     method: str
     path: str
     query: str
     minor_version: int
     authority: bytes
-    """The host of an absolute target; empty when there was none."""
+    """Host of an absolute target; empty without one."""
 
 
 class Fields(msgspec.Struct, frozen=True):
-    """The fields that mean something to the server; a text is empty when the field was not sent."""
+    """The header fields that the server uses; a text is empty when the field was not sent."""
 
     host: bytes | None = None
     content_length: int | None = None
@@ -76,14 +76,14 @@ class Fields(msgspec.Struct, frozen=True):
     websocket_key: str = ""
     websocket_version: str = ""
     sent_key: bytes | None = None
-    """The digest of the key (`sent_key_of` in `auth.py`), in the place of `authorization`."""
+    """Digest of the key (`sent_key_of` in `api_keys.py`), kept instead of `authorization`."""
 
 
 NO_FIELDS: Final = Fields()
 
 
 def parse_line(line: bytes) -> RequestLine | Refusal:
-    """The first line, without its CRLF."""
+    """Parse the request line, without its CRLF."""
     if len(line) > LINE_BYTES_MAX:
         return _refuse_flaw(line[:LINE_BYTES_MAX]) or _too_long()
     match = _LINE.fullmatch(line)
@@ -109,7 +109,7 @@ def parse_line(line: bytes) -> RequestLine | Refusal:
 
 
 def parse_fields(block: bytes) -> Fields | Refusal:
-    """The fields, each line ended by CRLF but the last, as they stand between the first line and the body."""
+    """Parse the header block: lines separated by CRLF, without the CRLF of the last one."""
     if len(block) > BLOCK_BYTES_MAX:
         return _refuse_flaw(block[:BLOCK_BYTES_MAX]) or _too_many_bytes()
     lines = block.split(b"\r\n") if block else []
@@ -117,7 +117,7 @@ def parse_fields(block: bytes) -> Fields | Refusal:
         return _too_many_fields(lines)
     found: dict[bytes, bytes] = {}
     for line in lines:
-        # No match: a line that begins with a blank, has one before its colon, or holds a bare CR, LF or NUL.
+        # No match: the line begins with a blank, has one before its colon, or holds a bare CR, LF or NUL.
         match = _FIELD.fullmatch(line)
         if match is None:
             told = ascii(line[:64].decode("latin-1"))
@@ -132,13 +132,13 @@ def parse_fields(block: bytes) -> Fields | Refusal:
 
 
 def refuse_unfinished(head: bytes) -> Refusal | None:
-    """What can be told of a head before its end has come, so that nobody waits for an end that never does.
+    """Refuse an incomplete head that cannot become valid, so that its end is not awaited.
 
-    What comes first in it decides, so that it does not matter how much was read at once.
+    The first flaw in the head decides, so the result does not depend on how many bytes were read at once.
     """
     line_end = head.find(b"\r\n", 0, LINE_BYTES_MAX + 2)
     if line_end < 0:
-        # The CR of its end may be there already.
+        # The CR of the line's end may have arrived already.
         too_long = _too_long() if len(head) > LINE_BYTES_MAX + 1 else None
         return _refuse_flaw(head[:LINE_BYTES_MAX]) or too_long
     refusal = _refuse_flaw(head[:line_end]) or _refuse_unfinished_fields(head[line_end + 2 :])
@@ -151,14 +151,14 @@ def refuse_unfinished(head: bytes) -> Refusal | None:
 def _refuse_unfinished_fields(block: bytes) -> Refusal | None:
     if block.count(b"\r\n") > FIELDS_MAX:
         return _too_many_fields(block.split(b"\r\n", FIELDS_MAX))
-    # Behind the last field comes the end of the head, which may be there in part.
+    # The end of the head follows the last field, and may have arrived in part.
     return _refuse_flaw(block[:BLOCK_BYTES_MAX]) or (
         _too_many_bytes() if len(block) > BLOCK_BYTES_MAX + 3 else None
     )
 
 
 def refuse_together(line: RequestLine, fields: Fields) -> Refusal | None:
-    """What the line and the fields cannot say together."""
+    """Refuse a request line and fields that contradict each other."""
     if line.minor_version == 1 and fields.host is None:
         return Refusal(INVALID_REQUEST, "host: is required")
     if line.authority and fields.host is not None and line.authority.lower() != fields.host.lower():
@@ -169,14 +169,14 @@ def refuse_together(line: RequestLine, fields: Fields) -> Refusal | None:
 
 
 def keeps_alive(line: RequestLine, fields: Fields) -> bool:
-    """Whether the connection is to go on behind the answer."""
+    """Return whether the connection stays open after the response."""
     return "close" not in fields.connection if line.minor_version else "keep-alive" in fields.connection
 
 
 def _refuse_flaw(part: bytes) -> Refusal | None:
-    """What may stand nowhere in a head. Counted, as that is far faster than looking where it is."""
+    """Refuse bytes that no head may contain. Counting is far faster than locating them."""
     pairs = part.count(b"\r\n")
-    # A CR at the end may have its LF still to come.
+    # The LF after a final CR may not have arrived yet.
     is_flawed = (
         part.count(b"\n") != pairs or part.count(b"\r") != pairs + part.endswith(b"\r") or b"\0" in part
     )
@@ -194,7 +194,7 @@ def _too_many_bytes() -> Refusal:
 
 
 def _too_many_fields(lines: list[bytes]) -> Refusal:
-    """Unless there is something worse before there are too many."""
+    """Refuse the number of fields, unless the first `FIELDS_MAX` lines have a flaw."""
     return _refuse_flaw(b"\r\n".join(lines[:FIELDS_MAX])) or Refusal(
         HEADERS_TOO_LARGE, f"the headers must be at most {FIELDS_MAX}"
     )

@@ -1,6 +1,6 @@
-"""How fast a client has to be: with its request, and with reading what it asked for.
+"""The minimum speed of clients: when they send a request, and when they read a response.
 
-Whoever has a connection asks this now and then, with the time, so nothing here starts a timer.
+The owner of a connection calls this periodically with the time, so this module starts no timers.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import socket
 import struct
 from typing import Final
 
-# A head has to come through in this time, and what a client is to read has to move.
+# Maximum time for a head to arrive, and for a response to make no progress.
 PATIENCE_SECONDS: Final = 10.0
-# A body has to keep this pace, once the same time has gone by.
+# Minimum rate of a body, after the same time has passed.
 BODY_BYTES_A_SECOND: Final = 1024
 IDLE_SECONDS: Final = 75.0
 # `tcpi_bytes_acked` of the kernel's `struct tcp_info`.
@@ -22,16 +22,16 @@ _ACKED_BYTES = struct.Struct("@Q")
 
 
 def is_too_slow(waited: float, held: int, is_body: bool) -> bool:
-    """Of a request that has been coming for so long, and of which so much is there."""
+    """Return whether a request of `held` bytes in `waited` seconds is too slow."""
     late = waited - PATIENCE_SECONDS
     return late > 0 and not (is_body and held > late * BODY_BYTES_A_SECOND)
 
 
 class Outflow:
-    """Whether what a client is to read moves.
+    """The progress of a client in reading a response.
 
-    What it has acknowledged tells it: what waits in the process moves in leaps of some MiB, because the
-    kernel asks for more only when much of its own buffer is free.
+    Progress is measured by the bytes that the client acknowledged. The process's own buffer drains in steps
+    of several MiB, because the kernel accepts more only when much of its own buffer is free.
     """
 
     def __init__(self) -> None:
@@ -59,5 +59,5 @@ def _acked_bytes(transport: asyncio.Transport) -> int:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         return int(_ACKED_BYTES.unpack_from(info, _ACKED_AT)[0])
     except (OSError, ValueError, struct.error):
-        # No TCP, a connection that is over, or a kernel that does not say.
+        # Not TCP, a closed connection, or a kernel without the field.
         return -transport.get_write_buffer_size()

@@ -1,1 +1,1 @@
-"""How the processes of one server talk and share: link, board, hand-over of connections, placement."""
+"""Communication between the processes of one server: link, board, hand-over, placement."""

@@ -1,27 +1,28 @@
-"""The board: a small shared memory in which each worker says how it is, and the front process reads it.
+"""The board: shared memory in which each worker publishes its state for the supervisor.
 
-B1  One slot a shard, one writer a slot: the worker while it lives, the front process before it is spawned and
-    after it is gone. So nothing is locked, and nothing stays locked when a writer is killed.
-B2  Each number is a machine word of its own, aligned and stored in one piece: a reader sees the old one or
-    the new one. Two numbers are two readings, so no reader may conclude from one to the other.
-B3  The reason has its length written last, and 0 before it is changed; what a reader finds in the middle of a
-    change is short or mixed, and never fails to decode.
+B1  Each shard has one slot, and each slot has one writer: the worker while it lives, the supervisor before
+    the worker is started and after it ended. So no lock is needed, and none remains held when a writer is
+    killed.
+B2  Each number is one aligned machine word, stored as a whole: a reader sees the old or the new
+    value. Two numbers are two reads, so no reader may draw a conclusion from their combination.
+B3  The length of the reason is set to 0 before the text changes and written after it. A reader may see a
+    truncated or mixed text during a change; decoding it never fails.
 B4  The memory has no name: it is unlinked first, and exists while a process maps it or holds its descriptor,
-    which goes only to children to which it is passed. It is allocated in full before it is mapped, so that a
-    lack of memory is an error here and no bus error later.
+    which only those children inherit to which it is passed. It is allocated in full before it is mapped, so a
+    lack of memory is an error here and not a bus error later.
 
-A slot, 12288 bytes, numbers in the order of the machine (both sides run on it)::
+A slot, 12288 bytes, numbers in native byte order (both sides run on one machine)::
 
     0      8       16            24             32       40           512          3072     3080   4096
     +------+-------+-------------+--------------+---------+-----------+------------+--------+------+---------+
     | pid  | state | replay_done | replay_total | beat_ms | as `Slot` | histograms | length | why  | by key  |
     +------+-------+-------------+--------------+---------+-----------+------------+--------+------+---------+
 
-A histogram has 256 bytes, `why`, the reason, at most 200, and there is a number for each place of a key
+A histogram has 256 bytes; `why`, the reason, has at most 200; `by key` has one number for each place of a key
 (`shared/contract/api_keys.py`).
 
-A board of all zeroes says that every worker is gone. Front process and workers are always of one release, so
-a new field takes the next free word and needs no version.
+A board of zeroes means that every worker has ended. The supervisor and the workers are always of one release,
+so a new field takes the next free word and needs no version.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _HISTOGRAMS_AT_WORD: Final = 64
 _REASON_LENGTH_WORD: Final = 384
 _REASON_AT: Final = (_REASON_LENGTH_WORD + 1) * _WORD_BYTES
 
-# What is wrong with /dev/shm, and the fix.
+# The problem with /dev/shm by errno, and the fix.
 _SHARED_MEMORY_ERRORS: Final = {
     errno.ENOENT: ("is missing", "mount a tmpfs (docker: not --ipc=none)"),
     errno.EROFS: ("is read-only", "mount it writable"),
@@ -65,17 +66,17 @@ class WorkerState(IntEnum):
     READY = 3
     DRAINING = 4
     REFUSED = 5
-    """It will not serve what it found on the disk, and no restart changes that."""
+    """The worker refuses to serve the data on its disk, and a restart cannot change that."""
     FAILED = 6
-    """A write or a sync failed; it ends, and recovery decides what there is."""
+    """A write or a sync failed. The worker exits, and recovery determines what was saved."""
 
 
-# To ask the enum for the member of a number costs several times as much.
+# Looking up the member of a number in the enum is several times slower.
 _STATES: Final = tuple(WorkerState)
 
 
 class _Word:
-    """One number of a slot."""
+    """A descriptor for one number of a slot."""
 
     def __init__(self, index: int) -> None:
         assert 0 <= index < _HISTOGRAMS_AT_WORD
@@ -89,7 +90,7 @@ class _Word:
 
 
 class _Histogram:
-    """The words of a `shared.runtime.histogram.Histogram`: each is a reading of its own (B2)."""
+    """A descriptor for the words of a `shared.runtime.histogram.Histogram` (B2)."""
 
     def __init__(self, number: int) -> None:
         self._first = _HISTOGRAMS_AT_WORD + number * HISTOGRAM_WORDS
@@ -102,23 +103,23 @@ class _Histogram:
     def __set__(self, slot: Slot, values: Sequence[int]) -> None:
         assert len(values) == HISTOGRAM_WORDS
         words = slot.words
-        # One by one: a copy of memory may be made of bytes.
+        # One by one: a slice assignment may copy byte by byte.
         for index, value in enumerate(values, self._first):
             words[index] = value
 
 
 class Slot:
-    """What one worker says. `_total` only grows while the worker lives, and begins at 0 with the next."""
+    """The numbers of one worker. Each `_total` only grows, and restarts at 0 with the worker."""
 
     __slots__ = ("_bytes", "in_flight_by_key", "words")
 
     pid = _Word(0)
     # Word 1 is the state.
     replay_done = _Word(2)
-    """Positions of the log that recovery has read, of `replay_total`."""
+    """Log positions that recovery has read, of `replay_total`."""
     replay_total = _Word(3)
     beat_ms = _Word(4)
-    """The monotonic clock, which is one for all processes of a machine."""
+    """Monotonic time of the last heartbeat; one clock for all processes of a machine."""
     topics = _Word(5)
     records_live = _Word(6)
     bytes_live = _Word(7)
@@ -138,56 +139,56 @@ class Slot:
     waiting_writes = _Word(21)
     """Writes that wait for a sync."""
     waiting_writes_max = _Word(22)
-    """The most that were seen waiting at a beat."""
+    """The largest number of waiting writes seen at a heartbeat."""
     log_files = _Word(23)
     rotations_total = _Word(24)
     takes_no_writes = _Word(25)
-    """1 while nothing can be written: the disk is full or has failed."""
+    """1 while writes are rejected because the disk is full or has failed."""
     loop_late_us = _Word(26)
-    """By how much the last beat came late: what a request may have waited for its turn."""
+    """Delay of the last heartbeat: an estimate of how long a request waits for the event loop."""
     loop_late_us_max = _Word(27)
     adoption_pauses_total = _Word(28)
-    """How often it stopped taking connections because descriptors ran short."""
+    """Number of times the worker stopped accepting connections because descriptors ran short."""
     idempotency_keys = _Word(29)
     evicted_total = _Word(31)
     tombstones_total = _Word(32)
     checkpoints_total = _Word(33)
     checkpoint_has_failed = _Word(34)
-    """The last one did; the log keeps what it would have moved."""
+    """1 if the last checkpoint failed. The log then keeps the records that it would have moved."""
     damaged_segments = _Word(35)
-    """What was found when nobody asked for it."""
+    """Damaged segments found since the worker started."""
     ready_count = _Word(52)
-    """What changed and waits for its turn to be delivered; without what a pause holds back."""
+    """Changed topics that wait for delivery, without those that a pause holds back."""
     held_count = _Word(53)
     pressure_millionths = _Word(54)
-    """From none to all there is, and its three parts."""
+    """Pressure, from 0 to one million, and its three parts."""
     pressure_depth_millionths = _Word(55)
     pressure_delay_millionths = _Word(56)
     pressure_busy_millionths = _Word(57)
     refused_under_pressure_total = _Word(58)
     topics_ephemeral = _Word(44)
-    """Of `topics`, as the next: by durability class."""
+    """Counts of `topics` by durability class, as the next three."""
     topics_memory = _Word(45)
     topics_disk = _Word(46)
     topics_fsync = _Word(47)
     topic_grants_total = _Word(30)
-    """Topics that the front process allowed it to make; stored behind `topics`."""
+    """Topic creations that the supervisor permitted; stored after `topics`."""
     watch_sessions = _Word(36)
     watch_session_grants_total = _Word(37)
-    """Sessions that the front process allowed it to make; stored behind `watch_sessions`."""
+    """Session creations that the supervisor permitted; stored after `watch_sessions`."""
     sse_connections = _Word(38)
     lagging_streams = _Word(51)
-    """Sessions that a stream is on."""
+    """Open streams whose clients have not read for a while."""
 
     queue_topics = _Word(39)
     leases_in_flight = _Word(40)
-    """Of all queues; a lease that ran out counts until somebody looks."""
+    """Leases of all queues. An expired lease counts until the queue is next examined."""
 
     forwards = _Word(59)
-    """Rules by which records are copied into topics of the shard."""
+    """Routes into topics of the shard."""
 
     accepted_total = _Word(62)
-    """Of an acceptor, as the next."""
+    """Counters of an acceptor, as the next."""
     refused_total = _Word(63)
 
     append_us = _Histogram(0)
@@ -201,10 +202,10 @@ class Slot:
     def __init__(self, memory: memoryview) -> None:
         assert memory.nbytes == SLOT_BYTES
         self._bytes = memory
-        # Not `struct.pack_into`, which stores byte by byte.
+        # `struct.pack_into` is unsuitable: it stores byte by byte.
         self.words = memory.cast("Q")
         self.in_flight_by_key = self.words[_BY_KEY_AT_WORD:]
-        """Requests that are in flight, by the place of their key."""
+        """Requests in flight, by the place of their key."""
 
     @property
     def state(self) -> WorkerState:
@@ -216,20 +217,20 @@ class Slot:
 
     @property
     def reason(self) -> str:
-        """Why the state is what it is, for a person; empty when there is nothing to say."""
+        """Return the reason of the state, for a person; empty without one."""
         length = min(self.words[_REASON_LENGTH_WORD], REASON_BYTES_MAX)
         return bytes(self._bytes[_REASON_AT : _REASON_AT + length]).decode(errors="replace")
 
     @reason.setter
     def reason(self, text: str) -> None:
-        # A character that is cut in two at the bound is dropped.
+        # A character that the length limit cuts in two is dropped.
         encoded = text.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore").encode()
         self.words[_REASON_LENGTH_WORD] = 0
         self._bytes[_REASON_AT : _REASON_AT + len(encoded)] = encoded
         self.words[_REASON_LENGTH_WORD] = len(encoded)
 
     def clear(self) -> None:
-        """All zeroes: the worker is gone. Only for who writes the slot now (B1)."""
+        """Set every word to 0, which means that the worker has ended. Only for the writer (B1)."""
         for index in range(_SLOT_WORDS):
             self.words[index] = 0
 
@@ -240,7 +241,7 @@ class Slot:
 
 
 class Board:
-    """The memory with all slots. The descriptor is not inheritable: it goes to children by `pass_fds`."""
+    """The memory with all slots. Its descriptor is not inheritable: pass it with `pass_fds`."""
 
     def __init__(self, fd: int, slot_count: int) -> None:
         assert slot_count >= 1
@@ -254,7 +255,7 @@ class Board:
 
     @classmethod
     def create(cls, slot_count: int) -> Board:
-        """Make a board of zeroes; OSError says what is wrong with shared memory, and the fix."""
+        """Create a board of zeroes; OSError names the problem with shared memory, and the fix."""
         size = slot_count * SLOT_BYTES
         try:
             memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, size=size, mode=0o600)
@@ -269,7 +270,7 @@ class Board:
             number = errno.ENOENT
         except posix_ipc.PermissionsError:
             number = errno.EACCES
-        except ValueError:  # larger than a file of this process may be
+        except ValueError:  # larger than the file size limit of this process
             number = errno.EFBIG
         except OSError as error:
             number = error.errno or errno.EIO
@@ -289,14 +290,15 @@ class Board:
         return iter(self._slots)
 
     def close(self) -> None:
-        """Unmap. The descriptor belongs to who opened it."""
+        """Unmap the memory. The descriptor belongs to the code that opened it."""
         for slot in self._slots:
             slot.release()
         self._memory.close()
 
 
 def shared_memory_sentence(number: int, size: int) -> str:
-    """
+    """Return the message for a failure to allocate shared memory.
+
     >>> shared_memory_sentence(errno.EROFS, 49152)
     'shared memory: /dev/shm is read-only; the server needs 48 KiB there: mount it writable'
     """

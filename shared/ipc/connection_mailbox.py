@@ -1,16 +1,18 @@
-"""A worker's mailbox: where the other workers put connections that belong to it.
+"""A worker's mailbox, through which other workers hand over connections that belong to it.
 
-A datagram socket with an abstract name, as links have. A message is what was read of a connection, and its
-descriptor.
+It is a datagram socket with an abstract name, as links have. A message holds the bytes already read from a
+connection, and its descriptor.
 
-M1  Nobody connects and nobody waits: a worker that is gone, or whose mailbox is full, is told at once by the
-    kernel (`send_connection_to` is False), and the sender keeps its connection.
-M2  Only of the same user: the kernel says with each message who sent it, and what others send is closed.
-M3  Not the channel from the front process: if workers held its sending end, none would read its end when the
-    front process dies (`handoff.py`, H4). Nor through the front process: it answers what it cannot place,
-    and a client that has asked nothing is to be told nothing.
-M4  As in `handoff.py`, H1: the sender has written all that it had to write. A connection in the mailbox of a
-    worker that is killed ends with it, as those do that the worker has.
+M1  Mailboxes have no connections and no waiting: the kernel reports at once a worker that is dead or whose
+    mailbox is full (`send_connection_to` returns False), and the sender keeps its connection.
+M2  Only messages of the same user are accepted: the kernel names the sending user of each message, and
+    the descriptors of others are closed.
+M3  The mailbox is not the channel from the supervisor: if workers held its sending end, no worker would read
+    the end of the channel when the supervisor dies (`handoff.py`, H4). The hand-over does not pass
+    through the supervisor either: it answers connections that it cannot place, and a client that has sent no
+    request must receive no answer.
+M4  As in `handoff.py`, H1: the sender has written everything it had to write. A connection in the mailbox of
+    a killed worker ends with the worker, as its other connections do.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _RECEIVE_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
 class Mailbox:
-    """OSError when another process has the name: the worker of this shard still lives."""
+    """The receiving end of a shard; OSError when the worker before it still has the name."""
 
     def __init__(self, namespace: str, shard: int) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -48,7 +50,7 @@ class Mailbox:
         return self._socket.fileno()
 
     def receive(self) -> list[Handed]:
-        """What is there now, so many at most that others get their turn."""
+        """Return the connections that have arrived, at most `RECEIVED_AT_ONCE_MAX` in one turn."""
         received: list[Handed] = []
         for _ in range(RECEIVED_AT_ONCE_MAX):
             try:
@@ -69,7 +71,7 @@ class Mailbox:
 
 
 class Postman:
-    """Puts connections into the mailboxes of other workers."""
+    """The sending end, for the mailboxes of all other workers."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -77,7 +79,10 @@ class Postman:
         self._socket.setblocking(False)
 
     def send_connection_to(self, shard: int, fd: int, data: bytes) -> bool:
-        """False when the shard is gone or full, and nothing happened. After True the copy here is closed."""
+        """Hand a connection over, or return False when the shard is dead or its mailbox full.
+
+        After True the caller closes its own copy of the descriptor.
+        """
         assert len(data) <= DATA_BYTES_MAX
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(fd))]
         try:
@@ -95,7 +100,7 @@ def _mailbox_of(namespace: str, shard: int) -> str:
 
 
 def _sent_along(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | None, int]:
-    """The descriptor, and the user of who sent it."""
+    """Return the descriptor of a message and the user id of its sender."""
     fd, uid = None, -1
     for level, kind, payload in ancillary:
         if level != socket.SOL_SOCKET:

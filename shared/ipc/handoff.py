@@ -1,4 +1,4 @@
-"""How an accepted connection moves to another process, with the bytes that were already read from it.
+"""The hand-over of an accepted connection to another process, with the bytes already read.
 
 The two ends are a pair of Unix sockets of type SEQPACKET: a message arrives whole or not at all, and the
 descriptor is part of it. A message is
@@ -10,16 +10,17 @@ descriptor is part of it. A message is
     | type | data, at most 65,535 bytes              |    + one descriptor with type CONNECTION
     +------+-----------------------------------------+
     CONNECTION 0x43 'C'   the data is what was read from the connection
-    DRAIN      0x44 'D'   no data: finish what is there, and end
+    DRAIN      0x44 'D'   no data: finish the open requests, and end
 
-H1  Only a connection to which nothing was written may be handed over: who closes its copy throws away what
-    it had not sent.
-H2  What was sent and not yet received is in the queue of the receiving end. Whoever holds that end too can
-    take it back, also while the other process reads it: each message goes to one of them.
-H3  A receiver that is out of descriptors still gets the message, and the kernel closes the connection; it is
-    counted as lost. So a receiver should stop receiving before it runs out: what waits then is refused by the
-    sender, politely.
-H4  When all copies of the sending end are closed the receiver reads the end, after all that was sent before.
+H1  Only a connection with no unsent output may be handed over: closing the sender's copy discards what it
+    had not sent.
+H2  A message sent and not yet received is in the queue of the receiving end. Every process that holds that
+    end can receive it, also concurrently: each message is delivered to one of them.
+H3  A receiver that is out of descriptors still receives the message, and the kernel closes the connection; it
+    is counted as lost. A receiver should therefore stop receiving before it runs out; the sender then refuses
+    the waiting connections with a response.
+H4  When all copies of the sending end are closed, the receiver reads the end of the channel after all
+    messages.
 """
 
 from __future__ import annotations
@@ -40,28 +41,28 @@ DATA_BYTES_MAX: Final = (1 << 16) - 1
 RECEIVED_AT_ONCE_MAX: Final = 64
 NO_DESCRIPTOR: Final = -1
 
-# The kernel doubles it, and takes no more than net.core.wmem_max. Some 400 small messages fit.
+# The kernel doubles it, bounded by net.core.wmem_max. About 400 small messages fit.
 _CHANNEL_BUFFER_BYTES: Final = 1 << 20
 
 _DESCRIPTOR = struct.Struct("i")
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_DESCRIPTOR.size)
 _SEND_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _RECEIVE_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-# ETOOMANYREFS: as many descriptors are under way as this user may have open.
+# ETOOMANYREFS: this user has as many descriptors in flight as it may have open.
 _FULL: Final = frozenset({errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})
 
 
 class ChannelClosed(Exception):
-    """The sending end is closed and all that it sent is received: nothing will ever come again."""
+    """The sending end is closed and all its messages are received."""
 
 
 class Handed(NamedTuple):
-    """A message that arrived: a connection, whose descriptor is now the receiver's, or the word to end."""
+    """A received message: a connection, whose descriptor the receiver now owns, or a drain."""
 
     fd: int
     data: bytes
     drains: bool = False
-    """No connection: finish what is there, and end. `fd` is none then."""
+    """Whether the message is a drain: finish the open requests, and end. It has no `fd`."""
 
 
 def _log_lost() -> None:
@@ -69,7 +70,7 @@ def _log_lost() -> None:
 
 
 def channel_pair() -> tuple[socket.socket, socket.socket]:
-    """The sending and the receiving end; neither is inherited unless it is passed on."""
+    """Return the sending and the receiving end; children inherit neither by default."""
     sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sender.setblocking(False)
     receiver.setblocking(False)
@@ -78,9 +79,9 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send_connection(channel: socket.socket, fd: int, data: bytes) -> bool:
-    """Hand a connection over; False when the channel has no room now, and nothing happened.
+    """Hand a connection over; return False and do nothing when the channel is full.
 
-    The caller closes its own copy after True. OSError when the other end is gone.
+    The caller closes its own copy after True. OSError when the other end is closed.
     """
     assert len(data) <= DATA_BYTES_MAX
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(fd))]
@@ -88,17 +89,17 @@ def send_connection(channel: socket.socket, fd: int, data: bytes) -> bool:
 
 
 def send_drain(channel: socket.socket) -> bool:
-    """Tell the receiver to finish and end; False when the channel has no room now."""
+    """Ask the receiver to finish and end; return False when the channel is full."""
     return _send(channel, [DRAIN], [])
 
 
 def receive_connections(
     channel: socket.socket, count_max: int = RECEIVED_AT_ONCE_MAX, on_lost: Callable[[], None] = _log_lost
 ) -> list[Handed]:
-    """What is there now, without waiting, at most `count_max` messages so that others get their turn.
+    """Return at most `count_max` messages that have arrived, without waiting.
 
-    `on_lost` is called for each connection that the kernel closed because this process has no descriptor
-    left.
+    The limit gives other work its turn. `on_lost` is called for each connection that the kernel closed
+    because this process has no free descriptor.
     """
     received: list[Handed] = []
     for _ in range(count_max):
@@ -111,7 +112,7 @@ def receive_connections(
         except ConnectionResetError:
             message = b""
         if not message:
-            # The end can be read again: what came before it is dealt with first.
+            # The end can be read again: the messages before it are handled first.
             if not received:
                 raise ChannelClosed
             break
@@ -129,7 +130,7 @@ def receive_connections(
 
 
 def is_told_to_end(channel: socket.socket) -> bool:
-    """Whether the sender is gone, or the next message is the word to end. Nothing is received."""
+    """Return whether the sender is closed or the next message is a drain; receive nothing."""
     poll = select.poll()
     poll.register(channel, select.POLLRDHUP)
     if poll.poll(0):

@@ -1,29 +1,31 @@
-"""The link: how two processes of one server talk, each asking and each answering, over a Unix socket.
+"""The link: requests and answers between two processes of one server, over a Unix socket.
 
 A frame is::
 
     off  size  field
       0    4   length   of the payload
-      4    1   kind     0 is an answer, the others are what is asked (`LinkKind`)
-      5    8   call     a number of the asker's, that the answer repeats
+      4    1   kind     0 is an answer, the others are requests (`LinkKind`)
+      5    8   call     a number chosen by the asking end, repeated by the answer
      13    L   payload
 
-Frames of one loop turn leave in one write, and a large one is not cut: what a small one waits for behind it
-is mostly the work on it at the other end, for which it would wait all the same. Addresses are abstract (no
-file is left behind by a SIGKILL) and start with the namespace of the server, which is made of the device and
-inode of the lock that it holds: a copy of its data directory has another. Only processes of the same user are
-let in.
+Frames of one turn of the event loop leave in one write. A large frame is not split: a small frame after it
+would mostly wait for the processing of the large one at the other end, which splitting does not avoid.
+Addresses are abstract, so a SIGKILL leaves no socket file. They start with the namespace of the server, which
+is made of the device and inode of the lock that it holds, so a copy of its data directory has another
+namespace. Only processes of the same user may connect.
 
-L1  What was asked is answered once, perhaps behind pieces of an answer that comes bit by bit. When the peer
-    dies the answer is None: whether it was done is unknown.
-L2  Who asked may hurry the other end, which then answers with what it has: a `HURRY` has the number of the
-    call and no answer of its own. A link that is lost hurries all that it asked: nobody is there to hear it.
-L3  Pieces are sent against credit: who asked says how many bytes of them it got rid of, and who answers has
-    only so many under way. So an answer that nobody reads stands still at its source.
-L4  What waits to be written is bounded. An end that asks takes no more questions while its peer does not
-    read (`NEVER_SENT`); an end that answers reads no more of them. Each link is asked over from one end
-    only, and that end always reads, so two processes never wait for each other.
-L5  The body of a question may precede it, as a `BODY`, which neither end copies, or as a `SHARED_BODY`,
+L1  A request is answered once, possibly after parts of an answer that is sent incrementally. When the peer
+    dies the answer is None: whether the request was applied is unknown.
+L2  The asking end may cancel the wait of the other end, which then answers with what it has: a `HURRY` has
+    the number of the call and no answer of its own. A lost link cancels the waits of all its requests,
+    because no peer is left to receive the answers.
+L3  Parts are sent against credit: the asking end reports how many bytes of them it has passed on, and the
+    answering end has a bounded number of bytes in flight. An answer that its client does not read therefore
+    stops at its source.
+L4  Data waiting to be written is bounded. While its peer does not read, an end that asks rejects new requests
+    (`NEVER_SENT`), and an end that answers reads no more of them. Requests cross each link in one direction
+    only, and the asking end always reads, so two processes never wait for each other.
+L5  The body of a request may precede it, as a `BODY`, which neither end copies, or as a `SHARED_BODY`,
     which names memory of the asking process. The asking process keeps that memory until the answer. A peer
     that cannot open it answers `NEVER_SENT`; later bodies then cross this link as a `BODY`.
 """
@@ -50,9 +52,9 @@ HEADER = struct.Struct("<IBQ")
 pack_header = HEADER.pack
 CREDIT = struct.Struct("<I")
 PAYLOAD_BYTES_MAX = (1 << 30) - 1
-# A payload from here on is gathered apart from its header: each copy of a large one holds the loop.
+# A payload of this size is collected apart from its header: each copy of a large payload blocks the loop.
 LARGE_PAYLOAD_BYTES = 256 << 10
-# More than the largest body, which is to pass without refusing what comes beside it.
+# More than the largest body, so that one such body does not cause requests beside it to be rejected.
 WAITING_BYTES_MAX = 96 << 20
 FRONT = "front"
 
@@ -60,43 +62,43 @@ FRONT = "front"
 class LinkKind(IntEnum):
     ANSWER = 0
     REQUEST = 1
-    """An HTTP request for the owner of its topic, or for the front process."""
+    """An HTTP request for the owner of its topic, or for the supervisor."""
     LIST_TOPICS = 2
     HURRY = 3
-    """The call of that number is to be answered now, with what there is."""
+    """To the answering end: answer the call of that number now, as far as possible (L2)."""
     RESERVE_TOPIC = 4
-    """Of the front process: whether there may be one more topic."""
+    """To the supervisor: request permission to create one more topic."""
     KEYS = 5
-    """Of a worker: to go by these API keys from now on."""
+    """To a worker: use these API keys from now on."""
     PIECE = 7
-    """Of the answer to the call of that number, which is still to end."""
+    """A part of the answer to the call of that number; more follows."""
     CREDIT = 8
-    """So many bytes of the pieces of that call, as a u32, have left."""
+    """A u32: bytes of the parts of that call that the asking end has passed on (L3)."""
     FEED = 6
-    """Of a worker: what stands behind a cursor of one of its topics."""
+    """To a worker: read after a position in one of its topics."""
     MAKE_WATCH = 9
-    """Of the front process: to find a home for a watch session; of a worker: to be it and to make it."""
+    """To the supervisor: choose a home shard for a watch session. To a worker: create it there."""
     TOPIC_HEADS = 10
-    """Of a worker: where some of its topics stand."""
+    """To a worker: return the heads of some of its topics."""
     ENTER_STREAM = 11
-    """Of the front process: whether there may be one more stream."""
+    """To the supervisor: request permission to open one more stream."""
     LEAVE_STREAM = 12
-    """Of the front process: to know that a stream is over."""
+    """To the supervisor: report the end of a stream."""
     BODY = 13
-    """What belongs to the question of that number, which comes next."""
+    """The body of the request of that number, which follows next (L5)."""
     SHARED_BODY = 14
-    """The same, as the ticket of a body in shared memory."""
+    """The same body, as the ticket of a body in shared memory."""
     PUT_FORWARD = 20
-    """Of the front process: to make a rule of a forward, or to change it; of a worker: to keep it."""
+    """To the supervisor: create or change the rule of a route. To a worker: store it."""
     DELETE_FORWARD = 21
-    """Of a worker: to keep the rule of that name no longer."""
+    """To a worker: delete the rule of that name."""
     LIST_FORWARDS = 22
-    """Of a worker: what rules it keeps."""
+    """To a worker: list its rules."""
     TOPIC_DELETED = 23
-    """Of the front process: to end the rules from and into a topic."""
+    """To the supervisor: end the routes from and into a topic."""
 
 
-# As plain numbers: the members of an IntEnum are looked up and packed at several times the price.
+# Plain numbers: looking up and packing members of an IntEnum is several times slower.
 _ANSWER = int(LinkKind.ANSWER)
 _HURRY = int(LinkKind.HURRY)
 _PIECE = int(LinkKind.PIECE)
@@ -106,72 +108,72 @@ _SHARED_BODY = int(LinkKind.SHARED_BODY)
 _ABOUT_A_CALL = frozenset({_HURRY, _PIECE, _CREDIT, _BODY, _SHARED_BODY})
 
 Done = Callable[[bytes | None], None]
-"""Called once, with the answer; None when the peer is gone and may have done it, `NEVER_SENT` if not."""
+"""Called once: with the answer, None if a lost peer may have acted, or `NEVER_SENT`."""
 
 NEVER_SENT = b""
 
 
 class Asked(msgspec.Struct, eq=False):
-    """What a peer asks, in the hands of who answers: called once, with the answer.
+    """A request from the peer, called once with the answer.
 
-    A struct, as is a `Question`, because one is made for every request that crosses.
+    A struct, as `Question` is, because one is created for every request on a link.
     """
 
     link: Link
     number: int
     hurry: Callable[[], None] | None = None
-    """Set while there is something to wait for: called when nobody has time for it."""
+    """Cancels the wait of the handler, which then answers with what it has; set while it waits."""
     credit: Callable[[int], None] | None = None
-    """Called with how many bytes of its pieces have left."""
+    """Called with the number of bytes of parts that the peer has passed on."""
     body: bytes = b""
-    """What came apart from the payload."""
+    """The body that preceded the request."""
 
     def __call__(self, answer: bytes) -> None:
         self.hurry = self.credit = None
         self.link.answer(self.number, answer)
 
     def piece(self, data: bytes) -> None:
-        """A part of an answer that is not over."""
+        """Send a part of an unfinished answer."""
         self.link.piece(self.number, data)
 
 
 class Question(msgspec.Struct, eq=False):
-    """What was asked of a peer, in the hands of who asked."""
+    """A request to a peer, as the asking end holds it."""
 
     done: Done
     piece: Callable[[bytes], None] | None = None
-    """Called with each piece in front of the answer, by who expects that there are some."""
+    """Called with each part that precedes the answer, if parts are expected."""
     link: Link | None = None
-    """Where it was sent, with the number that it has there."""
+    """The link that carries the request under `number`."""
     number: int = 0
     is_hurried: bool = False
     body: bytes | SharedBody = b""
-    """Precedes the question in a frame of its own (L5)."""
+    """Body that precedes the request in a frame of its own (L5)."""
 
     def hurry(self) -> None:
-        """Have it answered now, with what there is."""
+        """Request the answer now, as far as it is available (L2)."""
         if not self.is_hurried:
             self.is_hurried = True
             if self.link is not None:
                 self.link.hurry(self.number)
 
     def credit(self, size_bytes: int) -> None:
-        """So much of its pieces has left."""
+        """Report that `size_bytes` of the parts were passed on (L3)."""
         if self.link is not None:
             self.link.credit(self.number, size_bytes)
 
 
 Serve = Callable[[int, bytes, Asked], None]
-"""Called with kind and payload of what is asked, and with what takes the answer."""
+"""Called with the kind and payload of a request, and the callable for its answer."""
 
 
 def address_of(namespace: str, name: str) -> str:
-    """Of the front process (`FRONT`), or of a worker by the number of its shard."""
+    """Return the address of the supervisor (`FRONT`), or of a worker by its shard number."""
     return f"\0topicsd/{namespace}/{name}"
 
 
 class _Large(NamedTuple):
-    """A frame of which the payload is still to come."""
+    """A frame whose payload is incomplete."""
 
     kind: int
     number: int
@@ -179,7 +181,7 @@ class _Large(NamedTuple):
 
 
 class Link(asyncio.Protocol):
-    """One end of a connection between two processes; `asks` says which."""
+    """One end of a connection between two processes; `asks` selects the asking end."""
 
     def __init__(
         self, serve: Serve, on_lost: Callable[[Link], None] | None = None, *, asks: bool = False
@@ -192,9 +194,9 @@ class Link(asyncio.Protocol):
         self._questions: dict[int, Question] = {}
         self._asked: dict[int, Asked] = {}
         self._bodies: dict[int, bytes | None] = {}
-        """Of questions that come next; None for a shared body that could not be opened."""
+        """Bodies of the requests that follow; None for a shared body that could not be opened."""
         self._shares_bodies = True
-        """The peer has not failed to open a shared body."""
+        """Whether the peer could open every shared body so far."""
         self._number = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -209,7 +211,7 @@ class Link(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None
 
-    # -- asyncio's side ------------------------------------------------------------------------------------
+    # -- callbacks of asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         opened = cast(asyncio.Transport, transport)
@@ -252,7 +254,7 @@ class Link(asyncio.Protocol):
                 return
             large, self._large = self._large, None
             self._held = 0
-            # A BytesIO that is read whole gives its own bytes away; nothing is copied.
+            # A BytesIO that is read whole returns its own buffer without a copy.
             self._take(large.kind, large.number, large.payload.getvalue())
             data = data[missing:]
         elif self._held:
@@ -288,7 +290,7 @@ class Link(asyncio.Protocol):
     # -- asking --------------------------------------------------------------------------------------------
 
     def call(self, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b"") -> Question:
-        """Ask; `done` gets the answer, or what stands for one (`Done`)."""
+        """Send a request; `done` receives the answer, or the value of `Done` that replaces it."""
         question = Question(done, body=body)
         self.ask(kind, payload, question)
         return question
@@ -334,7 +336,7 @@ class Link(asyncio.Protocol):
             self._send(_CREDIT, number, CREDIT.pack(size_bytes))
 
     def close(self) -> None:
-        """What was sent before still leaves."""
+        """Close the link after everything sent before has left."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
@@ -360,11 +362,11 @@ class Link(asyncio.Protocol):
             else:
                 self._take_word(kind, number, payload)
         except Exception:
-            # A mistake of ours in what becomes of one call is no reason to lose all others of the link.
+            # A bug in the callback of one call must not lose all others of the link.
             logger.exception("what was said of a call over a link could not be taken")
 
     def _take_word(self, kind: int, number: int, payload: bytes) -> None:
-        """About a call that is under way."""
+        """Handle a frame about a call in flight."""
         if kind == _PIECE:
             question = self._questions.get(number)
             if question is not None and question.piece is not None:
@@ -400,21 +402,21 @@ class Link(asyncio.Protocol):
         if not out or self._transport is None:
             return
         if size < LARGE_PAYLOAD_BYTES:
-            # To the kernel each of many small pieces would cost more than a copy of it.
+            # Passing many small buffers to the kernel costs more than joining them.
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
 
 
 class LinkPool:
-    """The links of one process to its peers, opened when they are needed and again when they were lost."""
+    """The links of one process to its peers, opened on demand and reopened after a loss."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._links: dict[str, Link] = {}
         self._opening: dict[str, list[tuple[LinkKind, bytes, Question]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        """Held, because the loop does not."""
+        """Strong references; the event loop holds none."""
 
     def call(
         self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
@@ -439,7 +441,7 @@ class LinkPool:
 
     async def _open(self, name: str) -> None:
         loop = asyncio.get_running_loop()
-        # Connected here, at once or not at all: uvloop knows no abstract address.
+        # Connected here, which succeeds or fails at once: uvloop does not support abstract addresses.
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             peer.setblocking(False)
@@ -451,7 +453,7 @@ class LinkPool:
                 question.done(NEVER_SENT)
             return
         if not link.is_open:
-            # uvloop has closed the descriptor, and of a link that was refused at once it says nothing.
+            # uvloop has closed the descriptor, and does not report a link that was refused at once.
             peer.detach()
         self._links[name] = link
         for kind, payload, question in self._opening.pop(name):
@@ -459,7 +461,7 @@ class LinkPool:
 
 
 class LinkServer:
-    """The links that other processes have opened to this one."""
+    """The links that other processes opened to this one."""
 
     def __init__(self, serve: Serve) -> None:
         self._serve = serve
@@ -472,14 +474,14 @@ class LinkServer:
         return link
 
     def close(self) -> None:
-        """Take no more links, and end those there are behind what was answered."""
+        """Accept no more links, and close the existing ones after the answers already sent."""
         self.listener.close()
         for link in list(self._links):
             link.close()
 
 
 async def serve_links(namespace: str, name: str, serve: Serve) -> LinkServer:
-    """Take links from the other processes of this server."""
+    """Accept links from the other processes of this server."""
     server = LinkServer(serve)
     server.listener = await asyncio.get_running_loop().create_unix_server(
         server.make_link, address_of(namespace, name)

@@ -1,13 +1,13 @@
-"""Which shard owns a topic: a pure function of the topic's id and the number of shards.
+"""Placement: the shard of a topic, as a function of the topic id and the number of shards.
 
-Rendezvous hashing: every shard gets a score for the id, the highest wins. Nobody has to be asked, no
-table has to be kept in step, and going from N to N+1 shards moves 1/(N+1) of the topics, all of them to the
-new shard, because the scores of the others stay what they were. It costs N hashes of 8 bytes; a placement is
-looked up once a connection or request and N is the number of cores.
+Rendezvous hashing: every shard gets a score for the id, and the highest score wins. No lookup service and no
+shared table is needed. Growing from N to N+1 shards moves 1/(N+1) of the topics, all of them to the new
+shard, because the scores of the other shards do not change. The cost is N hashes of 8 bytes; a placement is
+computed once per connection or request, and N is the number of cores.
 
-The score of shard s is `xxh3_64(id as 8 bytes little-endian, seed = s)`; of equal scores the lowest shard
-wins. The vectors below are published: whoever routes without asking us must get the same, and a change of
-one of them strands the data of every existing directory.
+The score of shard s is `xxh3_64(id as 8 bytes little-endian, seed = s)`. The lowest shard wins among equal
+scores. The vectors below are published: clients that compute the shard themselves must get the same values,
+and a change of one of them strands the data of every existing directory.
 
 >>> from shared.contract.names import topic_id
 >>> for name in ("orders", "orders.eu", "jobs:mail", "a", "Z9", "metrics-2024", "x" * 255):
@@ -30,7 +30,7 @@ _ID_END = 1 << 64
 
 
 def shard_of(topic_id: int, shard_count: int) -> int:
-    """The shard, from 0, that owns the topic with this id."""
+    """Return the shard, from 0, that owns the topic with this id."""
     assert 0 <= topic_id < _ID_END
     assert shard_count >= 1
     id_bytes = topic_id.to_bytes(8, "little")

@@ -1,7 +1,7 @@
-"""A request, and its answer, as they cross the link between two processes of the server.
+"""A remote request and its answer, as they cross the link between two processes.
 
-The key of a request was checked where it came in, and its framing is gone. An answer is its status and the
-length of its further fields as two u16, those fields as lines, and the body.
+The receiving process has checked the key of the request and removed its framing. An answer is its status and
+the length of its further header fields as two u16, those fields as lines, and the body.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ _HEAD: Final = struct.Struct("<HH")
 
 
 class Forwarded(msgspec.Struct, array_like=True):
-    """`prefixes` are those of the key, for who answers about many names. `asked_ms` is how long ago it was
-    asked first, when that may have been done already; 0 the first time."""
+    """A request for the process that owns its topic.
+
+    `prefixes` are those of the key, for answers about several names. `asked_ms` is the time since the first
+    attempt when that attempt may have been applied; 0 for the first attempt.
+    """
 
     operation: str
     name: str
@@ -29,11 +32,11 @@ class Forwarded(msgspec.Struct, array_like=True):
     prefixes: tuple[str, ...] = ()
     asked_ms: int = 0
     key_id: str = ""
-    """Of the key; empty when there are no keys."""
+    """Id of the key; empty when there are no keys."""
     last_event_id: str = ""
     is_head: bool = False
     item: str = ""
-    """The second name of the path."""
+    """Second name of the path."""
     is_admin: bool = True
     """Whether the key has the scope `admin`."""
 
@@ -47,7 +50,7 @@ def encode_answer(status: int, fields: bytes, parts: Sequence[bytes | memoryview
 
 
 def decode_answer(answer: bytes) -> tuple[int, bytes, bytes]:
-    """The status, the fields and the body."""
+    """Return the status, the fields and the body of an answer."""
     status, length = _HEAD.unpack_from(answer)
     body_at = _HEAD.size + length
     return status, answer[_HEAD.size : body_at], answer[body_at:]

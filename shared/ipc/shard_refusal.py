@@ -1,7 +1,7 @@
-"""Why a shard takes no requests now, in words for a client.
+"""The refusal of a request to a shard that is not serving, in words for a client.
 
-The cause stays in the server's log: it may name paths, which are none of a client's business. A retry is
-suggested only where waiting can help: a shard that does not start is not started again.
+The cause stays in the server's log, since it may name paths. A retry is suggested only where waiting can
+help: a shard in state REFUSED is not started again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ RETRY_AFTER_MS: Final = 1000
 
 
 def shard_refusal(shard: int, state: WorkerState) -> Refusal:
-    """
+    """Return the refusal for a shard in this state.
+
     >>> shard_refusal(3, WorkerState.REPLAYING).message
     'shard 3 is replaying its log'
     """
@@ -25,7 +26,7 @@ def shard_refusal(shard: int, state: WorkerState) -> Refusal:
 
 
 def state_text(state: WorkerState) -> str:
-    """What a shard in this state does, after its number; READY is one that has fallen silent."""
+    """Return the predicate of a shard in this state. READY means that it stopped answering."""
     return _TEXTS[state]
 
 

@@ -1,6 +1,7 @@
-"""How many streams are open, in all and of each key, and whether there may be one more.
+"""The number of open streams, in total and per key, and the check of their bounds.
 
-Who counts them gives each its holder, the process that it is on: when that dies they are over.
+The counting process assigns each stream to a holder, the process that serves it. The streams of a holder end
+when it dies.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ PER_KEY: Final = "max_sse_connections_per_key"
 
 class StreamCount:
     def __init__(self, bound: int, bound_per_key: int) -> None:
-        """0 is no bound."""
+        """Set the bounds; 0 means unlimited."""
         self.bounds = {IN_ALL: bound, PER_KEY: bound_per_key}
         self._held: dict[int, Counter[str]] = {}
 
     def enter(self, holder: int, key_id: str) -> str:
-        """One more of this key, which is empty when there are no keys; the name of the bound that forbids it,
-        or nothing."""
+        """Count one more stream, unless a bound is reached; return the name of that bound, or "".
+
+        `key_id` is empty when there are no keys.
+        """
         limit = self._reached(key_id)
         if not limit:
             self._held.setdefault(holder, Counter())[key_id] += 1
         return limit
 
     def leave(self, holder: int, key_id: str) -> None:
-        """One less; of a holder that is gone there is nothing to be taken away."""
+        """Count one stream less; do nothing for a holder that was removed."""
         held = self._held.get(holder)
         if held is not None:
             held[key_id] -= 1
@@ -37,7 +40,7 @@ class StreamCount:
                 del held[key_id]
 
     def keep(self, holders: Container[int]) -> None:
-        """The others are gone."""
+        """Remove every holder that is not in `holders`."""
         for holder in list(self._held):
             if holder not in holders:
                 del self._held[holder]

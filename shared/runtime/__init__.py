@@ -1,1 +1,1 @@
-"""What every process runs on: clock, disk threads, logging, version."""
+"""Foundations of every process: clock, disk threads, logging, version."""

@@ -24,7 +24,7 @@ logger = logging.getLogger("shared.runtime.body_memory")
 
 # A smaller body costs less to copy than to map.
 SHARED_BYTES_MIN: Final = 2 << 20
-# A mapped body is examined in pieces of this size.
+# A mapped body is examined in blocks of this size.
 PIECE_BYTES: Final = 256 << 10
 
 _TICKET: Final = struct.Struct("<IIQQ")
@@ -47,7 +47,7 @@ class SharedBody:
         return self._size
 
     def ticket(self) -> bytes:
-        """Return what another process of the same user needs to open the body."""
+        """Return the ticket with which another process of the same user opens the body."""
         return _TICKET.pack(os.getpid(), self._fd, os.fstat(self._fd).st_ino, self._size)
 
     def content(self) -> bytes:
@@ -138,7 +138,7 @@ def open_body(ticket: bytes) -> bytes | None:
 
 
 def _map(fd: int, size: int) -> bytes:
-    # Typed as what it stands in for: only the decoding of appends receives one.
+    # Typed as `bytes`, which it replaces: only the decoding of appends receives one.
     return cast(bytes, MappedBody(fd, size, prot=mmap.PROT_READ))
 
 

@@ -1,7 +1,7 @@
-"""The one place that reads the time, so that tests can hold it in their hands.
+"""The clock: the only module that reads the time, so that tests can control it.
 
-Wall time and monotonic time are two things: the first is what a record is stamped with and may step, the
-second measures how long something took and never does. Nobody else calls `time`.
+Wall time stamps records and may step. Monotonic time measures durations and never steps. No other module
+calls `time`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall time, ms since 1970. May step, also backwards."""
+        """Return the wall time in ms since 1970; it may step, also backwards."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never steps."""
+        """Return the seconds since an arbitrary moment; never steps."""
         ...
 
 
 class SystemClock:
-    # The function itself: it is asked twice a request.
+    # The function itself, without a wrapper: it is called twice per request.
     monotonic = staticmethod(time.monotonic)
 
     def now_ms(self) -> int:

@@ -1,7 +1,8 @@
-"""The thread that waits on the disk, so that the event loop never does.
+"""Disk threads: they wait for the disk, so that the event loop never does.
 
-It runs one job after the other, in the order they were given, and hands each outcome back to the loop.
-A job touches file descriptors, paths and numbers only; the state of the engine belongs to the loop.
+A thread runs its jobs one after the other, in the order of their submission, and passes each outcome to the
+event loop. A job uses only file descriptors, paths and numbers; only the event loop accesses the state of the
+engine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ WAIT_SECONDS: Final = 0.5
 
 
 class Loop(Protocol):
-    """What the log needs of an event loop."""
+    """The methods of an event loop that the log uses."""
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> Any: ...
 
@@ -34,21 +35,24 @@ class Loop(Protocol):
 
 class DiskThread(Protocol):
     def submit(self, job: Callable[[], T], done: Callable[[T | OSError], None]) -> None:
-        """Run `job` behind those before it, then call `done` on the loop with what it gave."""
+        """Run `job` after earlier jobs, then call `done` on the loop with its result or error."""
         ...
 
     def drain(self) -> None:
-        """Wait for every job that was submitted, and call what each was waited for with."""
+        """Wait for every submitted job, and run their `done` callbacks."""
         ...
 
     def stop(self) -> None:
-        """End the thread, behind the jobs it has."""
+        """Stop the thread after its submitted jobs."""
         ...
 
 
 class Threads(NamedTuple):
-    """Those of a shard: a sync waits for no copy, a reader for neither, and no reader for a slow disk that it
-    does not read from; `keep` is for work that takes its time."""
+    """The disk threads of one shard.
+
+    There are several so that a sync waits for no copy, a read for neither, and a read from the hot tier not
+    for a slow cold disk. `keep` runs long maintenance work.
+    """
 
     sync: DiskThread
     copy: DiskThread
@@ -58,7 +62,7 @@ class Threads(NamedTuple):
 
 
 def start_threads(loop: Loop, shard: int, on_wait: Callable[[], object] = lambda: None) -> Threads:
-    """Start them; `on_wait` is called now and then while the loop waits for one in `drain`."""
+    """Start the threads of a shard; `drain` calls `on_wait` every `WAIT_SECONDS` while it waits."""
     return Threads(*(SyncThread(loop, f"{kind}-{shard:02d}", on_wait) for kind in Threads._fields))
 
 
@@ -98,10 +102,10 @@ class SyncThread:
         except OSError as error:
             outcome = error
         except Exception as error:
-            # Our own mistake, but the thread must not die with writers waiting: they are told that it failed.
+            # A bug in a job must not end the thread while writers wait: report a failure to them.
             logger.exception("a disk job failed")
             outcome = OSError(errno.EIO, f"the disk job failed: {error!r}")
-        # Through a queue of our own, so that `drain` can take what the loop has not come to yet.
+        # Through a queue of our own, so that `drain` can run callbacks that the loop has not run yet.
         self._outcomes.append(partial(done, outcome))
         self._loop.call_soon_threadsafe(self._deliver)
 

@@ -1,7 +1,7 @@
-"""Counts by powers of two: cheap enough to count every request, and coarse enough to lie on the board.
+"""A histogram by powers of two: cheap to count on every request, small on the board.
 
-A number n, floored to an integer, is counted in bucket `n.bit_length()`, which holds what is below
-2**bucket. On the hot path that is two statements, written out where they are needed::
+A number n, rounded down to an integer, is counted in bucket `n.bit_length()`, whose numbers are below
+2**bucket. On the hot path that is two statements, inlined at each use::
 
     histogram.counts[n.bit_length()] += 1
     histogram.total += n
@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Final
 
 BUCKETS: Final = 30
-"""With a bound. In microseconds the last one ends at nine minutes."""
+"""Number of buckets with an upper bound. In microseconds the last bound is nine minutes."""
 WORDS: Final = BUCKETS + 2
-"""On the board: the buckets, what is beyond them, and the total."""
+"""Words on the board: the bounded buckets, the count beyond them, and the total."""
 _COUNTS: Final = 65
 
 
@@ -30,7 +30,7 @@ class Histogram:
         return sum(self.counts)
 
     def words(self) -> list[int]:
-        """As the board has it.
+        """Return the words for the board.
 
         >>> one = Histogram()
         >>> for n in (0, 1, 2, 3, 1 << 40):
@@ -44,5 +44,5 @@ class Histogram:
 
 
 def bounds() -> list[int]:
-    """The upper bound of each bucket that has one; numbers in it are smaller."""
+    """Return the exclusive upper bound of each bucket that has one."""
     return [1 << bucket for bucket in range(BUCKETS)]

@@ -1,7 +1,8 @@
-"""What is logged, as a person writes it: `info`, or `info,topicsd.log=debug,router=warning`.
+"""Log levels in text form: `info`, or `info,topicsd.log=debug,router=warning`.
 
-A module stands for itself and all below it, and the longest that fits decides, which is how the loggers of
-the standard library are nested anyway. A module of this project has to exist; of others, the top package has.
+The level of a module applies to it and all modules below it. The longest matching module decides, as the
+loggers of the standard library nest. A module of this project must exist; of another one, its top package
+must.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LEVELS: Final = {
 }
 DEFAULT_LEVEL: Final = logging.INFO
 
-# Names of loggers that are no modules.
+# Names of loggers that are not modules.
 _OTHER_LOGGERS: Final = ("topicsd.serve", "topicsd.spark")
 _PACKAGES: Final = ("topicsd", "router", "shared", "spark", "loadtest")
 
@@ -36,7 +37,7 @@ class Levels(NamedTuple):
 
 
 def parse_levels(text: str) -> Levels:
-    """ValueError with a sentence when the text is none.
+    """Parse log levels; raise ValueError with a sentence about an invalid text.
 
     >>> parse_levels("warning,topicsd.log=debug")
     Levels(general=30, by_module={'topicsd.log': 10})
@@ -67,7 +68,8 @@ def parse_levels(text: str) -> Levels:
 
 
 def _refuse_module(module: str) -> str | None:
-    """
+    """Return the message for a module that does not exist, or None.
+
     >>> _refuse_module("topicsd.logg"), _refuse_module("aiohttp.access")
     ('topicsd.logg: unknown module, did you mean topicsd.log?', None)
     """
@@ -95,6 +97,6 @@ def _module_names() -> tuple[str, ...]:
 
 
 def check_levels(text: str) -> str:
-    """The text as it is, when it can be parsed."""
+    """Return the text unchanged; raise ValueError if it is invalid."""
     parse_levels(text)
     return text

@@ -1,9 +1,9 @@
-"""How every process of the server logs: one line an event, as text on a terminal and as JSON otherwise.
+"""Logging of every process: one line per event, text on a terminal and JSON otherwise.
 
-A line says when (UTC), how grave, which process (`supervisor`, `front`, `worker-03`), which module, what, and
-in fields what goes with it: `logger.warning("the disk is slow", extra=fields(shard=3, sync_ms=812))`. What a
-field or a traceback brings along never breaks a line. What looks like a key is taken out of all of them,
-whoever put it there: a log is read by more people than may have the keys.
+A line holds the time (UTC), the level, the process (`supervisor`, `front`, `worker-03`), the module, the
+message, and fields: `logger.warning("the disk is slow", extra=fields(shard=3, sync_ms=812))`. The content of
+a field or a traceback never breaks a line. Text that looks like an API key is redacted in all of them,
+because more people read logs than may have the keys.
 
 Logging never stops the server: a line that cannot be written is dropped.
 """
@@ -32,7 +32,7 @@ _SECRETS: Final = (
     re.compile(r"(?i)(\btoken=)[^\s'\"&]+"),
     re.compile(
         r"(?i)(\b(?:topics_)?api[-_]keys['\"]?\s*[=:]\s*['\"]?)"
-        # Sentences about the setting itself stay; a list of keys goes as a whole.
+        # Sentences about the setting itself stay; a list of keys is redacted as a whole.
         r"(?!entry \d+: |the key of entry |must (?:be|not) |unknown setting)(?:\[[^\]]*\]?|[^\s'\"]+)"
     ),
 )
@@ -41,9 +41,9 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 def set_up_logging(levels: str, role: str, stream: TextIO | None = None) -> None:
-    """From here on this process logs as `levels` says; a second call replaces the first."""
+    """Configure the logging of this process; a second call replaces the first."""
     wanted = parse_levels(levels)
-    # Given late, so that a stream which was put in the place of stderr is the one that is used.
+    # Resolved here, not as a default argument, so that a replaced stderr is used.
     out = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(out)
     handler.setFormatter(TextLines(role) if out.isatty() else JsonLines(role))
@@ -56,19 +56,20 @@ def set_up_logging(levels: str, role: str, stream: TextIO | None = None) -> None
     for module, level in wanted.by_module.items():
         logging.getLogger(module).setLevel(level)
         _modules_set.append(module)
-    # A log that nobody takes is no reason to write about that to where nobody takes it.
+    # Do not report a failed write of a log line to the same broken stream.
     logging.raiseExceptions = False
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
 
 
 def fields(**values: object) -> dict[str, Mapping[str, object]]:
-    """What goes with an event, for `extra=`."""
+    """Return the fields of an event, for `extra=`."""
     return {_FIELDS: values}
 
 
 def redact(text: str) -> str:
-    """
+    """Replace keys in the text.
+
     >>> redact("GET /v0/watch/w1?token=abc&x=1 authorization: Bearer s3cret")
     'GET /v0/watch/w1?token=[redacted]&x=1 authorization: Bearer [redacted]'
     """
@@ -90,7 +91,7 @@ class _Lines(logging.Formatter):
         try:
             return redact(record.getMessage())
         except (TypeError, ValueError):
-            # Our own mistake in a call: the line is told without its arguments rather than lost.
+            # A bug in the logging call: log the message without its arguments rather than lose it.
             return redact(str(record.msg))
 
     def fields(self, record: logging.LogRecord) -> dict[str, object]:
@@ -132,12 +133,12 @@ class JsonLines(_Lines):
             "message": self.message(record),
         }
         for name, value in self.fields(record).items():
-            # What every line has stays what it is.
+            # A field does not replace a member that every line has.
             line[f"{name}_" if name in line else name] = value
         trace = self.trace(record)
         if trace:
             line["exception"] = trace
-        # A lone surrogate, as in a path that is no UTF-8, has no JSON.
+        # A lone surrogate, as in a path that is not UTF-8, cannot be encoded as JSON.
         try:
             return _encode(line).decode()
         except UnicodeEncodeError:
@@ -155,7 +156,7 @@ def _word(value: object) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Whatever would break the line, or steer the terminal, as an escape."""
+    """Escape every character that would break the line or control the terminal."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

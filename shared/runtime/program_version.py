@@ -1,4 +1,4 @@
-"""The version of the program that runs, as every process of it tells it."""
+"""The version of the running program."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def program_version() -> str:
     try:
         return version("topicsd")
     except PackageNotFoundError:
-        # Run from a copy of the sources that nobody installed.
+        # Run from a copy of the sources that is not installed.
         return "(not installed)"

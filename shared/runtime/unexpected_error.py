@@ -1,4 +1,4 @@
-"""An exception that nobody foresaw: it is in the log under an id, and a client hears of no more than that."""
+"""The refusal for an unexpected error: logged under an id; the client receives only the id."""
 
 from __future__ import annotations
 

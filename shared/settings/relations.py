@@ -1,6 +1,6 @@
-"""What must hold between settings, and what is wrong with those that were given.
+"""Rules between two settings, and the problems of settings that break them.
 
-Each value is within its own bounds already (`shared/settings/setting.py`); these rules are about two of them.
+The bounds of each single value are checked before (`shared/settings/setting.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EPHEMERAL: Final = "ephemeral"
 
 
 class Relation(msgspec.Struct, frozen=True):
-    """Two settings of which the first may not be larger than the second."""
+    """Two settings of which the first must not exceed the second."""
 
     smaller: str
     larger: str
@@ -31,10 +31,10 @@ RELATIONS: Final = (
 
 
 class SettingProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with what the server was told."""
+    """A problem with one given setting."""
 
     source: str
-    """What a person would look for: a variable, a flag, or a file and the key in it."""
+    """Source as a user looks for it: a variable, a flag, or a file and the key in it."""
     value: str | None
     sentence: str
 
@@ -44,9 +44,9 @@ class SettingProblem(msgspec.Struct, frozen=True):
 
 
 def broken_relations(settings: Settings, sources: Mapping[str, str]) -> list[SettingProblem]:
-    """What does not go together, though each value is within its own bounds.
+    """Return the problems between settings that are each within their own bounds.
 
-    `sources` says where the values of which settings came from; the others are told by their variables.
+    `sources` names the sources of settings that were set; messages name the others by their variables.
     """
     problems = []
     by_name = {field.name: field for field in DECLARED}
@@ -62,7 +62,7 @@ def broken_relations(settings: Settings, sources: Mapping[str, str]) -> list[Set
 
 
 def in_memory(settings: Settings, sources: Mapping[str, str]) -> Settings | list[SettingProblem]:
-    """The settings of a server without a disk, or what excludes that. `sources` are those that were given."""
+    """Return the settings of a server without a disk, or the settings given that exclude it."""
     problems = []
     because = "the server keeps everything in memory"
     if settings.default_durability != EPHEMERAL and "default_durability" in sources:

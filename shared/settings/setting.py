@@ -1,13 +1,12 @@
-"""What a setting is: a declared field, the text that stands for its value, and the bounds it must keep.
+"""A setting: a declared field, the text form of its value, and its bounds.
 
 A field of a settings struct is declared as `Annotated[type, Setting(...)] = default`. `declared` reads such a
-struct once, and from then on a name, a text and a table row are derived, never written twice. The types are
-three, `str`, `int` and `bool`, because most sources are text and a person has to guess none of it.
+struct once; names, texts and table rows derive from it and are never written twice. There are only three
+types, `str`, `int` and `bool`, because most sources are text and their meaning must be obvious.
 
-A duration and a size may be texts with units (`shared/text/quantity.py`). The same
-`parse_value` serves every source of text that may name a setting, `accept_value` those that have
-types, and what `render_value` writes either reads back. `show_value` is for eyes and logs: a secret is never
-in it.
+Durations and sizes may be texts with units (`shared/text/quantity.py`). `parse_value` serves every source of
+text, `accept_value` every source with types, and both accept the output of `render_value`. `show_value` is
+for people and logs and never contains a secret.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ Value = str | int | bool
 SECRET_SHOWN: Final = "(set)"
 
 _SIZE_UNITS: Final = ("bytes", "bytes/s")
-# The unit of a plain number as `parse_duration_ms` takes it, and its milliseconds.
+# The unit of a plain number as `parse_duration_ms` expects it, and its milliseconds.
 _DURATION_UNITS: Final = {"ms": ("ms", 1), "seconds": ("s", 1000)}
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
-# Twenty digits are more than any bound needs, and keep a text of a megabyte from being computed.
+# Twenty digits exceed every bound; the limit avoids computing with a text of a megabyte.
 _whole_number = re.compile(r"-?[0-9]{1,20}")
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to say about a field besides its type and default. Bounds are inclusive.
+    """The declaration of a field besides its type and default. Bounds are inclusive.
 
-    For text the bounds are of its length.
+    The bounds of a text apply to its length.
     """
 
     help: str
@@ -57,21 +56,21 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     minimum: int | None = None
     maximum: int | None = None
     zero: str = ""
-    """What 0 means where it lies outside the bounds and is allowed all the same, such as `off`."""
+    """Meaning of 0 where it is allowed outside the bounds, such as `off`."""
     choices: tuple[str, ...] = ()
-    """All texts that are allowed, where there are few."""
+    """All allowed texts, where there are few."""
     is_list: bool = False
-    """Text of parts with commas between them; a source with types may give them as a list."""
+    """Whether the text is a comma-separated list, which a typed source may give as a list."""
     is_secret: bool = False
-    """Never shown, neither in a table nor in what is said about a wrong value."""
+    """Whether the value is never shown, neither in tables nor in error messages."""
     normalise: Callable[[str], str] | None = None
-    """Gives the form in which a text is kept; ValueError with a sentence without the text if wrong."""
+    """Conversion of a text to its stored form; raises ValueError without the text if invalid."""
     advise: Callable[[str], str | None] | None = None
-    """A sentence, without the text, about one that is taken and still may not be what was meant."""
+    """Warning, without the text, about a valid value that may be a mistake; or None."""
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """A field of a settings struct with everything that was declared about it."""
+    """A field of a settings struct with its declaration."""
 
     name: str
     kind: type[str] | type[int] | type[bool]
@@ -80,7 +79,7 @@ class Declared(msgspec.Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """Return the name in the environment."""
         return PREFIX + self.name.upper()
 
     @property
@@ -93,12 +92,12 @@ class Declared(msgspec.Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        """Its name on the command line."""
+        """Return the name on the command line."""
         return "--" + self.name.replace("_", "-")
 
 
 def declared(settings: type[msgspec.Struct]) -> tuple[Declared, ...]:
-    """The fields of a settings struct, in the order in which they are written there."""
+    """Return the fields of a settings struct, in the order of their declaration."""
     found = []
     for field in msgspec.structs.fields(settings):
         kind, setting = get_args(field.type)
@@ -113,7 +112,7 @@ def declared(settings: type[msgspec.Struct]) -> tuple[Declared, ...]:
 
 
 def parse_value(field: Declared, text: str) -> Value:
-    """The value that a text stands for; ValueError with a sentence about the bound that it breaks.
+    """Parse the text of a value; raise ValueError with a sentence about the violated bound.
 
     >>> size = Declared("file_bytes", int, KIB, Setting(help="", unit="bytes", minimum=1, maximum=GIB))
     >>> parse_value(size, "64 MiB")
@@ -135,7 +134,7 @@ def parse_value(field: Declared, text: str) -> Value:
 
 
 def accept_value(field: Declared, given: object) -> Value:
-    """As `parse_value`, for a value that has a type already; a size and a duration may also be texts.
+    """Check a typed value as `parse_value` does; a size or duration may also be a text.
 
     >>> accept_value(Declared("port", int, 0, Setting(help="", unit="number")), "4000")
     Traceback (most recent call last):
@@ -155,7 +154,7 @@ def accept_value(field: Declared, given: object) -> Value:
 
 
 def text_of(field: Declared, given: object) -> str:
-    """The text of a value of a text setting: a list of texts is joined with commas where it may be one.
+    """Return a text setting's value as text; join a list with commas where lists are allowed.
 
     >>> keys = Declared("keys", str, "", Setting(help="", is_list=True))
     >>> text_of(keys, ["a", "b"])
@@ -174,7 +173,7 @@ def text_of(field: Declared, given: object) -> str:
 
 
 def refuse_value(field: Declared, value: Value) -> str | None:
-    """The sentence about the bound that a value breaks, or None."""
+    """Return a sentence about the bound that a value violates, or None."""
     if isinstance(value, bool):
         return None
     measured = len(value) if isinstance(value, str) else value
@@ -193,21 +192,21 @@ def refuse_value(field: Declared, value: Value) -> str | None:
 
 
 def render_value(field: Declared, value: Value) -> str:
-    """The text of a value, as a person would write it."""
+    """Return the text of a value, as a person would write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return _render_number(field, value) if isinstance(value, int) else value
 
 
 def show_value(field: Declared, value: Value) -> str:
-    """The text of a value for a person or a log, with a secret hidden."""
+    """Return the text of a value for a person or a log, with a secret hidden."""
     if field.setting.is_secret:
         return SECRET_SHOWN if value else ""
     return render_value(field, value)
 
 
 def render_bounds(field: Declared) -> str:
-    """The bounds in words; empty when there are none."""
+    """Return the bounds in words; empty when there are none."""
     minimum, maximum = field.setting.minimum, field.setting.maximum
     low = None if minimum is None else _render_number(field, minimum)
     high = None if maximum is None else _render_number(field, maximum)

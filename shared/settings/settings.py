@@ -1,11 +1,12 @@
-"""Every setting of the server, declared once: a field of `Settings` with default, unit, bounds and help.
+"""Every setting of the server, declared once, with its default, unit, bounds and help.
 
-All the rest is derived from that declaration: the flag (`--wal-file-bytes`), the name in the environment
-(`TOPICS_WAL_FILE_BYTES`), the key in a file (`wal_file_bytes`), how its text is read, which values are
-refused, and the table in docs/ops. A setting that is added is one field more and nothing else.
+Each setting is a field of `Settings`. All other forms derive from that declaration: the flag
+(`--wal-file-bytes`), the name in the environment (`TOPICS_WAL_FILE_BYTES`), the key in a file
+(`wal_file_bytes`), the parsing of its text, the refused values, and the table in docs/ops. A new setting is
+one more field and nothing else.
 
-The bounds are for people. Code that builds `Settings` itself may step outside, as tests do that want a
-tiny log file.
+The bounds are for users. Code that builds `Settings` directly may exceed them, as tests do that need a tiny
+log file.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ from shared.settings.setting import (
     show_value,
 )
 
-# A frame gives the length of a tag and of a node 16 bits, and its own length 32.
+# The length fields of a frame have 16 bits for a tag and for a node, and 32 for the frame itself.
 LENGTH16_MAX: Final = (1 << 16) - 1
 LENGTH32_MAX: Final = (1 << 32) - 1
 
-# `systemd/topicsd.service` waits longer than this before it kills.
+# `systemd/topicsd.service` waits longer than this before it kills the server.
 DRAIN_MAX: Final = 300
 DAY_MS: Final = 86_400_000
 
 
 def without_brackets(host: str) -> str:
-    """
+    """Remove the brackets around an IPv6 address.
+
     >>> without_brackets("[::1]"), without_brackets("::1")
     ('::1', '::1')
     """
@@ -47,7 +49,7 @@ def without_brackets(host: str) -> str:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running server was told, checked."""
+    """The checked settings of a running server."""
 
     host: Annotated[
         str,
@@ -454,7 +456,7 @@ def settings_table() -> str:
 
 
 def _table_bounds(field: Declared) -> str:
-    # The bounds of a text are of its length, which a column beside the numbers would not say.
+    # The bounds of a text apply to its length, which the column of bounds cannot express.
     return "" if field.kind is str else render_bounds(field)
 
 
@@ -462,7 +464,7 @@ def _check_declarations() -> None:
     largest = {field.name: field.setting.maximum or 0 for field in DECLARED}
     assert largest["max_tag_bytes"] <= LENGTH16_MAX
     assert largest["max_node_bytes"] <= LENGTH16_MAX
-    # Half is left for the frame's own fields, so that the longest legal frame is far from the 32 bits.
+    # Half of the range is reserved for the frame's own fields: the longest legal frame stays far below 2**32.
     parts = largest["max_record_bytes"] + largest["max_tag_bytes"] + largest["max_node_bytes"]
     assert parts <= LENGTH32_MAX // 2
 

@@ -1,14 +1,14 @@
-"""Where the settings come from: flags over the environment over a file over the defaults.
+"""The sources of settings: flags override the environment, then a file, then defaults.
 
-One name serves all three: what is `--drain-seconds` as a flag is `TOPICS_DRAIN_SECONDS` in the environment
-and `drain_seconds` at the top level of a TOML file. For each value it is kept where it came from, so that a
-person who wonders why it is what it is can be told.
+All three use one name: the flag `--drain-seconds` is `TOPICS_DRAIN_SECONDS` in the environment and
+`drain_seconds` at the top level of a TOML file. The source of each value is kept, so that a person can find
+out why a setting has its value.
 
-`load_settings` collects every problem of every source before it raises: a person who repairs one variable
-per restart loses patience before the last. An unknown key of the file is a problem. An unknown variable that
-begins with `TOPICS_` is only a warning, since other programs set variables too; those that Kubernetes sets
-for a Service are passed over. So are `TOPICS_TEST_`, which belongs to the test suite, and `TOPICS_CONFIG`,
-which names the file. A value that another source overrules is checked all the same.
+`load_settings` collects every problem of every source before it raises, so that a person need not fix one
+variable per restart. An unknown key of the file is a problem. An unknown variable that begins with `TOPICS_`
+is only a warning, since other programs set variables too. Variables that Kubernetes sets for a Service are
+ignored. So are `TOPICS_TEST_`, which belongs to the test suite, and `TOPICS_CONFIG`, which names the file. A
+value that another source overrides is checked as well.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ BY_VARIABLE: Final[dict[str, Declared]] = {field.variable: field for field in DE
 
 class ConfigFile(NamedTuple):
     path: str
-    """As the person wrote it, to be named in what is said about the file."""
+    """Path as the user wrote it, for messages about the file."""
     text: str
 
 
 class Resolved(NamedTuple):
     settings: Settings
     origins: dict[str, str]
-    """By the name of each setting: `default`, the path of the file, the variable or the flag."""
+    """Sources by setting name: `default`, the path of the file, the variable or the flag."""
     sources: dict[str, str]
-    """By the names of those that were set, what a person would look for: in a file its key too."""
+    """Sources of the settings that were set, for messages; with the key if it is a file."""
     advice: list[str]
-    """Sentences about values that were taken and still may not be what was meant, and unknown variables."""
+    """Warnings about valid values that may be mistakes, and about unknown variables."""
     passed_over: list[str]
-    """The variables that Kubernetes set."""
+    """Variables that Kubernetes set."""
 
 
 class SettingsError(ValueError):
-    """Everything that is wrong with what the server was told."""
+    """Every problem of the given settings."""
 
     def __init__(self, problems: list[SettingProblem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -67,9 +67,9 @@ class SettingsError(ValueError):
 def load_settings(
     flags: Mapping[str, str], environ: Mapping[str, str], config_file: ConfigFile | None = None
 ) -> Resolved:
-    """The settings that all sources together ask for; SettingsError names all that is wrong with them.
+    """Return the settings of all sources; SettingsError lists every problem with them.
 
-    `flags` are texts by the names of their settings.
+    `flags` are texts by setting name.
     """
     gathered = _Gathered()
     if config_file is not None:
@@ -96,7 +96,8 @@ def load_settings(
 
 
 def is_of_kubernetes(variable: str, text: str) -> bool:
-    """
+    """Return whether Kubernetes set this variable for a Service.
+
     >>> is_of_kubernetes("TOPICS_PORT", "tcp://10.0.0.7:4000"), is_of_kubernetes("TOPICS_PORT", "4000")
     (True, False)
     >>> is_of_kubernetes("TOPICS_SERVICE_HOST", "10.0.0.7"), is_of_kubernetes("TOPICS_HOST", "10.0.0.7")
@@ -113,7 +114,7 @@ def _no_such(wrong: str, names: Iterable[str], prefix: str = "") -> str:
 
 
 class _Gathered:
-    """What the sources said so far; a later one overrules."""
+    """Values and problems collected so far; a later source overrides."""
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
@@ -156,7 +157,7 @@ class _Gathered:
 
 
 def _shown(given: object) -> str | None:
-    """A value of a TOML file as it is written there, but for quotes."""
+    """Return a value of a TOML file as it is written there, without quotes."""
     if isinstance(given, bool):
         return "true" if given else "false"
     return str(given) if isinstance(given, str | int | float) else None
@@ -170,7 +171,7 @@ def _read_environ(gathered: _Gathered, environ: Mapping[str, str]) -> None:
         if is_of_kubernetes(variable, environ[variable]):
             gathered.passed_over.append(variable)
         elif field is None:
-            # Without its value: a misspelled name may have a key in it.
+            # Without its value: a misspelled name may hold a key.
             sentence = _no_such(variable, [*BY_VARIABLE, CONFIG_VARIABLE], PREFIX)
             gathered.unknown.append(f"{variable}: {sentence}")
         else:

@@ -1,1 +1,1 @@
-"""Values as people write and read them: durations, sizes, times, names that are nearly right."""
+"""Values as people write and read them: durations, sizes, times, nearest names."""

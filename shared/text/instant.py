@@ -11,10 +11,10 @@ from typing import Final
 
 from shared.text.quantity import parse_duration_ms
 
-# Milliseconds below it are in 1973 and earlier, and seconds are not before the year 5138.
+# Milliseconds below this are before March 1973; seconds reach it in the year 5138.
 SECONDS_BELOW: Final = 10**11
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# In a query a plus sign that is not escaped arrives as a blank.
+# An unescaped plus sign in a query arrives as a blank.
 _rfc_3339 = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(\.[0-9]{1,9})?"
     r"([Zz]|[+ -][0-9]{2}:[0-9]{2})"

@@ -1,4 +1,4 @@
-"""Parts of messages for people: sizes with a unit, and what was sent, quoted and bounded."""
+"""Parts of messages for people: sizes with a unit, and quoted, bounded input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def size_text(size: int) -> str:
-    """
+    """Render a size with a unit and the exact number of bytes.
+
     >>> size_text(301), size_text(64 << 20), size_text(1500)
     ('301 bytes', '64 MiB (67108864 bytes)', '1.5 KiB (1500 bytes)')
     """
@@ -21,7 +22,7 @@ def size_text(size: int) -> str:
 
 
 def quoted(text: str) -> str:
-    """Quote a text of a client: as it was written, but for what cannot be shown or sent.
+    """Quote a client's text; escape what cannot be shown, and cut it at a bound.
 
     >>> print(quoted("Müller"), quoted('a"b\\n'), quoted("a" * 300))
     "Müller" "a\\"b\\n" "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..." (300 characters)

@@ -1,8 +1,8 @@
-"""What a name that is none was meant to be, if that can be guessed.
+"""The nearest valid name for an invalid one, if there is a good guess.
 
-Letters find a slip of the fingers, words what somebody remembers by half: `drain_ms` has one word of
-`drain_seconds` and the other is a unit. No guess is better than a far one, which sends a person to the wrong
-line of the manual.
+Similar letters find typing errors; common words find half-remembered names: `drain_ms` shares one word with
+`drain_seconds`, and its other word is a unit. A distant guess is worse than none, because it sends a person
+to the wrong line of the manual.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 from typing import Final
 
-# Above the one it is a slip, below the other names share a few letters and were not meant.
+# At or above SLIP a name is a typing error; below NEAR two names only share a few letters.
 SLIP: Final = 0.8
 NEAR: Final = 0.75
-# A word that more names have than this tells none of them.
+# A word that more names share than this identifies none of them.
 SHARED_MAX: Final = 4
 WORD_LETTERS_MIN: Final = 3
 # The comparison is quadratic in the length.
@@ -24,7 +24,7 @@ _UNITS: Final = frozenset(("ms", "seconds", "bytes"))
 
 
 def nearest_name(wrong: str, names: Iterable[str], prefix: str = "") -> str | None:
-    """What all names have, `prefix`, makes none of them nearer.
+    """Return the nearest of `names`, or None; `prefix` is common to all and ignored.
 
     >>> names = ["TOPICS_PORT", "TOPICS_LOG", "TOPICS_DRAIN_SECONDS"]
     >>> [nearest_name(f"TOPICS_{wrong}", names, "TOPICS_") for wrong in ("PROT", "DRAIN_MS", "LOG_LEVEL")]
@@ -55,7 +55,7 @@ def _plain(name: str, prefix: str) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """Without what they are measured in, of which a person hardly ever is sure."""
+    """Split a name into words without its units, which people rarely remember."""
     words = name.split("_")
     return [word for word in words if word not in _UNITS] or words
 
@@ -65,7 +65,7 @@ def _are_among(words: list[str], others: list[str]) -> bool:
 
 
 def _is_same(word: str, other: str) -> bool:
-    """Or the one begins with the other, as `host` and `hostname`."""
+    """Return whether the words are equal or one begins with the other, as `host` and `hostname`."""
     if len(word) < WORD_LETTERS_MIN or len(other) < WORD_LETTERS_MIN:
         return word == other
     return word.startswith(other) or other.startswith(word)

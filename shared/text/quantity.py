@@ -38,7 +38,7 @@ _SIZES: Final = {
     "mib": MIB,
     "gib": GIB,
 }
-# Twenty digits exceed every bound; the limit keeps a text of a megabyte from being computed.
+# Twenty digits exceed every bound; the limit avoids computing with a text of a megabyte.
 _quantity = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,9})?) ?([A-Za-z]{0,3})")
 
 
@@ -70,7 +70,9 @@ def parse_duration_ms(given: int | str, unit: str = "ms") -> int:
 
 
 def parse_bytes(given: int | str) -> int:
-    """Return bytes; raise ValueError with a sentence about the text. The caller checks the bounds.
+    """Return bytes; raise ValueError with a sentence about the text.
+
+    The caller checks the bounds.
 
     >>> [parse_bytes(text) for text in ("64 MiB", "64mib", "64MB", "1.5 KiB", "100", "7 B")]
     [67108864, 67108864, 64000000, 1536, 100, 7]

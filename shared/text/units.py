@@ -63,7 +63,7 @@ def instant_ms(field: str, given: int | str, now_ms: int) -> int | Refusal:
 
 
 def number_in(text: str) -> int | str:
-    """Return the number that a query parameter is, or the text.
+    """Return the number that a query parameter is, or its text.
 
     >>> number_in("30000"), number_in("30s")
     (30000, '30s')

@@ -1,4 +1,4 @@
-"""The sentence about a name that is not one of those allowed: a field, a parameter of a query, an option."""
+"""The message about a name that is not allowed: a field, a query parameter, an option."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 from shared.text.nearest_name import nearest_name
 
 ALLOWED_MAX: Final = 30
-# Accepted, but never suggested: the name that the documentation uses is.
+# Accepted, but not suggested: the key is an alias of the documented name.
 OTHER_NAMES: Final = {"from_seq": "after_seq"}
 
 
 def unknown_name(noun: str, wrong: str, names: Iterable[str]) -> str:
-    """Name the nearest allowed name, or all of them.
+    """Return a message with the nearest allowed name, or with all of them.
 
     >>> unknown_name("field", "ttl", ["ttl_ms", "type"])
     'unknown field, did you mean ttl_ms?'

@@ -1,1 +1,1 @@
-"""From a parsed request to its response: decode, ask the engine, render."""
+"""The path from a parsed request to its response: decode, call the engine, render."""

@@ -1,7 +1,7 @@
-"""One request on its way to its answer, wherever it came from and wherever its topic is.
+"""A call: one request on its way to its response, from any connection or link.
 
-A handler gets a call, looks at what was sent, and answers it once: with `send`, `send_parts` or `refuse`, or
-with `fail` what nobody foresaw.
+A handler receives a call, checks it, and answers it once: with `send`, `send_parts` or `refuse`, or with
+`fail` after an unexpected error.
 """
 
 from __future__ import annotations
@@ -25,38 +25,40 @@ from topicsd.stream.stream import Stream
 logger = logging.getLogger("topicsd.http")
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-# By the length of the body without its newline: a look into a table costs a third of the format.
+# Indexed by the length of the body without its newline: a lookup costs a third of formatting.
 _SMALL_OK: Final = tuple(_OK % (length + 1) for length in range(512))
 CONTENT_TYPE = b"content-type: "
-"""Fields without it are those of a JSON answer."""
+"""Header fields without it belong to a JSON response."""
 JSON_FIELD = CONTENT_TYPE + b"application/json\r\n"
 NEWLINE = b"\n"
-"""The end of a JSON answer on a connection; between processes and in WebSocket messages there is none."""
+"""End of a JSON response on a connection; link answers and WebSocket messages have none."""
 KEEP_ALIVE = b"connection: keep-alive\r\n"
 GZIP = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
-# Up to here a copy costs less than to write an answer in pieces.
+# Up to this size a copy costs less than writing a response in several parts.
 JOINED_BYTES_MAX = 32 << 10
 
 
 class Lane(Protocol):
     def answered(self) -> None:
-        """A call has its answer; send what stands first in the line."""
+        """Send the finished responses at the front of the line; called after each answer."""
         ...
 
     def open_stream(self, head: bytes) -> Stream:
-        """The connection is for this stream from now on, which begins with the head of its answer."""
+        """Turn the connection over to a stream that begins with this response head."""
         ...
 
     def give_to(self, protocol: asyncio.Protocol) -> None:
-        """The connection is for another protocol from now on, with what came behind the request. One that
-        was lost is lost to that too."""
+        """Turn the connection over to another protocol, with the bytes after the request.
+
+        If the connection is lost already, the new protocol is notified of that too.
+        """
         ...
 
 
 class Call(msgspec.Struct, eq=False):
-    """What a handler sees. `name` is the topic, `started` the monotonic time when it was read.
+    """A request as a handler sees it; `started` is the monotonic time when it was read.
 
-    A struct, and so are its kinds, because one is made for every request.
+    `name` is the topic. A struct, as its subclasses are, because one is created for every request.
     """
 
     name: str
@@ -65,20 +67,19 @@ class Call(msgspec.Struct, eq=False):
     body: bytes
     started: float
     hurry: Callable[[], None] | None = None
-    """Set while a handler waits for a better answer than it has: called when there is no time for it, or
-    nobody to hear it."""
+    """Cancels a handler's wait for a better answer, at shutdown or when the client is gone."""
     on_answer: Callable[[], None] | None = None
-    """Called when it is answered."""
+    """Called when the call is answered."""
     closes: bool = False
-    """Whether the connection ends with the answer."""
+    """Whether the connection closes after the response."""
     is_head: bool = False
-    """Only the head of the answer is wanted."""
+    """Whether only the head of the response is sent."""
     item: str = ""
-    """What of the topic is meant, where the path has a second name."""
+    """Second name in the path: an item of the topic."""
     prefixes: tuple[str, ...] = ()
-    """Of the names that the key of the request is for; none are all."""
+    """Name prefixes of the request's key; none means all names."""
     is_admin: bool = True
-    """Whether the key of the request has the scope `admin`."""
+    """Whether the request's key has the scope `admin`."""
     shared_body: SharedBody | None = None
     """A large body for another worker; `body` is empty then."""
 
@@ -91,7 +92,7 @@ class Call(msgspec.Struct, eq=False):
         raise NotImplementedError
 
     def open_stream(self, fields: bytes) -> Stream:
-        """Answer with what comes; `fields` are lines of the head."""
+        """Begin a streamed response; `fields` are lines of its head."""
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
@@ -101,20 +102,20 @@ class Call(msgspec.Struct, eq=False):
         self.send_parts([body], len(body), status, fields)
 
     def fail(self, what: str, error: BaseException | None) -> None:
-        """An exception that nobody foresaw: the client is told where in the log it is, and nothing else."""
+        """Log an unexpected error, and refuse with nothing but its id in the log."""
         self.refuse(unforeseen(logger, what, error))
 
 
 class HttpCall(Call, kw_only=True, eq=False):
-    """A call on a connection. Answers leave in the order of the requests: it waits for those before it."""
+    """A call on an HTTP/1.1 connection. Responses leave in the order of the requests."""
 
     lane: Lane
     is_old: bool = False
-    """Of HTTP/1.0, whose clients expect to be told that the connection goes on."""
+    """Whether the request is HTTP/1.0, whose clients need an explicit `keep-alive`."""
     answer: list[bytes | memoryview] | None = None
 
     def send(self, body: bytes, status: int = 200) -> None:
-        """A small answer, in one piece."""
+        """Send a small response in one write."""
         if status != 200 or self.closes or self.is_head or self.is_old or self.on_answer is not None:
             self._send_special([body, NEWLINE], len(body) + 1, status, b"")
             return
@@ -163,8 +164,8 @@ class HttpCall(Call, kw_only=True, eq=False):
         self.lane.answered()
 
     def open_stream(self, fields: bytes) -> Stream:
-        """It ends with the connection, so that nothing has to be said about how long it is."""
-        # The connection is done with its calls, and hurries what they wait for.
+        """Begin a response that ends with the connection, so that it needs no length."""
+        # The connection ends its calls now, which would cancel the wait of this one.
         self.hurry = None
         on_answer, self.on_answer = self.on_answer, None
         stream = self.lane.open_stream(b"HTTP/1.1 200 OK\r\n%b%b\r\n" % (fields, CLOSE))
@@ -173,7 +174,7 @@ class HttpCall(Call, kw_only=True, eq=False):
         return stream
 
     def give_to(self, protocol: asyncio.Protocol) -> None:
-        """Answer with another protocol, which begins with the head of its answer."""
+        """Switch to another protocol, which sends the head of the response itself."""
         on_answer, self.on_answer = self.on_answer, None
         if on_answer is not None:
             on_answer()
@@ -181,7 +182,7 @@ class HttpCall(Call, kw_only=True, eq=False):
 
 
 def reply_of(call: Call, told: Callable[[Any], None]) -> Callable[[Any], None]:
-    """For the engine: a refusal is the answer, anything else is what `told` makes of it."""
+    """Return a reply for the engine that sends a refusal, and passes any other value to `told`."""
 
     def reply(answer: Any) -> None:
         try:

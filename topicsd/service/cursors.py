@@ -1,4 +1,4 @@
-"""What the routes of named cursors do."""
+"""Handlers of the endpoints of named cursors."""
 
 from __future__ import annotations
 

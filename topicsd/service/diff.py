@@ -1,8 +1,9 @@
-"""Reading behind a cursor over HTTP, at once or as soon as there is something to deliver.
+"""Reads after a position over HTTP, which may wait for something to deliver.
 
-A reader that finds nothing follows the topic from there in the same turn of the loop, with a subscription as
-streams have one (`stream/subscription.py`), until that finds something. So those who wait at one cursor are
-given one piece. What is skipped on purpose while it waits moves its cursor and ends nothing.
+A read that finds nothing subscribes to the topic at its position in the same turn of the event loop, with a
+subscription as streams use (`stream/subscription.py`), until that delivers. All reads that wait at one
+position therefore share one chunk. Records that are skipped on purpose while a read waits advance its
+position and do not end the wait.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Diff:
             return
         if body.from_ts is not None or body.last is not None:
             assert not isinstance(body.from_ts, str), "decode_diff resolves it"
-            # Over the limit, the newest that it allows.
+            # A larger `last` means the newest records that the limit allows.
             place = Seek(body.from_ts, None if body.last is None else min(body.last, self._limit(body)))
             seek(self._shard, call.name, place, partial(self._placed, call, body))
             return
@@ -100,7 +101,7 @@ class Diff:
     def _read_later(
         self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal
     ) -> None:
-        """In a turn of its own, where nobody else catches what is not foreseen."""
+        """Answer in a later turn, where no other code catches unexpected errors."""
         try:
             self._answer(call, body, request, answer)
         except Exception as error:
@@ -122,7 +123,7 @@ class Diff:
             call.send_parts(parts, sum(map(len, parts)))
 
     def send_piece(self, call: Call, body: DiffBody, limit: int, piece: Piece) -> None:
-        """What a reader waited for."""
+        """Answer a read that waited."""
         parts = render_piece(piece, self._elapsed_us(call, piece, self._counts.waited_reads))
         _name_clamped(parts, body, limit)
         call.send_parts(parts, sum(map(len, parts)))
@@ -142,7 +143,7 @@ def _wait_ms(body: DiffBody) -> int:
 
 
 def _name_clamped(parts: list[bytes | memoryview], body: DiffBody, limit: int) -> None:
-    """Add the values that were used where the request named larger ones."""
+    """Add the values used for the request's values that exceed their bounds."""
     wait_ms = _wait_ms(body)
     if body.limit > limit or wait_ms > WAIT_MS_MAX or (body.last or 0) > limit:
         clamped = clamped_to(
@@ -154,7 +155,7 @@ def _name_clamped(parts: list[bytes | memoryview], body: DiffBody, limit: int) -
 
 
 class WaitingDiff:
-    """A reader with nothing to deliver yet."""
+    """A read that waits for records."""
 
     is_clogged = False
 
@@ -176,7 +177,7 @@ class WaitingDiff:
         )
         self._limit = request.limit
         self._piece = piece_of(answer, wanted, request.from_seq)
-        """What was found last."""
+        """Result of the last read."""
         self._subscription = Subscription(diff.feeds.feed(wanted), self._piece.to_seq, answer.epoch, self)
 
     def wait(self, wait_ms: int) -> None:
@@ -200,7 +201,7 @@ class WaitingDiff:
         self.interrupted(subscription, topic_not_found(self._call.name))
 
     def _finish(self) -> None:
-        """Answer with what there is."""
+        """Answer with the last result."""
         self._leave()
         try:
             self._diff.send_piece(self._call, self._body, self._limit, self._piece)
@@ -211,5 +212,5 @@ class WaitingDiff:
         self._timer.cancel()
         self._call.hurry = None
         self._subscription.close()
-        # The two hold each other, and there are as many of them as answers.
+        # Break the reference cycle: one is created for every waiting read.
         del self._subscription

@@ -1,6 +1,7 @@
-"""From a request that was read to whoever answers it: a handler here, the topic's owner, the front process.
+"""The dispatch of a request to a handler, the shard that owns its topic, or the supervisor.
 
-Connections and the link hand their calls in here, so an answer never depends on the way that a request took.
+Connections and the link pass all calls through here, so a response does not depend on how the request
+arrived.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ from topicsd.service.shards.remote_call import STREAMS, Forwarder, in_doubt
 from topicsd.service.watch.streams import Watching
 from topicsd.stream.stream import Stream
 
-# When the whole server ends, who asked ends too, hurries what it waits for, and closes with the answer. Only
-# when it does not, this worker ends alone.
+# When the whole server stops, the processes that sent requests over the link stop too, cancel the waits of
+# those requests, and close with the answers. After this time only this worker is stopping, and it cancels
+# them itself.
 LINK_GRACE_SECONDS = 0.3
-# They were asked for where the request came in.
+# The process that received the request has checked the scopes.
 NO_SCOPES: frozenset[str] = frozenset()
 
 OpenSocket = Callable[[Call, Key | None], None]
@@ -49,7 +51,7 @@ def _no_sockets(call: Call, key: Key | None) -> None:
 
 
 class Dispatch:
-    """`peers` and `postman` are those of a server of several shards."""
+    """The dispatch of one worker; `peers` and `postman` exist on a server with several shards."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Dispatch:
         self._link_calls: set[LinkCall] = set()
         self._is_idle: asyncio.Future[None] | None = None
         self.open_socket: OpenSocket = _no_sockets
-        """Answers a request for a WebSocket, with the key that it showed."""
+        """Answers a request for a WebSocket, given the key of the request."""
         self.moved_count = 0
         self.drains = False
         self._is_in_haste = False
@@ -96,22 +98,22 @@ class Dispatch:
 
     @property
     def lagging_count(self) -> int:
-        """Streams whose clients have not read for a while."""
+        """Return the number of streams whose clients have not read for a while."""
         return self.watching.lagging_count + self._working.lagging_count
 
     def owner_of(self, match: Match) -> int | None:
-        """The shard that a request is for; None is the front process."""
+        """Return the shard that owns the request, or None for the supervisor."""
         route = match.route
         if not route.is_data:
             return None
         if route.variable == TOPIC:
             return shard_of(topic_id(match.name), self._shard_count)
         wid = self.watching.ids.parse(match.name) if route.variable == WATCH_ID else None
-        # What has no owner is refused here, or given on.
+        # A request without an owner is answered here, refused, or sent to the supervisor.
         return self.shard if wid is None else wid.shard
 
     def start(self, match: Match | Refusal, owner: int | None, call: Call) -> None:
-        """Have the call answered, once."""
+        """Answer the call, now or later, once."""
         if isinstance(match, Refusal):
             call.refuse(match)
             return
@@ -152,7 +154,7 @@ class Dispatch:
             call.fail(route.operation, error)
 
     def _start_other(self, route: Route, owner: int | None, call: Call, key: Key | None) -> None:
-        """What is not about one topic."""
+        """Start a call that is not about one topic."""
         if owner != self.shard:
             self._forwarder.start(route.operation, owner, call, key)
         elif route.is_upgrade:
@@ -171,7 +173,7 @@ class Dispatch:
             self.watching.opening.open(call, key)
 
     def start_with_key(self, key: Key | None, operation: str, call: Call) -> None:
-        """An operation on a topic, for which the key that its connection was opened with was found to do."""
+        """Start an operation on a topic that the key of its connection permits."""
         refusal = None if key is None else self._bind(key, call, is_counted=True)
         if refusal is None:
             self.ask_owner(operation, call)
@@ -179,7 +181,7 @@ class Dispatch:
             call.refuse(refusal)
 
     def ask_owner(self, operation: str, call: Call) -> None:
-        """Have an operation on a topic done, wherever that lives; nobody's key is asked."""
+        """Run an operation on a topic at its owner, without a check of keys."""
         try:
             owner = shard_of(topic_id(call.name), self._shard_count)
             if owner == self.shard:
@@ -190,7 +192,7 @@ class Dispatch:
             call.fail(operation, error)
 
     def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
-        """Why the key that was sent, or none, does not do for this."""
+        """Return the refusal of the request's key, or of its absence, or None."""
         found = self._check_key(match, fields, query)
         return found if isinstance(found, Refusal) else None
 
@@ -205,13 +207,13 @@ class Dispatch:
         return self.keys.check_sent(fields.sent_key, route.scopes, match.bound_name)
 
     def change_keys(self, keys: Keys) -> None:
-        """WebSockets look for themselves whether theirs is still there."""
+        """Replace the keys, and end streams that they no longer allow. WebSockets check themselves."""
         self.keys = keys
         self.watching.check_keys(keys)
         self._working.check_keys(keys)
 
     def _bind(self, key: Key, call: Call, is_counted: bool) -> Refusal | None:
-        """Have the call go by its key, and count it among those of the key until it is answered."""
+        """Apply the key's limits to the call, and count it as in flight until it is answered."""
         call.prefixes = key.prefixes
         call.is_admin = ADMIN in key.scopes
         if not (is_counted and self._in_flight.bound):
@@ -225,9 +227,9 @@ class Dispatch:
     # -- over the link -------------------------------------------------------------------------------------
 
     def answer_link(self, payload: bytes, reply: Asked) -> None:
-        """A request that another process took for a topic of this shard."""
+        """Answer a remote request for a topic of this shard."""
         asked = decode_forwarded(payload)
-        # By place: by name, or as a copy of others, it would cost several times as much.
+        # Positional arguments: keyword arguments, or a copy of a template, are several times slower.
         fields = Fields(
             None,
             None,
@@ -266,7 +268,7 @@ class Dispatch:
             self._is_idle.set_result(None)
 
     def drain(self) -> None:
-        """The process ends: nothing is waited for any more but what is under way."""
+        """Stop waiting for new records and jobs before the process ends; finish calls in flight."""
         self.drains = True
         self.watching.drain()
         self._working.drain()
@@ -279,7 +281,7 @@ class Dispatch:
             call.hurry_now()
 
     async def answered_all(self) -> None:
-        """Until what other processes asked is answered."""
+        """Wait until all remote requests are answered."""
         if self._link_calls:
             self._is_idle = asyncio.get_running_loop().create_future()
             await self._is_idle
@@ -287,9 +289,10 @@ class Dispatch:
     # -- moving a connection -------------------------------------------------------------------------------
 
     def move(self, transport: asyncio.Transport, data: bytes, shard: int) -> bool:
-        """Give a connection, with what was read of it, to another shard; False when it stays.
+        """Hand a connection and its unprocessed bytes over to a shard; return False if it stays.
 
-        Nothing may be outstanding. What is not written yet would be lost, so then it stays.
+        The caller makes sure that no call is unanswered. Unwritten output would be lost, so the connection
+        stays while there is any.
         """
         if self._postman is None or self.drains or len(data) > DATA_BYTES_MAX:
             return False
@@ -306,7 +309,7 @@ class Dispatch:
 
 
 class LinkCall(Call, kw_only=True, eq=False):
-    """A call that another process asked for over the link."""
+    """A remote request that arrived over the link."""
 
     reply: Asked
     dispatch: Dispatch
@@ -314,12 +317,12 @@ class LinkCall(Call, kw_only=True, eq=False):
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
-        # Who asked ends its connection, as it would with an answer of its own.
+        # The asking process closes its connection, as it would after its own response.
         self.reply(encode_answer(status, fields + CLOSE if self.closes else fields, parts))
         self.dispatch.answered_link(self)
 
     def open_stream(self, fields: bytes) -> Stream:
-        # Who waits for what other processes asked does not wait for a stream: that has an end of its own.
+        # `answered_all` does not wait for streams: their shutdown ends them.
         self.dispatch.answered_link(self)
         return LinkStream(self.reply, fields)
 

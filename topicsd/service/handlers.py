@@ -1,4 +1,4 @@
-"""What each route does: decode, check, ask the engine, render. The same for every way a request comes in."""
+"""Handlers of the endpoints, for every kind of connection: decode, call the engine, render."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from topicsd.service.render import encode, render_appended, render_config, rende
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shards.caps import Caps
 
-# These take no body.
+# These operations take no body.
 WITHOUT_BODY = frozenset(
     {"topic_state", "delete_topic", "list_cursors", "cursor_state", "delete_cursor", "explain"}
 )
@@ -61,13 +61,13 @@ def nobody_is_told(name: str, epoch: int, told: Callable[[list[str]], None]) -> 
     told([])
 
 
-# What a record of the log has beside its data, about.
+# Approximate bytes of a record in the log besides its data.
 FRAME_BYTES = 64
 
 
 class Handlers:
     def __init__(self, shard: Shard, settings: Settings, loop: Loop, caps: Caps | None = None) -> None:
-        """`caps` are those of a server of several shards."""
+        """Build the table of handlers; `caps` exist on a server with several shards."""
         self.shard = shard
         self._topics = shard.state.topics
         self.settings = settings
@@ -77,7 +77,7 @@ class Handlers:
         self.body_bytes_max = settings.max_body_bytes
         self.counts = RequestCounts()
         self.topic_gone: TopicGone = nobody_is_told
-        """Told of a topic that was deleted, and its epoch; tells what forwards go with it."""
+        """Called with the name and epoch of a deleted topic; reports the routes deleted with it."""
         queues = QueueHandlers(shard.state, settings, self.performance)
         self._table = {
             "append": self._append,
@@ -93,7 +93,7 @@ class Handlers:
         }
 
     def add(self, operation: str, handler: Callable[[Call], None]) -> None:
-        """One that takes more than this shard."""
+        """Add a handler that depends on more than this shard."""
         self._table[operation] = handler
 
     def start(self, operation: str, call: Call) -> None:
@@ -102,7 +102,7 @@ class Handlers:
         if handler is None:
             call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented"))
             return
-        # The name of a topic that is there was looked at when it was made.
+        # The name of an existing topic was checked when the topic was created.
         refusal = None if call.name in self._topics else refuse_topic_name(call.name)
         fields = call.fields
         if fields.content_type != "application/json" and call.body and operation not in WITHOUT_BODY:
@@ -171,7 +171,7 @@ class Handlers:
         self._join_append(call, request, reply)
 
     def _bring_back(self, call: Call) -> None:
-        """A job comes back to its queue: only where there is one."""
+        """Append redriven jobs, only to an existing queue."""
         found = queue_of(self.shard.state, call.name)
         if isinstance(found, Refusal):
             call.refuse(found)
@@ -179,7 +179,7 @@ class Handlers:
             self._moved_here(call, create=False)
 
     def _moved_here(self, call: Call, create: bool | None = None) -> None:
-        """An append of ours (`moving.py`): no route leads here."""
+        """Append the records of a transfer (`transfer.py`). No endpoint leads here."""
         request = _decode_stamped(call.body)
         if create is not None:
             request.create = create
@@ -198,7 +198,7 @@ class Handlers:
             append(state, call.name, request, reply)
 
     def _append_capped(self, call: Call, request: AppendRequest, reply: Reply, counts_topic: bool) -> None:
-        """An append that may have to be refused for what all shards hold together."""
+        """Append, or refuse because of a cap over all shards."""
         caps, told = self._caps, reply
         if caps.bytes_max:
             size = len(call.body) + FRAME_BYTES * len(request.records)
@@ -218,7 +218,7 @@ class Handlers:
             make()
 
     def is_key_kept(self, name: str, asked_ms: int) -> bool:
-        """Whether an idempotency key that was used so long ago is still known, if its write was done."""
+        """Return whether a key used `asked_ms` ago is still remembered if its write was applied."""
         topic = self.shard.state.topics.get(name)
         return topic is None or topic.config.idempotency_window_ms > asked_ms
 
@@ -295,7 +295,7 @@ class Handlers:
         topic = self._topics.get(call.name)
 
         def told(answer: TopicDeleted) -> None:
-            # In the next turn: what waited for the name may make it anew in this one.
+            # In the next turn: operations that waited for the name may recreate the topic in this one.
             self.loop.call_soon(self._caps.publish)
             if topic is None or not answer.deleted:
                 gone(answer, [])
@@ -338,7 +338,7 @@ class Handlers:
 
 
 def _guarded(call: Call, what: str, make: Callable[[], None]) -> Callable[[], None]:
-    """For what may be done in a later turn, where nobody else catches what is not foreseen."""
+    """Wrap `make` for a later turn, where no other code catches unexpected errors."""
 
     def guarded() -> None:
         try:

@@ -1,4 +1,4 @@
-"""Answers as bytes, encoded from structs in the order of their fields. Records are bytes already."""
+"""Responses as bytes, encoded from structs in field order. Records are bytes already."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Append(msgspec.Struct, gc=False):
 
 
 class _ReadEnd(msgspec.Struct, gc=False):
-    """What stands behind the records."""
+    """The members of a read's response after its records."""
 
     next_from_seq: int
     head_seq: int
@@ -80,22 +80,22 @@ def render_appended(
 
 
 def _older(answer: Appended, with_seqs: bool, elapsed_us: int) -> _Append:
-    """Where its records are is not known any more."""
+    """Return the response to a duplicate of a write whose seqs are no longer known."""
     seqs: list[int] | UnsetType = [] if with_seqs else UNSET
     performance = _Performance(elapsed_us / 1000)
     return _Append(answer.topic, 0, 0, seqs, answer.head_seq, 0, False, True, answer.durability, performance)
 
 
 def render_read(answer: ReadAnswer, from_seq: int, elapsed_us: int) -> list[bytes | memoryview]:
-    """The parts of the body, never joined."""
+    """Return the parts of a read's response; they are not joined."""
     records = answer.parts
     if records:
-        records[-1] = records[-1][:-1]  # The comma behind the last one.
+        records[-1] = records[-1][:-1]  # Remove the comma after the last record.
     return _read(answer, from_seq, answer.next_from_seq, records, elapsed_us)
 
 
 def render_piece(piece: Piece, elapsed_us: int) -> list[bytes | memoryview]:
-    """The same for what many may have waited for, who share its records."""
+    """Return the parts of a response with a chunk, whose records several waiting reads share."""
     return _read(piece, piece.from_seq, piece.to_seq, [piece.records], elapsed_us)
 
 
@@ -127,7 +127,7 @@ def _read(
 
 
 def _scanned(found: ReadAnswer | Piece, from_seq: int, next_from: int) -> int:
-    """The records that the read looked at; what had left the topic before is not among them."""
+    """Return the number of seqs that the read covered, without those below the earliest seq."""
     first = found.earliest_seq - 1
     if found.tombstone is None or found.tombstone.reason != RECREATED:
         first = max(first, from_seq)
@@ -135,12 +135,12 @@ def _scanned(found: ReadAnswer | Piece, from_seq: int, next_from: int) -> int:
 
 
 def render_config(config: TopicConfig) -> dict[str, object]:
-    """Every field, and `durable`, which is not stored."""
+    """Return every field, and `durable`, which is not stored."""
     return {**msgspec.structs.asdict(config), "durable": config.durable}
 
 
 def render_queue(state: TopicState) -> dict[str, object]:
-    """What a topic says of its jobs, when it is a queue; what is rare only where there is some of it."""
+    """Return the job counts of a queue. Rare states appear only when their count is not 0."""
     counts = state.queue
     if counts is None:
         return {}
@@ -161,5 +161,5 @@ def render_queue(state: TopicState) -> dict[str, object]:
 
 
 def render_refusal(refusal: Refusal) -> tuple[int, bytes, bytes]:
-    """Status, body and the fields that go with it."""
+    """Return the status, the body and the header fields of a refusal."""
     return STATUS[refusal.code], encode(refusal_body(refusal)), refusal_fields(refusal)

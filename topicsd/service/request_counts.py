@@ -1,6 +1,6 @@
-"""How many requests were answered by this process, and how long each took from being read to its answer.
+"""The number of answered requests, and the time from reading each to its response.
 
-Refused requests are not among them: how fast somebody is told no says nothing about the server.
+Refused requests are not counted: the time of a refusal says nothing about the server.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from shared.runtime.histogram import Histogram
 
 
 class RequestCounts:
-    """In microseconds, by the kind of work."""
+    """Histograms in microseconds, by kind of work."""
 
     __slots__ = ("appends", "others", "reads", "records_beyond_first", "tombstones", "waited_reads")
 
@@ -17,9 +17,9 @@ class RequestCounts:
         self.appends = Histogram()
         self.reads = Histogram()
         self.waited_reads = Histogram()
-        """Reads that found nothing at first: their time is that of the writer they waited for."""
+        """Reads that found nothing at first: their time depends on the writer they waited for."""
         self.others = Histogram()
         self.tombstones = 0
-        """Answers to a read that said that something was lost."""
+        """Number of responses to reads with a tombstone."""
         self.records_beyond_first = 0
-        """Of the appends. Most have one record, and count no more than themselves."""
+        """Appended records that were not the first of their append; most appends have one record."""

@@ -1,12 +1,11 @@
-"""Rules of forwards in a worker: a request for one is taken, and a rule into a topic of this shard kept.
+"""Routes in a worker: requests to put one, and the rules of those into this shard's topics.
 
-The front process, which knows the rules of all shards, decides in between: it gets the rule as it was read,
-whatever connection and lane it came by, and gives it to the shard of its destination. Its answer passes
-through. A topic that is deleted takes the rules into it along in one batch; the front process, which is told,
-has those from it removed where they are kept. Should that not come to pass, the forward itself finds that its
-source is gone, or is another topic by now, and ends.
+The supervisor, which knows the rules of all shards, decides in between: it receives the decoded rule from any
+worker and sends it to the shard of the destination, whose answer passes through. Deleting a topic deletes the
+routes into it in the same batch. The supervisor is notified, and has the routes from it deleted on their
+shards. If that fails, the route runner itself finds that its source is gone or has another epoch, and ends.
 
-The body of a request for a forward: every bound of it, and the names that its key is for.
+A rule's body is checked here: every bound of it, and that the key covers both topics.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _FORWARD: Final = JsonBody(ForwardBody, '{"source":"orders","dest":"billing"}')
 
 
 def decode_forward(name: str, body: bytes, key: Key | None, tag_bytes_max: int) -> ForwardRule | Refusal:
-    """The rule that a body asks for, between topics that the key is for."""
+    """Return the rule of a body, between topics that the key covers, or a refusal."""
     asked = _FORWARD.decode(body)
     if isinstance(asked, Refusal):
         return asked
@@ -117,7 +116,7 @@ def _refuse_key(key: Key | None, asked: ForwardBody) -> Refusal | None:
 
 
 FORWARDS: Final = frozenset({LinkKind.PUT_FORWARD, LinkKind.DELETE_FORWARD, LinkKind.LIST_FORWARDS})
-"""What the front process asks of a worker."""
+"""Requests of the supervisor to a worker."""
 RETRY_AFTER_MS: Final = 1000
 
 
@@ -151,7 +150,7 @@ class ForwardRules:
             call.refuse(Refusal(IN_DOUBT, message, retry_after_ms=RETRY_AFTER_MS))
 
     def topic_gone(self, name: str, epoch: int, told: Callable[[list[str]], None]) -> None:
-        """It was deleted; `told` gets the names of the rules that go with it, as far as they are known."""
+        """Report a deleted topic to the supervisor; pass the names of its known routes to `told`."""
         if not self._has_front:
             told([])
             return
@@ -161,7 +160,7 @@ class ForwardRules:
 
         self._links.call(FRONT, LinkKind.TOPIC_DELETED, encode_forward(TopicGone(name, epoch)), answered)
 
-    # -- what the front process asks -----------------------------------------------------------------------
+    # -- requests of the supervisor ------------------------------------------------------------------------
 
     def answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
         if kind == LinkKind.LIST_FORWARDS:
@@ -192,7 +191,7 @@ class ForwardRules:
         if existing is None:
             put(None)
         elif existing.source_epoch == source_epoch:
-            # Where it began stays as it was.
+            # An update keeps where the existing route began.
             rule = msgspec.structs.replace(rule, is_from_start=existing.rule.is_from_start)
             put(None)
         else:

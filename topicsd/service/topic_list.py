@@ -1,7 +1,7 @@
-"""A page of this shard's topics in name order, for the front process that merges the shards.
+"""A page of this shard's topics in name order; the supervisor merges those of all shards.
 
-With the first of their cursors, and the age of the oldest job of a queue, which are told as metrics: a
-bounded number a page, as each may take a look into a segment.
+Metrics need some cursors of each topic, and the age of the oldest job of a queue. Each may need a read of a
+segment, so a page measures a bounded number of cursors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from topicsd.engine.topic_admin import queue_counts
 
 
 class ListRequest(msgspec.Struct, array_like=True):
-    """`after` is the last name of the page before, or empty."""
+    """A request for a page. `after` is the last name of the previous page, or empty."""
 
     prefix: str
     after: str
@@ -50,7 +50,7 @@ class ListedTopic(msgspec.Struct):
     cursors: list[ListedCursor] | UnsetType = UNSET
     cursor_count: int | UnsetType = UNSET
     oldest_ready_seconds: float | UnsetType = UNSET
-    """Of a queue, as what follows."""
+    """Age of the oldest ready job. Only queues have this field and those after it."""
     ready: int | UnsetType = UNSET
     in_flight: int | UnsetType = UNSET
 
@@ -60,11 +60,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 CURSORS_MAX: Final = 100
-"""Of a page."""
+"""Cursors measured for one page."""
 
 
 def list_topics(shard: ShardState, payload: bytes, told: Callable[[bytes], object]) -> None:
-    """`told` gets the page, at once or when the disk has said how far its cursors are behind."""
+    """Pass the page to `told`, at once or after the disk reads that its measurements need."""
     request = _decode(payload)
     names = shard.sorted_names()
     at = bisect_right(names, request.after) if request.after else 0
@@ -91,7 +91,7 @@ def list_topics(shard: ShardState, payload: bytes, told: Callable[[bytes], objec
 
 
 class _Measuring:
-    """A page of which some cursors and jobs are still to be looked at."""
+    """A page with measurements of cursors and jobs in progress."""
 
     def __init__(self, page: list[ListedTopic], told: Callable[[bytes], object]) -> None:
         self._page = page

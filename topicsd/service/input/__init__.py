@@ -1,1 +1,1 @@
-"""Decode and check what a request carries."""
+"""Decoders and checks of bodies, queries and positions."""

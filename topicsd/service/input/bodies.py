@@ -1,4 +1,4 @@
-"""Decode the bodies of requests, and refuse those that do not fit."""
+"""Decoders of request bodies, which refuse invalid ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Beginning = Literal["head", "earliest"]
 
 META_KEYS_MAX = 64
 UTF8: Final = ("utf-8", "utf8", "us-ascii")
-# Nothing in a shorter body can be too deep or too much.
+# A shorter body cannot be too deep or hold too much.
 SHORT_BYTES_MAX = 128
 
 
@@ -38,7 +38,7 @@ class DiffBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     from_seq: int | UnsetType = UNSET
     after_seq: int | UnsetType = UNSET
     limit: int = 0
-    """0 is the default."""
+    """Maximum number of records; 0 selects the default."""
     node: str | list[str] | None = None
     include_tags: bool = False
     include_meta: bool = True
@@ -49,7 +49,7 @@ class DiffBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class PublishBody(AppendRequest, kw_only=True, gc=False):
-    """An append as a message of a WebSocket."""
+    """An append as a WebSocket message."""
 
     topic: str
     return_seqs: bool = True
@@ -90,7 +90,7 @@ _meta = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def refuse_media_type(fields: Fields, body: bytes) -> Refusal | None:
-    """A body has to say that it is JSON."""
+    """Refuse a body whose content type is not JSON."""
     if fields.content_type == "application/json":
         return None
     kind, *parameters = (part.strip().lower() for part in fields.content_type.split(";"))
@@ -130,7 +130,7 @@ def decode_append(
         if refusal is not None:
             return refusal
     if len(body) > limits.max_record_bytes:
-        # Before the engine has a copy of it.
+        # Before the engine copies it.
         refusal = _refuse_records(request, limits)
         if refusal is not None:
             return refusal
@@ -145,9 +145,9 @@ def decode_append(
 
 
 def _refuse_deep(records: list[NewRecord]) -> Refusal | None:
-    """Nothing can be deep but data, when it is long, and meta, which has a check of its own.
+    """Refuse deep data; no other long value of a record can be deep, and meta has its own check.
 
-    The first value of a repeated key is dropped unread, however deep it is.
+    The decoder drops the first value of a repeated key unread, however deep it is.
     """
     for index, record in enumerate(records):
         if len(record.data) > 2 * DATA_DEPTH_MAX and is_too_deep(record.data, DATA_DEPTH_MAX):
@@ -164,7 +164,7 @@ def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
     request = _decode_diff(body)
     if isinstance(request, Refusal):
         return request
-    # Inlined for one name with a legal seq: hot path.
+    # Inlined for one name with a valid seq: hot path.
     seq, after = request.from_seq, request.after_seq
     if seq is UNSET and after is not UNSET:
         request.from_seq = seq = after
@@ -182,7 +182,7 @@ def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
             return wait_ms
         request.wait_ms = wait_ms
     if request.limit < 0 or request.wait_ms < 0:
-        # These are clamped from above.
+        # The upper bounds of these clamp.
         for field, value in (("limit", min(request.limit, 0)), ("wait_ms", min(request.wait_ms, 0))):
             refusal = refusal or refuse_number(field, value)
     if request.from_ts is not None or request.last is not None:
@@ -239,7 +239,7 @@ def decode_patch(body: bytes) -> TopicConfigPatch | Refusal:
 
 
 def refuse_node(node: str, bytes_max: int) -> Refusal | None:
-    """That of the whole request; the engine knows it only as that of each record."""
+    """Refuse a long node of a whole request; the engine checks only the nodes of single records."""
     size = len(node) if node.isascii() else len(node.encode())
     if size <= bytes_max:
         return None
@@ -262,7 +262,7 @@ def _refuse_nul(request: AppendRequest) -> Refusal | None:
     if request.producer is not None:
         refusal = refusal or refuse_nul_in("producer.id", [request.producer.id])
     for index, record in enumerate(request.records):
-        # Most have neither, and there may be many.
+        # Most records have neither, and there may be many.
         if record.tag or record.node:
             refusal = (
                 refusal
@@ -285,7 +285,7 @@ def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
         if is_too_deep(record.meta, DATA_DEPTH_MAX):
             return _too_deep(f"records[{index}].meta")
         if len(record.meta) > bytes_max:
-            continue  # That is for the engine to refuse; it is not built to count its keys.
+            continue  # The engine refuses it; do not decode it to count its keys.
         field = f"records[{index}].meta"
         try:
             keys = _meta.decode(record.meta)
@@ -306,7 +306,7 @@ def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
 def settle_seek(
     prefix: str, from_ts: int | str | None, last: int | None, is_placed: bool, clock: Clock
 ) -> int | Refusal | None:
-    """Return `from_ts` in milliseconds; `is_placed` says that the place is given in another way as well."""
+    """Return `from_ts` in ms; `is_placed` means that the position is also given otherwise."""
     if from_ts is not None:
         found = instant_ms(f"{prefix}from_ts", from_ts, clock.now_ms())
         if isinstance(found, Refusal):

@@ -1,8 +1,8 @@
-"""Look at a large append before anything is built of it, so that what is built is never much more than it.
+"""A check of large appends before decoding, which bounds the memory of decoded objects.
 
-A text with one emoji in it takes four times its bytes, a list of short texts twenty times, and ten million
-records would be refused anyway. So the known fields are first taken as raw bytes, which copies nothing, and
-only counted and measured.
+A text with one emoji takes four times its bytes in memory, a list of short texts twenty times, and ten
+million records would be refused anyway. So the known fields are first decoded as raw bytes, which copies
+nothing, and only counted and measured.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from topicsd.engine.write.producer_write import PRODUCER_CHARACTERS_MAX
 from topicsd.service.input.json_body import JsonBody
 
 APPEND_BODY_BYTES: Final = 4 << 20
-# No record is shorter: {"data":1} and a comma.
+# The shortest record: {"data":1} and a comma.
 _RECORD_BYTES_MIN: Final = 11
-# A character of a text may be written as \u0061, and there are its quotation marks.
+# A character may be written as \u0061.
 _ESCAPED: Final = 6
-# An id of the greatest length in its longest spelling, a number, and room for white space.
+# An id of the maximum length in its longest spelling, a number, and room for white space.
 PRODUCER_BYTES_MAX: Final = 2 * _ESCAPED * PRODUCER_CHARACTERS_MAX + 1024
-# The longest name of a topic in its longest spelling, and all numbers there are.
+# The longest topic name in its longest spelling, and all numbers.
 CONFIG_BYTES_MAX: Final = 64 << 10
-# Keys and white space, of a record and beside the records.
+# Keys and white space, per record and besides the records.
 RECORD_REST_BYTES: Final = 1 << 10
 REST_BYTES: Final = 1 << 20
-# No duration and no time is longer.
+# Longer than any duration or time.
 TIME_BYTES_MAX: Final = 1024
 _NOTHING: Final = msgspec.Raw(b"")
 
@@ -69,14 +69,14 @@ _raw_append = msgspec.json.Decoder(_RawAppend)
 
 
 def needs_look(body: bytes, records_max: int) -> bool:
-    """Whether an append is large, or may have too many records."""
+    """Return whether an append is large or may have too many records."""
     return len(body) > APPEND_BODY_BYTES or (
         len(body) > records_max * _RECORD_BYTES_MIN and body.count(b"{") > records_max
     )
 
 
 def look_at_append(body: bytes, kind: JsonBody[AppendRequest], limits: Settings) -> Refusal | None:
-    """Refuse what is malformed, unknown, too long or too much; wrong types are for the decoder to refuse."""
+    """Refuse malformed, unknown, too long or too many parts; the decoder refuses wrong types."""
     records_max = _Room.left = limits.max_batch_records
     try:
         request = _raw_append.decode(body)
@@ -101,7 +101,7 @@ def _refuse_long(request: _RawAppend, limits: Settings) -> Refusal | None:
     tag_max, node_max = limits.max_tag_bytes, limits.max_node_bytes
     if len(request.node) > _ESCAPED * node_max + 2:
         return _too_long("node", node_max, "bytes")
-    # A character beyond the first 65,536 is written with two of them.
+    # A character beyond U+FFFF is written as two escapes.
     if len(request.idempotency_key) > 2 * _ESCAPED * KEY_CHARACTERS_MAX + 2:
         return _too_long("idempotency_key", KEY_CHARACTERS_MAX, "characters")
     if len(request.producer) > PRODUCER_BYTES_MAX:

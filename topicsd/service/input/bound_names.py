@@ -1,4 +1,4 @@
-"""What a body may name and set, by the key of its request."""
+"""Names and settings that a body may contain, by the key of its request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG_NEEDS_ADMIN: Final = Refusal(
 
 
 def is_within(prefixes: Sequence[str], name: str) -> bool:
-    """`prefixes` are those of the key; none are all names.
+    """Return whether a key with these prefixes covers the name; no prefixes cover all.
 
     >>> is_within(("a.", "b."), "b.1"), is_within(("a.",), "b.1"), is_within((), "b.1")
     (True, False, True)
@@ -29,8 +29,10 @@ def other_name(field: str, name: str) -> Refusal:
 
 
 def refuse_dead_letter(prefixes: Sequence[str], patch: TopicConfigPatch | None) -> Refusal | None:
-    """Where the server would write in the name of who names it. Who changes something else is not asked about
-    a name that stands there already."""
+    """Refuse a dead-letter topic outside the key's prefixes, since the server writes to it.
+
+    Only a name in the patch is checked, not the name that the topic has already.
+    """
     if not prefixes or patch is None or not isinstance(patch.dead_letter, str):
         return None
     return None if is_within(prefixes, patch.dead_letter) else other_name("dead_letter", patch.dead_letter)

@@ -1,4 +1,4 @@
-"""Values that a request asked for and that were clamped to a bound: the answer carries what was used."""
+"""Clamped values: the response member with the values used for numbers over a bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def clamped_to(**values: tuple[int | None, int]) -> dict[str, int]:
-    """Return the fields whose given value is not the one that is used, with the latter.
+    """Return the used values of the fields where they differ from the given ones.
 
     >>> clamped_to(limit=(5000, 1000), wait_ms=(10, 10), lease_ms=(None, 30000))
     {'limit': 1000}
@@ -27,7 +27,7 @@ def clamped_lease(lease_ms: int | None) -> dict[str, int]:
 
 
 def clamped_config(patch: TopicConfigPatch, config: TopicConfig, prefix: str = "") -> dict[str, int]:
-    """The fields of a patch that its topic has otherwise."""
+    """Return the topic's values of the fields that the patch gave differently."""
     given = {name: _number_of(name, getattr(patch, name)) for name in CLAMPED_FIELDS}
     return {
         prefix + name: getattr(config, name)
@@ -37,17 +37,17 @@ def clamped_config(patch: TopicConfigPatch, config: TopicConfig, prefix: str = "
 
 
 def _number_of(name: str, given: object) -> object:
-    """Return the number that a duration with a unit means."""
+    """Return the milliseconds of a duration with a unit; return other values unchanged."""
     return duration_ms(name, given) if isinstance(given, str) else given
 
 
 def member(clamped: Mapping[str, int]) -> dict[str, object]:
-    """The member of an answer, or nothing where no value was clamped."""
+    """Return the response member, or nothing when no value was clamped."""
     return {"clamped": clamped} if clamped else {}
 
 
 def with_member(body: bytes, clamped: Mapping[str, int]) -> bytes:
-    """Add the member to an object that is rendered already.
+    """Add the member to a rendered object.
 
     >>> with_member(b'{"a":{}}', {"limit": 1000})
     b'{"a":{},"clamped":{"limit":1000}}'

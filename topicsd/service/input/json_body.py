@@ -1,7 +1,7 @@
-"""Kinds of JSON bodies: a strict decoder each, and the refusal of a body that does not fit.
+"""Kinds of JSON bodies: a strict decoder for each, and the refusals of invalid bodies.
 
-Unknown fields are refused by the struct itself (`forbid_unknown_fields`), so that strictness costs nothing.
-The explanation is made only after a failure.
+The struct itself refuses unknown fields (`forbid_unknown_fields`), so strictness costs nothing. Explanations
+are computed only after a failure.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from topicsd.service.input.json_errors import explain
 T = TypeVar("T")
 
 CONTROL_BODY_BYTES: Final = 256 << 10
-# A known field of a control body; the longest that means anything is a list of nodes.
+# Maximum of one field of a control body; the longest legitimate one is a list of nodes.
 FIELD_BYTES_MAX: Final = CONTROL_BODY_BYTES
 _NOTHING: Final = msgspec.Raw(b"")
 _NO_HINTS: Final[Mapping[str, str]] = {}
 
 
 class JsonBody(Generic[T]):
-    """A kind of body. `hints` say where a field belongs that is not one of this kind."""
+    """A kind of body. `hints` name the right place of fields that do not belong to this kind."""
 
     def __init__(self, kind: type[T], example: str, hints: Mapping[str, str] = _NO_HINTS) -> None:
         self.kind = kind
         self.decode_fitting = msgspec.json.Decoder(kind).decode
-        """Raise what `explain` takes."""
+        """Decode a body; raises the exceptions that `explain` accepts."""
         self._example = example
         self._hints = hints
         names = [one.encode_name for one in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
@@ -63,16 +63,17 @@ class JsonBody(Generic[T]):
             return self.explain(body, error)
 
     def explain(self, body: bytes, error: Exception) -> Refusal:
-        """The refusal of a body that did not decode."""
+        """Return the refusal of a body that failed to decode."""
         if not body:
             message = f"the body is empty, it must be a JSON object such as {self._example}"
             return Refusal(INVALID_REQUEST, message)
         return explain(error, self.kind, body, self._example, self._hints)
 
     def refuse_rest(self, body: bytes, known_bytes: int, rest_max: int) -> Refusal | None:
-        """Refuse a large body of which more than `rest_max` bytes are no values of its fields.
+        """Refuse a large body with more than `rest_max` bytes besides the values of its fields.
 
-        Those are unknown fields, whose name is found at the front of the body without building what follows.
+        Those bytes are unknown fields. The first name is found at the front of the body, so that the values
+        need not be built.
         """
         rest = len(body) - known_bytes
         if rest <= rest_max:
@@ -89,7 +90,7 @@ class JsonBody(Generic[T]):
         return Refusal(INVALID_REQUEST, message)
 
     def _refuse_large(self, body: bytes) -> Refusal | None:
-        """Look at the fields as raw bytes first: what is built of them may be twenty times as large."""
+        """Check the fields as raw bytes; decoded they may take twenty times the memory."""
         if not (body.isascii() or is_utf8(body)):
             return not_utf8()
         try:

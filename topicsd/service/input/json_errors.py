@@ -1,7 +1,7 @@
-"""Explain why a JSON body does not fit its struct, in the terms of JSON.
+"""Explanations why a JSON body does not fit its struct, in the terms of JSON.
 
-The decoder reports a path (`$.records[3].tag`) and the names of Python's types. An explanation is made only
-of a body that was refused, so it may look at it a second time.
+The decoder reports a path (`$.records[3].tag`) and the names of Python types. Only refused bodies are
+explained, so an explanation may decode the body a second time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shared.text.nearest_name import nearest_name
 from shared.text.unknown_name import unknown_name
 
 SHOWN_CHARACTERS_MAX: Final = 64
-# A larger body is not decoded again to find the name of the key that holds the mistake.
+# A larger body is not decoded again to find the invalid map key.
 KEY_SEARCH_BYTES_MAX: Final = 1 << 20
 
 _EXPECTED: Final = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
@@ -39,7 +39,7 @@ _NOUNS: Final = {
     "null": "null",
 }
 _GOT: Final = {**_NOUNS, "int": "a number", "float": "a number with a fraction", "bool": "a boolean"}
-# The order in which alternatives are named.
+# The order in which alternatives are listed.
 _ORDER: Final = ("str", "int", "float", "bool", "array", "object", "null")
 _INTEGERS: Final = {"priority": "an integer from -1000 to 1000", "max": "an integer of at least 1"}
 _UNITS: Final = {
@@ -89,7 +89,7 @@ def explain(error: Exception, kind: Any, body: bytes, example: str, hints: Mappi
 
 
 def shown(text: str) -> str:
-    """Return the text as a message may repeat it.
+    """Return the text as a message may repeat it, cut at a bound.
 
     >>> shown("a" * 70) == "a" * 64 + "..."
     True
@@ -116,7 +116,7 @@ def _unknown(field: str, name: str, found: Any, kind: Any, hints: Mapping[str, s
     names = _field_names(found)
     field = shown(field)
     if not names:
-        # The key holds what looks like a path.
+        # The key contains path characters, so the path leads to no struct.
         return _wrong(field, "unknown field")
     root_names = _field_names(inspect.type_info(kind))
     if name in hints and names == root_names:
@@ -127,10 +127,10 @@ def _unknown(field: str, name: str, found: Any, kind: Any, hints: Mapping[str, s
 
 
 def _wanted(match: re.Match[str] | None, found: Any, steps: list[str]) -> str:
-    """What may stand there, in words."""
+    """Describe the values that are allowed at a path."""
     choices, other = _choices(found)
     if choices:
-        # Besides choices a field takes nothing but null.
+        # A field with choices allows nothing else but null.
         quoted = [f'"{choice}"' for choice in choices]
         told = f"one of {', '.join(quoted)}" if len(quoted) > 1 else quoted[0]
         return f"{told} or null" if "null" in other else told
@@ -161,7 +161,7 @@ def _members(found: Any) -> Iterator[Any]:
 
 
 def _type_at(kind: Any, steps: list[str]) -> Any:
-    """The type that is wanted there, or None where the path leads nowhere."""
+    """Return the type expected at a path, or None when the path leads nowhere."""
     found: Any = inspect.type_info(kind)
     for step in steps:
         found = next(filter(None, (_below(one, step) for one in _members(found))), None)
@@ -198,7 +198,8 @@ def _choices(found: Any) -> tuple[list[str], set[str]]:
 
 
 def _joined(steps: list[str]) -> str:
-    """
+    """Join the steps of a path.
+
     >>> _joined(["records", "3", "tag"]), _joined(["", "ttl"])
     ('records[3].tag', 'ttl')
     """
@@ -212,7 +213,7 @@ def _joined(steps: list[str]) -> str:
 
 
 def _with_keys(steps: list[str], kind: Any, body: bytes) -> list[str]:
-    """The same path with the key of a map in place of `...`, which is all that the decoder says of it."""
+    """Replace `...`, the decoder's placeholder for a map key, by the invalid key."""
     if "..." not in steps or len(body) > KEY_SEARCH_BYTES_MAX:
         return steps
     at = steps.index("...")

@@ -1,4 +1,4 @@
-"""The position that a request names: `after_seq`, or `from_seq`, its other name."""
+"""The position in a request: `after_seq`, or its alias `from_seq`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Seq: TypeAlias = int | UnsetType | None
 
 
 def one_position(prefix: str, from_seq: Seq, after_seq: Seq) -> int | Refusal | None:
-    """Return the seq after which a request begins, or None if it names none.
+    """Return the seq after which a request begins, or None without one.
 
     >>> [one_position("", *given) for given in ((5, None), (None, 5), (5, 5), (None, None))]
     [5, 5, 5, None]

@@ -1,4 +1,4 @@
-"""What stands behind the `?`: booleans and numbers with their names in every refusal."""
+"""Parsers of query parameters; every refusal names its parameter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def query_text(query: str, name: str) -> str | None:
-    """The value of a parameter; the last one when it is sent twice."""
+    """Return the value of a parameter, or None; the last value wins."""
     return dict(parse_qsl(query, keep_blank_values=True)).get(name) if query else None
 
 
 def query_boolean(query: str, name: str, default: bool) -> bool | Refusal:
-    """The value of a boolean parameter; the last one when it is sent twice."""
+    """Return the value of a boolean parameter; the last value wins."""
     value = query_text(query, name)
     if value is None:
         return default
@@ -32,7 +32,7 @@ def query_boolean(query: str, name: str, default: bool) -> bool | Refusal:
 
 
 def query_seek(query: str, clock: Clock) -> Seek | Refusal | None:
-    """Return the position by time or from the end, if the query names one."""
+    """Return the position by time or from the end, or None without one."""
     text, last = query_text(query, "from_ts"), query_number(query, "last")
     from_ts = None if text is None else instant_ms("from_ts", number_in(text), clock.now_ms())
     if isinstance(from_ts, Refusal):
@@ -47,7 +47,7 @@ def query_seek(query: str, clock: Clock) -> Seek | Refusal | None:
 
 
 def query_number(query: str, name: str) -> int | Refusal | None:
-    """The value of a number that is not negative, written in digits alone."""
+    """Return the value of a number from 0, written in plain digits, or None."""
     text = query_text(query, name)
     if text is None:
         return None

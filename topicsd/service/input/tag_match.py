@@ -1,4 +1,4 @@
-"""Which records are meant, by their tag: `"X"`, `["tag","Eq","X"]` or `["tag","Glob","X*"]`."""
+"""The match of records by tag: `"X"`, `["tag","Eq","X"]` or `["tag","Glob","X*"]`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ class TagMatch(NamedTuple):
 
 
 def parse_match(field: str, match: str | list[str]) -> TagMatch | Refusal:
-    """
+    """Parse a match of the given field.
+
     >>> parse_match("filter", ["tag", "Glob", "new.*"])
     TagMatch(tag='new.', is_prefix=True)
     """
     if isinstance(match, str):
         if match.endswith("*"):
-            # Taken literally it would match nothing, and be taken for a success.
+            # Taken literally it would match nothing, which looks like success.
             told = (
                 f'send ["tag","Glob",{quoted(match)}] for a prefix, ["tag","Eq",{quoted(match)}] for this tag'
             )

@@ -1,4 +1,4 @@
-"""Bodies of the requests about jobs, and every bound of them."""
+"""Bodies of requests about jobs, and their bounds."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _request(asked: AckBody, limits: Settings, ms: int = 0, reason: str = "") ->
 
 
 def _duration_ms(field: str, given: int | str) -> int | Refusal:
-    """Return a duration that the engine clamps from above."""
+    """Return a duration whose upper bound the engine clamps."""
     found = duration_ms(field, given)
     if isinstance(found, Refusal):
         return found

@@ -1,14 +1,15 @@
-"""The mover: jobs that were delivered too often go from their queue to its dead-letter topic.
+"""The dead-letter mover: jobs that were delivered too often move to the dead-letter topic.
 
-D1  A parked job is in the log, synced, before it is read here: nobody gets it any more, also after a restart.
-D2  It is moved (`moving.py`): what became of one that was not answered the destination knows, however long
-    ago that was. That is created like any topic.
-D3  Only when that is acked in its class the job is deleted here, and counted.
-D4  What does not work is tried again, later and later: a destination that is full, missing or away keeps the
-    job parked. One that is not named keeps it too, until the queue is given one.
-    Where another one is named meanwhile, what may be in the one before is looked for there first, and nothing
-    goes on before that is known.
-D5  A job that cannot be moved whatever else can, as it is damaged or too large, holds up no other one.
+D1  A parked job is in the log, synced, before it is read here: it cannot be claimed any more, also after a
+    restart.
+D2  It is moved by a transfer (`transfer.py`): the destination knows the outcome of an unanswered move,
+    however long ago it was. The destination is created like any topic.
+D3  Only after the acknowledgement in the destination's class the job is deleted here, and counted.
+D4  Failures are retried with growing delays: a destination that is full, missing or unavailable leaves the
+    job parked. A queue without a dead-letter topic keeps the job parked until it gets one.
+    When the queue gets another one, the mover first asks the former destination which records it has, and
+    moves nothing before it knows.
+D5  A job that can never be moved, because it is damaged or too large, does not delay others.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ OPERATION: Final = "dead_letter"
 
 
 class DeadLetters:
-    """`ask` has an operation on a topic done by its owner."""
+    """The movers of all queues of a shard; `ask` runs an operation on a topic at its owner."""
 
     def __init__(self, shard: ShardState, loop: Loop, ask: Ask) -> None:
         self._shard = shard
@@ -50,7 +51,7 @@ class DeadLetters:
                 loop.call_later(AGAIN_SECONDS, self.wake, topic)
 
     def wake(self, topic: Topic) -> None:
-        """It has parked jobs."""
+        """Start moving the parked jobs of a topic."""
         queue = topic.queue
         if topic not in self._moving and queue is not None:
             self._moving.add(topic)
@@ -60,7 +61,7 @@ class DeadLetters:
 
 
 class _Parked:
-    """The jobs of a queue that are to leave it."""
+    """The parked jobs of a queue, as the source of a transfer."""
 
     def __init__(self, shard: ShardState, topic: Topic, queue: LeaseQueue) -> None:
         self._shard = shard
@@ -73,7 +74,7 @@ class _Parked:
         return self._shard.topics.get(self.topic.name) is self.topic and self.topic.leaving is None
 
     def first(self, count: int) -> list[int]:
-        """Those that are next."""
+        """Return the next jobs to move, at most `count`."""
         jobs = self.queue.jobs
         return [*islice((seq for seq in self.queue.parked if not jobs[seq].is_leaving), count)]
 
@@ -82,7 +83,7 @@ class _Parked:
         return is_alive and seq in self.queue.parked and not self.queue.jobs[seq].is_leaving
 
     def put_off(self, seq: int) -> None:
-        """All others are before it."""
+        """Move a job after all other parked jobs."""
         if seq in self.queue.parked:
             self.queue.parked.move_to_end(seq)
 
@@ -91,7 +92,7 @@ class _Parked:
 
 
 class _Run:
-    """Until nothing more is to be moved."""
+    """A run of the mover on one queue, until no job is left to move."""
 
     def __init__(
         self,
@@ -107,14 +108,14 @@ class _Run:
         self._moving = moving
         self._ended = ended
         self._wait_seconds = AGAIN_SECONDS
-        """How long the next wait would be."""
+        """Length of the next wait."""
         self._put_off_count = 0
-        """Since one was moved, or since the last wait."""
+        """Jobs moved to the back since the last success or wait."""
         self._count_at_once = min(MOVED_AT_ONCE, shard.settings.max_batch_records)
         self._single_count = 0
-        """So many go one by one, as they were refused together."""
+        """Number of jobs to move one by one, because they were refused together."""
         self._told_of: set[str] = set()
-        """What keeps jobs here, each said once."""
+        """Codes of the failures already logged."""
 
     def next(self) -> None:
         source = self._source
@@ -141,7 +142,7 @@ class _Run:
         source = self._source
         destination = source.topic.config.dead_letter
         if destination is None or source.queue.former:
-            # They were read for the topic that was named before.
+            # The records were read for the former destination.
             self._loop.call_soon(self.next)
             return
         letters: list[Letter] = []
@@ -169,7 +170,7 @@ class _Run:
             self._loop.call_soon(self.next)
             return
         if len(letters) > 1 and STATUS[refusal.code] in (400, 422):
-            # There may be room for some of them.
+            # The destination may accept some of them.
             self._single_count = len(letters)
             self._loop.call_soon(self.next)
             return
@@ -189,7 +190,7 @@ class _Run:
             logger.warning(told, topic.name, topic.config.dead_letter, message)
 
     def _next_or_later(self) -> None:
-        """Some were put off."""
+        """Continue, or wait when every parked job was moved to the back."""
         if self._put_off_count < len(self._source.queue.parked):
             self._loop.call_soon(self.next)
         else:

@@ -1,4 +1,4 @@
-"""What the routes about jobs do: decode, ask the engine, render."""
+"""Handlers of the endpoints of jobs: decode, call the engine, render."""
 
 from __future__ import annotations
 

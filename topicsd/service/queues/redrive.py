@@ -1,14 +1,14 @@
-"""Redrive: dead letters go back to the queues that they came from.
+"""Redrive: dead letters return to the queues they came from.
 
-R1  The stamps in its meta say where one comes from; they are taken off, and it is a fresh job there. They are
-    moved as `moving.py` says: each once, also when a shard is killed in between. Where that happened, those
-    of the last move may lie here until the next redrive to the same queue, which finds them and takes them
-    out.
-R2  What its queue does not take stays, and the answer says how many and why: a move that is refused is tried
-    again one by one. When a shard is away, or short of something, the redrive stops there.
-R3  One request does a bounded part, in count and in time, and says from where to go on; so its answers are
-    the progress of a long one. It stops when nobody hears the answer any more.
-R4  A topic has one redrive at a time: of two, neither could say which record was moved last.
+R1  The stamp in the meta of a dead letter names its queue. It is removed, and the record becomes a fresh job
+    there. Records move by a transfer (`transfer.py`), each exactly once, also when a shard is killed. After
+    such a crash, records of the last move may remain here until the next redrive to the same queue finds and
+    deletes them.
+R2  A record that its queue refuses stays, and the response reports the number and the reasons: a refused move
+    is retried one by one. When a shard is unavailable or overloaded, the redrive stops.
+R3  One request does work bounded in count and time, and its response says where to continue, so responses
+    report the progress of a long redrive. It stops when its client disconnects.
+R4  A topic has one redrive at a time: with two, neither would know which record was moved last.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from topicsd.service.render import encode
 OPERATION: Final = "bring_back"
 SECONDS_MAX: Final = 10.0
 MOVES_A_SECOND: Final = 10
-"""Where a rate is asked for that is greater."""
+"""Moves per second for a requested rate above this."""
 REFUSES_ALL: Final = (TOPIC_NOT_FOUND, NOT_A_QUEUE)
 NO_ORIGIN: Final = "no_origin"
 RETRY_AFTER_MS: Final = 1000
@@ -58,7 +58,7 @@ Performance = Callable[[Call], dict[str, float]]
 
 
 class Redrives:
-    """`ask` has an operation on a topic done by its owner."""
+    """The redrives of a shard; `ask` runs an operation on a topic at its owner."""
 
     def __init__(self, shard: ShardState, loop: Loop, ask: Ask, performance: Performance) -> None:
         self.shard = shard
@@ -88,7 +88,7 @@ class Redrives:
 
 
 class _Letters:
-    """The topic in which the dead letters lie."""
+    """The topic with the dead letters, as the source of a transfer."""
 
     def __init__(self, shard: ShardState, topic: Topic) -> None:
         self._shard = shard
@@ -128,13 +128,13 @@ class _Redrive:
         self._moving = Moving(self._letters, OPERATION, redrives.ask, redrives.shard.clock.monotonic)
         self._until = redrives.shard.clock.monotonic() + SECONDS_MAX
         self._moves: deque[tuple[str, list[Letter]]] = deque()
-        """Of what was read, by queue: what is still to be moved."""
+        """Records read and still to be moved, by queue."""
         self._stays: list[tuple[int, str]] = []
-        """Of what was read: what stays, and why."""
+        """Records read that stay here, with the reason."""
         self._upto = self._cursor = wanted.after_seq
-        """So far everything was read, and so far everything is settled."""
+        """Highest seq read, and highest seq settled."""
         self._is_last = False
-        """Nothing behind what was read is meant."""
+        """Whether every later record is outside the request."""
         self._count = 0
         self._queues: Counter[str] = Counter()
         self._stayed: Counter[str] = Counter()
@@ -157,7 +157,7 @@ class _Redrive:
     def _hurry(self) -> None:
         self._is_hurried = True
 
-    # -- some after the others -----------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         try:
@@ -205,14 +205,14 @@ class _Redrive:
             if self._is_last or not left:
                 break
             self._upto = seq
-            # What has no text and no damage has left meanwhile.
+            # A record with neither text nor damage was deleted in the meantime.
             is_meant = seq in texts.damaged if record is None else self._wanted.fits(record.tag)
             if is_meant:
                 left -= 1
                 self._sort(seq, record, by_queue)
         for queue, letters in by_queue.items():
             self._moves += [(queue, some) for some in at_once(letters, self._count_at_once)]
-        # In a turn of its own: there may be many, and few that are meant.
+        # In a turn of its own: there may be many records, and few that match.
         self._redrives.loop.call_soon(self._go_on)
 
     def _sort(self, seq: int, record: RenderedRecord | None, by_queue: dict[str, list[Letter]]) -> None:
@@ -220,7 +220,7 @@ class _Redrive:
         if origin is None or record is None:
             self._stays.append((seq, CORRUPT_SEGMENT if record is None else NO_ORIGIN))
         elif not is_within(self._call.prefixes, origin.queue):
-            # Anybody who may write here can have put the name there.
+            # Any client that may write to this topic can have forged the name.
             self._stays.append((seq, FORBIDDEN))
         elif self._wanted.is_dry:
             self._count += 1
@@ -229,7 +229,7 @@ class _Redrive:
             by_queue.setdefault(origin.queue, []).append(Letter(seq, record, origin.meta))
 
     def _move(self, queue: str, letters: list[Letter]) -> None:
-        # One may have left meanwhile, as one that the destination named.
+        # A record may have been deleted meanwhile, for example because the destination named it.
         letters = [one for one in letters if self._letters.has(one.seq)]
         self._moving.move(queue, letters, partial(self._told, queue, letters))
 
@@ -254,7 +254,7 @@ class _Redrive:
     # -- the end -------------------------------------------------------------------------------------------
 
     def _settle(self, upto: int) -> None:
-        """Nothing up to there is on its way."""
+        """Settle every record up to `upto`, none of which is in a move."""
         self._cursor = max(self._cursor, upto)
         reasons = [reason for seq, reason in self._stays if seq <= upto]
         self._count += len(reasons)

@@ -1,4 +1,4 @@
-"""The body of a request to redrive dead letters, and every bound of it."""
+"""The body of a redrive request, and its bounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_MAX: Final = 10_000
 
 
 class RedriveBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """All that is said of a record must hold; nothing said is every record."""
+    """The records to redrive: those that match all given fields, or all records without any."""
 
     seqs: list[int] | None = None
     match: str | list[str] | None = None
@@ -37,19 +37,19 @@ class RedriveBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Records after `after_seq`, at most `count` of them."""
+    """The selected records after `after_seq`, at most `count` of them."""
 
     seqs: list[int] | None
-    """In their order, each once."""
+    """Sorted seqs without duplicates, or None for all."""
     tag: str | None
     is_prefix: bool
     from_ts: int | None
     to_ts: int
-    """What is as new, or newer, is not meant."""
+    """Exclusive upper bound of the records' time."""
     after_seq: int
     count: int
     rate: int
-    """At most so many a second; 0 is as fast as it goes."""
+    """Maximum records per second; 0 means unlimited."""
     is_dry: bool
     clamped: dict[str, int]
 

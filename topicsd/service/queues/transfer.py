@@ -1,11 +1,14 @@
-"""Records go from a topic to others, wherever those are, a few at a time, and each is there once.
+"""Transfers: records move from a topic to others, a few at a time, each exactly once.
 
-M1  Records are written at their destination as one move (`producer_write.py`, P4), and deleted here,
-    synced, when that was acked in its class. Only then others are written there.
-M2  So at most those of the last move there may still be here: its answer was lost, or one of the two was
-    killed. The destination names them when another one comes, and they are deleted before what is left of
-    that is sent again. The destination keeps that with its producers: without a window.
-M3  Nothing of a move is kept here: what is here is still to be moved, or named by its destination.
+The other topics may be on any shard.
+
+M1  Records are written to their destination as one move (`producer_write.py`, P4). After the acknowledgement
+    in the destination's durability class they are deleted here, synced. Only then others are written there.
+M2  So at most the records of the last move may be both there and here: its answer was lost, or one of the two
+    shards was killed. The destination names them in its answer to the next move, and they are deleted here
+    before the rest of that move is sent again. The destination remembers moves with its producers, without
+    a time window.
+M3  The source stores no state of a move: a record here is still to be moved, or named by its destination.
 """
 
 from __future__ import annotations
@@ -23,33 +26,33 @@ from topicsd.service.call import Call
 
 MOVED_AT_ONCE: Final = 128
 MOVE_BYTES: Final = 256 << 10
-"""Nor goes much more of data and meta together."""
+"""Approximate maximum of data and meta in one move."""
 _NO_SEQ: Final = -1
 _FIELDS: Final = Fields(content_type="application/json")
 
 Ask = Callable[[str, Call], None]
-"""Have an operation on a topic done by its owner."""
+"""Runs an operation on a topic at its owner."""
 Told = Callable[[Refusal | None], object]
-"""Gets None for what is moved."""
+"""Receives None after a successful move, or the refusal."""
 
 
 class Source(Protocol):
     """The topic that records leave."""
 
     id: str
-    """As long as the topic lives, and no other one's. It begins with a NUL, as no producer's does."""
+    """Producer id, unique to this incarnation of the topic. Its first NUL excludes clients' ids."""
 
     def has(self, seq: int) -> bool:
-        """Whether the record is still here, and to be moved."""
+        """Return whether the record is still here and to be moved."""
         ...
 
     def end(self, seqs: list[int], told: Told) -> None:
-        """Delete these, synced."""
+        """Delete these records, synced."""
         ...
 
 
 class Letter(NamedTuple):
-    """A record, and the meta that it is to have."""
+    """A record to transfer, and its meta at the destination."""
 
     seq: int
     record: RenderedRecord
@@ -61,7 +64,7 @@ class Letter(NamedTuple):
 
 
 def at_once(letters: Sequence[Letter], count_max: int = MOVED_AT_ONCE) -> Iterator[list[Letter]]:
-    """What may go together."""
+    """Split records into moves within the bounds."""
     some: list[Letter] = []
     size = 0
     for one in letters:
@@ -95,10 +98,10 @@ class Moving:
         self._ask = ask
         self._monotonic = monotonic
         self._last: dict[str, int | None] = {}
-        """The highest seq of the last move to each destination, once nothing of that is here any more."""
+        """Highest seq of the last move to each destination, once none of its records is here."""
 
     def move(self, destination: str, letters: Sequence[Letter], told: Told) -> None:
-        """In the order of their seqs; all are moved, or none. Nothing else may be on its way."""
+        """Move all records, in the order of their seqs, or none. One move at a time."""
         if not letters:
             told(None)
             return
@@ -113,7 +116,10 @@ class Moving:
         )
 
     def look(self, destination: str, told: Told) -> None:
-        """Take out what is there of the last move, as nothing else goes there. Nothing may be on its way."""
+        """Delete here the records that the last move has written to a former destination.
+
+        No more records are sent to that destination, and no move may be in progress.
+        """
 
         def answered(refusal: Refusal | None) -> None:
             assert refusal is not None, "no move has such numbers"
@@ -148,7 +154,7 @@ class Moving:
             told(refusal)
 
     def _end(self, destination: str, last: int | None, seqs: list[int], told: Told) -> None:
-        """These are at their destination."""
+        """Delete here the records that are at their destination."""
 
         def ended(refusal: Refusal | None) -> None:
             if refusal is None:
@@ -163,7 +169,7 @@ class Moving:
 
 
 def _last_move(refusal: Refusal) -> tuple[int | None, list[int]]:
-    """Its highest seq, and all of them."""
+    """Return the highest seq of the last move, and all of its seqs."""
     detail: dict[str, Any] = refusal.detail or {}
     last = detail["last_seq"]
     return last, detail.get("last_seqs") or ([] if last is None else [last])
@@ -182,7 +188,7 @@ def _sent(letter: Letter) -> dict[str, object]:
 
 
 class _Append(Call, kw_only=True, eq=False):
-    """The append to the destination, as a request of ours."""
+    """The append to the destination, as an internal call."""
 
     answered: Told
 

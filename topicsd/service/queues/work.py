@@ -1,4 +1,4 @@
-"""A stream of jobs is asked for: whether there is such a queue, and room for one more stream."""
+"""The endpoint that streams jobs: check the queue and the caps, then open a stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READ_AND_WRITE: Final = frozenset({READ, WRITE})
 
 
 class WorkOpen:
-    """`count` is told of each stream that begins, and with -1 of each that ends."""
+    """The opener of job streams; calls `count` with 1 for each start of one and -1 for each end."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class WorkOpen:
             call.fail("work", error)
 
     def check_keys(self, keys: Keys) -> None:
-        """A key that was taken back ends what was opened with it."""
+        """End the streams whose key was removed or no longer covers them."""
         self._streams.end_where_not(lambda key_id, name: keys.allow(key_id, READ_AND_WRITE, [name]))
 
     @property
@@ -103,7 +103,7 @@ class WorkOpen:
         return self._streams.lagging_count
 
     def drain(self) -> None:
-        """Streams end with a last word, and none begins."""
+        """End all streams with a final event, and refuse new ones."""
         self._drains = True
         self._streams.drain()
 

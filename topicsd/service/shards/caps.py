@@ -1,13 +1,13 @@
-"""What may still be made, counted over all shards: a new topic, more bytes.
+"""Caps over all shards, for new topics and for bytes.
 
-C1  `max_topics` is exact. Near it, a topic is reserved at the front process before it is made, and made in
-    the turn in which the answer comes; far from it nobody is asked, and this shard's own count is the
-    engine's to check. Far is: were every shard to make `UNSEEN_TOPICS_MAX` between two beats, there would
-    be room.
-C2  `max_total_bytes` may be passed by one request a shard: each sees what the others published last, and of
-    its own shard also what is on its way.
-C3  What is asked for a topic that exists waits for nobody, and a write that was done before is answered, as
-    its key says, whatever the caps.
+C1  `max_topics` is exact. Near the cap, the worker reserves a topic at the supervisor before it creates the
+    topic, and creates it in the turn in which the answer arrives. Far from the cap there is no request, and
+    the engine checks this shard's own count. "Far" means that the cap holds even if every shard creates
+    `UNSEEN_TOPICS_MAX` topics between two heartbeats.
+C2  `max_total_bytes` may be exceeded by one request per shard: each shard sees the numbers that the others
+    published last, and its own including requests in flight.
+C3  Requests for an existing topic do not wait, and a repeated write with a known idempotency key or producer
+    number is answered whatever the caps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from topicsd.engine.write.keyed_write import Key, key_of
 from topicsd.engine.write.producer_write import is_produced
 from topicsd.service.shards.peers import Peers
 
-# Creations are synced; a shard makes a tenth of it between two beats.
+# Creations are synced, so a shard creates about a tenth of this between two heartbeats.
 UNSEEN_TOPICS_MAX: Final = 10_000
 RETRY_AFTER_MS: Final = 1000
 
@@ -42,7 +42,7 @@ class Waiting(NamedTuple):
 
 
 class Caps:
-    """`peers` and `links` are those of a server of several shards."""
+    """The caps of one shard; `peers` and `links` exist on a server with several shards."""
 
     def __init__(
         self, state: ShardState, shard: int = 0, peers: Peers | None = None, links: LinkPool | None = None
@@ -59,7 +59,7 @@ class Caps:
         self.publish()
 
     def publish(self) -> None:
-        """Tell the others how much there is here."""
+        """Publish this shard's numbers to the others."""
         if self._peers is not None:
             slot = self._peers.slot
             slot.topics = len(self._state.topics)
@@ -68,7 +68,7 @@ class Caps:
     # -- topics --------------------------------------------------------------------------------------------
 
     def with_topic(self, name: str, make: Callable[[], None], refuse: Callable[[Refusal], None]) -> None:
-        """Call `make`, which makes the topic, now or when there is room for it; else `refuse`."""
+        """Call `make`, which creates the topic, once there is room for it; otherwise call `refuse`."""
         waiting = self._asking.get(name)
         if waiting is not None:
             waiting.append(Waiting(make, refuse))
@@ -89,7 +89,7 @@ class Caps:
 
     def _told(self, name: str, answer: bytes | None) -> None:
         for make, refuse in self._asking.pop(name):
-            # The first of them makes it, for all.
+            # The first one creates the topic for all.
             if answer == GRANTED or name in self._state.topics:
                 make()
             else:
@@ -115,7 +115,7 @@ class Caps:
     # -- bytes ---------------------------------------------------------------------------------------------
 
     def begin_bytes(self, name: str, request: AppendRequest, size: int) -> Refusal | None:
-        """An append that may add so many; each that is not refused is ended."""
+        """Admit an append of `size` bytes or refuse it; call `end_bytes` after an admitted one."""
         here = self._state.totals.live_bytes + self._bytes_on_their_way
         total = here if self._peers is None else here + self._peers.bytes_elsewhere()
         if total >= self.bytes_max and not self._is_known(name, request):
@@ -131,7 +131,7 @@ class Caps:
         self.publish()
 
     def _is_known(self, name: str, request: AppendRequest) -> bool:
-        """Whether it adds nothing: it was done before, or is on its way."""
+        """Return whether the append is a duplicate, of a write applied or in progress."""
         topic = self._state.topics.get(name)
         if topic is not None and request.producer is not None:
             return is_produced(topic, request.producer)

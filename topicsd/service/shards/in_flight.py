@@ -1,8 +1,8 @@
-"""How many requests of each key are in flight, and the bound of it over all workers.
+"""The number of requests in flight per key, and its bound over all workers.
 
-A request counts where its connection is. Each worker has its counts on the board, where it alone writes them,
-and adds up those of all: that costs no more than a table of its own would, and nobody is asked. So the bound
-may be passed by as many requests as there are other workers, when they come in one moment.
+A request counts at the worker of its connection. Each worker keeps its counts on the board, where it is the
+only writer, and adds up those of all workers. That costs no more than a local table, and no messages. When
+requests arrive at the same time, the bound may be exceeded by as many requests as there are other workers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from shared.contract.errors import THROTTLED, Refusal
 
 class InFlight:
     def __init__(self, bound: int, own: memoryview | None = None, others: Sequence[memoryview] = ()) -> None:
-        """0 is no bound. The counts are by the places of keys; without a board they are this process's."""
+        """Set the bound; 0 means unlimited.
+
+        Counts are indexed by the place of a key. Without a board they are local to this process.
+        """
         self.bound = bound
         self._own = memoryview(array("Q", [0]) * KEY_PLACES) if own is None else own
         self._others = others
 
     def enter(self, key: Key) -> Callable[[], None] | Refusal:
-        """One more of this key; what is given back is called when it is answered."""
+        """Count one more request of the key; return the callback for its answer, or a refusal."""
         place = key.place
         count = self._own[place]
         for counts in self._others:

@@ -1,8 +1,7 @@
-"""A stream whose client has its connection at another shard: its answer goes over the link, in pieces.
+"""A stream sent over the link, in parts, from its home shard to the shard of the connection.
 
-The home of the stream writes to a `LinkStream`; the shard with the connection passes on what comes to a
-stream of its own (`PassedOn`). What is under way is bounded by credit: the home is clogged when the client
-is.
+The home shard writes to a `LinkStream`. The shard with the connection passes the parts on to a stream of its
+own (`PassedOn`). Credit bounds the bytes in flight, so the home's stream is paused when the client's is.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ OpenStream = Callable[[bytes], Stream]
 
 
 class LinkStream:
-    """At the home. The first piece is the fields of the head; the answer behind all of them is empty."""
+    """The stream at the home shard. Its first part is the header fields; its answer is empty."""
 
     __slots__ = ("_asked", "_under_way", "is_clogged", "on_lost", "on_ready")
 
@@ -49,14 +48,14 @@ class LinkStream:
             self.on_ready()
 
     def _lost(self) -> None:
-        """The client has left, or the link is lost."""
+        """Close after the client or the link was lost."""
         on_lost = self.on_lost
         self.close()
         on_lost()
 
 
 class PassedOn:
-    """Where the connection is."""
+    """The stream at the shard with the connection."""
 
     __slots__ = ("_open", "_question", "_stream", "_unpaid")
 
@@ -72,14 +71,14 @@ class PassedOn:
         return self._stream is not None
 
     def close(self) -> None:
-        """The home has ended it, or is gone."""
+        """Close after the home shard ended the stream or was lost."""
         if self._stream is not None:
             self._stream.close()
 
     def _piece(self, data: bytes) -> None:
         if self._stream is None:
             if self._question.is_hurried:
-                # Nobody is there any more, or not for long: the home ends it.
+                # The client is gone or about to be closed; the home shard ends the stream.
                 return
             self._stream = self._open(data)
             self._stream.on_ready = self._pay

@@ -1,6 +1,6 @@
-"""The other shards as the board shows them: whether they answer, and what counts over all of them.
+"""The other shards as the board shows them: their availability, and totals over all shards.
 
-A shard that does not answer now still has what it had: its last numbers stand until it says others.
+A shard that does not answer still has its data: its last published numbers count until it publishes others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.shard_refusal import shard_refusal
 from shared.runtime.clock import Clock
 
-# A worker beats twice in this time.
+# A worker sends two heartbeats in this time.
 FRESH_MS: Final = 1000
 
 _ANSWERING: Final = (WorkerState.READY, WorkerState.DRAINING)
@@ -27,15 +27,15 @@ class Peers:
 
     @property
     def slot(self) -> Slot:
-        """This shard's own."""
+        """Return the slot of this shard."""
         return self._board.slot(self._shard)
 
     def in_flight_elsewhere(self) -> list[memoryview]:
-        """What each other shard counts by key."""
+        """Return the counts by key of every other shard."""
         return [slot.in_flight_by_key for shard, slot in enumerate(self._board) if shard != self._shard]
 
     def refusal(self, shard: int) -> Refusal | None:
-        """Why the shard cannot be asked now; None when it can."""
+        """Return the refusal when the shard does not serve requests now, or None."""
         slot = self._board.slot(shard)
         state = slot.state
         silence_ms = int(self._clock.monotonic() * 1000) - slot.beat_ms
@@ -44,18 +44,18 @@ class Peers:
         return shard_refusal(shard, state)
 
     def is_anyone_draining(self) -> bool:
-        """Whether another worker, which ends too, still has connections."""
+        """Return whether another worker that is also stopping still has connections."""
         return any(slot.state is WorkerState.DRAINING and slot.connections for slot in self._others())
 
     def is_anyone_ready(self) -> bool:
-        """Whether another worker goes on, or has not heard yet that it is to end too."""
+        """Return whether another worker is ready, and so not stopping or not yet notified."""
         return any(slot.state is WorkerState.READY for slot in self._others())
 
     def _others(self) -> list[Slot]:
         return [slot for shard, slot in enumerate(self._board) if shard != self._shard]
 
     def topics_elsewhere(self) -> int:
-        """As of the last beats."""
+        """Return the topics of all other shards as of their last heartbeats."""
         return sum(slot.topics for shard, slot in enumerate(self._board) if shard != self._shard)
 
     def bytes_elsewhere(self) -> int:

@@ -1,14 +1,15 @@
-"""A request whose topic another shard owns: it is asked there, and answered as if it had been asked here.
+"""Remote requests: a request for another shard's topic, answered as if it had arrived there.
 
-F1  What the owner never got is 503, at once: the client asks again.
-F2  What it got and did not answer is in doubt when it changes something. An append with an idempotency key
-    or a producer is asked again until the owner is back, and that finds out what became of it; so it has
-    one answer, and no 504 unless the owner stays away. The owner is told how long ago it was asked first:
-    where its window has gone by, or is off, the key protects nothing and the answer is 504.
-F3  Other writes are 504 then. To ask them again is not the same: another client's write may lie between,
-    and they say how much they did. Reads are 503.
-F4  A client that leaves, or a process that ends, hurries what waits at the owner.
-F5  An answer that is a stream is passed on as it comes (`link_stream.py`), and ends with the owner.
+F1  A request that the owner never received is 503 at once: the client retries.
+F2  A change that the owner received and did not answer is in doubt. An append with an idempotency key or a
+    producer is retried until the owner is back, and the retry finds out whether the first attempt was
+    applied. So it gets one response, and no 504 unless the owner stays away. A retry carries the time since
+    the first attempt: when the owner's window is shorter or off, the key protects nothing and the response is
+    504.
+F3  Other changes are 504 in that case. Retrying them is not equivalent: another client's write may have been
+    applied in between, and their responses report counts. Reads are 503.
+F4  A client that disconnects, or a process that ends, cancels the wait at the owner.
+F5  A streamed response is passed on part by part (`link_stream.py`), and ends with the owner.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from topicsd.service.shards.link_stream import PassedOn
 from topicsd.service.shards.peers import Peers
 
 AGAIN_SECONDS: Final = 0.1
-# Longer than a worker that hangs is waited for, and its restart.
+# Longer than the time after which a hanging worker is killed, plus its restart.
 AGAIN_SECONDS_MAX: Final = 20.0
 RETRY_AFTER_MS: Final = 1000
 
-# A claim whose answer is lost says nothing for sure, but changes nothing that does not come back by itself.
+# A claim is no write here: a lost answer leaves its effect unknown, but its leases expire by themselves.
 WRITES: Final = frozenset(
     {
         "append",
@@ -83,7 +84,7 @@ class Forwarder:
         self.count = 0
 
     def start(self, operation: str, owner: int | None, call: Call, key: Key | None) -> None:
-        """Have it answered by the shard, or by the front process (None)."""
+        """Send the request to the owner, or to the supervisor for None, and answer the call."""
         if owner is not None and self.peers is not None:
             refusal = self.peers.refusal(owner)
             if refusal is not None:
@@ -98,7 +99,7 @@ class Forwarder:
             fields.content_type,
             fields.accept,
             fields.idempotency_key,
-            # What the front process answers means nothing by its body.
+            # The supervisor's endpoints ignore the body.
             b"" if owner is None or len(call.body) >= LARGE_PAYLOAD_BYTES else call.body,
             call.prefixes,
             0,
@@ -112,17 +113,17 @@ class Forwarder:
 
 
 class Foreign(msgspec.Struct, eq=False):
-    """One request on its way to its owner and back."""
+    """One remote request from its first attempt to its answer."""
 
     forwarder: Forwarder
     owner: int | None
     call: Call
     asked: Forwarded
     since: float = -1.0
-    """When it was sent first, once that is in doubt."""
+    """Time of the first attempt, once that is in doubt; negative before."""
     passed_on: PassedOn | None = None
     timer: Any = None
-    """Of the time when it is asked again."""
+    """Timer of the next attempt."""
 
     def ask(self) -> None:
         asked, call = self.asked, self.call
@@ -154,7 +155,7 @@ class Foreign(msgspec.Struct, eq=False):
         else:
             call.refuse(self._in_doubt())
 
-    # -- asking again --------------------------------------------------------------------------------------
+    # -- retries -------------------------------------------------------------------------------------------
 
     def _is_keyed(self) -> bool:
         asked = self.asked
@@ -195,7 +196,7 @@ class Foreign(msgspec.Struct, eq=False):
         self.call.hurry = None
         self.call.refuse(self._in_doubt())
 
-    # -- what the client is told ---------------------------------------------------------------------------
+    # -- refusals ------------------------------------------------------------------------------------------
 
     def _not_reached(self) -> Refusal:
         return Refusal(NOT_READY, f"{_named(self.owner)} does not answer", _shard(self.owner), RETRY_AFTER_MS)

@@ -1,7 +1,7 @@
-"""Whether there may be one more stream over all shards: asked before it is opened, and told when it is over.
+"""Permits for streams: their caps over all shards, checked before a stream opens.
 
-The front process counts them, so that the caps are exact; the only worker of a server counts for itself. It
-forgets those of a worker that died.
+The supervisor counts the streams, so the caps are exact; the only worker of a server counts by itself. The
+supervisor forgets the streams of a worker that died.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Told = Callable[[Refusal | None], None]
 
 
 class StreamPermits:
-    """`peers` and `links` are those of a server with a front process."""
+    """The permits of one worker; `peers` and `links` exist on a server with a supervisor."""
 
     def __init__(self, settings: Settings, links: LinkPool, peers: Peers | None = None) -> None:
         self._count = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
@@ -35,7 +35,7 @@ class StreamPermits:
         self._pid = peers.slot.pid if peers is not None and len(peers) > 1 else 0
 
     def enter(self, key_id: str, told: Told) -> None:
-        """One more of this key; `told` gets None when there may be, and behind that comes a `leave`."""
+        """Request a permit; `told` receives None if granted, and then `leave` must follow."""
         if not self._pid:
             told(self._refusal(self._count.enter(_HERE, key_id)))
             return
@@ -70,4 +70,4 @@ def _unknown() -> Refusal:
 
 
 def _taken(answer: bytes | None) -> None:
-    """Without the front process there is nobody who counts."""
+    """Ignore the answer: without the supervisor no count exists."""

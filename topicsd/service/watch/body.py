@@ -1,4 +1,4 @@
-"""The body of a request for a watch session: every bound of it, and the names that its key is for."""
+"""The body of a request for a watch session: its bounds, and the names that its key covers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topicsd.service.watch.options import Place, StreamOptions
 
 HEARTBEAT_MS_MIN: Final = 1000
 HEARTBEAT_MS_MAX: Final = 60_000
-# Each session keeps its own.
+# Each session keeps its own copy.
 NODES_MAX: Final = 256
 
 
@@ -34,7 +34,7 @@ _WATCH: Final = JsonBody(WatchBody, '{"topics":{"orders":{"tail":true}}}')
 def decode_watch(
     body: bytes, key: Key | None, is_lenient: bool, settings: Settings, clock: Clock
 ) -> WatchRequest | Refusal:
-    """`is_lenient` leaves out what the key is not for, instead of refusing it all."""
+    """Decode and check the body; `is_lenient` skips topics that the key does not cover."""
     asked = _WATCH.decode(body)
     if isinstance(asked, Refusal):
         return asked

@@ -1,8 +1,8 @@
-"""A request for a watch session, and its making at its home.
+"""The endpoint that creates watch sessions, and their creation at the home shard.
 
-It is checked where it came in. The front process, which counts sessions over all shards, gets what was
-checked and gives it to the home; the answer is the home's, and passes through both as it is. The only worker
-of a server counts for itself.
+The receiving worker checks a request. The supervisor, which counts sessions over all shards, sends the
+checked request to a home shard, whose answer passes through both unchanged. The only worker of a server
+counts by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RETRY_AFTER_MS: Final = 1000
 
 
 class WatchCreate:
-    """`peers` are those of a server with a front process."""
+    """The session creation of one worker; `peers` exist on a server with a supervisor."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class WatchCreate:
         self._making.make(request, told)
 
     def make(self, payload: bytes, asked: Asked) -> None:
-        """What the front process has counted, and this is to be the home of."""
+        """Create a session that the supervisor has counted, as its home shard."""
         started = self._monotonic()
         request = decode_watch_request(payload)
 
         def told(made: Made | Refusal) -> None:
             status, body, fields = self._rendered(made, request, started)
             if self._peers is not None:
-                # Behind `watch_sessions`, which is up to date: what was not made is given back.
+                # After `watch_sessions`, which is up to date: a grant without a session is returned.
                 self._peers.slot.watch_session_grants_total += 1
             asked(encode_answer(status, fields, [body]))
 
@@ -118,7 +118,7 @@ class WatchCreate:
     def _rendered(
         self, made: Made | Refusal, request: WatchRequest, started: float
     ) -> tuple[int, bytes, bytes]:
-        """Status, body and further fields."""
+        """Return the status, body and further header fields."""
         if isinstance(made, Refusal):
             return render_refusal(made)
         asked = made.session.definition

@@ -1,9 +1,9 @@
-"""A stream is asked for on a watch session: whether there is such a one, for whom, and room for the stream.
+"""The endpoint that opens a stream on a watch session: find it, check the key and the caps.
 
-W1  A session is found by its home alone. An id that is none of this server leads to nothing, one that is and
-    has no session is of one that came to its end.
-W2  With keys only the key that made a session opens it, as long as it is for all of its names.
-W3  A stream is counted before it is opened. One that takes over inherits the place of the one before it.
+W1  Only the home shard finds a session. An id that this server did not make is unknown; an id of this server
+    without a session belongs to an expired one.
+W2  With keys, only the key that created a session opens it, and only while it covers all of its names.
+W3  A stream is counted before it opens. A stream that replaces another inherits its permit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENDING: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_afte
 
 class OpenWatch(Protocol):
     def __call__(self, session: WatchSession, last_event_id: str, call: Answerer) -> None:
-        """Open a stream on the session, or refuse; the session has it when this comes back."""
+        """Open a stream on the session or refuse; sets `session.stream` before it returns."""
         ...
 
 
@@ -38,10 +38,10 @@ class WatchOpen:
         self._sessions = sessions
         self._permits = permits
         self._places: dict[WatchSession, str] = {}
-        """Of the sessions that have a stream, the key that it is counted under."""
+        """Key ids under which the streams of sessions are counted."""
         self.open_watch: OpenWatch
         self.drains = False
-        """No stream begins any more."""
+        """Whether new streams are refused."""
 
     def open(self, call: Call, key: Key | None) -> None:
         session = self._session_for(call.name, key)
@@ -71,19 +71,19 @@ class WatchOpen:
         if key is not None:
             if key.id != session.definition.key_id:
                 return OTHER_KEY
-            # Its prefixes may be others than they were.
+            # The prefixes may have changed since the session was created.
             if not all(map(key.allows_name, session.names)):
                 return OTHER_NAME
         return session
 
     def enter(self, session: WatchSession, key_id: str, call: Call) -> None:
-        """The stream is counted."""
+        """Open a stream that has its permit."""
         is_there = self._sessions.find(session.definition.session) is session
         if self.drains or not is_there:
             self._permits.leave(key_id)
             call.refuse(ENDING if is_there else ENDED)
         elif session in self._places:
-            # Another stream came while this one waited to be counted.
+            # Another stream opened while this one waited for its permit.
             self._permits.leave(key_id)
             self._open(session, call)
         else:
@@ -93,7 +93,7 @@ class WatchOpen:
                 self.left(session)
 
     def leave(self, key_id: str) -> None:
-        """It was counted, and nobody is there any more to hear it."""
+        """Return the permit of a stream whose request was cancelled."""
         self._permits.leave(key_id)
 
     def _open(self, session: WatchSession, call: Call) -> None:
@@ -103,14 +103,14 @@ class WatchOpen:
             call.fail("watch", error)
 
     def left(self, session: WatchSession) -> None:
-        """The session has no stream any more."""
+        """Return the permit of a session whose stream has ended."""
         key_id = self._places.pop(session, None)
         if key_id is not None:
             self._permits.leave(key_id)
 
 
 class _Entering:
-    """A request for a stream while it waits to be counted."""
+    """A request for a stream that waits for its permit."""
 
     def __init__(self, opening: WatchOpen, session: WatchSession, key_id: str, call: Call) -> None:
         self._opening = opening
@@ -137,7 +137,8 @@ class _Entering:
 
 
 def accepts_events(accept: str) -> bool:
-    """
+    """Return whether an `Accept` field allows event streams.
+
     >>> accepts_events(""), accepts_events("text/html, text/event-stream;q=0.5"), accepts_events("*/*")
     (True, True, True)
     >>> accepts_events("application/json"), accepts_events("*/*, text/event-stream; q=0")
@@ -147,7 +148,7 @@ def accepts_events(accept: str) -> bool:
     for one in accept.lower().split(","):
         kind, *parameters = (part.strip() for part in one.split(";"))
         weights[kind] = min((_weight(part[2:]) for part in parameters if part.startswith("q=")), default=1.0)
-    # What is said of the type itself counts before what is said of all like it.
+    # The most specific type decides.
     return next((weights[kind] > 0 for kind in EVENT_STREAM if kind in weights), not accept)
 
 

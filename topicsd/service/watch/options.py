@@ -1,6 +1,4 @@
-"""What a watch session and a subscription of a WebSocket have in common: where to begin in a topic, what of
-it is wanted, and how much at a time.
-"""
+"""Options that watch sessions and WebSocket subscriptions share: start, content, size."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ from topicsd.service.input.position import one_position
 
 LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 256 << 10
-# 0 is another number than none.
+# 0 differs from a missing value.
 BATCH_BYTES_OF_ZERO: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
 
 
 class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Where to begin: behind a seq of an epoch, at a time, with its newest, or with what comes next."""
+    """A position: after a seq of an epoch, at a time, from the end, or at the next record."""
 
     from_seq: int | None = None
     after_seq: int | None = None
@@ -39,16 +37,16 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     @property
     def is_sought(self) -> bool:
-        """Its owner has to look up which seq that is."""
+        """Return whether the owner must look up the seq of the position."""
         return self.from_ts is not None or self.last is not None
 
     @property
     def is_placed(self) -> bool:
-        """It is said otherwise than by what has to be looked up."""
+        """Return whether the request names a position that needs no lookup."""
         return self.tail or self.from_seq is not None or self.epoch is not None
 
     def settle(self, prefix: str, clock: Clock) -> Refusal | None:
-        """Resolve the position to numbers and check its bounds; `prefix` is in front of each field."""
+        """Resolve the position to numbers and check its bounds; `prefix` precedes field names."""
         seq = one_position(prefix, self.from_seq, self.after_seq)
         if isinstance(seq, Refusal):
             return seq
@@ -66,13 +64,13 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     @property
     def query(self) -> str:
-        """What asks its owner for it."""
+        """Return the query string with which the owner looks the position up."""
         sought = (("from_ts", self.from_ts), ("last", self.last))
         return "".join(f"&{name}={value}" for name, value in sought if value is not None)
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
-    """For all its topics."""
+    """Options for all topics of a session or subscription."""
 
     node: str | list[str] | None = None
     limit: int = LIMIT_DEFAULT
@@ -83,7 +81,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_onl
     consistency: Consistency = "eventual"
 
     def settle(self) -> Refusal | None:
-        """Resolve the size to bytes and check the bounds. What is over a maximum is clamped."""
+        """Resolve the size to bytes and check the bounds. Values over a maximum are clamped."""
         size = size_bytes("max_batch_bytes", self.max_batch_bytes)
         if isinstance(size, Refusal):
             return size
@@ -99,7 +97,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_onl
         return min(self.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX)
 
     def clamped(self, limit_max: int) -> dict[str, int]:
-        """What is used in place of numbers over their bounds."""
+        """Return the values used for numbers over their bounds."""
         assert not isinstance(self.max_batch_bytes, str), "settle comes first"
         bounds = {
             "limit": (self.limit, limit_max),

@@ -1,4 +1,4 @@
-"""What following takes in one worker, put together: sessions, feeds, streams and their endpoints, routes."""
+"""The streaming parts of one worker, connected: sessions, feeds, streams, endpoints, routes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from topicsd.stream.sessions.open import WatchStreams
 from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
 
 WATCHING: Final = frozenset({LinkKind.FEED, LinkKind.MAKE_WATCH, LinkKind.TOPIC_HEADS})
-"""What other processes ask of it."""
+"""Requests of other processes that this class answers."""
 READ_ONLY: Final = frozenset({READ})
 
 
@@ -64,7 +64,7 @@ class Watching:
         self._publish()
 
     def _stand_of(self, name: str, found: Callable[[SourceStand | Refusal], object]) -> None:
-        """Where the source of a forward stands, which another shard has."""
+        """Look up head, earliest seq and epoch of a route's source on another shard."""
 
         def told(stands: list[Stand | None] | Refusal) -> None:
             if isinstance(stands, Refusal):
@@ -83,7 +83,7 @@ class Watching:
             slot.sse_connections = self.sessions.stream_count + self._other_count
 
     def count_stream(self, change: int) -> None:
-        """WebSockets and streams of jobs count among the streams."""
+        """Count WebSockets and streams of jobs among the streams."""
         self._other_count += change
         self._publish()
 
@@ -98,15 +98,15 @@ class Watching:
 
     @property
     def lagging_count(self) -> int:
-        """Streams whose clients have not read for a while."""
+        """Return the number of streams whose clients have not read for a while."""
         return self._streams.lagging_count + self._other_lagging_count
 
     def count_lagging(self, change: int) -> None:
-        """Of WebSockets."""
+        """Count WebSockets whose clients have not read for a while."""
         self._other_lagging_count += change
 
     def check_keys(self, keys: Keys) -> None:
-        """A key that was taken back ends what was opened with it."""
+        """End the streams whose key was removed or no longer covers them."""
 
         def may_go_on(session: WatchSession) -> bool:
             return keys.allow(session.definition.key_id, READ_ONLY, session.names)
@@ -114,6 +114,6 @@ class Watching:
         self._streams.end_where_not(may_go_on)
 
     def drain(self) -> None:
-        """Streams end with a last word, and none begins."""
+        """End all streams with a final event, and refuse new ones."""
         self.opening.drains = True
         self._streams.drain()
