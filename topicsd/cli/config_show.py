@@ -1,4 +1,4 @@
-"""`topicsd config show`: the settings that a server would run with, and the origin of each value.
+"""`topicsd config show`: the settings of a server, and the origin of each value.
 
 The command resolves the settings as `topicsd serve` does, with the same flags, and starts nothing. For a
 secret it shows only that it is set.

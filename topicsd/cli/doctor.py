@@ -1,4 +1,4 @@
-"""`topicsd doctor DIR`: the findings of a check, their severity, and the repair, planned or applied.
+"""`topicsd doctor DIR`: the findings of a check, their severity, and the repair.
 
 Without --apply nothing is written and no lock is taken. With --apply the command holds the locks of the data
 directory and of the shard, so that it never runs at the same time as a server.

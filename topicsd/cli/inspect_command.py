@@ -1,4 +1,4 @@
-"""`topicsd inspect DIR`: the content of a data directory, the end of the last run, and the next start.
+"""`topicsd inspect DIR`: the content of a data directory, its last run and its next start.
 
 The command writes nothing, takes no lock, and may run at the same time as a server. It reads the log as a
 start does, so it shows the heads and floors that a server would report.

@@ -1,4 +1,4 @@
-"""Checks of the configured paths outside the data directory: the port file and the cold directory.
+"""Checks of the paths outside the data directory: the port file and the cold directory.
 
 The checks run before anything is started or created. Otherwise a typing error would appear a minute later, or
 as a cold directory that fills the wrong disk.

@@ -1,4 +1,4 @@
-"""`topicsd serve`: the start of a server, from reading its settings to running the supervisor.
+"""`topicsd serve`: the start of a server, from its settings to running the supervisor.
 
 The data directory is locked before it is read: two servers that start at once would both create a layout. The
 lock is a descriptor of this process that children do not inherit, so the kernel releases it when this process

@@ -1,4 +1,4 @@
-"""`topicsd verify DIR`: read everything, and report each fault with file, offset, topic and seq.
+"""`topicsd verify DIR`: read everything; report faults with file, offset, topic and seq.
 
 Exit code 0 is a promise: every byte that counts was read, and a server starts with it. The command writes
 nothing, takes no lock, and may run at the same time as a server; its result is then valid for the bytes that

@@ -1,4 +1,4 @@
-"""A shard as a start would load it: the snapshot that a start would choose, and the log replayed after it.
+"""A shard as a start would load it: its chosen snapshot, and the log replayed after it.
 
 Nothing is written, so a server may run at the same time. That server may write a newer snapshot at any time
 and drop files that the previous snapshot needs. A failed load is therefore retried, `TRIES` loads in all, as

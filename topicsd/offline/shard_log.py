@@ -138,7 +138,7 @@ class ShardLog:
 
     @property
     def lacks_a_file(self) -> bool:
-        """Whether no walk can begin: a file is missing, or a checkpoint dropped it after `known` was read."""
+        """Whether no walk can begin: a file is missing, or was dropped after `known` was read."""
         try:
             check_start(self.files, self.current, self.known)
         except UnreadableLog:
@@ -244,7 +244,7 @@ class ShardLog:
         return reader.next() is not None
 
     def _note_what_current_proves(self, walk: Walk) -> None:
-        """Raise `synced_position` to what CURRENT proves to be synced."""
+        """Raise `synced_position` to the position that CURRENT proves to be synced."""
         current = self.current
         if current is None:
             return

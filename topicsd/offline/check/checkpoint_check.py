@@ -1,4 +1,6 @@
-"""Checks of a shard's files outside the log: snapshots, manifest, segments, and files that nothing names.
+"""Checks of a shard's files outside the log: snapshots, manifest, segments and orphans.
+
+An orphan is a file that no snapshot names.
 
 A fault in the newest good snapshot or its segments is a fault of the shard. The older snapshot is kept in
 case the newest cannot be read. It has to pass two checks: it is whole, and the log between the two snapshots

@@ -1,4 +1,4 @@
-"""The search after damage in a log file: how many bytes are damaged, and where the log resumes.
+"""The search after damage in a log file: the damaged bytes, and where the log resumes.
 
 The log is whole again after the next BatchEnd that is at the offset it records. The frames before that
 BatchEnd are parsed one by one, as far as their lengths lead, to find the first damaged frame. The frame

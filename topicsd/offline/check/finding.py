@@ -1,4 +1,4 @@
-"""A finding about a shard: what is wrong, where it is, and how severe it is."""
+"""A finding about a shard: the fault, its place and its severity."""
 
 from __future__ import annotations
 

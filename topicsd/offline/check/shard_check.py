@@ -1,4 +1,6 @@
-"""The check of a whole shard: batches against the chain, frames against their checksums, and a replay.
+"""The check of a whole shard: the checkpoint files, each batch, each frame, and a replay.
+
+Batches are checked against the chain, frames against their checksums. The log is replayed as by a start.
 
 The check continues after damage, so that one run reports all faults and not only the first. Seqs are checked
 up to the first missing frame; after it, each frame is checked by itself.

@@ -1,4 +1,4 @@
-"""The diagnosis of one shard: its faults, what a start would do, and the basis of a repair.
+"""The diagnosis of one shard: its faults, the outcome of a start, and the basis of a repair.
 
 The basis of a repair is the one that loses the least. These are tried in order:
 

@@ -1,4 +1,4 @@
-"""The repair of a damaged log: its good records are moved into segments, and an empty log begins after it.
+"""The repair of a damaged log: good records move into segments, and an empty log follows.
 
 This is the part of a repair that works like a checkpoint: load, replay, capture. It runs without the event
 loop of a shard, because nothing else writes to the shard during a repair.

@@ -1,4 +1,7 @@
-"""The plan of a repair of one shard: its steps and the data that it loses. Nothing is written here."""
+"""The plan of a repair of one shard: its steps and the data that it loses.
+
+Planning writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 def plan_repair(data_dir: DataDir, shard: int, clock: Clock, found: Diagnosis, consent: Consent) -> Plan:
-    """Return the plan of a repair; without steps when the repair is refused or not needed."""
+    """Return the plan of a repair; `refused` lists the faults that it leaves."""
     plan = Plan(basis=found.basis)
     if found.basis is None:
         plan.refused.append(found.why_no_basis)
@@ -76,7 +79,8 @@ def plan_repair(data_dir: DataDir, shard: int, clock: Clock, found: Diagnosis, c
         plan.refused.append(why_away)
         if plan.salvages or any(facts.in_dead or facts.entry.tier != COLD for facts in away):
             # A salvage applies deletes by tag and so needs the tags and dead sets of all segments. And a new
-            # snapshot would record as hot what the basis records as hot, and lose the way to the cold files.
+            # snapshot would keep recording as hot the segments that the basis records as hot, so that no file
+            # would say that they are cold.
             return Plan(basis=plan.basis, refused=plan.refused)
         left = {facts.name for facts in away}
         wrong = [facts for facts in found.basis.facts if facts.name not in left]

@@ -1,4 +1,4 @@
-"""The execution of a repair plan. After a crash at any point, the same repair can be run again.
+"""The execution of a repair plan, which can be run again after a crash at any point.
 
 A repair writes a new snapshot, because a start loads the newest one. The lost ranges, the rewritten segments
 and the log place after the damage are three fields of the snapshot, and one rename publishes it. Nothing is

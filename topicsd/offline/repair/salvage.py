@@ -1,6 +1,6 @@
-"""The salvage of a damaged log: its whole batches before and after the damage, and how much is missing.
+"""The salvage of a damaged log: its whole batches, and how many frames are missing.
 
-A start stops at damage before synced data; the salvage continues after it. Its rules:
+A start stops at damage that is before synced data. The salvage continues after it, by these rules:
 
 V1  A batch is taken whole or not at all, and only when its chain fits. After damage the log resumes after the
     next BatchEnd that is at the offset it records; the batch that this BatchEnd closes is lost with the
@@ -9,10 +9,10 @@ V2  Batches with ordinals at or above the first ordinal of the next file are not
     them off.
 V3  The ordinals of two good places give the number of missing frames between them. No topic misses more
     records than that, or than so many frames can name as copies. A missing last file held at most its maximum
-    size, or what CURRENT says. Where a topic continues after the gap, its seqs say exactly which ones are
-    lost. Where it does not, the maximum number of seqs is given up: a seq is never used twice. Copies depend
-    on the present state of their originals, in a gap or not: when one original is no longer a whole record,
-    all copies that the same frame names are lost.
+    size, or the size that CURRENT records. Where a topic continues after the gap, its seqs say exactly which
+    ones are lost. Where it does not, the maximum number of seqs is given up: a seq is never used twice.
+    Copies depend on the present state of their originals, in a gap or not: when one original is no longer a
+    whole record, all copies that the same frame names are lost.
 V4  At the end of a log from which frames may be missing, a head resumes at its ceiling, as at any start.
 
 All other content of a gap is lost without a trace: created topics, settings, deletes, keys. The plan of the
@@ -60,7 +60,7 @@ REASON = "crash"
 # Added to the ceiling of an ephemeral topic when a frame with a higher ceiling may be missing.
 CEILING_MARGIN = 1_000_000
 MAKING_FRAMES = 2
-"""The frames of a new route before its first copy: the frame that creates it, and its BatchEnd."""
+"""The frames of a new route before its first copy: its creation, and the BatchEnd after it."""
 _FRAME_BYTES_MIN = LEN_BYTES + FRAME_LEN_MIN
 # The least size of a copy in a frame: a place and a size, of at least one byte each.
 _COPY_BYTES_MIN = 2
@@ -231,7 +231,7 @@ class Salvage:
     def _next_whole(
         self, file: LogFileFound, header: FileHeader, offset: int, limit: int
     ) -> tuple[int, int, int] | None:
-        """Return the offset where the log resumes after damage (V1), and the ordinal and chain before it."""
+        """Return where the log resumes after damage (V1): offset, previous ordinal and chain."""
         for at, closing in batch_ends(self._fs, file.fd, header.epoch, offset):
             fits = closing.offset + closing.length == at and closing.ordinal >= self.ordinal
             if fits and closing.ordinal < limit:

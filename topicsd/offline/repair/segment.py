@@ -46,7 +46,7 @@ class Kept(NamedTuple):
 
 
 def kept_of(facts: SegmentFacts, earliest_seq: int) -> Kept:
-    """Return the good part of a segment without reading it; unknown deletes count as live records."""
+    """Return the good part of a segment, without reading it; unknown deletes count as live."""
     entry = facts.entry
     marks = bytearray(entry.count) if facts.marks is None else facts.marks
     dead, lost = bytearray(marks), []

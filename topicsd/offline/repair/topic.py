@@ -23,7 +23,7 @@ Marks = Callable[[SegmentEntry], bytearray | None]
 
 
 class Action(Enum):
-    """What a repair does with one segment."""
+    """The action of a repair on one segment."""
 
     REWRITE = "rewrite"
     """Write the good records as files of the next generation."""

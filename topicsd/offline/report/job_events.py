@@ -1,4 +1,4 @@
-"""The events of jobs, derived from the frames of the log: claimed, extended, released, acked and so on.
+"""The events of jobs, derived from the frames of the log: claimed, extended, acked, ...
 
 A frame records the new state of a job, not the event. An extension differs from a claim only by repeating the
 lease number, so the current lease number of each job is kept.

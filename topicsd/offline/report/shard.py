@@ -122,7 +122,7 @@ def _fill(report: ShardReport, loaded: LoadedShard) -> None:
 
 
 def last_run(log: ShardLog) -> LastRun:
-    """Return how the last run of the shard ended, and what that means for its heads."""
+    """Return how the last run of the shard ended, and the effect on its heads."""
     current = log.current
     state = None if current is None else current.state
     if log.owner is not None:

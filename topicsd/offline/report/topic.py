@@ -38,7 +38,7 @@ class LostSeqs(msgspec.Struct, frozen=True):
 
 
 class AfterRestart(msgspec.Struct, frozen=True):
-    """The head with which the topic would resume if the shard started now, and the seqs lost by it."""
+    """The head at which a start would resume the topic now, and the seqs lost by it."""
 
     head_seq: int
     lost: LostSeqs | None
