@@ -1,1 +1,1 @@
-"""The command `topicsd`: one file a command, and the text that it prints."""
+"""The command line `topicsd`: one file for each command, and the text that it prints."""

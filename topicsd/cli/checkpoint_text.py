@@ -1,4 +1,4 @@
-"""What `inspect --checkpoint` found, in words and tables for a terminal."""
+"""The report of `inspect --checkpoint` as text and tables for a terminal."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _topics_table(topics: list[TopicEntry]) -> list[str]:
 
 
 def topic_checkpoint_text(report: CheckpointReport, topic: TopicEntry) -> list[str]:
-    """One topic in detail, with its segments."""
+    """Return the lines about one topic in detail, with its segments."""
     lost = [("lost", f"seqs {first} to {last} ({reason})") for first, last, reason in topic.lost]
     sections = [
         ("also kept", f"{harmless(name)}: {size(len(state))}") for name, state in topic.sections.items()

@@ -1,4 +1,4 @@
-"""What a command is, and how it says that it cannot do what it was asked."""
+"""The description of one command, from which the parser and the help are built."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ EXIT_CODES: Final = (
 
 
 class Command(NamedTuple):
+    """One command of the command line."""
+
     name: str
     summary: str
     """One line for the list of commands."""
@@ -19,5 +21,5 @@ class Command(NamedTuple):
     example: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
-    """Prints to stdout, or raises CommandError; gives the exit code."""
+    """Run the command: print to stdout and return the exit code, or raise CommandError."""
     exit_codes: str = EXIT_CODES

@@ -1,8 +1,7 @@
-"""`topicsd config show`: what a server that was started like this would run with, and where each value comes
-from.
+"""`topicsd config show`: the settings of a server, and the origin of each value.
 
-It resolves the settings as `topicsd serve` does, with the same flags, and starts nothing. A secret is told to
-be there and no more.
+The command resolves the settings as `topicsd serve` does, with the same flags, and starts nothing. For a
+secret it shows only that it is set.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     value: Value
     origin: str
-    """`default`, the path of the file, the variable or the flag."""
+    """`default`, the path of the file, the name of the variable or the flag."""
     variable: str
     flag: str
 

@@ -1,7 +1,7 @@
-"""`topicsd doctor DIR`: what is wrong, how bad it is, and what a repair would do; with --apply, the repair.
+"""`topicsd doctor DIR`: the findings of a check, their severity, and the repair.
 
-Without --apply nothing is written and no lock is taken. With it the locks of the server and of the shard
-are held, so that it never works beside a server.
+Without --apply nothing is written and no lock is taken. With --apply the command holds the locks of the data
+directory and of the shard, so that it never runs at the same time as a server.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ class ShardAnswer(msgspec.Struct, kw_only=True):
     in_use_by: int | None
     starts: bool
     why_not: str
-    """Why a server does not start the shard."""
+    """Why a server does not start the shard; empty when it does."""
     snapshot: int | None
     findings: list[Finding]
     notes: list[str]
     plan: list[Step]
     loses: list[str]
-    """What is given up by a repair."""
+    """The data that the repair gives up, in words."""
     refused: list[str]
-    """What a repair cannot do."""
+    """The steps that the repair refuses, and why."""
     repaired: bool = False
 
 
 class LayoutAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """LAYOUT.json is missing or damaged."""
+    """The answer about a LAYOUT.json that is missing or damaged."""
 
     problem: str
     plan: list[Step]
@@ -77,10 +77,12 @@ class LayoutAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON document of the command."""
+
     directory: str
     is_fine: bool
     layout: LayoutAnswer | None
-    """None when LAYOUT.json is good."""
+    """None when LAYOUT.json is undamaged."""
     shards: list[ShardAnswer]
 
 
@@ -129,7 +131,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _opened(given: argparse.Namespace, fs: Fs) -> tuple[DataDir, LayoutAnswer | None]:
-    """Return the directory; where LAYOUT.json is lost, with the layout that --apply writes."""
+    """Return the data directory, and the answer about LAYOUT.json when that is lost.
+
+    With --apply a lost LAYOUT.json is written from the shards.
+    """
     path: str = given.directory
     try:
         return data_dir_of(given, fs, layout_of(fs, path)), None
@@ -176,7 +181,7 @@ def _repaired(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> 
 
 @contextmanager
 def _locked(fs: Fs, *locks: str) -> Iterator[None]:
-    """Hold the locks as a server holds them, so that none can start meanwhile."""
+    """Hold the locks that a server takes, so that no server can start at the same time."""
     held: list[DirLock] = []
     try:
         for path in locks:

@@ -25,16 +25,20 @@ HEADING = {"seq": "SEQ", "offset": "OFFSET", "size": "SIZE", "time": "TIME", "fl
 
 
 class IndexRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of an index file."""
+
     seq: int
     offset: int
     size: int
-    """Of the frame in .data; 0 for a record that a rewrite left out."""
+    """The size of the frame in .data; 0 for a dead record that a rewrite left out."""
     ts: int
     time: str
     flags: list[str]
 
 
 class IndexReport(msgspec.Struct, kw_only=True):
+    """The content of one index file, or the problem that it has."""
+
     file: str
     topic_id: str | None
     epoch: int | None
@@ -44,7 +48,7 @@ class IndexReport(msgspec.Struct, kw_only=True):
     problem: str = ""
     count: int = 0
     data_end: int = 0
-    """Where the last frame ends in .data."""
+    """The end of the last frame in .data."""
     records: list[IndexRow] = []
 
 

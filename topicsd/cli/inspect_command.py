@@ -1,7 +1,7 @@
-"""`topicsd inspect DIR`: what is there, how the last run ended, and what a start would make of it.
+"""`topicsd inspect DIR`: the content of a data directory, its last run and its next start.
 
-It only looks, takes no lock and may run beside a server. It reads the log as a start would, so what it says
-about heads and floors is what a server would say.
+The command writes nothing, takes no lock, and may run at the same time as a server. It reads the log as a
+start does, so it shows the heads and floors that a server would report.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CheckpointsReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic, as the newest good snapshot of its shard has it."""
+    """One topic in the newest good snapshot of its shard."""
 
     shard: int
     snapshot: int | None
@@ -71,7 +71,7 @@ class TopicCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic, with what is to be known of its shard."""
+    """One topic with the state of its shard."""
 
     shard: int
     starts: bool
@@ -150,7 +150,7 @@ def show_topic(data_dir: DataDir, name: str, as_json: bool) -> int:
 
 
 def _sources(data_dir: DataDir, report: ShardReport, topic: TopicReport) -> list[TopicReport]:
-    """The topics of the shards that own the sources of its routes."""
+    """Return the topics of all shards that own a source of the topic's routes."""
     owners = {shard_of(topic_id(route.source), data_dir.layout.shards) for route in topic.routes}
     found = list(report.topics)
     for shard in owners - {report.shard}:
@@ -218,7 +218,7 @@ def _print_topic_checkpoint(report: CheckpointReport, topic: TopicEntry, as_json
 
 
 def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
-    """Rows go out as they are read; what is to be said about the end of a log goes to stderr."""
+    """Print each frame as it is read, and problems and notes about the log to stderr."""
     shards = data_dir.shards if topic is None else owner_first(data_dir, topic)
     wanted = None if topic is None else topic_id(topic)
     code, found, is_known = FINE, 0, False
@@ -249,7 +249,7 @@ def _show_json(row: FrameRow) -> None:
 
 
 class _TableOfFrames:
-    """Rows below a heading, which comes with the first of them."""
+    """A printer of rows, which prints the heading before the first row."""
 
     def __init__(self, title: str) -> None:
         self._title = title

@@ -1,7 +1,7 @@
-"""What `inspect` found, in words and tables for a terminal.
+"""The report of `inspect` as text and tables for a terminal.
 
-The order is that of the questions at 3 a.m.: is anything wrong, did it end well, will it start and where do
-heads go on, and only then the inventory.
+The most urgent facts are first: problems, how the last run ended, whether the shard starts, and where heads
+resume. The inventory follows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def shard_text(report: ShardReport) -> list[str]:
 
 
 def heads_sentence(report: ShardReport) -> str:
-    """What a start would do with the heads of the topics."""
+    """Return a sentence about the heads of the topics after a start."""
     if not report.starts:
         return "no server starts here until that is repaired"
     if report.heads_exact:
@@ -168,7 +168,7 @@ def _cursors(topics: list[TopicReport]) -> list[str]:
 
 
 def _loss_lines(topic: TopicReport) -> list[str]:
-    """What readers of the topic are, or would be, told is missing."""
+    """Return the losses that readers of the topic see, now or after a start."""
     name = harmless(topic.topic)
     said = [
         f'topic "{name}" lost records up to seq {last} by {reason}'
@@ -187,7 +187,7 @@ def _loss_lines(topic: TopicReport) -> list[str]:
 
 
 def topic_text(report: ShardReport, topic: TopicReport) -> list[str]:
-    """One topic in detail."""
+    """Return the lines about one topic in detail."""
     pairs = [
         ("shard", f"{report.shard:02d}"),
         ("id", f"{topic.topic_id}, epoch {topic.epoch} (the ordinal of its creation in the log)"),

@@ -1,4 +1,4 @@
-"""One JSON document on stdout, indented so that a person can read it too."""
+"""The output of one JSON document on stdout, indented for human readers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The command line `topicsd`: which commands there are, and what a person sees when one cannot go on.
+"""The command line `topicsd`: the list of commands, and the messages of commands that fail.
 
-What a person can cause ends in a sentence on stderr and never in a traceback: a path that is none, a file
-that may not be read, a reader of the output that has gone. A traceback is left for our own mistakes.
+An error that a user can cause ends with a sentence on stderr and never with a traceback: a path that does not
+exist, a file without read permission, a closed output pipe. A traceback means a bug of this program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from topicsd.offline.command_error import FINE, NOT_DONE, CommandError
 
 COMMANDS = (serve.COMMAND, config_show.COMMAND, inspect_command.COMMAND, verify.COMMAND, doctor.COMMAND)
 
-# The names by which a function writes to the output.
+# A function that writes to stdout uses one of these names.
 _PRINTING = frozenset(("print", "stdout"))
 
 DESCRIPTION = (
@@ -36,12 +36,12 @@ DESCRIPTION = (
 
 
 def run(arguments: list[str] | None) -> int:
-    """Carry out the command line; gives the exit code."""
+    """Run the command line and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # JSON is UTF-8 whatever the terminal is set to, and text that has no encoding gets an escape.
+        # JSON is UTF-8 whatever the terminal is set to; characters that cannot be encoded are escaped.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    # What the engine has to say while a command looks is said by the command; a server sets up its own log.
+    # A command reports what the engine finds, so the engine's log is dropped; a server sets up its own log.
     if not (log := logging.getLogger("topicsd")).handlers:
         log.addHandler(logging.NullHandler())
     parser = make_parser()
@@ -61,7 +61,7 @@ def run(arguments: list[str] | None) -> int:
     except CommandError as error:
         return complain(str(error), error.exit_code)
     except BrokenPipeError:
-        # Whoever read the output (`head`, a pager) has seen enough.
+        # The reader of the output (`head`, a pager) has closed the pipe, which is no error.
         discard_output()
         return FINE
     except OSError as error:
@@ -110,14 +110,14 @@ def show_help(
 
 
 def refuse_command(parser: argparse.ArgumentParser, names: Iterable[str], given: str | None) -> None:
-    """End with the usage and the nearest name when there is no such command."""
+    """Exit with the usage and the nearest name when no command has the given name."""
     if given is None or given.startswith("-") or given in names:
         return
     parser.error(f"{given}: {unknown_name('command', given, names)}")
 
 
 def unknown_sentence(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
-    """What was not understood. With an option that is none, its value is left out: it may be a secret."""
+    """Return the message for unknown arguments, without values of options: they may be secrets."""
     wrong = [one.partition("=")[0] for one in unknown if one.startswith("-")]
     if not wrong:
         return f"unexpected argument: {' '.join(unknown)}"
@@ -138,18 +138,18 @@ def complain(sentence: str, exit_code: int) -> int:
 
 
 def is_of_output(error: OSError) -> bool:
-    """Whether a write to stdout failed: the error names no path, and the function that failed prints."""
+    """Whether a write to stdout failed: the error names no path, and the failed function prints."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return error.filename is None and bool(_PRINTING & set(frames[-1][0].f_code.co_names))
 
 
 def failed_function(error: OSError) -> str:
-    """Where a call failed that names no path."""
+    """Return the function, file and line in which a call without a path failed."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{frame.name}, {os.path.basename(frame.filename)}:{frame.lineno}"
 
 
 def discard_output() -> None:
-    """Nobody takes the output any more; without this the interpreter would complain about it at its end."""
+    """Close stdout, so that the interpreter reports no failed flush when it exits."""
     with contextlib.suppress(OSError):
         sys.stdout.close()

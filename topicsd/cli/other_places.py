@@ -1,10 +1,11 @@
-"""The places besides the data directory that a server is told of: are they such that it can go on?
+"""Checks of the paths outside the data directory: the port file and the cold directory.
 
-Asked before anything is started or made, so that a typing error is not found out about a minute later, or by
-a cold directory that fills the wrong disk.
+The checks run before anything is started or created. Otherwise a typing error would appear a minute later, or
+as a cold directory that fills the wrong disk.
 
-The cold directory is not made when it is missing: it is mostly a disk of its own, and what is missing then is
-the mount. Files of segments have the same names in both tiers, so neither place may be within the other's.
+A missing cold directory is not created: it is usually a disk of its own, and a missing directory means a
+missing mount. Segment files have the same names in both tiers, so neither directory may be inside the shards
+of the other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SHARDS = "shards"
 
 
 def refuse_places(fs: Fs, resolved: Resolved) -> None:
-    """CommandError when the port file or the cold directory cannot be where the settings say."""
+    """Raise CommandError when the path of the port file or the cold directory is unusable."""
     settings = resolved.settings
     for name, why in (
         ("port_file", why_no_port_file(fs, settings.port_file)),
@@ -61,7 +62,8 @@ def why_no_cold_dir(fs: Fs, path: str, data_dir: str) -> str:
 
 
 def _is_within(path: str, directory: str) -> bool:
-    """
+    """Whether `path` is `directory` or a path below it; both are absolute.
+
     >>> _is_within("/a/b", "/a"), _is_within("/a", "/a"), _is_within("/ab", "/a")
     (True, True, False)
     """

@@ -1,9 +1,9 @@
-"""The data directory of a server that starts: refuse one that it cannot use, then lock it and open it.
+"""The data directory of a server that starts: checking, locking and opening it.
 
-O1  All checks run before anything is made: a mistyped `--data-dir` leaves no file behind.
-O2  The lock is taken before the layout is read: two servers that start at once would both make a new one.
-O3  What the workers need to read and to write is checked here, so that a wrong owner is one sentence, not a
-    worker that fails again and again.
+O1  All checks run before anything is created: a mistyped `--data-dir` creates no file.
+O2  The lock is taken before the layout is read: two servers that start at once would both create a layout.
+O3  The paths that workers read and write are checked here, so that a wrong owner is reported in one sentence
+    instead of by a worker that fails repeatedly.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from topicsd.offline.command_error import WRONG, CommandError
 
 logger = logging.getLogger("topicsd.serve")
 
-# What a directory may hold before it is a data directory: a start that a crash cut short, or a new disk.
+# Names that a directory may hold before it is a data directory: of an interrupted start, or of a new disk.
 _NOT_FOREIGN: Final = frozenset(("LOCK", "shards", "lost+found", f"{LAYOUT_NAME}.tmp"))
 _SHOWN_NAMES: Final = 3
 
 
 def own_directory(fs: Fs, data_dir: str) -> DirLock:
-    """Make the data directory where it is missing, and lock it; CommandError when that cannot be."""
+    """Create the data directory if it is missing, and lock it; CommandError when that fails."""
     refuse_directory(fs, data_dir)
     try:
         make_dirs(fs, data_dir)
@@ -47,7 +47,7 @@ def own_directory(fs: Fs, data_dir: str) -> DirLock:
 
 
 def refuse_directory(fs: Fs, data_dir: str) -> None:
-    """CommandError when the path is no directory, holds something else, or cannot be written to."""
+    """Raise CommandError when the path is no directory, holds other data, or is not writable."""
     try:
         names = fs.list_dir(data_dir)
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def refuse_directory(fs: Fs, data_dir: str) -> None:
 
 
 def open_own_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None = None) -> Layout:
-    """Read the layout, or make a new one. `sources` names where a setting was given."""
+    """Read the layout, or create one; `sources` names the origin of each setting."""
     data_dir = settings.data_dir
     try:
         layout = open_layout(fs, data_dir, settings.shards)
@@ -94,7 +94,10 @@ def open_own_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None =
 
 
 def refuse_shard(fs: Fs, data_dir: str, shard: int) -> None:
-    """CommandError at the first path of a shard that its worker could not use; missing ones are not ours."""
+    """Raise CommandError for the first path of a shard that its worker could not use.
+
+    Missing paths are left to the worker.
+    """
     paths = shard_paths(data_dir, shard)
     directories = (paths.root, paths.wal, paths.meta, paths.readers, paths.topics, paths.quarantine)
     for path in (*directories, paths.trash, paths.lock):
@@ -109,7 +112,7 @@ def refuse_shard(fs: Fs, data_dir: str, shard: int) -> None:
 
 
 def _file_in(path: str) -> str:
-    """The part of a path that is a file, where a directory is needed."""
+    """Return the part of a path that exists: a file where a directory is needed."""
     while path and not os.path.lexists(path):
         path = os.path.dirname(path)
     return path

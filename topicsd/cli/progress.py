@@ -1,4 +1,4 @@
-"""How far a long run is, on a terminal and nowhere else."""
+"""The progress of a long read, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ STEP_BYTES = 64 << 20
 
 
 class Progress:
-    """Told of every read; says something each `STEP_BYTES`. Bytes that are read twice let it end early."""
+    """A counter of bytes read, which prints every `STEP_BYTES`.
+
+    Bytes that are read twice count twice, so the total is reached early.
+    """
 
     def __init__(self) -> None:
         self.label = ""

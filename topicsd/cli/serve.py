@@ -1,12 +1,12 @@
-"""`topicsd serve`: the server, from its settings to the moment at which the front process takes over.
+"""`topicsd serve`: the start of a server, from its settings to running the supervisor.
 
-It owns the data directory before it looks at it: two servers that start at once would both make a new one.
-The lock is a descriptor of this process that no child inherits, so it is free again when this process has
-ended, however it ended; the workers of a front process that died hold the locks of their shards until they
-have drained, and those who come after them wait for those.
+The data directory is locked before it is read: two servers that start at once would both create a layout. The
+lock is a descriptor of this process that children do not inherit, so the kernel releases it when this process
+ends for any reason. The workers of a supervisor that died hold the locks of their shards until they have
+drained, and the workers of the next server wait for those locks.
 
-A server that other machines can reach and that asks nobody for a key is a mistake, mostly. So it is
-refused unless it was asked for by its name.
+A server that other machines can reach without a key is usually a mistake. It is refused unless the setting
+`allow_insecure_no_auth` asks for it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def run(given: argparse.Namespace) -> int:
     resolved = resolved_settings(given, os.environ)
     settings = resolved.settings
     load_again = loader(given, os.environ)
-    # No child gets to see what only this process needed: the settings have the digests.
+    # Children do not inherit the secrets: the settings hold their digests, which is all that they need.
     for field in DECLARED:
         if field.setting.is_secret:
             os.environ.pop(field.variable, None)
     set_up_logging(settings.log, ROLE)
-    # Only this command needs the front process, so only it pays for loading it.
+    # Imported here, so that the other commands do not pay for loading the supervisor.
     from router.supervision import systemd
 
     try:
@@ -96,7 +96,7 @@ def _serve(
 
 
 def new_layout(settings: Settings) -> Layout:
-    """The layout of a server that has no data directory."""
+    """Return the layout of a server that has no data directory."""
     return Layout(
         format=LAYOUT_FORMAT,
         shards=new_shard_count(settings.shards),
@@ -105,9 +105,10 @@ def new_layout(settings: Settings) -> Layout:
 
 
 def loader(given: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[], Resolved | str]:
-    """Reads the same sources again, which only a file can have changed; a sentence when that cannot be.
+    """Return a function that reads the same settings again, or returns a sentence on failure.
 
-    Of the environment a copy is kept in which keys are sealed.
+    Only the configuration file can have changed. The function keeps a copy of the environment in which keys
+    are replaced by their digests.
     """
     kept = dict(environ)
     for field in DECLARED:
@@ -126,7 +127,7 @@ def loader(given: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[]
 
 
 def refuse_interpreter(path: str) -> None:
-    """CommandError when no worker could be started: this process may have started as another user."""
+    """Raise CommandError when no worker can be started: this process may run as another user."""
     if not os.access(path, os.X_OK):
         why = denial_of(os.path.realpath(path)) if os.path.lexists(path) else "it is missing"
         raise CommandError(
@@ -136,7 +137,7 @@ def refuse_interpreter(path: str) -> None:
 
 
 def refuse_open_door(settings: Settings, listen_sockets: list[socket.socket]) -> None:
-    """CommandError when other machines could do everything without a key and nobody asked for that."""
+    """Raise CommandError when other machines have access without a key and no setting allows it."""
     if settings.api_keys or settings.allow_insecure_no_auth:
         return
     for host in addresses(settings, listen_sockets):
@@ -149,12 +150,12 @@ def refuse_open_door(settings: Settings, listen_sockets: list[socket.socket]) ->
 
 
 def addresses(settings: Settings, listen_sockets: list[socket.socket]) -> list[str]:
-    """Where the server is going to listen: at what it was passed, else at what it was told."""
+    """Return the hosts on which the server listens: of the passed sockets, else the setting."""
     return [one.getsockname()[0] for one in listen_sockets] or [settings.host]
 
 
 def is_loopback(host: str) -> bool:
-    """Of a name, all addresses have to be."""
+    """Whether a host is a loopback address, or a name of which all addresses are."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""The settings on a command line: a flag for each, and a file with `--config`."""
+"""The settings on a command line: one flag for each, and the file named by `--config`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from topicsd.offline.command_error import CommandError
 
 CONFIG_BYTES_MAX: Final = 1 << 20
 
-# What a setting is called among the arguments must not be what a command calls one of its own.
+# The prefix keeps the destination of a setting's flag apart from a command's own arguments.
 _PREFIX: Final = "setting_"
 
 
 def add_setting_flags(parser: argparse.ArgumentParser) -> None:
-    # A flag that is cut short would mean something else once there is another that begins like it.
+    # An abbreviated flag would change its meaning when a new setting begins with the same letters.
     parser.allow_abbrev = False
     parser.usage = f"{parser.prog} [--config FILE] [--SETTING VALUE ...]"
     group = parser.add_argument_group(
@@ -54,7 +54,7 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def resolved_settings(given: argparse.Namespace, environ: Mapping[str, str]) -> Resolved:
-    """The settings of a command line in its environment; CommandError says all that is wrong with them."""
+    """Return the settings of a command line and its environment; CommandError lists all errors."""
     flags = {
         field.name: text for field in DECLARED if (text := getattr(given, _PREFIX + field.name)) is not None
     }
@@ -70,7 +70,7 @@ def resolved_settings(given: argparse.Namespace, environ: Mapping[str, str]) -> 
 
 
 def config_path(given: argparse.Namespace, environ: Mapping[str, str]) -> str | None:
-    """The file with settings that the flag names, or the variable."""
+    """Return the path of the configuration file from the flag, else from the variable, or None."""
     path: str = environ.get(CONFIG_VARIABLE, "") if given.config is None else given.config
     return path or None
 

@@ -1,7 +1,8 @@
-"""`topicsd verify DIR`: read everything, and name whatever is wrong with file, offset, topic and seq.
+"""`topicsd verify DIR`: read everything; report faults with file, offset, topic and seq.
 
-Exit code 0 is a promise: every byte that counts was read, and a server starts with it. It only looks, takes
-no lock and may run beside a server; then it is about what was written when it came there.
+Exit code 0 is a promise: every byte that counts was read, and a server starts with it. The command writes
+nothing, takes no lock, and may run at the same time as a server; its result is then valid for the bytes that
+were written when it read them.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def stored_bytes(data_dir: DataDir, shard: int) -> int:
-    """What there is to read, about; a file may go while it is asked."""
+    """Return about how many bytes a check reads; files may be dropped during the count."""
     fs, paths = data_dir.fs, data_dir.paths(shard)
     found = 0
     try:

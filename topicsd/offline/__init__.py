@@ -1,1 +1,1 @@
-"""A data directory that another process may own: read it without changing it."""
+"""Reading a data directory without being its server, and repairing it when no server runs."""

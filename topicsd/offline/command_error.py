@@ -1,4 +1,4 @@
-"""Why a command stops: a sentence for the person who gave it, and an exit code."""
+"""The exit codes of the commands, and the error that ends a command with a message."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Final
 
 FINE: Final = 0
 WRONG: Final = 1
-"""Something is wrong with the data; what the command says names it."""
+"""Something is wrong with the data; the output of the command names it."""
 NOT_DONE: Final = 2
-"""It could not do what it was asked: a wrong argument, no data directory, no permission."""
+"""The command could not run: a wrong argument, no data directory, no permission."""
 
 
 class CommandError(Exception):
-    """Why the command stops, as a sentence for the person who gave it."""
+    """An error that ends the command: a sentence for the user, and an exit code."""
 
     def __init__(self, sentence: str, exit_code: int = NOT_DONE) -> None:
         super().__init__(sentence)

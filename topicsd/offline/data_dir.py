@@ -1,4 +1,4 @@
-"""A data directory that a command was pointed at: is it one, and which of its shards are meant."""
+"""The data directory named on a command line: its layout and the selected shards."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ from topicsd.offline.command_error import WRONG, CommandError
 
 
 class DataDir(NamedTuple):
+    """A data directory and the shards that a command reads."""
+
     fs: Fs
     path: str
     layout: Layout
     shards: list[int]
-    """Those that are meant, in the order in which to look at them."""
+    """The selected shards, in the order in which they are read."""
     cold_dir: str = ""
-    """Where segments of the cold tier are; empty is where the last run says."""
+    """The directory of cold segments; empty: the one that the manifest of each shard names."""
     is_held: bool = False
-    """This process holds the locks of the shards that it looks at, and writes to none of them meanwhile."""
+    """This process holds the locks of the shards that it reads, and writes to none of them while it reads."""
 
     def paths(self, shard: int) -> ShardPaths:
         return shard_paths(self.path, shard)
@@ -57,7 +59,7 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def open_data_dir(given: argparse.Namespace, on_read: Callable[[int], None] | None = None) -> DataDir:
-    """Return the directory that is given; CommandError when it is no data directory, or cannot be used."""
+    """Return the data directory that the arguments name; CommandError when it is unusable."""
     fs = ReadOnlyFs(RealFs()) if on_read is None else ReadOnlyFs(RealFs(), on_read)
     try:
         return data_dir_of(given, fs, layout_of(fs, given.directory))
@@ -66,7 +68,10 @@ def open_data_dir(given: argparse.Namespace, on_read: Callable[[int], None] | No
 
 
 def layout_of(fs: Fs, path: str) -> Layout:
-    """Return the layout of the directory; LayoutError, or CommandError when it is no data directory."""
+    """Return the layout of a data directory.
+
+    Raises LayoutError when LAYOUT.json is missing or damaged, CommandError when `path` is no data directory.
+    """
     layout = read_layout(fs, path)
     if layout is not None:
         return layout
@@ -88,18 +93,19 @@ def data_dir_of(given: argparse.Namespace, fs: Fs, layout: Layout) -> DataDir:
 
 
 def owner_first(data_dir: DataDir, topic: str) -> list[int]:
-    """The shards to look for a topic in: the one that owns its name, then the others."""
+    """Return the shards to search for a topic: the owner of its name first, then the others."""
     owner = shard_of(topic_id(topic), data_dir.layout.shards)
     return sorted(data_dir.shards, key=lambda shard: (shard != owner, shard))
 
 
 def stray_shards(data_dir: DataDir) -> list[str]:
-    """Directories beside the shards that the layout does not name."""
+    """Return the directories in shards/ that the layout does not name."""
     known = {os.path.basename(data_dir.paths(shard).root) for shard in range(data_dir.layout.shards)}
     return [name for name in data_dir.fs.list_dir(os.path.join(data_dir.path, "shards")) if name not in known]
 
 
 def _why_not(fs: Fs, path: str) -> str:
+    """Return the message that says why `path` is no data directory."""
     if not exists(fs, path):
         return f"there is no {path}"
     try:

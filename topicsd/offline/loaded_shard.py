@@ -1,7 +1,8 @@
-"""A shard as a start would have it: the snapshot that it would take, and the topics as the log goes on.
+"""A shard as a start would load it: its chosen snapshot, and the log replayed after it.
 
-It only looks, also beside a server. That one may write a newer snapshot any time and drop what the one before
-needed; so what cannot be had is asked for again as long as the newest snapshot is another one than before.
+Nothing is written, so a server may run at the same time. That server may write a newer snapshot at any time
+and drop files that the previous snapshot needs. A failed load is therefore retried, `TRIES` loads in all, as
+long as the newest snapshot changes.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ TRIES = 5
 
 
 class Basis(NamedTuple):
-    """What a start goes by before it looks at the log."""
+    """The snapshot that a start chooses before it reads the log."""
 
     snapshot: Snapshot | None
     complaints: list[str]
-    """About newer snapshots that it cannot use."""
+    """Messages about newer snapshots that a start cannot use."""
     problem: str
-    """Why it stops here; empty when it does not."""
+    """Why a start stops here; empty when it does not."""
     dead: KnownDead | None = None
-    """What of that was read to choose the snapshot."""
+    """The dead sets that were read to choose the snapshot."""
     skipped: Sequence[int] = ()
-    """The numbers of newer snapshots."""
+    """The numbers of the snapshots that are newer than the chosen one."""
 
     @property
     def known(self) -> Known | None:
@@ -59,7 +60,7 @@ class Basis(NamedTuple):
 
     @property
     def names(self) -> dict[int, str]:
-        """Of the topics, by their ids."""
+        """Return the names of the topics by topic id."""
         topics = [] if self.snapshot is None else self.snapshot.topics
         return {topic.topic_id: topic.name for topic in topics}
 
@@ -88,14 +89,14 @@ def choose_basis(fs: Fs, paths: ShardPaths, identity: Identity, segments: Segmen
 
 
 class LookingStore(LocalStore):
-    """What was made again from other bytes stays in memory."""
+    """A read-only segment store: files that a reader rebuilds stay in memory."""
 
     def put(self, key: str, source_read: Callable[[int, int], bytes], size: int) -> NoReturn:
         raise OSError(errno.EROFS, "it is only looked at", self.path_of(key))
 
 
 def segment_files(data_dir: DataDir, shard: int) -> SegmentFiles:
-    """Both tiers, to look at."""
+    """Return read-only stores for both tiers."""
     hot = LookingStore(data_dir.fs, data_dir.paths(shard).root)
     cold_dir = cold_dir_of(data_dir, shard)
     return SegmentFiles(
@@ -104,7 +105,7 @@ def segment_files(data_dir: DataDir, shard: int) -> SegmentFiles:
 
 
 def cold_dir_of(data_dir: DataDir, shard: int) -> str:
-    """As given, or as the last run published it."""
+    """Return the cold directory from the command line, else from the manifest, else ""."""
     if data_dir.cold_dir:
         return data_dir.cold_dir
     try:
@@ -114,7 +115,7 @@ def cold_dir_of(data_dir: DataDir, shard: int) -> str:
 
 
 class LoadedShard:
-    """Close it when done."""
+    """The state of one shard as a start would load it. Close it after use."""
 
     def __init__(
         self,
@@ -124,14 +125,14 @@ class LoadedShard:
         basis: Basis | None = None,
         files: SegmentFiles | None = None,
     ) -> None:
-        """`basis` is what to go by instead of what a start takes, `files` where segments are looked for."""
+        """Load the snapshot; `basis` and `files` replace those that a start would use."""
         self._given = basis
         self._files = segment_files(data_dir, shard) if files is None else files
         self.data_dir = data_dir
         self.shard = shard
         self._clock = clock
         self.problem = ""
-        """Why a start would not come to the log."""
+        """Why a start would stop before it reads the log; empty when it would not."""
         for left in reversed(range(TRIES)):
             self._open()
             is_in_doubt = self.problem or self.log.problem or self.log.lacks_a_file
@@ -148,7 +149,7 @@ class LoadedShard:
         self.segments.close()
 
     def walk(self) -> None:
-        """Replay the log, and judge how it ends; what stands in the way is in `problem`, or in the log's."""
+        """Replay the log and judge its end; an obstacle is in `problem` or `log.problem`."""
         if self.problem:
             return
         try:
@@ -179,5 +180,5 @@ class LoadedShard:
 
     @property
     def is_outdated(self) -> bool:
-        """The newest snapshot is another one by now."""
+        """Whether the newest snapshot is no longer the one that was newest at the load."""
         return self._newest != snapshot_numbers(self.data_dir.fs, self.data_dir.paths(self.shard))[:1]

@@ -1,14 +1,14 @@
-"""The log of one shard as it lies there, read without a lock, also while a server writes it.
+"""The log of one shard, read without a lock, also while a server writes to it.
 
-A server may append between any two reads here. So where the walk stops is looked at once more: what was a
-half of a batch a moment ago is a whole one now, and then the log does not end there in disorder, it was
-being written. A lock that is held says the same. Everything in front of that place is whole.
+A server may append between any two reads of this module. The place where the walk stops is therefore read a
+second time. When a whole batch is there now, the log is not torn: it is being written. A held lock means the
+same. All batches before that place are whole.
 
-What a run left behind an end that was already judged, by the start after it, is told from a torn tail that
-nobody has seen yet: CURRENT says then that the log ended cleanly at that very place.
+Bytes after the end of the log are either a torn tail, or remains that an earlier start has already cut off.
+In the second case CURRENT says that the log ended cleanly at exactly that place.
 
-With a snapshot the log is what stands behind its place. The files in front of that are `past`: they are there
-for the snapshot before it.
+With a snapshot, the log begins at the log place of the snapshot. The files before that place are `past`: they
+are kept for the older snapshot.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from topicsd.log.walk import (
 )
 from topicsd.log.writer import Identity
 
-# A start may put files aside between listing and opening them.
+# A start may quarantine files between listing and opening them.
 OPEN_TRIES = 3
 READ_TRIES = 10
 
 
 class End(Enum):
-    """How the log ends."""
+    """The ways in which a log can end."""
 
     HERE = "ends here"
     BEING_WRITTEN = "being written"
@@ -63,15 +63,15 @@ class End(Enum):
 
 
 class FileTally(NamedTuple):
-    """What the batches of one file add up to."""
+    """The totals over the batches of one file."""
 
     batches: int = 0
     frames: int = 0
-    """But for the BatchEnds."""
+    """The number of frames, without the BatchEnd frames."""
     end: int = FILE_HEADER_BYTES
     next_ordinal: int = 0
     synced: int = 0
-    """The highest offset that a batch says was synced."""
+    """The highest synced offset that a batch records."""
 
     def with_batch(self, batch: FoundBatch) -> FileTally:
         return FileTally(
@@ -84,19 +84,19 @@ class FileTally(NamedTuple):
 
 
 class ShardLog:
-    """The files of one shard, open for reading; close it when done."""
+    """The log files of one shard, open for reading. Close it after use."""
 
     def __init__(self, fs: Fs, paths: ShardPaths, known: Known | None = None, is_held: bool = False) -> None:
-        """`known` is what the snapshot says from which a start goes on. `is_held`: the lock is ours."""
+        """Open the files; `known` is the place of the snapshot, `is_held` that we hold the lock."""
         self.fs = fs
         self.paths = paths
         self.known = known
         self.owner = None if is_held else fs.lock_owner(paths.lock)
-        # Before the files are listed: what it names is then among them.
+        # CURRENT is read before the files are listed, so that the list has the file that CURRENT names.
         self.current, self._current_place = _read_current(fs, paths.current)
         self.has_current_file = self._current_place is not None
         self.read_again = LogFiles(fs)
-        """Those that the walk has come to, by position."""
+        """The files that the walk has reached, by position, from which records are read again."""
         self.files: list[LogFileFound] = []
         self.past: list[LogFileFound] = []
         self._is_of_newer_program = False
@@ -104,9 +104,9 @@ class ShardLog:
         self.walked: Walk | None = None
         self.end = End.UNREADABLE
         self.problem = ""
-        """Why the log could not be read to its end, as a sentence."""
+        """Why the log could not be read to its end, as a sentence; empty when it could."""
         self.synced_position = 0
-        """How much of the log is known to be on the disk itself."""
+        """The position up to which the log is known to be on the disk itself."""
         try:
             found = _open_files(fs, paths)
             begin = 0 if known is None else known.start.file
@@ -124,21 +124,21 @@ class ShardLog:
             self.fs.close(file.fd)
 
     def name_of(self, batch: FoundBatch) -> str:
-        """The file that the batch stands in."""
+        """Return the name of the file that holds the batch."""
         return self._names[batch.closing.epoch]
 
     def file_named(self, name: str) -> LogFileFound:
         return next(file for file in self.past + self.files if file.name == name)
 
     def remains_bytes(self, file: LogFileFound, end: int) -> int:
-        """How far what is not zero reaches behind the end of the last batch of a file."""
+        """Return the number of bytes from `end` to the last byte of a file that is not zero."""
         if file.header is None:
             return 0
         return survey(self.fs, file.fd, file.header.epoch, end).data_end - end
 
     @property
     def lacks_a_file(self) -> bool:
-        """No walk can begin: a file is missing, or a checkpoint took it since `known` was looked for."""
+        """Whether no walk can begin: a file is missing, or was dropped after `known` was read."""
         try:
             check_start(self.files, self.current, self.known)
         except UnreadableLog:
@@ -146,7 +146,7 @@ class ShardLog:
         return False
 
     def walk(self, identity: Identity, on_batch: OnBatch) -> None:
-        """Hand out every batch of the log, and judge how it ends. Damage is no exception but a verdict."""
+        """Call `on_batch` for every batch and judge the end; damage is a verdict, not an exception."""
 
         def counted(batch: FoundBatch, position: int) -> None:
             name = self.name_of(batch)
@@ -177,22 +177,22 @@ class ShardLog:
 
     @property
     def is_same_place(self) -> bool:
-        """The machine has not restarted since, and the files are no copies."""
+        """Whether the machine has not restarted since the last run and the files are not copies."""
         return is_same_place(self.fs, self.paths, self.current, self.files, self._current_place)
 
     @property
     def heads_exact(self) -> bool:
-        """A start now would know that nothing is missing from the log."""
+        """Whether a start would now know that nothing is missing from the log."""
         if not heads_are_exact(self.current, bool(self.files), self.is_same_place):
             return False
         walk = self.walked
         if walk is None or walk.is_short:
             return walk is None
-        # Of a log that is being written only a part was read, and how that ends says nothing.
+        # Only a part of a log that is being written was read, and the end of that part proves nothing.
         return self.end is End.BEING_WRITTEN or ends_as_current_says(self.current, walk)
 
     def is_foreign(self, identity: Identity) -> bool:
-        """A file is of another shard or directory, or of a newer program."""
+        """Whether a file belongs to another shard or data directory, or to a newer program."""
         if self._is_of_newer_program:
             return True
         try:
@@ -205,7 +205,7 @@ class ShardLog:
         return [name for name in names_in(self.fs, self.paths.wal) if is_leftover_name(name)]
 
     def unknown_names(self) -> list[str]:
-        """What stands beside the log and is nothing of ours."""
+        """Return the names in wal/ that are neither CURRENT, log files nor leftovers."""
         return [
             name
             for name in names_in(self.fs, self.paths.wal)
@@ -213,7 +213,7 @@ class ShardLog:
         ]
 
     def quarantined(self) -> list[tuple[str, int]]:
-        """Names and sizes of what earlier starts cut off."""
+        """Return the names and sizes of the files in quarantine/."""
         return [
             (name, self.fs.stat(self.paths.quarantined(name)).size)
             for name in names_in(self.fs, self.paths.quarantine)
@@ -231,11 +231,11 @@ class ShardLog:
             last = walk.files[-1]
             if (current.file, current.end) == (last.found.first_ordinal, walk.offset):
                 return End.CUT_BEFORE
-        # What is on its way stands at the very end; a place with whole batches behind it does not.
+        # A batch that is being written is the last one: with whole batches after it, the tail is torn.
         return End.TORN if self.owner is None or walk.cuts_batches else End.BEING_WRITTEN
 
     def _has_moved_on(self, walk: Walk) -> bool:
-        """A batch stands now where there was none."""
+        """Whether a whole batch is now at the place where the walk stopped."""
         file = self.file_named(walk.place)
         if file.header is None or walk.offset < FILE_HEADER_BYTES:
             return False
@@ -244,12 +244,13 @@ class ShardLog:
         return reader.next() is not None
 
     def _note_what_current_proves(self, walk: Walk) -> None:
+        """Raise `synced_position` to the position that CURRENT proves to be synced."""
         current = self.current
         if current is None:
             return
         for file in walk.files:
             if file.found.first_ordinal == current.file:
-                # Those before it were synced before CURRENT moved.
+                # The files before it were synced before CURRENT named this one.
                 proven = file.start_position
                 if current.state == "clean" and current.end <= file.end:
                     proven += current.end - FILE_HEADER_BYTES
@@ -257,7 +258,10 @@ class ShardLog:
 
 
 def _read_current(fs: Fs, path: str) -> tuple[Current | None, FileStat | None]:
-    """CURRENT and the very file that it was read from: a server replaces it at every rotation."""
+    """Return CURRENT and the stat of the file it was read from, or None where there is none.
+
+    A server replaces CURRENT at every rotation, so the stat is taken before and after and has to match.
+    """
     for _ in range(READ_TRIES):
         place = _place_of(fs, path)
         current = read_current(fs, path)

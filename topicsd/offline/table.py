@@ -1,4 +1,4 @@
-"""Text for a terminal: aligned tables, sizes, times, and text of unknown origin made harmless."""
+"""Text for a terminal: aligned tables, sizes, times, and escaping of control characters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 2) -> list[str]:
-    """The lines of a table; a header that begins with `>` has its column aligned to the right.
+    """Return the lines of a table; a header that begins with `>` aligns its column to the right.
 
     >>> table(("NAME", ">SIZE"), [("a", "10"), ("long name", "5")])
     ['  NAME       SIZE', '  a            10', '  long name     5']
@@ -33,7 +33,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 2
 
 
 def facts(pairs: Iterable[tuple[str, str]], indent: int = 2, name_width: int = 0) -> list[str]:
-    """Name and value a line; a long value goes on below itself.
+    """Return one line for each name and value; a long value wraps below its first line.
 
     >>> facts([("head", "12"), ("class", "disk")])
     ['  head   12', '  class  disk']
@@ -55,7 +55,8 @@ def facts(pairs: Iterable[tuple[str, str]], indent: int = 2, name_width: int = 0
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """
+    """Return a count with its noun in the singular or the plural.
+
     >>> plural(1, "file"), plural(1200, "file"), plural(0, "batch", "batches")
     ('1 file', '1,200 files', '0 batches')
     """
@@ -63,7 +64,8 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 
 
 def size(count: int) -> str:
-    """
+    """Return a number of bytes with the largest fitting unit.
+
     >>> size(118), size(1536), size(64 << 20), size(1023 * 1024 + 1023)
     ('118 B', '1.5 KiB', '64 MiB', '1 MiB')
     """
@@ -79,7 +81,8 @@ def size(count: int) -> str:
 
 @lru_cache(maxsize=16)
 def utc(ts_ms: int) -> str:
-    """
+    """Return milliseconds since 1970 as an ISO 8601 time; the number itself when out of range.
+
     >>> utc(1_700_000_000_123), utc(0), utc(1 << 63)
     ('2023-11-14T22:13:20.123Z', '1970-01-01T00:00:00.000Z', '9223372036854775808')
     """
@@ -95,7 +98,7 @@ def utc_or_nothing(ts_ms: int) -> str:
 
 
 def readable(path: str) -> str:
-    """A path as text that every encoding can carry, whatever bytes are in it.
+    """Return a path as text that can be encoded as UTF-8; undecodable bytes are escaped.
 
     >>> print(readable(bytes([99, 97, 102, 233]).decode("utf-8", "surrogateescape")))
     caf\\xe9
@@ -104,7 +107,7 @@ def readable(path: str) -> str:
 
 
 def harmless(text: str | bytes) -> str:
-    """What may stand on a terminal: anybody's bytes with everything escaped that would steer one.
+    """Return untrusted text with all unprintable characters escaped, safe for a terminal.
 
     >>> harmless(b"caf\\xc3\\xa9 \\xff\\x1b[2J")
     'café \\\\xff\\\\x1b[2J'

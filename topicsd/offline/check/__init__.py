@@ -1,1 +1,1 @@
-"""Check everything in a data directory."""
+"""Checks of everything in a data directory."""

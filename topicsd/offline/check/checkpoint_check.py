@@ -1,11 +1,13 @@
-"""Everything of a shard that is not its log: snapshots, manifest, segments, and what nothing names.
+"""Checks of a shard's files outside the log: snapshots, manifest, segments and orphans.
 
-What is wrong with the newest good snapshot and its segments is wrong with the shard. The one before it is
-there for when the newest cannot be read, so it is asked for two things: that it is whole, and that the log
-between the two can be read.
+An orphan is a file that no snapshot names.
 
-A server beside us may drop a segment while it is looked at. So what is wrong with one counts only while the
-newest snapshot still names it.
+A fault in the newest good snapshot or its segments is a fault of the shard. The older snapshot is kept in
+case the newest cannot be read. It has to pass two checks: it is whole, and the log between the two snapshots
+can be read.
+
+A server that runs at the same time may drop a segment while it is checked. A fault in a segment therefore
+counts only while the newest snapshot still names the segment.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _SHOWN_MAX = 3
 
 
 class CheckpointCheck:
-    """`facts` has what is wrong with each segment, for whoever mends it."""
+    """The check of one shard's checkpoint files. `facts` lists the faulty segments for a repair."""
 
     def __init__(self, loaded: LoadedShard, find: Find, note: Callable[[str], None]) -> None:
         self._loaded = loaded
@@ -78,7 +80,7 @@ class CheckpointCheck:
     # -- snapshots ---------------------------------------------------------------------------------------
 
     def _check_snapshots(self) -> None:
-        """Those that are behind the one in use, too: each is there in case a newer one is bad."""
+        """Check all snapshots: an older one is used when the newer ones are bad."""
         basis = self._loaded.basis
         if basis.snapshot is not None:
             self._good[basis.snapshot.head.number] = basis.snapshot
@@ -88,7 +90,7 @@ class CheckpointCheck:
             try:
                 snapshot = read_snapshot(self._fs, self._paths, number)
             except FileNotFoundError:
-                continue  # A server beside us has dropped it.
+                continue  # A running server has dropped it.
             except (SnapshotDamage, UnknownVersion) as damage:
                 what = f"no start can use it: {damage}"
                 self._find(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
@@ -99,13 +101,13 @@ class CheckpointCheck:
                     self._find(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
 
     def _check_older_log(self, newest: Snapshot) -> None:
-        """The log from the older snapshot's place to that of the newest, which no start reads."""
+        """Check the log between the older snapshot and the newest, which a start does not read."""
         older = [one for number, one in self._good.items() if number < newest.head.number]
         if not older:
             return
         start, end = older[0].head.start, newest.head.start
         if start.ordinal >= end.ordinal:
-            return  # A repair went back.
+            return  # A repair wrote the newest snapshot from an earlier place of the log.
         place = self._read_between(start, end)
         if (place.ordinal, place.chain) == (end.ordinal, end.chain) or self._is_outdated():
             return
@@ -115,7 +117,7 @@ class CheckpointCheck:
             f"read to {place.ordinal}: until two more are written, a start has the newest one only"
         )
         if end.offset == FILE_HEADER_BYTES:
-            # A repair begins a log that the one before does not lead to.
+            # A repair began a new log here, and the chain of the old log does not continue in it.
             self._note(told)
         else:
             self._find(
@@ -123,7 +125,7 @@ class CheckpointCheck:
             )
 
     def _read_between(self, start: LogPlace, end: LogPlace) -> LogPlace:
-        """How far the log can be read."""
+        """Return the place up to which the log can be read."""
         place = start
         for file in [*self._loaded.log.past, *self._loaded.log.files[:1]]:
             if file.first_ordinal < start.file or place.ordinal >= end.ordinal:
@@ -164,10 +166,10 @@ class CheckpointCheck:
             files.close()
 
     def _is_outdated(self) -> bool:
-        """A server beside us has written a newer snapshot, and may have dropped what is missing here."""
+        """Whether a running server wrote a newer snapshot, and so may have dropped a missing file."""
         return self._loaded.log.owner is not None and self._loaded.is_outdated
 
-    # -- what is around them -----------------------------------------------------------------------------
+    # -- manifest and orphans ----------------------------------------------------------------------------
 
     def _check_manifest(self) -> None:
         try:
@@ -195,7 +197,7 @@ class CheckpointCheck:
 
     def _note_orphans(self) -> None:
         if self._loaded.log.owner is not None:
-            return  # It may be making them at this moment.
+            return  # A running server may be creating these files now.
         named = {
             SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
             for snapshot in self._good.values()
@@ -227,6 +229,7 @@ class CheckpointCheck:
 
 
 def segment_findings(topic: TopicEntry, facts: SegmentFacts) -> Iterator[Finding]:
+    """Yield the findings about one segment."""
     name, is_active = facts.name, not facts.entry.is_sealed
     for damage in facts.damage:
         first, last = damage.first_seq, damage.last_seq
@@ -258,6 +261,7 @@ def segment_findings(topic: TopicEntry, facts: SegmentFacts) -> Iterator[Finding
 
 
 def _differences(manifest: Manifest, snapshot: Snapshot) -> Iterator[str]:
+    """Yield the names of the topics on which the manifest and its snapshot disagree."""
     published = {(topic.id, topic.epoch): topic for topic in manifest.topics}
     for entry in snapshot.topics:
         made = msgspec.json.decode(topic_line(entry, entry.head), type=ManifestTopic)

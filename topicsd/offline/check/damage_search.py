@@ -1,9 +1,9 @@
-"""What stands behind a place where the log stopped making sense: how much is damaged, and where it goes on.
+"""The search after damage in a log file: the damaged bytes, and where the log resumes.
 
-The log is whole again behind the next BatchEnd that stands where it says. In front of it the frames are
-taken one by one, as far as their lengths lead, to name the first that is damaged. Which record that is
-follows from the frame in front of it, and from its own header where that can be believed: the header is a
-part of what is damaged.
+The log is whole again after the next BatchEnd that is at the offset it records. The frames before that
+BatchEnd are parsed one by one, as far as their lengths lead, to find the first damaged frame. The frame
+before it identifies the damaged record, and so does its own header where that is plausible: the header is
+part of the damaged bytes.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from topicsd.log.walk import LogFileFound
 
 
 class DamagedFrame(NamedTuple):
-    """The first frame of a damaged stretch that is not what was written."""
+    """The first damaged frame of a damaged range."""
 
     offset: int
     what: str
     claims: Frame | None
-    """What its header says, without the parts; None when not even that is there."""
+    """The content of its header, without the parts; None when the header is incomplete."""
     names: dict[int, str]
-    """Of the topics that were created in front of it, in the same stretch."""
+    """The names of the topics created before it in the same range, by topic id."""
     heads: dict[int, int]
-    """The newest seq of each topic in front of it, in the same stretch."""
+    """The newest seq of each topic before it in the same range."""
     before: int | None
-    """The topic of the record right in front of it."""
+    """The topic of the record directly before it."""
 
 
 class Stretch(NamedTuple):
-    """Bytes from `offset` to `end` that are no whole batch; `end` is where the log is whole again."""
+    """A damaged range: the bytes from `offset` to `end`, where the log is whole again."""
 
     offset: int
     end: int
     frame: DamagedFrame | None
-    """None when every frame in it is whole, and yet they are not the batch that belongs here."""
+    """The first damaged frame; None when every frame is whole but the batch does not belong here."""
 
 
 class Place(NamedTuple):
-    """Where reading goes on in a file."""
+    """The place in a file where reading resumes."""
 
     offset: int
     ordinal: int
@@ -64,13 +64,13 @@ class Place(NamedTuple):
 def read_on(
     fs: Fs, file: LogFileFound, place: Place, data_end: int, on_batch: Callable[[FoundBatch], None]
 ) -> Iterator[Stretch]:
-    """Every whole batch from `place` to the end of the file, and the stretches between them."""
+    """Yield the damaged ranges from `place` to `data_end`; pass whole batches to `on_batch`."""
     assert file.header is not None
     reader = BatchReader(fs, file.fd, file.header)
     reader.offset, reader.ordinal, reader.chain = place
     _read_whole(reader, on_batch)
     for at, closing in batch_ends(fs, file.fd, file.header.epoch, place.offset):
-        # A copy in somebody's payload does not stand where it says.
+        # A BatchEnd inside the payload of a record is not at the offset that it records.
         if at < reader.offset or closing.offset + closing.length != at:
             continue
         end = at + BATCH_END_BYTES
@@ -83,7 +83,7 @@ def read_on(
 
 
 def first_damage(fs: Fs, fd: int, offset: int, end: int) -> DamagedFrame | None:
-    """The first frame from `offset` on that is not whole; None when all are."""
+    """Return the first damaged frame from `offset` to `end`, or None when all are whole."""
     names: dict[int, str] = {}
     heads: dict[int, int] = {}
     before: int | None = None
@@ -112,14 +112,14 @@ def _read_whole(reader: BatchReader, on_batch: Callable[[FoundBatch], None]) -> 
 
 
 def _frame_at(fs: Fs, fd: int, at: int, end: int, claims: Frame) -> Frame:
-    # A length that cannot be is not believed, and no byte is read for it.
+    # With an impossible length only the header is read.
     size = claims.size if FRAME_LEN_MIN <= claims.size - LEN_BYTES <= FRAME_LEN_MAX else HEADER_BYTES
     buffer = fs.pread(fd, min(size, end - at), at)
     return parse_frame(buffer, 0, len(buffer))
 
 
 def _last_seq(frame: Frame) -> int:
-    """Of the records that a frame is or names; 0 when there is none."""
+    """Return the last seq of the records that a frame holds or names, or 0 without records."""
     if frame.type == FrameType.APPEND:
         return frame.seq
     if frame.type == FrameType.FORWARD_CURSOR:
@@ -135,6 +135,7 @@ def _created(frame: Frame) -> str:
 
 
 def _claims(head: bytes) -> Frame | None:
+    """Return the frame that a header announces, without its parts; None when it is too short."""
     if len(head) < HEADER_BYTES:
         return None
     frame_len, frame_type, flags, topic_id, seq, ts, _, _, _ = HEADER.unpack(head)

@@ -1,4 +1,4 @@
-"""A finding about a shard: what is wrong, where, and how bad it is."""
+"""A finding about a shard: the fault, its place and its severity."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 
 class Level(Enum):
-    """How bad a finding is; the worst last."""
+    """The severity of a finding, in ascending order."""
 
     HARMLESS = "harmless"
-    """No data is lost: a server makes it again from other files, or only outside readers use it."""
+    """No data is lost: a server rebuilds the file from others, or only outside readers use it."""
     LOSS = "loss"
-    """Data is damaged or gone; the rest of the shard is served."""
+    """Data is damaged or missing; the rest of the shard is served."""
     STOPS = "stops"
     """The shard does not start."""
 
@@ -29,11 +29,11 @@ MEANS_STOPPED = {
     Level.HARMLESS: "no data is lost by it",
     Level.LOSS: "data is damaged; the rest can be served once the shard starts",
 }
-"""Of a shard that does not start for another reason."""
+"""The meanings for a shard that does not start for another reason."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The place is as exact as it can be known."""
+    """One fault in a data directory, with its place as exactly as it is known."""
 
     what: str
     level: Level = Level.STOPS

@@ -1,7 +1,7 @@
-"""Each frame of a batch looked at by itself: its checksum, its parts, what it says.
+"""The check of each frame of a batch by itself: its checksum, its parts, its content.
 
-A batch that fits was proved whole by its chain. What is found here was therefore written so, and a start
-would stumble over it: it is a mistake of the writer, and not of the disk.
+The chain has already proved that the batch is whole. A fault found here was therefore written by a server: it
+is a bug of the writer and not a fault of the disk, and replay would stop at it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _APPEND = FrameType.APPEND
 
 
 class Complaint(NamedTuple):
-    """What is wrong at an offset of the file; topic 0 and seq 0 are none."""
+    """A fault at an offset of the file; `topic_id` 0 and `seq` 0 mean none."""
 
     offset: int
     what: str
@@ -27,19 +27,20 @@ class Complaint(NamedTuple):
 
 
 class FrameCheck:
-    """Over the batches of one shard, in order."""
+    """The check of the batches of one shard, which have to be passed in order."""
 
     def __init__(self, names: dict[int, str] | None = None) -> None:
-        """`names` are those of the topics that were created in front of the batches."""
+        """Begin with `names`, those of the topics created before the first batch."""
         self.frames = 0
         self.records = 0
         self.names: dict[int, str] = dict(names or {})
         self.heads: dict[int, int] = {}
-        """The newest seq of each topic that was seen."""
+        """The newest seq of each topic so far."""
         self._stamps: dict[int, int] = {}
-        """Of each topic, that of its newest record; stamps do not decrease."""
+        """The time of the newest record of each topic; times never decrease."""
 
     def batch(self, batch: FoundBatch) -> Iterator[Complaint]:
+        """Check the next batch and yield its faults."""
         at, count = batch.start, 0
         to_offset = batch.offset - batch.start
         while at < batch.end:

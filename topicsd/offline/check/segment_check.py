@@ -1,7 +1,7 @@
-"""One segment read whole: its records, and what its other files say of them.
+"""The check of one whole segment: its records, and its other files against them.
 
-`.data` is what counts. The index and the tags are made from it once more and compared. The dead set can only
-be held against its own checksum and the counts in the snapshot: nothing else knows what was deleted.
+`.data` is authoritative. The index and the tags are rebuilt from it and compared with the files. The dead set
+can only be compared with its own checksum and the counts in the snapshot: no other file records the deletes.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ from topicsd.segment.tags_file import TagsDamage, TagsReader, tags_of
 
 
 class SegmentFiles(NamedTuple):
-    """Where the files of the segments of a shard are."""
+    """The stores that hold the segment files of a shard."""
 
     hot: LocalStore
     cold: LocalStore | None
 
     def store_with(self, name: SegmentName, suffix: str) -> LocalStore | None:
-        """The hot one first, as a server asks: a crash may have left a copy in either."""
+        """Return the store that has the file: hot first, as a server asks, or None.
+
+        A crash may have left a copy in both.
+        """
         for store in (self.hot, self.cold):
             if store is not None and store.exists(name.key(suffix)):
                 return store
         return None
 
     def read(self, name: SegmentName, suffix: str) -> Read | None:
-        """How to read one of its files; None when no tier has it."""
+        """Return a function that reads one file of a segment, or None when no tier has it."""
         store = self.store_with(name, suffix)
         if store is None:
             return None
@@ -54,7 +57,7 @@ class SegmentFiles(NamedTuple):
         return 0 if store is None else store.size(name.key(suffix))
 
     def missing(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> str:
-        """Where it was looked for, in words. One that is called hot may have moved since."""
+        """Return a message with the paths searched; a segment recorded as hot may have moved since."""
         paths = [
             readable(store.path_of(name.key(suffix))) for store in (self.hot, self.cold) if store is not None
         ]
@@ -74,26 +77,26 @@ class SegmentFiles(NamedTuple):
 
 
 class SegmentFacts(NamedTuple):
-    """What is wrong with one segment, by its files; empty is nothing."""
+    """The faults of one segment, by file; an empty text means none."""
 
     name: SegmentName
     entry: SegmentEntry
     damage: list[FoundDamage]
-    """Of `.data`; a stretch without a seq is bytes that no record needs."""
+    """The damaged ranges of `.data`; one without a seq holds no record that is needed."""
     ends: list[int]
-    """Where each of them is over, in `.data`."""
+    """The end offset in `.data` of each damaged range."""
     in_data: str
-    """What else is wrong with `.data`."""
+    """A fault of `.data` other than damage."""
     in_index: str
     in_tags: str
     in_dead: str
-    """Why what was deleted is not known."""
+    """Why the deletes are not known."""
     in_entry: str
-    """How the entry in the snapshot is other than the files."""
+    """The difference between the entry in the snapshot and the files."""
     marks: bytearray | None
-    """A byte a record; None when nothing is dead, or when that is not known."""
+    """One byte per record, 1 for dead; None when no record is dead or the deletes are not known."""
     is_missing: bool = False
-    """No tier has its `.data`."""
+    """Whether no tier has the `.data` file."""
 
     @property
     def is_fine(self) -> bool:
@@ -103,11 +106,13 @@ class SegmentFacts(NamedTuple):
 
     @property
     def lost(self) -> list[tuple[int, int]]:
-        """The seqs that cannot be read, first and last."""
+        """Return the ranges of seqs that cannot be read, as first and last."""
         return [(one.first_seq, one.last_seq) for one in self.damage if one.first_seq <= one.last_seq]
 
 
 class SegmentCheck:
+    """The check of one segment against its entry in the snapshot."""
+
     def __init__(
         self, files: SegmentFiles, identity: Identity, name: SegmentName, entry: SegmentEntry
     ) -> None:
@@ -120,7 +125,10 @@ class SegmentCheck:
         self.record_count = 0
 
     def run(self, earliest_seq: int) -> SegmentFacts:
-        """Read all of it. `earliest_seq` is that of the topic: what is in front of it is not alive."""
+        """Read the whole segment and return its faults.
+
+        `earliest_seq` is that of the topic: records before it are not live.
+        """
         name, entry = self._name, self._entry
         dead, marks = self._check_dead()
         read = self._files.read(name, DATA)
@@ -147,11 +155,11 @@ class SegmentCheck:
         )
 
     def marks(self) -> bytearray | None:
-        """A byte a record, 1 when it is dead; None when nothing is, or when that is not known."""
+        """Return one byte per record, 1 for dead; None when none is dead or it is not known."""
         return self._check_dead()[1]
 
     def made(self) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
-        """The index and the tags that `.data` gives."""
+        """Return the index and the tags, rebuilt from `.data`."""
         read = self._files.read(self._name, DATA)
         assert read is not None
         return self._scan(read)
@@ -179,13 +187,13 @@ class SegmentCheck:
         try:
             header = parse_segment_header(read(0, SEGMENT_HEADER_BYTES))
         except (FrameDamage, OSError):
-            return ""  # The scan has said so.
+            return ""  # The scan has already reported it.
         if Identity(header.instance, header.shard) != self._identity:
             return f"it is of shard {header.shard:02d} of instance {header.instance.hex()}"
         return ""
 
     def _check_index(self, made: SegmentIndex | None) -> str:
-        """`made` is what `.data` gives, when that is whole."""
+        """Compare the index with `made`, the one rebuilt from `.data`; None skips the comparison."""
         entry = self._entry
         read = self._files.read(self._name, INDEX)
         if read is None:
@@ -205,7 +213,7 @@ class SegmentCheck:
     def _check_tags(
         self, made: dict[bytes, list[int]] | None, marks: bytearray | None, earliest_seq: int
     ) -> str:
-        """Those of records that are dead may be missing."""
+        """Compare the tags with `made`, those of `.data`; tags of dead records may be missing."""
         entry = self._entry
         if not entry.has_tags:
             return "records have tags, and there is no such file" if entry.is_sealed and made else ""
@@ -231,6 +239,7 @@ class SegmentCheck:
         return ""
 
     def _check_dead(self) -> tuple[str, bytearray | None]:
+        """Return the fault of the dead set, and its marks."""
         entry = self._entry
         if not entry.dead_count:
             return "", None
@@ -238,7 +247,7 @@ class SegmentCheck:
         if read is None:
             return self._files.missing(self._name, entry, DEAD), None
         try:
-            # It may be of a longer segment, when a later checkpoint did not come to its end.
+            # The file may be for a longer segment, when a later checkpoint was interrupted.
             size = max(self._files.size(self._name, DEAD), dead_bytes(entry.count))
             found = decode_dead(read(0, size), entry.first_seq, entry.count)
         except (DeadDamage, UnknownVersion, OSError) as damage:
@@ -251,7 +260,7 @@ class SegmentCheck:
     def _check_totals(self, index: SegmentIndex, marks: bytearray | None, earliest_seq: int) -> str:
         entry = self._entry
         if marks is not None and marks.count(1) != entry.dead_count:
-            return ""  # A checkpoint wrote it that did not come to its snapshot; a start counts again.
+            return ""  # An interrupted checkpoint wrote the dead set; a start counts again.
         found = live_totals(index.lengths, marks, earliest_seq - entry.first_seq)
         if found != (entry.live_count, entry.live_bytes):
             counted = f"{entry.live_count} live records of {entry.live_bytes} bytes"

@@ -1,8 +1,9 @@
-"""Everything of one shard read and checked: each batch against its chain, each frame against its checksum,
-and the whole as a start would replay it.
+"""The check of a whole shard: the checkpoint files, each batch, each frame, and a replay.
 
-Behind damage it reads on, so that one run names all that is wrong and not the first of it. Seqs can only be
-followed as far as nothing is missing; what comes behind is checked frame by frame.
+Batches are checked against the chain, frames against their checksums. The log is replayed as by a start.
+
+The check continues after damage, so that one run reports all faults and not only the first. Seqs are checked
+up to the first missing frame; after it, each frame is checked by itself.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ _APPEND = FrameType.APPEND
 
 
 class ShardVerdict(msgspec.Struct, kw_only=True):
+    """The result of the check of one shard: totals, problems and notes."""
+
     shard: int
     path: str
     files: int = 0
-    """Of the log, with those that only the older snapshot needs."""
+    """The number of log files, with those that only the older snapshot needs."""
     segments: int = 0
     batches: int = 0
     frames: int = 0
@@ -61,6 +64,8 @@ def check_shard(data_dir: DataDir, shard: int, clock: Clock) -> ShardVerdict:
 
 
 class ShardCheck:
+    """The check of one shard, which fills in a verdict."""
+
     def __init__(self, loaded: LoadedShard, verdict: ShardVerdict) -> None:
         self._loaded = loaded
         self._data_dir = loaded.data_dir
@@ -68,14 +73,14 @@ class ShardCheck:
         self._log = loaded.log
         self._verdict = verdict
         self._replays = not loaded.problem
-        """False from the first place on at which a start would stop."""
+        """Whether batches are still replayed: False after the first place where a start would stop."""
         self.refused = ""
-        """What of a whole batch a start does not take."""
+        """Why replay refused a whole batch; empty when it refused none."""
         self._check = FrameCheck(loaded.basis.names)
         self._check.heads |= loaded.basis.heads
         self.checkpoint = CheckpointCheck(loaded, self._find, verdict.notes.append)
         self._missed_nothing = True
-        """Every frame so far was whole, so the next seq of each topic is known."""
+        """Whether every frame so far was whole, so that the next seq of each topic is known."""
 
     def run(self) -> None:
         log, verdict = self._log, self._verdict
@@ -131,7 +136,7 @@ class ShardCheck:
         name = self._check.names.get(at.topic_id)
         return Finding(what=what, file=file, offset=at.offset, topic=name, seq=at.seq or None)
 
-    # -- behind the place where the log stopped ----------------------------------------------------------
+    # -- after the place where the log stopped -----------------------------------------------------------
 
     def _behind_damage(self) -> None:
         log, walk = self._log, self._log.walked
@@ -142,7 +147,7 @@ class ShardCheck:
             place = Place(walk.offset, walk.ordinal, walk.chain)
             found = self._stretches(file, place, walk.remains_end)
         if found:
-            # It is the first stretch that the verdict is on.
+            # The reason of the walk belongs to the first damaged range.
             found[0] = msgspec.structs.replace(found[0], what=f"{found[0].what}. {_sentence(walk.reason)}")
         else:
             what = f"the log does not go on here{_missing(walk)}. {_sentence(walk.reason)}"
@@ -151,7 +156,7 @@ class ShardCheck:
         self._each_by_itself([one for one in walk.beyond if one.name != walk.place])
 
     def _each_by_itself(self, files: list[LogFileFound]) -> None:
-        """Files that cannot be read as a part of the log, each from its own start."""
+        """Check files that cannot be read as part of the log, each from its own start."""
         for file in files:
             if file.header is None:
                 self._find(Finding(what=file.damage, file=file.name, offset=0))
@@ -179,7 +184,7 @@ class ShardCheck:
         return Finding(what=what, file=file, offset=frame.offset, topic=topic, seq=seq)
 
     def _record(self, frame: DamagedFrame) -> tuple[str | None, int | None, str]:
-        """Topic and seq of a damaged frame, as far as they can be known, and the rest in words."""
+        """Return topic and seq of a damaged frame as far as known, and a phrase that describes it."""
         claims, before = frame.claims, frame.before
         names, heads = self._check.names | frame.names, self._check.heads | frame.heads
         if claims is not None and claims.type == _APPEND and claims.topic_id in names:
@@ -197,7 +202,7 @@ class ShardCheck:
     # -- notes -------------------------------------------------------------------------------------------
 
     def _behind_tear(self) -> None:
-        """How much of what a start will cut off is whole all the same."""
+        """Note the whole batches, and the damage, in the torn tail that a start will cut off."""
         walk = self._log.walked
         assert walk is not None
         file = self._log.file_named(walk.place)
@@ -225,7 +230,7 @@ class ShardCheck:
             )
 
     def _note_cut_remains(self) -> None:
-        """What earlier starts cut off in files that the log has gone on behind."""
+        """Note the bytes that earlier starts cut off in files before the last."""
         walk = self._log.walked
         if walk is None:
             return
@@ -248,7 +253,7 @@ class ShardCheck:
 
 
 def _frame_of(batch: FoundBatch, ordinal: int) -> Complaint:
-    """Where the frame of this ordinal stands, and whose it is."""
+    """Return the offset, topic and seq of the frame with this ordinal, without a message."""
     at = batch.start
     for _ in range(ordinal - batch.first_ordinal):
         at += LEN_BYTES + U32.unpack_from(batch.buffer, at)[0]
@@ -257,7 +262,7 @@ def _frame_of(batch: FoundBatch, ordinal: int) -> Complaint:
 
 
 def _missing(walk: Walk) -> str:
-    """Whether a file is gone behind the place, by what the next one begins with."""
+    """Return a phrase about missing frames, by the first ordinal of the next file, or ""."""
     later = next((file for file in walk.beyond if file.header is not None), None)
     if later is None or later.first_ordinal <= walk.ordinal:
         return ""

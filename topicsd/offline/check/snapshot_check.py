@@ -1,13 +1,13 @@
-"""What has to be true between the parts of one snapshot, whatever the files say.
+"""The invariants between the parts of one snapshot, which hold independently of other files.
 
-S1  A topic's id is that of its name, and it was created in front of the end of the capture.
-S2  Each topic is complete to a place between where replay begins and where the capture was over.
-S3  `1 <= evict_floor <= earliest_seq <= head + 1`, and the floor stands behind all that was evicted.
-S4  A ceiling stands at or above the head of a topic that needs one.
-S5  Segments are in order and do not overlap, and the first live seq is in one of them. Where there is none,
-    the seqs are lost or were deleted: a segment in which nothing is alive any more goes.
-S6  Lost ranges are in order, do not overlap and end at or in front of the head.
-S7  Counts fit into what they are counts of.
+S1  A topic's id is that of its name, and its epoch is below the end ordinal of the capture.
+S2  Each topic is complete to an ordinal between the start of replay and the end of the capture.
+S3  `1 <= evict_floor <= earliest_seq <= head + 1`, and the floor is above every evicted seq.
+S4  The ceiling of a topic that needs one is at or above its head.
+S5  Segments are in order and do not overlap. The first live seq is in a segment or a lost range. Seqs between
+    segments are lost or deleted: a segment without live records is dropped.
+S6  Lost ranges are in order, do not overlap, and end at or below the head.
+S7  A segment has at least one record. Its live and dead counts are not negative and do not exceed its count.
 S8  The columns of idempotency keys have the same number of entries.
 """
 
@@ -26,7 +26,7 @@ _U32_BYTES = 4
 
 
 def check_snapshot(snapshot: Snapshot) -> Iterator[tuple[str | None, str]]:
-    """Topic and sentence of everything that cannot be."""
+    """Yield each violation: the topic or None, and a sentence."""
     for topic in snapshot.topics:
         for what in _check_topic(snapshot.head, topic):
             yield topic.name, what

@@ -1,1 +1,1 @@
-"""Decide what a repair of a data directory does, and do it."""
+"""The repair of a data directory: the diagnosis, the plan, and its execution."""

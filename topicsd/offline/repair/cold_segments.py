@@ -1,11 +1,12 @@
-"""Cold segments that are not there: gone, or in a directory that is not mounted. Nobody here can tell which.
+"""Missing cold segments, which are either lost or in a directory that is not mounted.
 
-So a repair gives none of them up unless it is told to: what is written off is not served any more, also when
-its directory is back. That some others are there proves nothing. A server that ran without the mount has put
-newer ones into the empty directory below it.
+A repair cannot distinguish the two cases. It gives no missing cold segment up without explicit consent: a
+segment that was given up is not served any more, even when its directory is mounted again. Other cold
+segments that are present prove nothing: a server that ran without the mount moved newer segments into the
+empty mount point.
 
-A segment is cold when any snapshot or the manifest says so: once it has moved, the older snapshot still calls
-it hot, and its hot files are gone all the same.
+A segment counts as cold when any snapshot or the manifest says so. After a segment has moved, the older
+snapshot still records it as hot, although its hot files no longer exist.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ GIVE_UP_FLAG = "--give-up-cold"
 
 
 class OutOfReach(NamedTuple):
+    """The missing cold segments of a shard."""
+
     segments: list[SegmentFacts]
     why: str
-    """What was looked for where, and what can be done; empty when none is out of reach."""
+    """The path that was searched and the possible fixes; empty when no cold segment is missing."""
 
 
 def out_of_reach(data_dir: DataDir, shard: int, basis: Candidate) -> OutOfReach:
+    """Return the cold segments that the basis of a repair names and no directory has."""
     missing = [facts for facts in basis.facts if facts.is_missing]
     if not missing or basis.snapshot is None:
         return OutOfReach([], "")
@@ -59,7 +63,7 @@ def out_of_reach(data_dir: DataDir, shard: int, basis: Candidate) -> OutOfReach:
 
 
 def _cold_names(data_dir: DataDir, shard: int) -> set[SegmentName]:
-    """What any snapshot calls cold, or the manifest."""
+    """Return the segments that a snapshot or the manifest records as cold."""
     fs, paths = data_dir.fs, data_dir.paths(shard)
     found: set[SegmentName] = set()
     for number in snapshot_numbers(fs, paths):

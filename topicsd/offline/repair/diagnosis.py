@@ -1,12 +1,11 @@
-"""What is wrong with one shard, what a start would do, and from what it could be repaired.
+"""The diagnosis of one shard: its faults, the outcome of a start, and the basis of a repair.
 
-The basis of a repair is what loses least. These are tried in order, and the first that leaves nothing unknown
-is taken:
+The basis of a repair is the one that loses the least. These are tried in order:
 
-1. what a start takes: the newest good snapshot with which it is known what was deleted, or else the newest
-   good one, and the log behind it, or the log alone;
-2. when no snapshot is good and the log alone does not reach back: what the manifest says. It does not have
-   all of a topic's settings, no idempotency keys and no ceilings.
+1. The basis of a start: the newest good snapshot whose deletes are known, else the newest good snapshot, and
+   the log after it; without a good snapshot the log alone.
+2. The manifest, when no snapshot is good and the log does not reach back to its start. The manifest lacks
+   some settings of topics, all idempotency keys and all ceilings.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ from topicsd.offline.loaded_shard import Basis, LoadedShard
 from topicsd.offline.shard_log import End
 from topicsd.segment.entry import SegmentEntry
 
-# The ceiling of a topic of which only the manifest is left: no seq was given out this far in front of a sync.
+# Added to the head of a topic known only from the manifest: no seq is given out so far ahead of a sync.
 CEILING_MARGIN = 1_000_000
 
 
 class Candidate(msgspec.Struct, kw_only=True):
-    """Something to repair from, and all that is wrong with it."""
+    """A possible basis of a repair, with its faults."""
 
     snapshot: Snapshot | None
     is_from_manifest: bool = False
     facts: list[SegmentFacts] = []
     log_problem: str = ""
-    """Why the log behind it cannot be read to its end."""
+    """Why the log after the snapshot cannot be read to its end; empty when it can."""
     log_end: End = End.UNREADABLE
     is_foreign: bool = False
-    """The log is not this shard's, or of a newer program."""
+    """Whether the log belongs to another shard or to a newer program."""
 
     @property
     def unknown_deletes(self) -> list[SegmentFacts]:
@@ -55,14 +54,16 @@ class Candidate(msgspec.Struct, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, kw_only=True):
+    """The faults of one shard and the basis of a repair."""
+
     verdict: ShardVerdict
     in_use_by: int | None
     why_not: str
     """Why a server would not start the shard; empty when it would."""
     starts_from: int | None
-    """The snapshot that a start takes."""
+    """The number of the snapshot that a start loads."""
     damaged_snapshots: list[int]
-    """Those that no start can use."""
+    """The numbers of the snapshots that no start can use."""
     basis: Candidate | None
     why_no_basis: str = ""
 
@@ -72,6 +73,7 @@ class Diagnosis(msgspec.Struct, kw_only=True):
 
 
 def diagnose(data_dir: DataDir, shard: int, clock: Clock) -> Diagnosis:
+    """Check a shard and choose the basis of its repair."""
     paths = data_dir.paths(shard)
     verdict = ShardVerdict(shard=shard, path=paths.root)
     with closing(LoadedShard(data_dir, shard, clock)) as loaded:
@@ -106,7 +108,10 @@ def diagnose(data_dir: DataDir, shard: int, clock: Clock) -> Diagnosis:
 
 
 def _stops(finding: Finding) -> Finding:
-    """A bad snapshot mends when there is another one, or the log alone will do; now there is neither."""
+    """Return a finding about a snapshot with level STOPS; other findings are unchanged.
+
+    A bad snapshot is harmless only while another snapshot, or the whole log, can replace it.
+    """
     is_snapshot = finding.file is not None and parse_snapshot_name(finding.file) is not None
     return msgspec.structs.replace(finding, level=Level.STOPS) if is_snapshot else finding
 
@@ -139,6 +144,7 @@ def _damaged(data_dir: DataDir, shard: int) -> list[int]:
 
 
 def _looked_at(data_dir: DataDir, shard: int, clock: Clock, snapshot: Snapshot) -> Candidate:
+    """Check the shard with this snapshot as the basis."""
     with closing(LoadedShard(data_dir, shard, clock, Basis(snapshot, [], ""))) as loaded:
         check = ShardCheck(loaded, ShardVerdict(shard=shard, path=""))
         check.run()
@@ -146,7 +152,7 @@ def _looked_at(data_dir: DataDir, shard: int, clock: Clock, snapshot: Snapshot) 
 
 
 def _reaches_not_back(data_dir: DataDir, shard: int) -> bool:
-    """There was more than the log has."""
+    """Whether the log no longer begins at ordinal 1, so that it lacks earlier frames."""
     fs, paths = data_dir.fs, data_dir.paths(shard)
     names = [name for name in names_in(fs, paths.wal) if name.startswith("wal-")]
     if names:
@@ -155,6 +161,7 @@ def _reaches_not_back(data_dir: DataDir, shard: int) -> bool:
 
 
 def _from_manifest(data_dir: DataDir, shard: int, clock: Clock) -> Candidate | None:
+    """Return the manifest as a basis, or None when it is missing, damaged or of another shard."""
     try:
         manifest = read_manifest(data_dir.fs, data_dir.paths(shard))
     except (FileNotFoundError, ManifestDamage, UnknownVersion):
@@ -172,7 +179,7 @@ def _from_manifest(data_dir: DataDir, shard: int, clock: Clock) -> Candidate | N
 
 
 def snapshot_of(manifest: Manifest, identity: Identity) -> Snapshot:
-    """As much of the snapshot as the manifest says."""
+    """Return a snapshot with the state that the manifest holds."""
     wal = manifest.wal
     topics = [_topic_of(topic) for topic in manifest.topics]
     end = max((topic.complete_to for topic in topics), default=wal.ordinal)

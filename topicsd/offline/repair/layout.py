@@ -1,8 +1,8 @@
-"""A lost or damaged LAYOUT.json, written again from what the shards know of themselves.
+"""The reconstruction of a lost or damaged LAYOUT.json from the files of the shards.
 
-The number of shards is that of their directories, and the instance is in the header of every log file,
-snapshot, manifest and segment. That the last shards are missing cannot be seen: topics of the others lie as
-they would without them.
+The number of shards is the number of their directories. The instance is in the header of every log file,
+snapshot, manifest and segment. Missing shards at the end of the range cannot be detected: no file of the
+other shards records the number of shards.
 """
 
 from __future__ import annotations
@@ -39,19 +39,21 @@ DAMAGED_NAME = f"{LAYOUT_NAME}.damaged"
 
 
 class LayoutRefused(Exception):
-    """The shards do not say enough, or contradict each other."""
+    """The error that the files of the shards are insufficient or contradictory."""
 
 
 class Derived(NamedTuple):
+    """The layout derived from the shards, with the step and the risk of writing it."""
+
     layout: Layout
     step: str
-    """What a repair does, in words."""
+    """The step of the repair, in words."""
     risk: str
-    """What the shards cannot say."""
+    """The assumption that no file can confirm."""
 
 
 def derive_layout(fs: Fs, data_dir: str) -> Derived:
-    """Return the layout that fits the shards; LayoutRefused when none does."""
+    """Return the layout that fits the shards; LayoutRefused when no layout fits."""
     numbers = shard_numbers(fs, data_dir)
     count = len(numbers)
     if numbers != list(range(count)):
@@ -69,7 +71,7 @@ def derive_layout(fs: Fs, data_dir: str) -> Derived:
 
 
 def write_derived(fs: Fs, data_dir: str, layout: Layout) -> None:
-    """Write the layout; a damaged one stays beside it."""
+    """Write the layout; a damaged LAYOUT.json is kept under another name."""
     path = os.path.join(data_dir, LAYOUT_NAME)
     if exists(fs, path):
         fs.rename(path, os.path.join(data_dir, DAMAGED_NAME))
@@ -77,7 +79,7 @@ def write_derived(fs: Fs, data_dir: str, layout: Layout) -> None:
 
 
 def _instance(fs: Fs, data_dir: str, numbers: list[int]) -> bytes | None:
-    """Return the instance that all shards name, or None when no file of any of them does."""
+    """Return the instance that all shards name, or None when no file names one."""
     found: dict[bytes, int] = {}
     for number in numbers:
         for instance, shard in _identities(fs, shard_paths(data_dir, number)):

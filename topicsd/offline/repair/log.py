@@ -1,7 +1,7 @@
-"""The good part of a damaged log as topics in segments, and an empty log behind it.
+"""The repair of a damaged log: good records move into segments, and an empty log follows.
 
-It is the half of a repair that a checkpoint does too: load, replay, capture. Instead of a shard's loop
-there is nothing, since nobody writes meanwhile.
+This is the part of a repair that works like a checkpoint: load, replay, capture. It runs without the event
+loop of a shard, because nothing else writes to the shard during a repair.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from topicsd.segment.reader import SegmentReader
 _CHAIN_BYTES = 8
 
 Keep = Callable[[str, Read, int, int], None]
-"""Put a copy of some bytes of a file aside."""
+"""A function that copies a range of a file to quarantine/."""
 
 
 class Content(NamedTuple):
-    """Of a snapshot."""
+    """The content of the snapshot that a repair writes."""
 
     topics: list[TopicEntry]
     keys: list[KeyGeneration]
@@ -56,6 +56,8 @@ class Content(NamedTuple):
 
 
 class LogRepair:
+    """The repair of one shard's log."""
+
     def __init__(
         self, fs: Fs, clock: Clock, paths: ShardPaths, identity: Identity, segments: SegmentFiles
     ) -> None:
@@ -66,7 +68,10 @@ class LogRepair:
         self._segments = segments
 
     def run(self, snapshot: Snapshot | None, keep: Keep) -> Content:
-        """From the snapshot and the good part of the log behind it; when this returns all is on the disk."""
+        """Return the content of a new snapshot, from the old one and the good part of the log.
+
+        All segments and the new log are on the disk when this returns.
+        """
         fs = self._fs
         current = read_current(fs, self._paths.current)
         is_distrusted = current is None or current.state == "sync_failed"
@@ -109,7 +114,7 @@ class LogRepair:
         return msgspec.structs.replace(captured.entry, segments=copy.entries())
 
     def _begin_log(self, ordinal: int) -> LogPlace:
-        """An empty file that no other file leads to, and a CURRENT that says so."""
+        """Write an empty log file that no other file chains to, and a CURRENT that names it."""
         fs, paths, identity = self._fs, self._paths, self._identity
         chain = int.from_bytes(os.urandom(_CHAIN_BYTES), "little")
         epoch = os.urandom(EPOCH_BYTES)
@@ -132,7 +137,7 @@ class LogRepair:
 
 
 def _drive(job: Job[Any]) -> None:
-    """Run a job of the checkpoint to its end, here and now."""
+    """Run a job of the checkpoint to its end, without yielding to an event loop."""
     answer: Any = None
     try:
         while True:

@@ -1,4 +1,7 @@
-"""What a repair of one shard would do, and what is lost by it. Nothing is written here."""
+"""The plan of a repair of one shard: its steps and the data that it loses.
+
+Planning writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +29,33 @@ _SHOWN_MAX = 20
 
 
 class Consent(NamedTuple):
-    """What a person said may be given up."""
+    """The losses to which the user has consented."""
 
     revives: bool
-    """Deletes that nobody knows any more."""
+    """Deletes that are no longer known may be undone."""
     gives_up_cold: bool
-    """Cold segments that are not there."""
+    """Missing cold segments may be given up."""
 
 
 class Step(msgspec.Struct, frozen=True):
+    """One step of a repair: a short code and a sentence."""
+
     action: str
     what: str
 
 
 class Plan(msgspec.Struct, kw_only=True):
+    """The plan of a repair: the actions for `Repair`, and their description for the user."""
+
     basis: Candidate | None = None
     steps: list[Step] = []
     loses: list[str] = []
-    """What is given up for good, in words."""
+    """The data that is lost for good, in words."""
     refused: list[str] = []
-    """What it does not do, and why."""
+    """The repairs that are refused, and why."""
     mends: list[TopicMend] = []
     rebuilds: list[SegmentFacts] = []
-    """Segments whose index or tags are made again, and that stay as they are else."""
+    """The segments of which only the index or the tags are rebuilt."""
     salvages: bool = False
     writes_snapshot: bool = False
     damaged_snapshots: list[int] = []
@@ -59,6 +66,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 def plan_repair(data_dir: DataDir, shard: int, clock: Clock, found: Diagnosis, consent: Consent) -> Plan:
+    """Return the plan of a repair; `refused` lists the faults that it leaves."""
     plan = Plan(basis=found.basis)
     if found.basis is None:
         plan.refused.append(found.why_no_basis)
@@ -70,8 +78,9 @@ def plan_repair(data_dir: DataDir, shard: int, clock: Clock, found: Diagnosis, c
     if away and not consent.gives_up_cold:
         plan.refused.append(why_away)
         if plan.salvages or any(facts.in_dead or facts.entry.tier != COLD for facts in away):
-            # A salvage holds deletes against their tags, and what is dead in them has to be known. And what
-            # the basis calls hot would be called so by the new snapshot: nothing would say where it is.
+            # A salvage applies deletes by tag and so needs the tags and dead sets of all segments. And a new
+            # snapshot would keep recording as hot the segments that the basis records as hot, so that no file
+            # would say that they are cold.
             return Plan(basis=plan.basis, refused=plan.refused)
         left = {facts.name for facts in away}
         wrong = [facts for facts in found.basis.facts if facts.name not in left]
@@ -86,7 +95,7 @@ def plan_repair(data_dir: DataDir, shard: int, clock: Clock, found: Diagnosis, c
             f"segment with everything in it alive again: {REVIVE_FLAG}"
         )
     if unknown:
-        # Half a repair leaves a shard that does not start.
+        # A partial repair would leave a shard that does not start.
         return Plan(basis=plan.basis, refused=plan.refused)
     if plan.salvages:
         _plan_log(plan, data_dir, shard, clock, found.basis)
@@ -121,7 +130,7 @@ def _plan_basis(plan: Plan, found: Diagnosis, basis: Candidate) -> None:
 def _plan_segments(
     plan: Plan, data_dir: DataDir, shard: int, basis: Candidate, wrong: list[SegmentFacts], revives: bool
 ) -> None:
-    """`wrong` are the segments to mend; all others stay as they are."""
+    """Plan the repair of the segments in `wrong`; all others are unchanged."""
     by_topic: dict[tuple[int, int], list[SegmentFacts]] = defaultdict(list)
     for facts in wrong:
         by_topic[facts.name.topic_id, facts.name.epoch].append(facts)

@@ -1,25 +1,26 @@
-"""Carry out the plan of a repair, so that a crash anywhere in it is followed by the same repair again.
+"""The execution of a repair plan, which can be run again after a crash at any point.
 
-Why a new snapshot: it is what a start believes. Lost ranges, segments that were written anew and the place
-in the log where all is good again are three fields of it, and it comes into force by one rename. So nothing
-is mended in place. All that comes in front of that rename only adds files, of which no start takes notice:
+A repair writes a new snapshot, because a start loads the newest one. The lost ranges, the rewritten segments
+and the log place after the damage are three fields of the snapshot, and one rename publishes it. Nothing is
+repaired in place. All steps before that rename only add files that no start reads, except that R2 replaces
+rebuilt files and R4 replaces CURRENT:
 
-R1  Damaged bytes are copied to quarantine/, whole files of index, tags and deletes too. A copy has a name
-    from what is in it, so that a second try finds it there.
-R2  The good records of damaged segments are written as files of the next generation, and read back. What
-    can be made from `.data` is put in the place of what was there, in one step.
-R3  Of a damaged log, what is good is captured as a checkpoint does it, into segments (`repair_log.py`).
-    Active ones grow behind the length that the snapshot before names, to which a start cuts them.
-R4  Behind a damaged log goes a file with nothing in it. Its ordinal is above all that may have been used
-    and its chain is a random number, so that it never looks as if the damaged log went on in it. CURRENT
-    then says that the log ended cleanly in it. To the snapshot before, that is one proof more that the
-    damage is real: until the last step the shard goes on refusing to start.
-R5  The snapshot. Behind it come the manifest, and the damaged snapshots go to quarantine/.
+R1  Damaged bytes are copied to quarantine/, and so are whole damaged index, tags and dead files. The name of
+    a copy contains a hash of its content, so that a second run finds the copy.
+R2  The good records of damaged segments are written as files of the next generation, and read back. Files
+    that can be rebuilt from `.data` replace the damaged ones atomically.
+R3  The good records of a damaged log are captured into segments as in a checkpoint (`repair/log.py`). Active
+    segments grow beyond the length that the old snapshot records, and a start from it truncates them to that.
+R4  An empty file follows a damaged log. Its ordinal is above every ordinal that may have been used, and its
+    chain is random, so that it never looks like a continuation of the damaged log. CURRENT then says that the
+    log ended cleanly in it. With the old snapshot this is further proof that the damage is real: until R5 the
+    shard continues to refuse to start.
+R5  The snapshot is published. Then the manifest is written, and damaged snapshots are moved to quarantine/.
 
-A log that is good is not touched: the new snapshot begins it where the one before did.
+A good log is not changed: the new snapshot has the same log place as the old one.
 
-The snapshot before stays with all that it names. So what was repaired can be looked at, until a server's
-checkpoints have made it superfluous.
+The old snapshot and all files that it names are kept, so that the damage can be examined, until checkpoints
+of a server replace it.
 """
 
 from __future__ import annotations
@@ -63,11 +64,14 @@ COPY_BYTES = 1 << 20
 
 
 class RepairFailed(Exception):
-    """It came out other than planned; the shard is as it was, but for copies in quarantine/."""
+    """The error that a repair did not give the planned result.
+
+    The shard is unchanged except for added files, such as copies in quarantine/.
+    """
 
 
 class Repair:
-    """Of one shard whose lock is held. `fs` is one that writes."""
+    """The repair of one shard whose lock is held. `fs` has to be writable."""
 
     def __init__(self, fs: Fs, data_dir: DataDir, shard: int, clock: Clock, plan: Plan) -> None:
         self._fs = fs
@@ -98,7 +102,7 @@ class Repair:
     # -- R1 ----------------------------------------------------------------------------------------------
 
     def _keep(self, name: str, read: Read, offset: int, end: int) -> None:
-        """A copy of some bytes in quarantine/."""
+        """Copy a range of a file to quarantine/."""
         fs = self._fs
         digest = xxhash.xxh3_64()
         spans = [(at, min(COPY_BYTES, end - at)) for at in range(offset, end, COPY_BYTES)]
@@ -149,7 +153,7 @@ class Repair:
             store.put(name.key(TAGS), _slice_of(data), len(data))
 
     def _mended(self, snapshot: Snapshot | None) -> Snapshot | None:
-        """The snapshot with what is good; the segments that it names are written."""
+        """Write the repaired segments and return the snapshot that names them."""
         if snapshot is None:
             return None
         mends = {(mend.topic.topic_id, mend.topic.epoch): mend for mend in self._plan.mends}
@@ -263,7 +267,7 @@ def _same_place(snapshot: Snapshot | None) -> Content:
 
 
 def _readable(read: Read, offset: int, size: int) -> bytes:
-    """Zeros where the disk gives nothing back: there is no more to keep of it."""
+    """Read a range; return zeros where the disk returns an error, since no more can be kept."""
     try:
         return read(offset, size)
     except OSError:
@@ -271,7 +275,8 @@ def _readable(read: Read, offset: int, size: int) -> bytes:
 
 
 def _flat(key: str) -> str:
-    """
+    """Return the key of a segment file as one file name.
+
     >>> _flat("topics/0000000000000007-1024/seg-0000000000000001.data")
     '0000000000000007-1024.seg-0000000000000001.data'
     """

@@ -1,21 +1,22 @@
-"""What of a damaged log is good: its whole batches, wherever they stand, and how much is missing.
+"""The salvage of a damaged log: its whole batches, and how many frames are missing.
 
-A start stops at damage in front of synced data; this reads on behind it. It goes by these rules:
+A start stops at damage that is before synced data. The salvage continues after it, by these rules:
 
-V1  A batch is taken whole or not at all, and only when its chain fits. Behind damage the log goes on behind
-    the next BatchEnd that stands where it says; the batch that this one closes is lost with the damage.
-V2  Nothing of a file is taken that the next file begins in front of: an earlier start has cut it off.
-V3  Between two good places the ordinals say how many frames are missing, and no topic can miss more records
-    than that, or than they can name as copies. A file that is missing at the end held no more than its size,
-    or than CURRENT says. Where a topic goes on behind the gap, its seqs say exactly which are lost. Where it
-    does not, as many seqs as there may have been are given up: a seq is never used twice. Copies go by what
-    their originals are now, in a gap or not: where one of them is no whole record any more, all copies that
-    the same frame names are lost.
-V4  At the end of a log of which nobody knows that nothing is missing, a head goes on at its ceiling, as at
-    any start.
+V1  A batch is taken whole or not at all, and only when its chain fits. After damage the log resumes after the
+    next BatchEnd that is at the offset it records; the batch that this BatchEnd closes is lost with the
+    damage.
+V2  Batches with ordinals at or above the first ordinal of the next file are not taken: an earlier start cut
+    them off.
+V3  The ordinals of two good places give the number of missing frames between them. No topic misses more
+    records than that, or than so many frames can name as copies. A missing last file held at most its maximum
+    size, or the size that CURRENT records. Where a topic continues after the gap, its seqs say exactly which
+    ones are lost. Where it does not, the maximum number of seqs is given up: a seq is never used twice.
+    Copies depend on the present state of their originals, in a gap or not: when one original is no longer a
+    whole record, all copies that the same frame names are lost.
+V4  At the end of a log from which frames may be missing, a head resumes at its ceiling, as at any start.
 
-What else stood in a gap is lost without a trace: topics that were made, settings, deletes, keys. Who repairs
-is told so.
+All other content of a gap is lost without a trace: created topics, settings, deletes, keys. The plan of the
+repair says so.
 """
 
 from __future__ import annotations
@@ -54,24 +55,24 @@ from topicsd.log.walk import FIRST_ORDINAL, LogFileFound
 from topicsd.segment.entry import SegmentDamage
 
 REASON = "crash"
-"""The word of the API for loss that nobody intended."""
+"""The API's reason for records lost to a crash or to damage."""
 
-# What is added to the ceiling of an ephemeral topic when a higher one may be missing.
+# Added to the ceiling of an ephemeral topic when a frame with a higher ceiling may be missing.
 CEILING_MARGIN = 1_000_000
 MAKING_FRAMES = 2
-"""What tells of a new route before it can copy: the frame that makes it, and the end of its batch."""
+"""The frames of a new route before its first copy: its creation, and the BatchEnd after it."""
 _FRAME_BYTES_MIN = LEN_BYTES + FRAME_LEN_MIN
-# Of a copy that a frame names: a place and a size, of a byte or more each.
+# The least size of a copy in a frame: a place and a size, of at least one byte each.
 _COPY_BYTES_MIN = 2
-# The largest that can be configured, for a log of which no file is left.
+# The largest file size that can be configured, for a log without any file.
 WAL_FILE_BYTES_MAX = 4 << 30
 NO_LIMIT = 1 << 62
 NO_CHAIN = -1
-"""Nothing goes on here."""
+"""The chain after a gap at the end of a file: no next file continues it."""
 
 
 class Gap(NamedTuple):
-    """Bytes of a file that are no part of what is taken; a file that is not there has none."""
+    """Bytes of a file that are not salvaged; the gap of a missing file has no bytes."""
 
     file: str
     offset: int
@@ -81,38 +82,40 @@ class Gap(NamedTuple):
 
 
 class Lost(NamedTuple):
+    """A range of lost seqs of one topic."""
+
     topic: str
     first: int
     last: int
     is_bound: bool = False
-    """How many records there were is not known: at most so many."""
+    """Whether the number of records is not known and the range is an upper bound."""
 
 
 class Salvage:
-    """One reading of the files, which begin with the one that `start` is in."""
+    """One pass over the log files, from the file of the snapshot's place on."""
 
     def __init__(self, fs: Fs, state: ShardData, snapshot: Snapshot | None) -> None:
-        """`snapshot` is the one from which `state` was loaded."""
+        """Begin with `state`, which was loaded from `snapshot`."""
         head = None if snapshot is None else snapshot.head
         start = None if head is None else head.start
         self._fs = fs
         self._state = state
-        # A topic whose creation is missing has no name: its frames are passed over.
+        # A topic whose creation is missing has no name: its frames are skipped.
         self._replay = _Replay(state, NO_LIMIT, self._lose)
         self._captured_to = 0 if head is None else head.end_ordinal
         self._start = start
         self._missing: dict[int, int] = {}
-        """By topic, how many records it may have had in the gaps since it was last seen."""
+        """The number of records that each topic may have lost in gaps since its last good frame."""
         self.gaps: list[Gap] = []
         self.lost: list[Lost] = []
         self.ordinal = FIRST_ORDINAL if start is None else start.ordinal
         self.chain = 0 if start is None else start.chain
         self.ends_in_gap = False
         self.unnamed_records = 0
-        """Records of topics that nothing names."""
+        """The number of records of topics whose names are lost."""
 
     def run(self, files: list[LogFileFound], current: Current | None, file_bytes_max: int) -> None:
-        """`file_bytes_max` bounds what a file that is missing may have held."""
+        """Salvage the files; `file_bytes_max` is the largest size that a missing file can have."""
         position = 0
         files = [file for file in files if not is_empty_by_repair(file)]
         add_positions(self._state.files, files)
@@ -123,7 +126,7 @@ class Salvage:
             limit = later[0].first_ordinal if later else NO_LIMIT
             header = file.header or self._header_again(file)
             if header is None:
-                # Of no epoch at all: only how far the bytes reach is asked.
+                # No epoch is known: only the end of the data is needed.
                 end = survey(self._fs, file.fd, bytes(FILE_HEADER_BYTES), 0).data_end
                 self._add_tail(file.name, 0, end, file.damage, limit)
             else:
@@ -136,7 +139,7 @@ class Salvage:
     def _add_missing_end(
         self, files: list[LogFileFound], current: Current | None, file_bytes_max: int
     ) -> None:
-        """The last file is not there: as much may be missing as it held, or at most as a file can hold."""
+        """Add a gap for a missing last file, of its size if CURRENT records it, else of the maximum."""
         named = 0 if current is None else current.file
         if not files and self._start is not None:
             named = max(named, self._start.file)
@@ -154,7 +157,7 @@ class Salvage:
         self.chain = NO_CHAIN
 
     def finish(self, heads_exact: bool) -> None:
-        """Settle all heads, as a start does."""
+        """Set all heads and ceilings, as a start does."""
         for topic in self._state.topics.values():
             count = self._missing.pop(topic.topic_id, 0)
             if topic.is_ephemeral:
@@ -173,8 +176,10 @@ class Salvage:
             self._add_gap(file.name, 0, 0, what, count)
 
     def _header_again(self, file: LogFileFound) -> FileHeader | None:
-        """What a damaged header said: the epoch is in each BatchEnd too, and whether the file belongs here is
-        proved by the chain."""
+        """Return the header of a file whose header is damaged, or None when it cannot be known.
+
+        Each BatchEnd repeats the epoch, and the chain proves that the file belongs here.
+        """
         start = self._start
         if start is not None and start.file == file.first_ordinal:
             at = start.offset
@@ -226,7 +231,7 @@ class Salvage:
     def _next_whole(
         self, file: LogFileFound, header: FileHeader, offset: int, limit: int
     ) -> tuple[int, int, int] | None:
-        """Where the log goes on behind damage, V1, with the ordinal and the chain in front of that."""
+        """Return where the log resumes after damage (V1): offset, previous ordinal and chain."""
         for at, closing in batch_ends(self._fs, file.fd, header.epoch, offset):
             fits = closing.offset + closing.length == at and closing.ordinal >= self.ordinal
             if fits and closing.ordinal < limit:
@@ -234,7 +239,7 @@ class Salvage:
         return None
 
     def _add_tail(self, file: str, offset: int, end: int, what: str, limit: int) -> None:
-        """All the rest of a file is a gap; `limit` is with which ordinal the next one begins."""
+        """Add the rest of a file as a gap; `limit` is the first ordinal of the next file."""
         if limit == NO_LIMIT:
             self._add_gap(file, offset, end, what, (end - offset) // _FRAME_BYTES_MIN + 1)
             self.ordinal += self.gaps[-1].frames_max
@@ -246,12 +251,12 @@ class Salvage:
     def _add_gap(
         self, file: str, offset: int, end: int, what: str, count: int, size: int | None = None
     ) -> None:
-        """Note that at most `count` frames are missing, which had `size` bytes."""
+        """Record that at most `count` frames are missing, of `size` bytes in all if known."""
         self.gaps.append(Gap(file, offset, end, count, what))
         if not count:
             return
         self.ends_in_gap = True
-        # A route may have been made in the gap too, in a batch in front of that with its first copies.
+        # A route may also have been created in the gap, in a batch before the one with its first copies.
         copied = count * COPIES_MAX
         made_there = max(count, (count - MAKING_FRAMES) * COPIES_MAX)
         if size is not None:
@@ -273,7 +278,7 @@ class Salvage:
     # -- V3 ----------------------------------------------------------------------------------------------
 
     def _bridge(self, batch: FoundBatch) -> None:
-        """See to it that what the batch says follows on what is there."""
+        """Mark as lost the seqs between the known head of each topic and the batch (V3)."""
         at, ordinal = batch.start, batch.first_ordinal
         heads: dict[int, int] = {}
         while at < batch.end:
@@ -298,7 +303,7 @@ class Salvage:
     def _bridge_control(self, topic: Topic, control: control_frame.Control) -> None:
         match control:
             case control_frame.TopicCreate():
-                # That it was deleted is missing.
+                # The frame that deleted the topic is missing.
                 self._state.remove_topic(topic)
                 del self._missing[topic.topic_id]
             case control_frame.LostRange():
@@ -327,7 +332,7 @@ class Salvage:
 
 
 def _record_count(frame: Frame) -> int:
-    """How many records a frame says that there are."""
+    """Return the number of records that a frame holds or names."""
     if frame.type == FrameType.FORWARD_CURSOR:
         control = decode_control(frame)
         return control.count if isinstance(control, ForwardCursor) and control.offsets else 0
@@ -344,7 +349,7 @@ class _Replay(Replay):
 
 
 def add_positions(log: LogFiles, files: list[LogFileFound]) -> None:
-    """The files one behind the other, each but for its header."""
+    """Add the files one after the other, each without its header."""
     position = 0
     for file in files:
         add_file(log, file, position)
@@ -352,18 +357,21 @@ def add_positions(log: LogFiles, files: list[LogFileFound]) -> None:
 
 
 def file_bytes_max(files: list[LogFileFound]) -> int:
-    """How large a file of this log may be, by those that are there."""
+    """Return the largest size that a file of this log can have, judged by the present files."""
     return max((file.size_bytes for file in files), default=WAL_FILE_BYTES_MAX)
 
 
 def _clean_end(file: LogFileFound, current: Current | None) -> int:
-    """How far CURRENT says that the file went; 0 when it does not say."""
+    """Return the end of the file that CURRENT records, or 0 when it records none."""
     is_said = current is not None and current.state == "clean" and current.file == file.first_ordinal
     return current.end if current is not None and is_said else 0
 
 
 def heads_are_known(fs: Fs, paths: ShardPaths, files: list[LogFileFound], current: Current | None) -> bool:
-    """Nothing can be missing from the end of the log. What an unfinished repair says of that is no proof."""
+    """Whether nothing can be missing from the end of the log.
+
+    The CURRENT of an unfinished repair is no proof.
+    """
     if any(is_empty_by_repair(file) for file in files):
         return False
     if any(file.header is not None and file.size_bytes < file.header.file_bytes for file in files):
@@ -372,6 +380,9 @@ def heads_are_known(fs: Fs, paths: ShardPaths, files: list[LogFileFound], curren
 
 
 def is_empty_by_repair(file: LogFileFound) -> bool:
-    """The file that a repair puts behind a damaged log; without a snapshot that names it, it did not end."""
+    """Whether the file is the empty one that a repair writes after a damaged log (R4).
+
+    Without a snapshot that names the file, the repair was not finished.
+    """
     header = file.header
     return header is not None and header.file_bytes == file.size_bytes == FILE_HEADER_BYTES

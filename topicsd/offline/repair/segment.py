@@ -1,9 +1,9 @@
-"""A segment with damaged records is written once more with those that are good, as the next generation.
+"""The rewrite of a damaged segment: its good records are written as the next generation.
 
-It is what a rewrite does with dead records: the seqs stay, and the entry of a record that is not there has
-length 0 and is marked dead. So a topic keeps its segments, and a lost range in its entry says which of those
-records were not deleted but lost. Until a snapshot names the new files nobody asks for them, and the old ones
-stay where they are: the snapshot before goes on naming them.
+A compaction treats dead records in the same way: seqs do not change, and the index entry of a missing record
+has length 0 and is marked dead. The topic keeps its segments, and a lost range in the topic's entry says
+which of the missing records were lost and not deleted. No start reads the new files before a snapshot names
+them. The old files are kept, because the old snapshot still names them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from topicsd.segment.tags_file import encode_tags, tags_of
 
 
 class Kept(NamedTuple):
-    """What is good in a segment: the marks of what is not there or not alive, and the seqs that are lost."""
+    """The good part of a segment: one byte per record, 1 for missing or dead, and the lost seqs."""
 
     dead: bytearray
     lost: list[tuple[int, int]]
-    """The first and the last that was alive of each damaged stretch."""
+    """The first and the last live seq of each damaged range."""
 
     def first_live(self, first_seq: int, earliest_seq: int) -> int | None:
         at = self.dead.find(0, max(0, earliest_seq - first_seq))
@@ -46,7 +46,7 @@ class Kept(NamedTuple):
 
 
 def kept_of(facts: SegmentFacts, earliest_seq: int) -> Kept:
-    """What would be kept; nothing is read. What was deleted has to be known, or taken for alive."""
+    """Return the good part of a segment, without reading it; unknown deletes count as live."""
     entry = facts.entry
     marks = bytearray(entry.count) if facts.marks is None else facts.marks
     dead, lost = bytearray(marks), []
@@ -59,7 +59,7 @@ def kept_of(facts: SegmentFacts, earliest_seq: int) -> Kept:
 
 
 def next_generation(fs: Fs, topic_dir: str, first_seq: int) -> int:
-    """One of which there is no file."""
+    """Return the lowest generation above those of all files of this segment."""
     parsed = (parse_segment_name(name) for name in fs.list_dir(topic_dir))
     return 1 + max((one[1] for one in parsed if one is not None and one[0] == first_seq), default=0)
 
@@ -73,7 +73,7 @@ def write_mended(
     earliest_seq: int,
     complete_to: int,
 ) -> SegmentEntry:
-    """Write the good records as this generation; the entry to put in the place of the old one."""
+    """Write the good records as this generation and return the entry that replaces the old one."""
     name, entry = facts.name._replace(generation=generation), facts.entry
     read = files.read(facts.name, DATA)
     assert read is not None
@@ -118,7 +118,7 @@ def write_mended(
 
 
 class _Stream:
-    """The header and the spans of another file, one behind the other, as a store asks for them."""
+    """A header followed by spans of another file, read in order by a store."""
 
     def __init__(self, header: bytes, read: Read, spans: list[tuple[int, int]]) -> None:
         self._pieces = self._all(header, read, spans)

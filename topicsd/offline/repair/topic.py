@@ -1,8 +1,8 @@
-"""What becomes of a topic's entry in the snapshot when some of its segments are damaged.
+"""The repair of a topic's entry in the snapshot when some of its segments are damaged.
 
-Pure, but for the dead sets of segments that nothing is wrong with, which are asked for when the first live
-seq moves through them. A record that cannot be read and was alive is in a lost range from here on; one that
-was deleted, or stood in front of the floor, is not missed by anybody.
+The decisions are pure functions, except that they read the dead sets of good segments when the first live seq
+has to be found. An unreadable record that was live becomes part of a lost range. An unreadable record that
+was deleted, or is before the earliest seq, is not reported.
 """
 
 from __future__ import annotations
@@ -23,28 +23,34 @@ Marks = Callable[[SegmentEntry], bytearray | None]
 
 
 class Action(Enum):
+    """The action of a repair on one segment."""
+
     REWRITE = "rewrite"
-    """The good records go into files of the next generation."""
+    """Write the good records as files of the next generation."""
     DROP = "drop"
-    """Nothing in it that can be read is alive."""
+    """Remove the segment from the topic: no live record of it can be read."""
     RECOUNT = "recount"
-    """The entry is made again from the files."""
+    """Rebuild the entry from the files."""
     LEAVE = "leave"
 
 
 class SegmentMend(NamedTuple):
+    """The repair of one segment."""
+
     facts: SegmentFacts
     action: Action
     kept: Kept
 
 
 class TopicMend(NamedTuple):
+    """The repair of one topic's entry."""
+
     topic: TopicEntry
-    """As it is in the snapshot."""
+    """The entry as it is in the snapshot."""
     segments: dict[int, SegmentMend]
-    """By first seq, those with which something is wrong."""
+    """The faulty segments by first seq."""
     lost: list[tuple[int, int]]
-    """The seqs that are given up."""
+    """The ranges of seqs that are given up."""
     earliest_seq: int
 
     @property
@@ -59,7 +65,10 @@ class TopicMend(NamedTuple):
 
 
 def mend_topic(topic: TopicEntry, found: list[SegmentFacts], revives: bool, marks: Marks) -> TopicMend:
-    """`revives`: a segment whose deletes are unknown is taken with all that is in it."""
+    """Return the repair of a topic's entry.
+
+    With `revives`, all records of a segment whose deletes are unknown become live.
+    """
     segments, lost = {}, []
     for facts in found:
         kept = kept_of(facts, topic.earliest_seq)
@@ -86,7 +95,7 @@ def _action(topic: TopicEntry, facts: SegmentFacts, kept: Kept, revives: bool) -
 
 
 def _live_seqs(mend: TopicMend, marks: Marks) -> Iterator[int]:
-    """The first live seq of each segment."""
+    """Yield the first live seq of each segment, in order."""
     for entry in mend.topic.segments:
         if entry.last_seq < mend.topic.earliest_seq:
             continue

@@ -1,1 +1,1 @@
-"""Facts about a data directory, for `inspect`."""
+"""The reports about a data directory that `inspect` shows."""

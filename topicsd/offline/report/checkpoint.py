@@ -1,7 +1,7 @@
-"""What the checkpoints of a shard say: its snapshots, what it publishes, and what waits in the trash.
+"""The report about a shard's checkpoints: its snapshots, its manifest and its trash.
 
-It goes by the files in meta/ and trash/ alone and reads no log. So what it says about a topic is what was the
-case when the newest good snapshot was captured.
+The report is based on the files in meta/ and trash/ alone. The log is not read, so a topic is shown as it was
+when the newest good snapshot was captured.
 """
 
 from __future__ import annotations
@@ -27,39 +27,43 @@ _U32_BYTES = 4
 
 
 class SnapshotReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One snapshot file. All but the first three is of a good one only."""
+    """One snapshot file. Only a good snapshot has the fields after `damage`."""
 
     name: str
     number: int
     size_bytes: int
     damage: str = ""
-    """Why no start uses it; empty when it is good."""
+    """Why no start uses the snapshot; empty when it is good."""
     made_ts: int = 0
     replay_from: LogPlace | None = None
     complete_to_ordinal: int = 0
-    """Every topic is captured up to a place in front of this one."""
+    """The end of the capture: every topic is complete to this ordinal or an earlier one."""
     topic_count: int = 0
     segment_count: int = 0
     idempotency_keys: int = 0
 
 
 class PublishedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """MANIFEST.json, what readers from outside go by."""
+    """MANIFEST.json, which outside readers use."""
 
     number: int
-    """Of the snapshot that it was written for."""
+    """The number of the snapshot that the manifest was written for."""
     made_ts: int
     topic_count: int
     cold_dir: str | None
 
 
 class ReaderReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One file in readers/, by which an outside reader keeps the trash."""
+
     name: str
     held_by: int | None
-    """The process; None when none can be seen, so it is left over or in another container."""
+    """The process that holds the lock; None when the file is left over, or held in another container."""
 
 
 class CheckpointReport(msgspec.Struct, kw_only=True):
+    """The checkpoints of one shard."""
+
     shard: int
     path: str
     snapshots: list[SnapshotReport] = []
@@ -92,20 +96,20 @@ def checkpoint_report(data_dir: DataDir, shard: int) -> CheckpointReport:
 
 
 def _read_snapshots(report: CheckpointReport, fs: Fs, paths: ShardPaths, identity: tuple[bytes, int]) -> None:
-    """All of them, also those that no start would read: each is there in case a newer one is bad."""
+    """Read all snapshots: an older one is used when the newer ones are bad."""
     stopped = False
     for number in snapshot_numbers(fs, paths):
         try:
             size = fs.stat(paths.snapshot(number)).size
             snapshot = read_snapshot(fs, paths, number)
         except FileNotFoundError:
-            # A server beside us has dropped it since.
+            # A running server has dropped it since.
             continue
         except (SnapshotDamage, UnknownVersion) as damage:
             found = SnapshotReport(
                 name=snapshot_name(number), number=number, size_bytes=size, damage=str(damage)
             )
-            # A start does not look behind one of a newer program.
+            # A start refuses a snapshot of a newer program instead of using an older snapshot.
             stopped = stopped or (isinstance(damage, UnknownVersion) and report.used is None)
         else:
             found = _good(snapshot, size, identity)
@@ -157,8 +161,10 @@ def _read_published(report: CheckpointReport, fs: Fs, paths: ShardPaths) -> None
 
 
 def document(value: Any) -> Any:
-    """A report for JSON, with the names of all fields. On the disk these structs are arrays, and their bytes
-    are for the program; of those a person is told how many there are."""
+    """Return a report as JSON values with the names of all fields.
+
+    On the disk these structs are arrays without names. Binary fields are replaced by their sizes.
+    """
     if isinstance(value, msgspec.Struct):
         return {name: document(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, dict):

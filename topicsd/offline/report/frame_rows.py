@@ -1,6 +1,6 @@
-"""One frame of the log as `inspect --frames` shows it, and as one JSON object.
+"""One frame of the log as `inspect --frames` shows it, as a table row or a JSON object.
 
-What a record holds is not shown, only how much: it is somebody else's.
+The data of a record is private, so only its size is shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEADINGS = {
 
 
 class FrameRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Fields that a frame of its type does not have are left out."""
+    """The row of one frame. Fields that a frame of its type does not have are left out."""
 
     shard: int
     ordinal: int | None = None
@@ -51,14 +51,14 @@ class FrameRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tag: str | None = None
     node: str | None = None
     event: str | None = None
-    """What happened to the jobs that the frame names."""
+    """The event of the jobs that the frame names."""
     control: dict[str, Any] | None = None
 
 
 def frame_row(
     shard: int, ordinal: int, file: str, offset: int, frame: Frame, topic: str | None, events: JobEvents
 ) -> FrameRow:
-    """Return the row of a frame; FrameDamage when its payload is not what its type says."""
+    """Return the row of a frame; FrameDamage when its payload does not fit its type."""
     kind = FrameType(frame.type)
     data_bytes = meta_bytes = control = event = None
     has_topic = kind is not FrameType.WATCH_SESSION
@@ -93,7 +93,7 @@ def frame_row(
 def service_row(
     shard: int, file: str, offset: int, frame: Frame, says: dict[str, Any], ordinal: int | None = None
 ) -> FrameRow:
-    """A frame that keeps the log itself together: the header of a file, or the end of a batch."""
+    """Return the row of a frame that structures the log: a file header or a BatchEnd."""
     return FrameRow(
         shard=shard,
         ordinal=ordinal,
@@ -108,7 +108,7 @@ def service_row(
 
 
 def control_fields(control: Control) -> dict[str, Any]:
-    """The fields of a control frame by name; of a configuration only what is not the default."""
+    """Return the fields of a control frame by name, without default values of a configuration."""
     fields: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(control).items():
         if isinstance(value, bytes):

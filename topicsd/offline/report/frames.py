@@ -1,7 +1,7 @@
-"""The frames of a shard's log, one after the other, as they are read: nothing is kept but the topics' names.
+"""The listing of a shard's frames, which passes on each frame as it is read.
 
-So it may be cut off at any place (`| head`), and costs the same memory for a log of any length. With a topic
-asked for, only its frames are taken apart.
+Only the names of topics and the leases of jobs are kept in memory. The output may be cut off at any place
+(`| head`). With a topic selected, only the frames of that topic are parsed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CREATE = FrameType.TOPIC_CREATE
 
 
 class FrameListing:
-    """Hands every row to `show`; `count` says how many there were."""
+    """A listing that passes every row to `show`; `count` is the number of rows so far."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class FrameListing:
         names: dict[int, str],
         snapshot: Snapshot | None,
     ) -> None:
-        """`names` are those of the topics that the snapshot has, and those that are found are added."""
+        """Begin with `names`, those of the snapshot's topics; the listing adds names it finds."""
         self.count = 0
         self._shard = shard
         self._log = log
@@ -47,7 +47,7 @@ class FrameListing:
         self._events = JobEvents()
 
     def run(self, identity: Identity) -> None:
-        """First what is still there of the log in front of the snapshot, then the log as a start reads it."""
+        """List the log files kept from before the snapshot, then the log as a start reads it."""
         log = self._log
         if log.known is not None:
             self._list_past(log, log.known.start)
@@ -56,7 +56,7 @@ class FrameListing:
         log.walk(identity, self._batch)
 
     def _list_past(self, log: ShardLog, upto: LogPlace) -> None:
-        """Each file from its own beginning, as far as it goes: no start depends on it."""
+        """List each file from its own beginning to its first damage: no start reads these files."""
         files = [*log.past, *log.files[:1]]
         for file, after in zip(files, [*files[1:], None], strict=True):
             if file.header is None:

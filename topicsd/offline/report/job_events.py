@@ -1,7 +1,7 @@
-"""What happened to jobs, by the frames of the log: claimed, extended, released, acked and so on.
+"""The events of jobs, derived from the frames of the log: claimed, extended, acked, ...
 
-A frame says what a job is from there on. An extension differs from a claim only in that it repeats the number
-of the lease, so the numbers of the leases so far are kept.
+A frame records the new state of a job, not the event. An extension differs from a claim only by repeating the
+lease number, so the current lease number of each job is kept.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from topicsd.log.control_frame import Control, Delete, Lease
 
 
 class JobEvents:
+    """The leases named by the frames so far, by which the event of the next frame is derived."""
+
     def __init__(self) -> None:
         self._leases: dict[tuple[int, int], int] = {}
-        """By topic id and seq."""
+        """The lease numbers by topic id and seq."""
 
     def go_on_from(self, snapshot: Snapshot) -> None:
         """Add the leases that a snapshot holds and no frame so far has named."""
@@ -24,7 +26,7 @@ class JobEvents:
                 self._leases.setdefault((topic.topic_id, seq), lease)
 
     def event(self, topic_id: int, control: Control) -> str | None:
-        """Return the name of what the frame did to jobs, or None when it is about something else."""
+        """Return the event that a control frame records, or None when it names no jobs."""
         if isinstance(control, Delete):
             return self._deleted(topic_id, control)
         if isinstance(control, Lease):

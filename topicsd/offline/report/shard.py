@@ -1,7 +1,7 @@
-"""What there is to say about one shard, gathered: how its last run ended, its files, its topics.
+"""The report about one shard: how its last run ended, its files, and its topics.
 
-Every sentence here is for a person who was woken up: what is the case, and what it means for a start. What
-is wrong is a `problem`; what is only worth knowing is a `note`.
+Every sentence is written for an operator in an emergency: it states a fact and its effect on a start. A fault
+is a `problem`; other useful information is a `note`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     frames: int
     synced_offset: int
-    """Up to here it is known to be on the disk itself."""
+    """The offset up to which the file is known to be on the disk itself."""
     made_ts: int
     remains_bytes: int
-    """How far bytes that are no part of the log reach behind the last batch."""
+    """The number of bytes after the last batch that are not part of the log."""
     end: str
 
 
@@ -50,6 +50,8 @@ class NamedSize(msgspec.Struct, frozen=True):
 
 
 class ShardReport(msgspec.Struct, kw_only=True):
+    """The state of one shard as `inspect` shows it."""
+
     shard: int
     path: str
     in_use_by: int | None = None
@@ -58,10 +60,10 @@ class ShardReport(msgspec.Struct, kw_only=True):
     last_run_means: str = ""
     heads_exact: bool = False
     starts: bool = False
-    """Whether a server would start with it."""
+    """Whether a server would start the shard."""
     end: str = ""
     snapshot: int | None = None
-    """The number of the one from which a start goes on."""
+    """The number of the snapshot that a start loads."""
     files: list[FileReport] = []
     quarantine: list[NamedSize] = []
     leftovers: list[str] = []
@@ -72,6 +74,8 @@ class ShardReport(msgspec.Struct, kw_only=True):
 
 
 class LastRun(NamedTuple):
+    """How the last run ended: a code for programs, and a sentence."""
+
     code: str
     means: str
 
@@ -118,7 +122,7 @@ def _fill(report: ShardReport, loaded: LoadedShard) -> None:
 
 
 def last_run(log: ShardLog) -> LastRun:
-    """How the last run of the shard ended, and what that says about its heads."""
+    """Return how the last run of the shard ended, and the effect on its heads."""
     current = log.current
     state = None if current is None else current.state
     if log.owner is not None:
@@ -165,14 +169,14 @@ def last_run(log: ShardLog) -> LastRun:
 
 
 def problems(log: ShardLog, basis: Basis, problem: str = "") -> list[str]:
-    """What is wrong with the shard's data; `problem` is why a start would not come to the log."""
+    """Return the faults of the shard; `problem` is why a start would stop before the log."""
     first = problem or basis.problem or log.problem
     found = [f"{first}. A server does not start this shard"] if first else []
     return found + basis.complaints + problems_around(log)
 
 
 def problems_around(log: ShardLog) -> list[str]:
-    """What is wrong although the log can be read."""
+    """Return the faults that do not prevent reading the log."""
     found = []
     if log.current is None and (log.tallies or log.known is not None):
         wrong = "is damaged" if log.has_current_file else "is missing, though there is a log"
@@ -190,7 +194,7 @@ def problems_around(log: ShardLog) -> list[str]:
 
 
 def snapshot_note(basis: Basis) -> list[str]:
-    """From where a start goes on."""
+    """Return a sentence about the snapshot that a start loads, if any."""
     if basis.snapshot is None:
         return []
     head = basis.snapshot.head
@@ -199,7 +203,7 @@ def snapshot_note(basis: Basis) -> list[str]:
 
 
 def notes(log: ShardLog) -> list[str]:
-    """What is worth knowing and not wrong."""
+    """Return sentences about useful facts that are no faults."""
     found = []
     walk = log.walked
     if walk is not None and log.end is not End.HERE and log.end is not End.DAMAGED:

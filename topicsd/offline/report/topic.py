@@ -1,9 +1,9 @@
-"""What there is to say about one topic, as facts: for `--json` as they are, for a person in words.
+"""The report about one topic, which is printed as JSON or as text.
 
-The names are those of the API where it has the same thing. Counts and floors are those that a reader would be
-told now: what is older than the topic's TTL counts as evicted, though no server has said so yet.
+Field names are those of the API where the API has the same field. Counts and floors are those that a reader
+would receive now: records older than the topic's TTL count as evicted, even before a server evicts them.
 
-An ephemeral topic has no records in the log, so its head and counts are known to a running server only.
+An ephemeral topic has no records in the log, so only a running server knows its head and counts.
 """
 
 from __future__ import annotations
@@ -30,30 +30,34 @@ DEFAULTS = msgspec.structs.asdict(TopicConfig())
 
 
 class LostSeqs(msgspec.Struct, frozen=True):
+    """A range of lost seqs and the reason."""
+
     gap_from: int
     gap_to: int
     reason: str
 
 
 class AfterRestart(msgspec.Struct, frozen=True):
-    """Where a start of the shard, now, would have the topic go on."""
+    """The head at which a start would resume the topic now, and the seqs lost by it."""
 
     head_seq: int
     lost: LostSeqs | None
 
 
 class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one topic. None means that only a running server knows the value."""
+
     topic: str
     topic_id: str
     epoch: int
     durability: str
     head_seq: int | None
     durable_seq: int
-    """Up to here the log itself proves that the records are on the disk; more may be."""
+    """The highest seq that the log proves to be on the disk; later ones may be there too."""
     earliest_seq: int | None
     evict_floor: int | None
     evicted_to: dict[str, int]
-    """The last live seq that was lost involuntarily, by reason."""
+    """The last live seq lost to eviction, by reason."""
     lost_ranges: list[LostSeqs]
     count: int | None
     bytes: int | None
@@ -65,7 +69,7 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueReport | None
     cursors: list[CursorReport]
     routes: list[RouteReport]
-    """Those into this topic."""
+    """The routes into this topic."""
 
 
 def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: int) -> TopicReport:
@@ -107,7 +111,7 @@ def _after_restart(topic: Topic, heads_exact: bool) -> AfterRestart:
 
 
 def fill_lags(topics: list[TopicReport], sources: list[TopicReport] | None = None) -> None:
-    """Fill in how far each route into these topics is from the head of its source, one of `sources`."""
+    """Set the lag of each route into `topics`; `sources` has the routes' sources, else `topics`."""
     heads = {topic.topic: topic.head_seq for topic in (topics if sources is None else sources)}
     for topic in topics:
         for route in topic.routes:

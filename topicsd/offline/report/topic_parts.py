@@ -1,6 +1,6 @@
-"""Queue, cursors and routes of one topic for `inspect`, as facts and as tables.
+"""Queue, cursors and routes of one topic for `inspect`, as reports and as tables.
 
-The names are those of the API. Leases that are kept in memory are in no file: offline their jobs are ready.
+Field names are those of the API. Leases kept in memory are in no file, so offline their jobs count as ready.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from topicsd.offline.table import harmless, plural, table, utc
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of a queue by state."""
+
     ready: int
     in_flight: int
     delayed: int
@@ -33,7 +35,7 @@ class CursorReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteReport(msgspec.Struct, kw_only=True):
-    """A route into the topic. `position` is the last seq of the source that it has looked at."""
+    """A route into the topic. `position` is the last seq of the source that the route has read."""
 
     name: str
     source: str
@@ -42,7 +44,7 @@ class RouteReport(msgspec.Struct, kw_only=True):
     guarantee: str
     position: int
     lag: int | None = None
-    """Seqs of the source that it has not looked at; None when the source is not in reach."""
+    """The number of seqs of the source that the route has not read; None when the head is unknown."""
     forwarded_total: int
 
 
@@ -88,7 +90,7 @@ def route_reports(topic: Topic) -> list[RouteReport]:
     ]
 
 
-# -- in words ----------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------------
 
 
 def queue_table(queues: Iterable[tuple[str, QueueReport]]) -> list[str]:
@@ -148,7 +150,8 @@ def route_table(routes: Iterable[RouteReport]) -> list[str]:
 
 
 def filter_text(tags: list[str] | None) -> str:
-    """
+    """Return the filter of a route as JSON, or "none".
+
     >>> filter_text(["tag", "Glob", "paid.*"]), filter_text(None)
     ('["tag","Glob","paid.*"]', 'none')
     """
