@@ -1,1 +1,1 @@
-"""The front process: it accepts connections, places them, supervises the workers, touches no record."""
+"""The supervisor: accepts connections, places them and supervises the workers. It handles no records."""
