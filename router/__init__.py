@@ -1,1 +1,1 @@
-"""The supervisor: accepts connections, places them and supervises the workers. It handles no records."""
+"""The supervisor: accepts and places connections, supervises workers, handles no records."""

@@ -1,12 +1,10 @@
 """The accept loop of the listening sockets.
 
 The loop calls `accept` itself instead of `create_server`. Most first requests have arrived when their
-connection
-is accepted, so the connection is read and handed over without a transport. Running out of descriptors is
-handled
-too: one descriptor is kept in reserve. It is closed, the next connection is accepted in its place, receives
-503
-and is closed, so clients do not hang in the backlog and this process does not spin.
+connection is accepted, so the connection is read and handed over without a transport. Running out of
+descriptors is handled too: one descriptor is kept in reserve. It is closed, the next connection is accepted
+in its place, receives 503 and is closed, so clients do not hang in the backlog and this process does not
+spin.
 
 TCP_NODELAY and TCP_USER_TIMEOUT are set on the listening socket, and accepted connections inherit them.
 Without TCP_USER_TIMEOUT the kernel keeps the connection of a dead machine for 15 minutes.
@@ -70,8 +68,7 @@ class AcceptLoop:
         """Stop accepting and close the listeners.
 
         With `is_last`, no other process holds the sockets: first accept the connections that wait in the
-        backlog or are in
-        a handshake, since closing the sockets would reset them.
+        backlog or are in a handshake, since closing the sockets would reset them.
         """
         if is_last:
             for listener in self._listeners:
@@ -139,7 +136,7 @@ class AcceptLoop:
             self._spare_fd = None
 
     def _pause(self, listener: socket.socket) -> None:
-        """Stop polling the listener for a moment: it stays readable, and an immediate retry would spin."""
+        """Stop polling the listener for a moment; it stays readable, so an immediate retry spins."""
         self._loop.remove_reader(listener.fileno())
         self._loop.call_later(PAUSE_SECONDS, self._resume, listener)
 

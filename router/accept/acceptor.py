@@ -1,15 +1,12 @@
-"""An acceptor: a process that accepts connections, reads their request lines and hands them over.
+"""An acceptor: the process that accepts connections, reads request lines and hands over.
 
 With `TOPICS_FRONTS=1` the supervisor is the acceptor and uses the same `AcceptLoop` and `Front`. An acceptor
-passes
-a connection that no worker answers to the supervisor, in the same way as it hands others to workers.
+passes a connection that no worker answers to the supervisor, in the same way as it hands others to workers.
 
 E1  An acceptor owns nothing: its listening sockets and the channels to the workers belong to the supervisor,
-and
-    it may die at any moment. Only the connections that it was reading are lost then.
+    and it may die at any moment. Only the connections that it was reading are lost then.
 E2  On a drain message it stops accepting and leaves the backlog to the supervisor, which accepts in its place
-by
-    then. When the supervisor has died, the acceptor accepts the backlog itself, and then ends.
+    by then. When the supervisor has died, the acceptor accepts the backlog itself, and then ends.
 """
 
 from __future__ import annotations
@@ -105,8 +102,10 @@ class Acceptor:
         return 0
 
     def _pass_on(self, connection: socket.socket, data: bytes) -> bool:
-        """Pass a connection to the supervisor; return False when the channel is full or the supervisor has
-        died."""
+        """Pass a connection to the supervisor.
+
+        Return False when the channel is full, or the supervisor has died; then this process ends soon too.
+        """
         try:
             if not send_connection(self._control, connection.fileno(), data):
                 return False

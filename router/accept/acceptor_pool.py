@@ -1,9 +1,8 @@
-"""The pool of acceptors in the supervisor: their processes, their sockets and their counters.
+"""The acceptors as seen by the supervisor: their processes, sockets and counters.
 
 F1  The supervisor keeps every listening socket open, so connections in the backlog of a dead acceptor are not
     reset. While an acceptor is missing, not ready or without a heartbeat, the supervisor accepts in its
-    place, so no
-    client waits for an acceptor that crashes repeatedly.
+    place, so no client waits for an acceptor that crashes repeatedly.
 F2  All acceptors pass connections that no worker answers through one channel, whose receiving end is here.
 F3  The counts of ended acceptors are kept, so that no total decreases.
 """
@@ -31,8 +30,7 @@ DRAIN_SECONDS: Final = 2.0
 class Listeners(NamedTuple):
     sockets: Sequence[socket.socket]
     are_passed: bool
-    """The sockets were passed by another process, which holds them too; otherwise each acceptor has its own
-    socket."""
+    """Another process passed the sockets and holds them too; else each acceptor has its own."""
 
     def of(self, number: int) -> Sequence[socket.socket]:
         return self.sockets if self.are_passed else self.sockets[number : number + 1]
@@ -48,8 +46,7 @@ class AcceptorPool(ProcessPool):
     """The acceptor processes and the channel on which they pass connections to the supervisor.
 
     `doors` are the sending ends of the workers' channels. `on_control` receives the connections that
-    acceptors pass on.
-    `accept_from` makes the supervisor accept from exactly the given listening sockets.
+    acceptors pass on. `accept_from` makes the supervisor accept from exactly the given listening sockets.
     """
 
     kind = "acceptor"

@@ -1,19 +1,16 @@
-"""Connections from accept to placement: read until the request line is complete, then handed over.
+"""Connections between accept and hand-over: read until the request line is complete.
 
 F1  Nothing is written to a connection that is handed over, so this process can close its own descriptor of
-it.
+    it.
 F2  The bytes already read are handed over too: a worker begins with the first byte that the client sent.
 F3  A connection that cannot be placed is answered and never reset: 503 while its shard is down, 408 when the
     request line is incomplete at the timeout, and on HTTP/2 a GOAWAY that names no processed stream. A
-    connection
-    on which the client sent nothing is closed without a response at the timeout.
+    connection on which the client sent nothing is closed without a response at the timeout.
 F4  Bounded: the number of waiting connections, the bytes of each (one line and one read) and their total
-bytes.
-    While a channel is full, its connections wait in order, until their deadlines.
+    bytes. While a channel is full, its connections wait in order, until their deadlines.
 F5  Some descriptors are reserved for other uses than connections, so a dead worker can be restarted during a
     connection flood. The kernel assigns the lowest free descriptor, so the number of a new one shows how many
-    are
-    in use.
+    are in use.
 """
 
 from __future__ import annotations
@@ -174,7 +171,7 @@ class Front:
     # -- reading the first line ----------------------------------------------------------------------------
 
     def _read(self, waiting: _Waiting) -> bool:
-        """Read from the connection; return True when it was placed or closed and needs no more reading."""
+        """Read from the connection; return True when it needs no more: placed or closed."""
         try:
             data = waiting.connection.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -299,13 +296,13 @@ class Front:
         self._turn_away(waiting, TLS_ALERT)
 
     def _refuse(self, connection: socket.socket, data: bytes, answer: bytes, lingers: bool = True) -> None:
-        """Refuse a connection, from which `data` was read: an HTTP/2 client is not answered in HTTP/1.1."""
+        """Refuse a connection; `data`, read from it, decides between HTTP/1.1 and HTTP/2."""
         self.refused_count += 1
         self._last_words.say(connection, TURNED_AWAY if is_http2(data) else answer, lingers)
 
 
 def descriptors_for_connections() -> int:
-    """Return the descriptor number from which on descriptors are reserved for other uses than connections."""
+    """Return the first descriptor number that is reserved for other uses than connections."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 30

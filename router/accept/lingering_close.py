@@ -1,10 +1,8 @@
 """Lingering close: send a final response and close without a TCP reset.
 
 Closing a socket with unread input makes the kernel send a reset, which may overtake the response. So only our
-half
-of the connection is closed after the response, and further input is discarded until the client closes too,
-for at
-most one second. At most `LINGERING_MAX` connections linger, and discarded input takes no memory.
+half of the connection is closed after the response, and further input is discarded until the client closes
+too, for at most one second. At most `LINGERING_MAX` connections linger, and discarded input takes no memory.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ class LastWords:
         self._all_read = asyncio.Event()
 
     def say(self, connection: socket.socket, answer: bytes, lingers: bool = True) -> None:
-        """Send the response on a connection to which nothing was sent yet, and close it, without waiting.
+        """Send the only response of a connection and close it, without waiting.
 
         Without `lingers`, only the input that has arrived is read, and the descriptor is free at once.
         """

@@ -1,8 +1,7 @@
 """The sockets at which the server listens, and the file that holds the port.
 
 A plain bind first proves that the port is free: with SO_REUSEPORT alone, a second server would silently share
-the
-port of the first. Then each acceptor has its own socket with SO_REUSEPORT, and the kernel distributes the
+the port of the first. Then each acceptor has its own socket with SO_REUSEPORT, and the kernel distributes the
 connections among them.
 """
 
@@ -38,13 +37,12 @@ class ListenRefused(Exception):
 
 
 def open_listeners(host: str, port: int, acceptor_count: int = 1) -> list[socket.socket]:
-    """Return a listening socket for each acceptor, all at one port; raise ListenRefused when that fails."""
+    """Return one listening socket per acceptor, all at one port; raise ListenRefused."""
     assert acceptor_count >= 1
     family, address = _resolve(host, port)
     proof = _bound(family, address, is_shared=False)
     # The port stays ours: it is bound again while the proof socket still holds it, which the kernel allows
-    # once
-    # both sockets have SO_REUSEPORT.
+    # once both sockets have SO_REUSEPORT.
     taken = proof.getsockname()
     listeners: list[socket.socket] = []
     try:
@@ -66,17 +64,13 @@ def open_listeners(host: str, port: int, acceptor_count: int = 1) -> list[socket
 
 
 def refuse_new(listener: socket.socket) -> None:
-    """Reject new connections; connections whose handshake has begun are completed and wait to be accepted.
+    """Reject new connections, and complete those whose handshake has begun.
 
     Between the last accept and the close of a listener the kernel would still complete connections, and the
-    close would
-    reset them together with the requests sent on them. So every SYN is dropped from now on: a new client
-    sends its SYN
-    again a moment later and finds that the port is closed. The last packet of a handshake passes the filter,
-    since that
-    client considers its connection established. Where the kernel does not accept the filter, that short gap
-    remains, and
-    nothing else differs.
+    close would reset them together with the requests sent on them. So every SYN is dropped from now on: a new
+    client sends its SYN again a moment later and finds that the port is closed. The last packet of a
+    handshake passes the filter, since that client considers its connection established. Where the kernel does
+    not accept the filter, that short gap remains, and nothing else differs.
     """
     drop_syn = ctypes.create_string_buffer(_DROP_SYN, len(_DROP_SYN))
     program = struct.pack("@HP", len(_DROP_SYN) // _INSTRUCTION.size, ctypes.addressof(drop_syn))
@@ -93,7 +87,10 @@ def write_port_file(path: str, port: int) -> None:
 
 
 def remove_port_file(path: str) -> None:
-    """Remove the port file. A failure is ignored: writing the new file fails too, and is reported."""
+    """Remove the port file, ignoring errors.
+
+    Where removal fails, writing the new file fails too, and that is reported.
+    """
     with contextlib.suppress(OSError):
         os.unlink(path)
 
@@ -108,7 +105,8 @@ def addresses_of(listeners: Sequence[socket.socket]) -> str:
 
 
 def address_text(host: str, port: int) -> str:
-    """
+    """Return an address as text, with brackets around IPv6.
+
     >>> address_text("127.0.0.1", 4000), address_text("::1", 4000)
     ('127.0.0.1:4000', '[::1]:4000')
     """

@@ -2,11 +2,9 @@
 
 A data endpoint is placed at the shard that owns its topic or its watch session, a control endpoint at the
 supervisor. An HTTP/2 connection may carry any request: it is placed at any worker and stays there. A request
-that
-is neither is refused by any worker, like every other refused request on its connections, so that a refusal is
-the
-same whichever process sends it. Placements are cached by the bytes of the request line, because clients
-repeat them.
+that is neither is refused by any worker, like every other refused request on its connections, so that a
+refusal is the same whichever process sends it. Placements are cached by the bytes of the request line,
+because clients repeat them.
 """
 
 from __future__ import annotations
@@ -38,8 +36,7 @@ class Placer:
         """Return the shard, `ANY_WORKER` or `CONTROL`; None when more input is needed.
 
         `data` begins with the request line; the bytes after it do not matter. A line ends with CRLF. A line
-        that ends with LF
-        alone is malformed and is placed at any worker, since a CR would never arrive.
+        that ends with LF alone is malformed and is placed at any worker, since a CR would never arrive.
         """
         end = data.find(b"\n", 0, LINE_BYTES_MAX + 2)
         if end < 0:

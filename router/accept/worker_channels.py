@@ -1,8 +1,7 @@
-"""The channels to the workers: whether a connection can be handed to a shard now, and the hand-over.
+"""The channels over which connections are handed to workers, and the state of each shard.
 
 All state is on the board and in the sending ends of the channels, so every process that accepts connections
-has its
-own `ShardDoors` and asks no other process.
+has its own `ShardDoors` and asks no other process.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from shared.runtime.clock import Clock
 
 
 class ShardDoors:
-    """The hand-over of connections to workers; `senders` are the sending ends of their channels, in shard
-    order."""
+    """The channels to the workers; `senders` are their sending ends, in shard order."""
 
     def __init__(
         self, board: Board, clock: Clock, fresh_seconds: float, senders: Sequence[socket.socket]
@@ -61,8 +59,7 @@ class ShardDoors:
             return send_connection(self._senders[shard], fd, data)
         except ConnectionError:
             # No process holds the receiving end: the supervisor and the worker have died, so the channel
-            # never has room
-            # again, and this process ends soon.
+            # never has room again, and this process ends soon.
             return False
 
 

@@ -1,10 +1,9 @@
-"""Reload of the API keys without a restart: read on SIGHUP, and applied here and in every worker.
+"""Reload of the API keys on SIGHUP, without a restart, here and in every worker.
 
 K1  Settings that cannot be read, or that are wrong anywhere, change nothing, and the log says why.
 K2  A reload never removes all keys: without keys every client may do everything, so that takes a restart.
 K3  A worker that starts later receives the new keys at its start. A running worker is sent the keys again
-until it
-    acknowledges them or newer keys exist. Until then it uses the previous keys.
+    until it acknowledges them or newer keys exist. Until then it uses the previous keys.
 K4  Only keys change. For other settings that changed, the log says that they take a restart.
 """
 

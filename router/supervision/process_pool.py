@@ -1,30 +1,22 @@
 """Pools of processes, one process for each slot of a board: start, watch, restart and stop.
 
 P1  A process that ends unasked is restarted after a wait that doubles each time (`Backoff`). Its last end
-stays on the
-    board until it is ready again.
+    stays on the board until it is ready again.
 P2  A process that ends with `EXIT_REFUSED` found data that it will not serve. It is not restarted, and its
-reason
-    stays on the board, which this process writes while the slot has no process.
+    reason stays on the board, which this process writes while the slot has no process.
 P3  Connections that a process without a heartbeat has not received after `fresh_seconds` are taken back.
-After
-    `hung_seconds` the process is killed. A process that is not ready yet has `start_seconds`. Time in a
-    system
-    call that waits for the disk does not count as silence: the disk is slow, and a new process would wait for
-    it too.
+    After `hung_seconds` the process is killed. A process that is not ready yet has `start_seconds`. Time in a
+    system call that waits for the disk does not count as silence: the disk is slow, and a new process would
+    wait for it too.
 P4  Silence counts only while this process itself was running: after a pause of the whole machine, no process
-is
-    killed for the time of the pause.
+    is killed for the time of the pause.
 P5  The end: a drain message after all connections that were handed over; SIGTERM at the deadline or when
-hastened;
-    SIGKILL after a last grace period.
+    hastened; SIGKILL after a last grace period.
 P6  A process that has not yet seen on the board that a process ended may send connections into its channel.
-They are
-    taken back too.
+    They are taken back too.
 
 `Backoff` limits the load of a worker that crashes during its start, and restarts at once a worker that was
-healthy
-for a while.
+healthy for a while.
 
 `WorkerPool` is the pool of workers, one for each shard, with the channels through which they receive
 connections.
@@ -121,8 +113,7 @@ class ProcessPool:
     """Processes of one kind, one for each slot of a board.
 
     `kind` is the name of such a process in the log, `number_field` the log field of its number, and
-    `variable` the
-    environment variable that holds its parameters.
+    `variable` the environment variable that holds its parameters.
     """
 
     kind: ClassVar[str]
@@ -269,8 +260,10 @@ class ProcessPool:
         self._changed.set()
 
     def _start_later(self, member: _Member, told: str, can_repeat: bool = False) -> None:
-        """Restart the process after its backoff; with `can_repeat`, log a repeated identical failure at DEBUG
-        only."""
+        """Restart the process after its backoff.
+
+        With `can_repeat`, a repetition of the same failure is logged at DEBUG only.
+        """
         before = member.last_end
         healthy_for = 0.0 if member.ready_since is None else self._clock.monotonic() - member.ready_since
         wait = member.backoff.ended(healthy_for)
@@ -353,7 +346,7 @@ class ProcessPool:
         self._changed.set()
 
     async def drain(self) -> bool:
-        """Bring all processes to their end; return whether each ended by itself with exit code 0."""
+        """End all processes; return whether each exited with code 0 or was still starting."""
         self.is_draining = True
         for member in self._members:
             if member.restart is not None:
@@ -384,7 +377,7 @@ class ProcessPool:
                 member.process.signal(number)
 
     async def _wait_for_ends(self, seconds: float | None, haste: int | None) -> bool:
-        """Return whether all processes ended within the time and before `haste` stop requests arrived."""
+        """Return whether all processes ended in time and before `haste` further stop requests."""
         deadline = None if seconds is None else self._loop.time() + seconds
         while self.pids():
             if haste is not None and self._haste >= haste:
@@ -399,8 +392,10 @@ class ProcessPool:
 
 
 class WorkerPool(ProcessPool):
-    """The workers; `spec` holds their common parameters, `on_returned` takes connections that one will not
-    answer."""
+    """The workers, one for each shard.
+
+    `spec` holds their common parameters. `on_returned` takes connections that a worker will not answer.
+    """
 
     kind = "worker"
     number_field = "shard"

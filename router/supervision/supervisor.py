@@ -2,14 +2,11 @@
 
 Start: listen (so that early clients wait and are not refused), then the board, the workers and the control
 application, then accepting, then the port file. End: stop accepting, place or refuse the open connections,
-drain the
-workers, then close everything else.
+drain the workers, then close everything else.
 
 S1  The listening sockets, the board and the workers belong to this process alone. With `fronts` above 1,
-acceptors
-    accept at its sockets, and it accepts itself only in place of a missing acceptor and while they end;
-    otherwise it
-    is the acceptor.
+    acceptors accept at its sockets, and it accepts itself only in place of a missing acceptor and while they
+    end; otherwise it is the acceptor.
 S2  The first SIGTERM or SIGINT drains, the second skips the wait for the deadline, the third kills.
 S3  Nothing is left over: the board has no name, the links have no file, and workers end when they read the
     end of their channel. The port file of a killed process is removed by the next start.
@@ -249,8 +246,7 @@ class _Supervisor:
         self._app.keys = keys
 
     def _front_counts(self) -> FrontCounts:
-        """Return the counts of this process and the acceptors together; those of acceptors may be 0.5 s
-        old."""
+        """Return the counts of this process and the acceptors; those of acceptors lag up to 0.5 s."""
         accepted, handed_over = self._accept_loop.accepted_count, self._front.handed_over_count
         refused = self._front.refused_count + self._accept_loop.refused_count
         waiting, restarts = self._front.waiting_count, 0
@@ -307,15 +303,14 @@ class _Supervisor:
         return EXIT_STOPPED if is_orderly else EXIT_CANNOT_RUN
 
     async def _end_acceptors(self) -> bool:
-        """Drain the acceptors while this process accepts in their place, so that no client waits for their
-        end."""
+        """Drain the acceptors while this process accepts in their place, so that no client waits."""
         if self._acceptors is None:
             return True
         self._accept_loop.open(self._listeners.sockets)
         return await self._acceptors.drain()
 
     async def _tell_systemd(self) -> None:
-        """Report readiness and status to systemd, and feed the watchdog only while all processes beat."""
+        """Report readiness and status to systemd; feed the watchdog while all processes beat."""
         is_ready = False
         while True:
             # systemd must not stop the shards that serve because of a shard that does not start.
@@ -341,7 +336,10 @@ class _Supervisor:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise the descriptor limit to the maximum of this user, here and, by inheritance, in the workers."""
+    """Raise the descriptor limit to the maximum of this user.
+
+    Every connection takes one descriptor, here and in the workers, which inherit the limit.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,12 +1,10 @@
-"""The protocol between systemd and a service: readiness, status and watchdog out, listening sockets in.
+"""The protocol of systemd: readiness, status and watchdog out, listening sockets in.
 
 The protocol is small, so it is implemented here without a dependency: datagrams of `NAME=value` lines to the
-socket
-that NOTIFY_SOCKET names, and listening sockets from descriptor 3 on, whose number LISTEN_FDS holds.
+socket that NOTIFY_SOCKET names, and listening sockets from descriptor 3 on, whose number LISTEN_FDS holds.
 
 Without systemd every function here does nothing, so callers need no check. A notification never stops or
-delays the
-server: one that cannot be sent at once is dropped, so important ones are repeated.
+delays the server: one that cannot be sent at once is dropped, so important ones are repeated.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class ListenError(Exception):
-    """A passed descriptor is not a socket at which the server can listen; the text is a sentence for a
-    person."""
+    """A passed descriptor is not a usable listening socket; the text is for a person."""
 
 
 def status(text: str) -> str:
@@ -52,7 +49,7 @@ def extend_timeout(seconds: float) -> str:
 
 
 def open_notify(environ: Mapping[str, str]) -> Notify:
-    """Return a function that sends one or several lines to systemd, or does nothing without NOTIFY_SOCKET."""
+    """Return a function that sends lines to systemd, or does nothing without NOTIFY_SOCKET."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return _tell_nobody
@@ -72,8 +69,7 @@ def open_notify(environ: Mapping[str, str]) -> Notify:
 
 
 def take_listen_sockets(environ: MutableMapping[str, str], pid: int | None = None) -> list[socket.socket]:
-    """Return the sockets passed to this process; raise ListenError when the server cannot listen at one of
-    them.
+    """Return the sockets passed to this process; raise ListenError for an unusable one.
 
     The variables are removed, so that no child process takes them as its own, and the sockets are not
     inherited.

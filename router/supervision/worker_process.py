@@ -1,17 +1,13 @@
 """One run of a worker or acceptor process, and the channel into the process of one slot.
 
 W1  The supervisor keeps both ends of the channel. Connections that a process had not received when it died,
-or
-    does not receive because it hangs, are taken back and answered, not reset.
+    or does not receive because it hangs, are taken back and answered, not reset.
 W2  A pidfd reports the end of the process, so no signal reaches another process that has the same pid by now,
-and
-    no code has to own SIGCHLD.
+    and no code has to own SIGCHLD.
 W3  A worker has its own process group: Ctrl-C reaches the supervisor alone, which drains the worker in order.
-The
-    variables that the service manager set for the supervisor are not passed to workers.
+    The variables that the service manager set for the supervisor are not passed to workers.
 W4  One channel serves all runs of a slot: processes that hold the sending end, such as the acceptors, need
-not
-    learn of a restart.
+    not learn of a restart.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ PACKAGE_ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 
 
 def module_command(module: str) -> tuple[str, ...]:
-    """Return the command that runs a module in a process that never imports from its current directory."""
+    """Return the command that runs a module without importing from the current directory."""
     return (sys.executable, "-P", "-m", module)
 
 
@@ -62,8 +58,7 @@ class WorkerProcess:
     """A process, spawned by the constructor, which raises OSError when that fails.
 
     `on_end` is called once, in a later turn of the event loop. The process finds its parameters in the
-    environment
-    variable `variable`. It inherits `fds`, whose numbers `spec` holds, and no other descriptor.
+    environment variable `variable`. It inherits `fds`, whose numbers `spec` holds, and no other descriptor.
     """
 
     def __init__(
@@ -147,8 +142,7 @@ class ChildChannel:
         return send_drain(self.sender)
 
     def take_back(self) -> list[Handed]:
-        """Return the hand-overs that the process did not receive, and a drain message that it did not
-        receive."""
+        """Return unreceived connections, and a drain message that was not received."""
         taken: list[Handed] = []
         while True:
             try:
