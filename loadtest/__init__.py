@@ -1,1 +1,1 @@
-"""Load and benchmarks: what the log can do, beside a bare program that does only what it must."""
+"""Load tests and benchmarks: the server next to bare programs that do only the necessary."""

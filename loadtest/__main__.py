@@ -1,4 +1,4 @@
-"""`python -m loadtest`: the benchmarks, as ratios against a ceiling that is measured in the same run."""
+"""`python -m loadtest`: benchmarks, as ratios to a ceiling measured in the same run."""
 
 from __future__ import annotations
 
@@ -106,7 +106,10 @@ def run_engine(given: argparse.Namespace) -> int:
 
 
 def run_bench(given: argparse.Namespace) -> int:
-    """1 when a line could not be measured; a goal that was missed is for a person to judge."""
+    """Run the benchmark of the server; return 1 when a line could not be measured.
+
+    A missed goal does not change the exit code: it is for a person to judge.
+    """
     check_names(given)
     command = shlex.split(given.server_command)
     lines = server_bench.run(given.names, given.seconds, given.rounds, given.dir, command)
@@ -127,7 +130,7 @@ def run_generator(given: argparse.Namespace) -> int:
 
 
 def run_spark(given: argparse.Namespace) -> int:
-    # Only here: PySpark is no matter of the other benchmarks.
+    # Imported here, because the other benchmarks do not need PySpark.
     from loadtest import sink_bench, spark_bench
 
     lines = spark_bench.run(given.records, given.rounds, given.dir)

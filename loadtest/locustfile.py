@@ -1,12 +1,11 @@
-"""Load scenarios for locust: a writer, a reader, both over 1,000 topics, watchers with who they watch, and
-workers of queues with who gives them jobs.
+"""Load scenarios for locust: writers, readers, watchers, and workers of queues.
 
-`locust -f loadtest/locustfile.py Writer --host http://127.0.0.1:4000`, or `Reader`, or `Mixed`, or
-`Watcher Watched`, or `Worker Boss`. They check what they are told, so that a wrong answer is a failure as a
-refused one is. The time that is told of an event is how long ago its last record was sent. For figures use
-`python -m loadtest bench`: locust itself costs far more than what it asks for.
+Run `locust -f loadtest/locustfile.py Writer --host http://127.0.0.1:4000`, or `Reader`, or `Mixed` (both,
+over 1,000 topics), or `Watcher Watched`, or `Worker Boss`. The scenarios check the responses, so a wrong
+response counts as a failure as a refused one does. The response time of an event is the age of its last
+record. For figures use `python -m loadtest bench`: locust itself costs far more than the requests it sends.
 
-`LOADTEST_TOPICS` says how many topics Mixed goes over. What it must not know: how the server spreads them.
+`LOADTEST_TOPICS` is the number of topics of Mixed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from locust import FastHttpUser, constant_throughput, task
 WATCHED = [f"locust-watched-{number}" for number in range(8)]
 QUEUES = [f"locust-queue-{number}" for number in range(4)]
 LEASE_MS = 1000
-# Of the claims of a worker so many end with its silence.
+# The share of claims after which a worker goes silent.
 SILENT_SHARE = 0.1
 TOPICS = int(os.environ.get("LOADTEST_TOPICS", "1000"))
 BATCH = 10
@@ -38,7 +37,7 @@ def record() -> dict[str, Any]:
 
 
 class TopicUser(FastHttpUser):
-    """What all of them can do; each checks the answer."""
+    """The requests that all scenarios share; each checks the response."""
 
     abstract = True
     wait_time = constant_throughput(50)
@@ -54,7 +53,7 @@ class TopicUser(FastHttpUser):
                 answer.failure(f"{count} records were sent, the answer is {told}")
 
     def read_on(self, topic: str, cursor: int) -> int:
-        """Reads a page behind the cursor; gives the next one."""
+        """Read a page after the cursor; return the next cursor."""
         body = {"after_seq": cursor, "limit": PAGE}
         with self.client.post(
             f"/v0/topics/{topic}/diff", json=body, name="diff", catch_response=True
@@ -64,7 +63,7 @@ class TopicUser(FastHttpUser):
                 return cursor
             told = answer.json()
             seqs = [one["$seq"] for one in told["records"]]
-            # Nothing here is deleted or expires: what is read is whole.
+            # Nothing here is deleted or expires, so every page is complete.
             if seqs != list(range(cursor + 1, cursor + 1 + len(seqs))) or told["tombstone"]:
                 answer.failure(f"read {seqs} behind {cursor}, tombstone {told['tombstone']}")
                 return cursor
@@ -75,7 +74,7 @@ class TopicUser(FastHttpUser):
 
 
 class Writer(TopicUser):
-    """Writes to a topic of its own: single records, and now and then a batch."""
+    """A user that writes to its own topic: single records, and one batch in ten writes."""
 
     def on_start(self) -> None:
         self.topic = f"locust-writer-{next(_numbers)}"
@@ -90,7 +89,7 @@ class Writer(TopicUser):
 
 
 class Reader(TopicUser):
-    """Reads a topic from its beginning to its end, again and again."""
+    """A user that reads a topic from its beginning to its end, repeatedly."""
 
     def on_start(self) -> None:
         self.topic = f"locust-reader-{next(_numbers)}"
@@ -105,7 +104,7 @@ class Reader(TopicUser):
 
 
 class Mixed(TopicUser):
-    """Goes over all topics on one connection: three writes to a read of what was written there."""
+    """A user of all topics on one connection: three writes for each read of a written topic."""
 
     def on_start(self) -> None:
         self.cursors: dict[str, int] = {}
@@ -124,7 +123,7 @@ class Mixed(TopicUser):
 
 
 class Watched(TopicUser):
-    """Writes to the topics that are watched."""
+    """A user that writes to the watched topics."""
 
     wait_time = constant_throughput(20)
 
@@ -134,7 +133,7 @@ class Watched(TopicUser):
 
 
 class Watcher(TopicUser):
-    """Watches some of them on one stream: each record in order, none missing, none twice."""
+    """A user that watches four topics on one stream: records in order, no gaps, no duplicates."""
 
     wait_time = constant_throughput(1)
 
@@ -147,7 +146,7 @@ class Watcher(TopicUser):
         made = self.client.post("/v0/watch", json=asked, name="watch").json()
         cursors = {name: stand["from_seq"] for name, stand in made["topics"].items()}
         stream = self.client.get(made["stream_url"], name="stream", stream=True)
-        # What locust gives of its answer reads lines that end as those of a head do.
+        # The response object of locust only reads lines that end as the lines of a head do.
         lines = stream._response
         while event := bytes(lines.readline(b"\n\n")):
             fields = dict(line.split(b": ", 1) for line in event.splitlines() if b": " in line)
@@ -155,7 +154,7 @@ class Watcher(TopicUser):
                 self.take(fields[b"event"].decode(), fields[b"data"], cursors)
 
     def take(self, kind: str, data: bytes, cursors: dict[str, int]) -> None:
-        """An event: a request in the tables of locust, with its lag as the time that it took."""
+        """Record an event as a request in the tables of locust, with its lag as the response time."""
         told = json.loads(data)
         wrong, lag_ms = None, 0.0
         if kind == "record":
@@ -178,7 +177,7 @@ class Watcher(TopicUser):
 
 
 class Boss(TopicUser):
-    """Gives jobs to the queues."""
+    """A user that appends jobs to the queues."""
 
     wait_time = constant_throughput(10)
 
@@ -198,7 +197,7 @@ class Boss(TopicUser):
 
 
 class Worker(TopicUser):
-    """Claims jobs and acks them; now and then it goes silent, and comes back as somebody else."""
+    """A user that claims and acks jobs; sometimes it goes silent and returns as another node."""
 
     wait_time = constant_throughput(20)
 
@@ -220,7 +219,7 @@ class Worker(TopicUser):
         held = {"seqs": [one["$seq"] for one in jobs], "lease_ids": [one["lease_id"] for one in jobs]}
         until_ms = min(one["deadline"] for one in jobs)
         told = self.ask("ack", held)
-        # Within its lease a worker ends what it holds, and nobody else does.
+        # Within its lease a worker ends the jobs that it holds, and no other worker does.
         if told and told["skipped"] and time.time() * 1000 < until_ms:
             self.environment.events.request.fire(
                 request_type="JOB",

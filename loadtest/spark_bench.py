@@ -1,13 +1,13 @@
-"""What Spark gets out of a data directory, beside Parquet and JSON lines of the same rows in the same run.
+"""Speed of Spark over a data directory, next to Parquet and JSON lines of the same rows.
 
-Each query is run once to warm up, and then by turns; the shortest time counts, since whatever else runs only
-adds to it. What is read goes nowhere (Spark's `noop`), but for counts. The directory is made afresh: a
-hundred topics in one shard, written in turns at an even pace, so that each of them spans the whole time. A
-topic without a record shows what a query costs before it reads anything. The session has the rule of
-`spark/optimizer/narrow_reads.py`; a schema that names the column, or asks for the number, is what one gives
-without it.
+Each query runs once to warm up, and then the sources take turns; the shortest time counts, since other load
+on the machine only adds to it. Except for counts, the rows are discarded (Spark's `noop`). The directory is
+newly made: 100 topics in one shard, written in turn at an even rate, so that each topic spans the whole time.
+A topic without records shows the cost of a query before it reads anything. The session has the optimizer rule
+of `spark/optimizer/narrow_reads.py`; a schema that names the column, or asks for the number, shows the result
+without that rule.
 
-`ratio` is how many times as fast as JSON lines it is; of Parquet too, so that both can be seen.
+`ratio` is the speed relative to JSON lines; it is also given for Parquet, so that both can be compared.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BATCH_MS = 100
 
 
 class EvenClock(SystemClock):
-    """Wall time that goes on when it is told to."""
+    """Wall time that advances only on request."""
 
     def __init__(self) -> None:
         self._now_ms = super().now_ms()
@@ -112,7 +112,7 @@ def drained(frame: DataFrame) -> None:
 
 
 def queries(sources: Sources) -> dict[str, dict[str, Callable[[], object]]]:
-    """By what is asked, and of whom."""
+    """Return the queries, by question and by source."""
     first, last = sources.stamps
     begin = first + (last - first) / 2
     span = f"timestamp >= timestamp '{begin}' and timestamp < timestamp '{begin + (last - first) / 100}'"
@@ -151,7 +151,7 @@ def queries(sources: Sources) -> dict[str, dict[str, Callable[[], object]]]:
 
 
 def run(records: int, rounds: int, directory: str | None) -> list[Line]:
-    """Records a second of all that there are, also of queries that want few of them."""
+    """Measure all queries in records per second, of all records, also for selective queries."""
     folder = tempfile.mkdtemp(prefix="topicsd-spark-", dir=directory)
     session = None
     try:

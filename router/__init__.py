@@ -1,1 +1,1 @@
-"""The front process: it accepts connections, places them, supervises the workers, touches no record."""
+"""The supervisor: accepts and places connections, supervises workers, handles no records."""

@@ -1,4 +1,4 @@
-"""The results of a benchmark as bars: how much of its ceiling each line reaches, with a mark at the goal.
+"""The results of a benchmark as bars: the share of the ceiling, with a mark at the goal.
 
 A line that has a goal of its own instead of a ceiling is drawn in units of that goal.
 """
@@ -22,7 +22,7 @@ def bar(result: Result) -> Bar:
 
 
 def extent(goal: Goal | None, value: float | None, ratio: float | None) -> tuple[float | None, float | None]:
-    """How long the bar is, and where the mark stands."""
+    """Return the length of the bar and the position of the mark."""
     if goal is not None and goal.of_value:
         return (None if value is None else value / goal.bound), 1.0
     return ratio, None if goal is None else goal.bound

@@ -1,8 +1,8 @@
-"""The lines of the benchmark that measure fan-out: how soon, how much, and what a session costs.
+"""Benchmark lines of fan-out: delivery time, delivery rate, and the memory of a session.
 
-Each watcher has a session and a connection of its own. The ceiling beside it frames and writes the record as
-the ceiling of writes does and sends the same events to the same number of sockets, and one client measures
-both (`watching.py`).
+Each watcher has its own session and connection. The ceiling frames and writes the record as the ceiling of
+writes does and sends the same events to the same number of sockets, and one client measures both
+(`watching.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loadtest.clients.processes import Running
 from loadtest.clients.traffic import append_body, create_topics, names_of_shard
 from loadtest.clients.watching import Delivered, Topic, make_sessions, measure, streams_possible
 
-# While one append is delivered the next one is there already, and no more, so that each is an event.
+# While one append is delivered, exactly one more has arrived, so each append is an event.
 WINDOW = 2
 SESSIONS = 10_000
 TOPICS = 100
@@ -25,7 +25,7 @@ SHARDS = 2
 
 
 def delivery(watchers: int) -> Callable[[Bench], Result]:
-    """The time of one append at a time."""
+    """Measure the delivery time of one append at a time."""
 
     def of(bench: Bench) -> Result:
         rounds = _rounds(bench, watchers, window=1)
@@ -50,7 +50,7 @@ def delivery(watchers: int) -> Callable[[Bench], Result]:
 
 
 def delivering(watchers: int) -> Callable[[Bench], Result]:
-    """Appends as fast as they are delivered."""
+    """Measure the rate of deliveries, with appends as fast as they are delivered."""
 
     def of(bench: Bench) -> Result:
         rounds = _rounds(bench, watchers, WINDOW)
@@ -101,14 +101,14 @@ def _deliver(
 
 
 def sessions(bench: Bench) -> Result:
-    """What the processes hold together more than before there were any; sockets are the kernel's."""
+    """Measure the growth of the memory of all processes; socket buffers belong to the kernel."""
     count = streams_possible(SESSIONS)
     half = TOPICS // SHARDS
     by_shard = [names_of_shard(shard, SHARDS) for shard in range(SHARDS)]
     names = [next(by_shard[number % SHARDS]) for number in range(half * SHARDS)]
     with bench.subjects.server(SHARDS) as server:
         create_topics(server.port, bench.home, names)
-        # What is made with the first sessions is not theirs.
+        # Memory that is allocated once, with the first sessions, does not count.
         _deliver(bench, server, make_sessions(server.port, names))
         before = server.pss_bytes()
         topics = make_sessions(server.port, [names[number % TOPICS] for number in range(count - TOPICS)])

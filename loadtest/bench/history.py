@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind in `loadtest/results/`: one JSON line a run, with machine and commit."""
+"""The history of benchmarks in `loadtest/results/`: one JSON line per run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def save(name: str, lines: list[Any], **more: Any) -> str:
-    """Add a run to the file of a benchmark; gives the path of the file."""
+    """Add a run, with machine and commit, to the file of a benchmark; return its path."""
     result = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": _commit(),

@@ -1,4 +1,4 @@
-"""The lines of the benchmark: what is started for each, what is sent, what the goal is."""
+"""The lines of the benchmark: the processes and the load of each, and its goal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from loadtest.clients.traffic import (
 
 POOL_CONNECTIONS = 32
 POOL_TOPICS_EACH = 32
-# Of 8 requests of a connection so many are foreign: below the 60 of 64 after which it would be moved.
+# Of 8 requests of a connection, this many are foreign: below the 60 of 64 after which it would be handed
+# over.
 FOREIGN_OF_EIGHT = 7
 
 
@@ -64,7 +65,7 @@ def diff(limit: int) -> Callable[[Bench], Result]:
 
 
 def diff_of_sealed(bench: Bench) -> Result:
-    """The first round reads the files, the others what it left in the cache, as the tail is read."""
+    """Measure reads of sealed segments: the first round reads files, the others the cache."""
     settings = {
         "TOPICS_CHECKPOINT_INTERVAL_MS": "200",
         "TOPICS_SEGMENT_MAX_EVENTS": "1000",
@@ -88,7 +89,7 @@ def diff_of_sealed(bench: Bench) -> Result:
 
 
 def pool_targets(bench: Bench, shards: int) -> tuple[list[str], str]:
-    """Some 1,000 topics, and the file of one write to each."""
+    """Return about 1,000 topics, and a file with one write to each."""
     names = names_by_connection(POOL_CONNECTIONS, POOL_TOPICS_EACH, shards)
     body = append_body(1)
     path = targets(os.path.join(bench.home, "pool"), [(f"/v0/topics/{name}", body) for name in names])
@@ -111,7 +112,10 @@ def two_shards(bench: Bench) -> Result:
 
 
 def forwarded(bench: Bench) -> Result:
-    """What a foreign request costs is worked out of a mix: a connection with nothing else would be moved."""
+    """Derive the cost of a foreign request from a mix.
+
+    A connection that sends only foreign requests would be handed over to the other worker.
+    """
     connections, eighth = 16, 8 - FOREIGN_OF_EIGHT
     own, foreign = (next(names_of_shard(shard, 2)) for shard in (0, 1))
     body = append_body(1)
@@ -164,7 +168,7 @@ def new_connections(bench: Bench) -> Result:
 
 def memory(bench: Bench) -> Result:
     with bench.subjects.server(2) as server:
-        # What a start has used for a moment is given back by then.
+        # By then, memory used only during the start has been released.
         time.sleep(min(2.0, bench.seconds))
         value = server.pss_bytes() / (1 << 20)
         count = len(server.pids())

@@ -14,12 +14,12 @@ TITLE_WIDTH = 580
 BAR_WIDTH = 560
 TEXT_WIDTH = 460
 WIDTH = TITLE_WIDTH + BAR_WIDTH + TEXT_WIDTH
-# A bar of 1 ends before the space for bars does, so that more than the ceiling can be shown.
+# A bar of length 1 ends before the right edge, so that a bar can exceed the ceiling.
 UNITS = 1.25
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """`length` and `mark` in units of the ceiling; no length is no bar."""
+    """One bar; `length` and `mark` are in units of the ceiling, and None draws nothing."""
 
     title: str
     text: str
@@ -29,7 +29,7 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 def draw(heading: str, bars: Sequence[Bar]) -> bytes:
-    """The chart as the bytes of a PNG file."""
+    """Return the chart as the bytes of a PNG file."""
     height = ROW * (len(bars) + 1) + 2 * MARGIN
     canvas = Canvas(WIDTH, height)
     canvas.write(MARGIN, MARGIN, heading)

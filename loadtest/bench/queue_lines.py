@@ -1,4 +1,4 @@
-"""Benchmark lines of queues: jobs a second, the cost of many waiting jobs, memory of a job."""
+"""Benchmark lines of queues: jobs per second, the cost of waiting jobs, memory of a job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORK = Work(QUEUE)
 
 
 def jobs(bench: Bench) -> Result:
-    """All from the append to the ack, with what the client costs on the same machine."""
+    """Measure jobs from append to ack; the client shares the machine with the server."""
     with bench.subjects.server() as server:
         _make_queue(bench, server, 0)
         (rounds,) = bench.rounds_of(partial(_read, bench, server, WORK))
@@ -44,14 +44,17 @@ def jobs(bench: Bench) -> Result:
 
 
 def waiting(bench: Bench) -> Result:
-    """What the server uses for a job, as it is done and another one comes, while the million is in segments,
-    where it soon is. Both servers go on to move what comes."""
+    """Measure the CPU cost of a job with a million jobs waiting and with a thousand.
+
+    Each finished job is replaced by a new one. The million waiting jobs are in segments, where they are soon
+    in practice too. Both servers continue to checkpoint the new jobs.
+    """
     settings = {"TOPICS_CHECKPOINT_INTERVAL_MS": str(CHECKPOINT_MS)}
     with bench.subjects.server(**settings) as full, bench.subjects.server(**settings) as short:
         _make_queue(bench, full, WAITING)
         _make_queue(bench, short, WAITING_FEW)
         full.wait_for(lambda: _segment_bytes(full) > WAITING * RECORD_BYTES or None, "jobs in segments")
-        # No more than are done, so that as many wait all the time.
+        # As many jobs are produced as are finished, so the number of waiting jobs is constant.
         work = Work(QUEUE, ahead=WAITING_FEW)
         rounds = bench.rounds_of(*[partial(_read, bench, server, work) for server in (full, short)])
     many_us, few_us, ratio = medians(rounds, lambda reading: reading.cpu_us)
@@ -60,7 +63,7 @@ def waiting(bench: Bench) -> Result:
 
 
 def memory_of_a_job(bench: Bench) -> Result:
-    # What the answers of claims left in the cache is not what a lease costs.
+    # A small cache: pages cached by claims are not part of the memory of a lease.
     with bench.subjects.server(TOPICS_PAGE_CACHE_BYTES=str(1 << 20)) as server:
         _make_queue(bench, server, FILL_BATCH)
         _claim(server, FILL_BATCH)

@@ -1,8 +1,8 @@
-"""What clients of the other shards notice while one is killed and started again.
+"""The latency of other shards while one shard is killed and restarted.
 
-An open loop at a quarter of what the server can do, on topics of the shards that stay; in every other round
-the worker of the one that nobody asks is killed. What is compared is the wait of the slowest hundredth, with
-and without: the rounds take turns, so both have the same neighbours on the machine.
+An open loop sends a quarter of the server's maximum rate to topics of the surviving shards. In every other
+round the worker of the remaining shard, which receives no requests, is killed. The compared value is p99 with
+and without the kill; the rounds alternate, so both see the same other load on the machine.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SHARDS = 3
 STRUCK = 1
 CONNECTIONS = 4
 SHARE = 4
-# A worker that ends again and again is started again after a while, which becomes longer; all of it has to be
-# within what is measured.
+# A worker that ends repeatedly is restarted after a wait that grows; the whole restart must fall into the
+# measured time.
 SECONDS_MIN = 3.0
 PATIENCE_SECONDS = 30.0
 
@@ -69,7 +69,7 @@ def others_of_a_restart(bench: Bench) -> Result:
 
 
 def worker_of(server: Running, shard: int) -> int:
-    """Its process; what it was told at its start says so."""
+    """Return the pid of the worker of a shard, by the spec in its environment."""
     for pid in server.pids():
         with open(f"/proc/{pid}/environ", "rb") as file:
             if b'"shard":%d,' % shard in file.read():

@@ -1,7 +1,7 @@
-"""One line of the benchmark as it is told: the value, the ceiling beside it, the goal, the verdict.
+"""One line of the benchmark as reported: value, ceiling, ratio, goal and verdict.
 
-The ratio is what counts, since the machine is shared and every number on it moves; the ratio of the CPU that
-a request costs moves least, and stands beside it for a machine that is busy with something else.
+The ratio counts, since the machine is shared and every absolute number varies; the ratio of the CPU cost of a
+request varies least, and is reported for the case that the machine is busy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 def verdict(goal: Goal | None, value: float | None, ratio: float | None) -> str:
-    """
+    """Return the verdict on a line.
+
     >>> verdict(Goal(0.66), 70_000, 0.7)
     'holds'
     >>> verdict(Goal(0.66), 70_000, 0.91), verdict(Goal(0.66), 70_000, 0.5)
@@ -65,7 +66,8 @@ def verdict(goal: Goal | None, value: float | None, ratio: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """
+    """Return a number as text, with as many digits as matter.
+
     >>> number(71234.5), number(8.31), number(0.6666), number(None)
     ('71,234', '8.3', '0.67', '')
     """
@@ -78,7 +80,7 @@ HEADINGS = ("line", "value", "unit", "ceiling", "ratio", "cpu", "p99 ms", "goal"
 
 
 def table(results: list[Result]) -> str:
-    """For people; notes stand below."""
+    """Return the results as a table for people, with the notes below it."""
     rows = [HEADINGS, *(row(result) for result in results)]
     widths = [max(len(cells[at]) for cells in rows) for at in range(len(HEADINGS))]
     lines = ["  ".join(aligned(cells, widths)).rstrip() for cells in rows]
@@ -101,7 +103,7 @@ def row(result: Result) -> tuple[str, ...]:
 
 
 def aligned(cells: tuple[str, ...], widths: list[int]) -> list[str]:
-    """Numbers to the right, words to the left."""
+    """Align numbers to the right and words to the left."""
     return [
         cell.rjust(width) if heading in ("value", "ceiling", "ratio", "cpu", "p99 ms") else cell.ljust(width)
         for heading, cell, width in zip(HEADINGS, cells, widths, strict=True)

@@ -1,8 +1,8 @@
-"""How the lines of the benchmark are measured: loads in turn, round by round, and the medians of that.
+"""The measurement of a benchmark line: rounds of alternating loads, and their medians.
 
-Two loads of a line are measured in turn, in several rounds, the one that goes first changing; the value is
-the median of its rounds and the ratio the median of the ratios of each round, because two figures of the same
-seconds have the same neighbours on the machine.
+The two loads of a line are measured in turn, in several rounds, and the first one alternates. The value is
+the median of its rounds, and the ratio is the median of the ratios of each round, because two figures of the
+same seconds are subject to the same other load on the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Bench:
-    """One line's run: where it may write, how long, how often."""
+    """The run of one line: its directory, the length of a measurement, the number of rounds."""
 
     def __init__(self, subjects: Subjects, seconds: float, rounds: int) -> None:
         self.subjects = subjects
@@ -60,7 +60,7 @@ class Bench:
         )
 
     def in_turn(self, *pairs: tuple[Running, Load]) -> list[list[Reading]]:
-        """The readings of each, round by round."""
+        """Return the readings of each pair, round by round."""
         return self.rounds_of(*[partial(self.read, subject, load) for subject, load in pairs])
 
     def rounds_of(self, *takes: Callable[[], Reading]) -> list[list[Reading]]:
@@ -75,19 +75,19 @@ class Bench:
 def medians(
     rounds: Sequence[Sequence[Reading]], of: Callable[[Reading], float]
 ) -> tuple[float, float, float]:
-    """Of the first, of the second, and of the ratios of first to second."""
+    """Return the medians of the first, of the second, and of the ratios of first to second."""
     first, second = ([of(reading) for reading in readings] for readings in rounds)
     ratios = [a / b if b else 0.0 for a, b in zip(first, second, strict=True)]
     return statistics.median(first), statistics.median(second), statistics.median(ratios)
 
 
 def against_ceiling(bench: Bench, server: Running, ceiling: Running, load: Load, scale: int = 1) -> Result:
-    """The same load on both; `scale` is what one request counts for."""
+    """Measure the same load on both; `scale` is the number of records of one request."""
     rounds = bench.in_turn((server, load), (ceiling, load))
     value, bare, ratio = medians(rounds, lambda reading: reading.per_second)
     cpu_ratio = 1 / max(medians(rounds, lambda reading: reading.cpu_us)[2], 1e-9)
     ours, theirs, sizes = medians(rounds, lambda reading: reading.answer_bytes)
-    # Of small answers the parts differ that no client reads much of; a page must be a page.
+    # Small responses differ in parts that hardly matter to a client; pages must have the same size.
     differs = not 0.8 < sizes < 1.25 and max(ours, theirs) > 1000
     return Result(
         line="",

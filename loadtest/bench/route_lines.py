@@ -1,7 +1,7 @@
-"""The lines of the benchmark that measure forwards: records a second, and what they cost who appends.
+"""Benchmark lines of routes: records per second, and the cost to appends.
 
-Records a second are so many as were appended as fast as the server took them, by the time from the first
-append to the last copy: what the client and the appends cost on the same machine is in it.
+Records per second are the records appended as fast as the server accepts them, divided by the time from the
+first append to the last copy. That includes the cost of the client and of the appends on the same machine.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ BATCH = 100
 CONNECTIONS = 4
 CHAIN = 5
 DESTINATIONS = 100
-# Copies that a second of the benchmark asks for, about as many as can be made in one.
+# The copies requested per second of benchmark, about as many as can be made in one second.
 COPIES = 100_000
-# So many appends a second that a shard with all those destinations has more than half of its time left.
+# Appends per second at which a shard with all those destinations is idle more than half of the time.
 RATE = 100
-# At that rate it takes a while until one in a hundred is more than a few.
+# At that rate a round must be longer, so that one percent of the appends is more than a few.
 RATE_ROUND = 4
 PATIENCE_SECONDS = 120.0
 LOOK_SECONDS = 0.01
 
 
 def one_forward(shards: int) -> Callable[[Bench], Result]:
-    """From the first shard into the last, which may be the same."""
+    """Measure a route from the first shard into the last, which may be the same shard."""
 
     def measure(bench: Bench) -> Result:
         source = next(names_of_shard(0, shards))
@@ -45,19 +45,19 @@ def one_forward(shards: int) -> Callable[[Bench], Result]:
 
 
 def chain(bench: Bench) -> Result:
-    """What counts is what is at its end."""
+    """Measure a chain of routes by the records at its end."""
     names = [f"link-{number}" for number in range(CHAIN + 1)]
     return _copying(bench, list(pairwise(names)), names[-1:])
 
 
 def fan_out(bench: Bench) -> Result:
-    """What counts are the copies."""
+    """Measure routes from one topic into many by the number of copies."""
     dests = _dests()
     return _copying(bench, [("source", dest) for dest in dests], dests)
 
 
 def append_beside(bench: Bench) -> Result:
-    """The same appends at a fixed rate on two servers, one of which copies each of them."""
+    """Measure the same appends at a fixed rate on two servers, one of which copies each record."""
     body = append_body(1)
     seconds = bench.seconds * RATE_ROUND
     load = bench.load(

@@ -1,6 +1,6 @@
-"""`python -m loadtest bench`: the lines one after another, each with a directory and processes of its own.
+"""`python -m loadtest bench`: each line with its own directory and processes.
 
-A line that cannot be measured says why and the others go on; nothing it started outlives it.
+A line that cannot be measured reports the cause, and the next line follows; no process of a line outlives it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def run(
     directory: str | None,
     server_command: Sequence[str],
 ) -> list[Result]:
-    """Measure the lines; a sentence to stdout as each ends."""
+    """Measure the lines; print a sentence as each ends."""
     generator.program()
     confine()
     results = []
@@ -43,7 +43,7 @@ def run(
 
 
 def confine() -> None:
-    """Everything that is started shares two cores: the figures of a larger machine are comparable then."""
+    """Confine all started processes to two cores, so that figures of larger machines compare."""
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, allowed[:CORES])
 

@@ -1,8 +1,8 @@
-"""The two that are measured in one run: the server, and the ceiling beside it.
+"""The two programs measured in one run: the server, and the ceiling.
 
-The server is whatever command is given: it gets its data directory, its number of shards and its port file in
-the environment, as `topicsd serve` reads them. Nothing of the caller's own `TOPICS_` settings reaches it, so
-that a figure does not depend on the shell it was asked from.
+Any command can be the server: it receives its data directory, its number of shards and its port file in the
+environment, as `topicsd serve` reads them. The `TOPICS_` variables of the caller are not passed on, so that a
+figure does not depend on the shell.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SETTLE_SECONDS = 1.0
 
 
 class Subjects:
-    """Starts what one line of the benchmark needs, each in a directory of its own below `home`."""
+    """The processes of one benchmark line, each in its own directory below `home`."""
 
     def __init__(self, home: str, server_command: Sequence[str] = SERVER_COMMAND) -> None:
         self.home = home
@@ -29,7 +29,7 @@ class Subjects:
         self._count = 0
 
     def server(self, shards: int = 1, **settings_more: str) -> Running:
-        """A server with an empty data directory that says it is ready."""
+        """Start a server with an empty data directory and wait until it is ready."""
         home = self._fresh()
         settings = {
             "TOPICS_HOST": "127.0.0.1",
@@ -45,12 +45,12 @@ class Subjects:
         except BaseException:
             running.stop()
             raise
-        # What it still loads in its first second is not what is measured.
+        # Modules loaded in the first second are not part of the measurement.
         time.sleep(SETTLE_SECONDS)
         return running
 
     def ceiling(self, name: str, *flags: str) -> Running:
-        """A program of `loadtest.ceilings`."""
+        """Start a program of `loadtest.ceilings`."""
         home = self._fresh()
         given = ["--port-file", os.path.join(home, "port"), *flags]
         settings = {"TOPICS_DATA_DIR": os.path.join(home, "data")}

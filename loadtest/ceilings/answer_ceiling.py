@@ -1,7 +1,7 @@
-"""The least that a Python server does: uvloop, and the same bytes for every request.
+"""The minimum work of a Python server: uvloop, and the same bytes for every request.
 
-A load generator must do more of it than any server answers, or it measures itself. A request ends where its
-head does: it takes requests without a body.
+A load generator must get more responses from it than from any real server, or it measures itself. A request
+ends with its head, so requests must not have a body.
 """
 
 from __future__ import annotations

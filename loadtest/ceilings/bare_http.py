@@ -1,6 +1,6 @@
-"""The least HTTP that a ceiling needs: cut a request out of the bytes, listen, say where.
+"""The minimal HTTP of a ceiling: split the input into requests, listen, write the port file.
 
-It takes what the load generator sends, whole heads with a Content-Length, and nothing else.
+It accepts the requests of the load generator, complete heads with a Content-Length, and no others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import cast
 
 
 class BareHttp(asyncio.Protocol):
-    """Calls `take` with each request; what of it is needed is cut out there, nothing twice."""
+    """A connection that calls `take` with each request; `take` parses only the parts it needs."""
 
     transport: asyncio.Transport
 
@@ -42,12 +42,12 @@ class BareHttp(asyncio.Protocol):
         self._rest = data
 
     def take(self, data: bytes, body_at: int, end: int) -> None:
-        """Answer the request that `data` begins with; its body is `data[body_at:end]`."""
+        """Answer the request at the start of `data`; its body is `data[body_at:end]`."""
         raise NotImplementedError
 
 
 def rendered(body: bytes) -> bytes:
-    """An answer of 200, whole."""
+    """Return a complete response with status 200."""
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
         len(body),
         body,
@@ -65,7 +65,7 @@ def parser(about: str | None) -> argparse.ArgumentParser:
 
 
 async def serve(protocol: Callable[[], asyncio.Protocol], port_file: str) -> None:
-    """Listen on a free port, tell it, and go on until SIGTERM."""
+    """Listen on a free port, write the port file, and serve until SIGTERM."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -77,7 +77,7 @@ async def serve(protocol: Callable[[], asyncio.Protocol], port_file: str) -> Non
 
 
 def tell(port_file: str, port: int) -> None:
-    """The file appears whole."""
+    """Write the port file atomically."""
     with open(f"{port_file}.part", "w", encoding="ascii") as file:
         file.write(f"{port}\n")
     os.replace(f"{port_file}.part", port_file)

@@ -1,7 +1,7 @@
-"""The ceiling of fan-out: what the ceiling of writes does, and then the event to each socket that watches.
+"""The ceiling of fan-out: the work of the ceiling of writes, and the event to each watcher.
 
-What was written in one turn of the loop leaves as one event, made once, with the caught-up event behind it:
-the bytes that the server would send. Cursors, sessions, slow readers and all that is missed are left out.
+The records of one turn of the event loop leave as one event, rendered once and followed by the caught-up
+event: the bytes that the server would send. Cursors, sessions, slow readers and lost records are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _decode_watch = msgspec.json.Decoder(_Watch).decode
 
 
 class Watched:
-    """Who watches which topic, and what they are not told of yet."""
+    """The watchers of each topic, and the records not sent to them yet."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

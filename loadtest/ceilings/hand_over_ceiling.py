@@ -1,7 +1,8 @@
-"""The ceiling of a new connection: accepted by one process, handed with its first bytes to another.
+"""The ceiling of a new connection: one process accepts it and hands it to another.
 
-The front process reads, sends the descriptor and the bytes over a Unix socket, and forgets the connection
-with `abort`: the kernel has another descriptor of it by then. The worker ends when the front process is gone.
+The accepting process reads, sends the descriptor and the bytes over a Unix socket, and forgets the connection
+with `abort`: the kernel has another descriptor of it by then. The worker ends when the accepting process has
+ended.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The ceiling of a forwarded request: one process takes it, another answers it over a Unix link.
+"""The ceiling of a remote request: one process reads it, another answers over a Unix link.
 
-A link frame is the length of what follows (4 bytes), the number of the request (8), and the bytes of the
-request or its answer; the frames of one turn of the loop leave in one write. With `--direct` the first
-process answers itself: the two against each other say what forwarding costs.
+A link frame is the length of the data (4 bytes), the number of the request (8), and the bytes of the request
+or its response; the frames of one turn of the event loop leave in one write. With `--direct` the first
+process answers itself: the two figures together give the cost of a remote request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ANSWER = rendered(
 
 
 class Link(asyncio.Protocol):
-    """One end; calls `came` with the number and the bytes of each frame."""
+    """One end of a link; it calls `came` with the number and the bytes of each frame."""
 
     def __init__(self, came: Callable[[Link, int, bytes], None], ended: asyncio.Event) -> None:
         self._came = came
@@ -71,7 +71,7 @@ class Direct(BareHttp):
 
 
 class Forwarding:
-    """The requests that are under way to the owner."""
+    """The requests that were sent to the owner and are not answered yet."""
 
     def __init__(self) -> None:
         self.link: Link | None = None

@@ -1,7 +1,7 @@
-"""The ceiling of reads from a hot tail: pages of rendered records, sent as slices and never joined.
+"""The ceiling of reads from a hot tail: pages of rendered records, sent as slices.
 
-One topic of `COUNT` records that were rendered before the first request; `seq` n of it is what the benchmark
-writes to the server as its n-th record, so both send the same bytes.
+It has one topic of `COUNT` records, rendered before the first request. Its record n equals the n-th record
+that the benchmark writes to the server, so both send the same bytes. The slices are never joined.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _decode = msgspec.json.Decoder(DiffRequest).decode
 
 
 class Page:
-    """`PAGE` records as text, each with a comma behind it, and where each ends."""
+    """`PAGE` records as text, each followed by a comma, and the end offset of each."""
 
     __slots__ = ("ends", "text")
 
@@ -47,7 +47,7 @@ class HotTail:
         self._pages = [Page(first, min(first + PAGE - 1, COUNT)) for first in range(1, COUNT + 1, PAGE)]
 
     def slices(self, first: int, last: int) -> list[memoryview]:
-        """The records from `first` to `last`, with commas between them."""
+        """Return the records from `first` to `last`, with commas between them."""
         found = []
         while first <= last:
             number, skipped = divmod(first - 1, PAGE)

@@ -1,7 +1,7 @@
-"""The ceiling of appends: decode, frame, one write a turn of the loop, sync, answer.
+"""The ceiling of appends: decode, frame, write once per turn of the event loop, sync.
 
-With `--durable` an answer waits for a sync that it shares with all that were written before it began;
-without, the sync runs in the background. The log is the bare log that the engine is measured against as well.
+With `--durable` a response waits for a sync, which it shares with all appends written before the sync began;
+without, the sync runs in the background. The log is the same bare log that the engine is measured against.
 """
 
 from __future__ import annotations

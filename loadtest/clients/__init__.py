@@ -1,1 +1,1 @@
-"""Load: the generator, and clients that measure."""
+"""Clients: the load generator, and clients that measure delivery and queues."""

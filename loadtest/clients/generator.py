@@ -1,9 +1,9 @@
-"""The load generator: a C program, compiled when it is first used, run as a process, read as a struct.
+"""The load generator: a C program, compiled at its first use, run as a process.
 
-In C because on two cores a generator in Python would be the slower half of what is measured; compiled here
-because it has no dependencies, so that nobody has to install anything but a C compiler. The program carries
-the sum of its sources in its name: a change of them is a new program, and two tests that compile at the same
-time do not meet.
+It is written in C because on two cores a generator in Python would be the slower half of the measurement. It
+is compiled here because it has no dependencies except a C compiler. The name of the program contains the
+checksum of its sources: changed sources give a new program, and two tests that compile at the same time do
+not conflict.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ BUILT = os.path.join(HERE, ".build")
 
 
 class GeneratorMissing(Exception):
-    """There is no load generator and none can be made; the text says what to do."""
+    """The load generator is missing and cannot be compiled; the text says how to fix it."""
 
 
 class LoadFailed(Exception):
-    """The load could not be put on the server at all: nothing listens, or the options are wrong."""
+    """The load could not run at all: nothing listens, or the options are wrong."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be sent; the fields are the options that `load --help` tells of."""
+    """The load to send; the fields are the options that `load --help` lists."""
 
     path: str = "/"
     method: str = "POST"
@@ -49,7 +49,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """In microseconds; of an open loop from the time at which the request should have been sent."""
+    """Latencies in microseconds; in an open loop, from the time at which a request was due."""
 
     count: int
     mean: float
@@ -61,7 +61,10 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What came of a load. `answers` and `per_second` are of the measured time, `sent` of the whole run."""
+    """The result of a load.
+
+    `answers` and `per_second` are of the measured time, `sent` is of the whole run.
+    """
 
     seconds: float
     per_second: float
@@ -82,7 +85,7 @@ class Measured(msgspec.Struct, frozen=True):
     latency_us: Latency
 
     def fault(self) -> str | None:
-        """The first thing that went wrong, as a sentence; a figure with a fault in it is no figure."""
+        """Return the first fault as a sentence, or None; a figure with a fault is invalid."""
         if self.refused:
             return f"{self.refused} answers were not 2xx, the first: {self.refusal}"
         if self.malformed:
@@ -94,7 +97,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def program(name: str = "load") -> str:
-    """The path of a program of `native/`, compiled unless it is there."""
+    """Return the path of a program of `native/`, compiled if it does not exist."""
     summed = hashlib.sha256()
     for file in sorted(os.listdir(NATIVE)):
         with open(os.path.join(NATIVE, file), "rb") as source:
@@ -124,7 +127,7 @@ def _compile(name: str, built: str) -> None:
 
 
 def arguments(port: int, load: Load, body_file: str | None) -> list[str]:
-    """The command line of a load, without the program."""
+    """Return the command line of a load, without the program."""
     given = [f"--port={port}", f"--path={load.path}", f"--method={load.method}"]
     for name in ("connections", "pipeline", "seconds", "warmup", "requests", "rate", "drain"):
         given.append(f"--{name}={getattr(load, name)}")
@@ -138,9 +141,10 @@ def arguments(port: int, load: Load, body_file: str | None) -> list[str]:
 
 
 def run(port: int, load: Load) -> Measured:
-    """Put the load on what listens at 127.0.0.1:port, and tell what came of it."""
+    """Run the load against the server at 127.0.0.1:port; return the result."""
     command = program()
-    # A closed loop of so many requests takes as long as the server does; everything else has a known end.
+    # A closed loop of a number of requests takes as long as the server does; every other load has a known
+    # end.
     patience = load.seconds + load.warmup + load.drain + (600 if load.requests else 30)
     with tempfile.NamedTemporaryFile(prefix="topicsd-body-") as body:
         body.write(load.body)

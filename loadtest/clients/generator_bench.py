@@ -1,7 +1,7 @@
-"""What the load generator can do, beside wrk: against servers that do nothing but answer.
+"""The performance of the load generator next to wrk, against servers that only respond.
 
-What counts is the CPU that a request costs the generator, since it is taken from the server on the same
-cores, and that it gets more answers out of a bare server than any real one gives.
+Two values count: the CPU cost of a request in the generator, since it is taken from the server on the same
+cores, and a rate against a bare server above that of any real server.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Rate = tuple[float, float]
 
 
 def with_load(port: int, seconds: float) -> Rate:
-    """Requests a second, and the CPU microseconds of the generator for each."""
+    """Return requests per second, and the CPU microseconds of the generator for each."""
     measured = generator.run(port, Load(method="GET", connections=CONNECTIONS, seconds=seconds))
     assert measured.fault() is None, measured.fault()
     return measured.per_second, measured.cpu_seconds / measured.sent * 1e6
 
 
 def with_wrk(port: int, seconds: float) -> Rate:
-    """The same with wrk, whose seconds are whole ones."""
+    """Measure the same with wrk, which accepts only whole seconds."""
     whole = max(1, round(seconds))
     home = tempfile.mkdtemp(prefix="topicsd-wrk-")
     try:
@@ -50,14 +50,14 @@ def with_wrk(port: int, seconds: float) -> Rate:
 
 
 def fixed_answer(home: str) -> Running:
-    """The C program that answers every request alike."""
+    """Start the C program that sends the same response to every request."""
     own = os.path.join(home, "fixed-answer")
     os.makedirs(own)
     return Running([generator.program("fixed_answer"), os.path.join(own, "port")], own, environ())
 
 
 def run(rounds: int, seconds: float) -> None:
-    """Print a line for each server and each generator."""
+    """Measure each server with each generator, and print a line for each."""
     tools: dict[str, Callable[[int, float], Rate]] = {"load": with_load}
     if shutil.which("wrk"):
         tools["wrk"] = with_wrk

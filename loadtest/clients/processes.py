@@ -1,9 +1,10 @@
-"""Programs that are measured: started with a port file, metered with all their children, ended by number.
+"""Measured programs: started with a port file, metered with their children, ended by pid.
 
-What a server costs is what all its processes cost, so the meters go over the tree: CPU from `/proc/PID/stat`,
-memory as PSS, in which a page that two processes share counts once.
+The cost of a server is the cost of all its processes, so the meters add up the process tree: CPU from
+`/proc/PID/stat`, and memory as PSS, in which a page that two processes share counts once.
 
-A program is asked to end and then made to; only what was started here, and its children, is ever touched.
+A program receives SIGTERM and, after a timeout, SIGKILL; only processes started here and their children are
+ended.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ Found = TypeVar("Found")
 
 
 class NotStarted(Exception):
-    """The program ended, or did not come up in time; the text has the end of what it printed."""
+    """The program ended, or did not start in time; the text has the end of its output."""
 
 
 class Running:
     """A program that listens on a port of 127.0.0.1."""
 
     def __init__(self, command: Sequence[str], home: str, environ: Mapping[str, str]) -> None:
-        """Start it; it is to write its port to the file `port` in `home`, where its output goes as well."""
+        """Start the program, which must write its port to the file `port` in `home`.
+
+        Its output is written to a file in `home` too.
+        """
         self.home = home
         self._port_file = os.path.join(home, "port")
         self._output = os.path.join(home, "output")
@@ -61,7 +65,7 @@ class Running:
         return None
 
     def wait_for(self, look: Callable[[], Found | None], what: str) -> Found:
-        """What `look` finds, as soon as it finds anything."""
+        """Return the first result of `look` that is not None."""
         deadline = time.monotonic() + START_SECONDS
         while (found := look()) is None:
             if self._process.poll() is not None:
@@ -97,7 +101,7 @@ class Running:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
         for pid, at in started.items():
-            # The start time says that it is still the process we know by this number.
+            # The start time proves that the pid still belongs to the same process.
             if at is not None and start_time(pid) == at:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -105,7 +109,7 @@ class Running:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of `/proc/PID/stat` from the third on: the second, the name, may hold anything."""
+    """Return the fields of `/proc/PID/stat` from the third on; the name may contain anything."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
@@ -114,7 +118,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def tree(root: int) -> Iterator[int]:
-    """A process and all below it."""
+    """Yield a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (fields := _stat(int(name))) is not None:
@@ -131,7 +135,7 @@ def start_time(pid: int) -> str | None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used, in user and system mode."""
+    """Return the CPU time of a process in user and system mode."""
     fields = _stat(pid)
     return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 

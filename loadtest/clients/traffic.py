@@ -1,4 +1,4 @@
-"""What the benchmark sends: records, topics spread over shards as the load needs them, files of targets."""
+"""The traffic of the benchmark: records, topics by shard, and files of targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILL_BATCH = 100
 
 
 class NotMeasured(Exception):
-    """A figure that cannot be had; the text says why."""
+    """A figure that cannot be measured; the text gives the cause."""
 
 
 def append_body(count: int, data: bytes = ORDER) -> bytes:
@@ -28,7 +28,7 @@ def append_body(count: int, data: bytes = ORDER) -> bytes:
 
 
 def diff_targets(path: str, limit: int, first: int = COUNT * 2 // 3) -> str:
-    """Reads at about a hundred places from there on, so that no one answer is all that is needed."""
+    """Write reads at about 100 positions from `first` on, so that no single response serves all."""
     last = COUNT - limit
     step = max(1, (last - first) // 100)
     bodies = [b'{"from_seq":%d,"limit":%d}' % (seq, limit) for seq in range(first, last, step)]
@@ -36,14 +36,14 @@ def diff_targets(path: str, limit: int, first: int = COUNT * 2 // 3) -> str:
 
 
 def targets(path: str, pairs: Iterable[tuple[str, bytes]]) -> str:
-    """A file as `load --targets` reads it; gives its path back."""
+    """Write a file for `load --targets`; return its path."""
     with open(path, "wb") as file:
         file.writelines(b"%b\t%b\n" % (target.encode(), body) for target, body in pairs)
     return path
 
 
 def names_of_shard(shard: int, shards: int) -> Iterator[str]:
-    """Endless: the topics that a server with so many shards keeps on this one."""
+    """Yield without end the topics that a server with `shards` shards places on this shard."""
     for number in itertools.count():
         name = f"topic-{number}"
         if shard_of(topic_id(name), shards) == shard:
@@ -51,7 +51,7 @@ def names_of_shard(shard: int, shards: int) -> Iterator[str]:
 
 
 def names_by_connection(connections: int, each: int, shards: int) -> list[str]:
-    """Topics in the order of `--own-targets`: what one connection gets all lies on one shard.
+    """Return topics in the order of `--own-targets`: those of one connection are on one shard.
 
     >>> from shared.contract.names import topic_id
     >>> names = names_by_connection(3, 2, 2)
@@ -69,19 +69,19 @@ def create_topics(port: int, home: str, names: Iterable[str], config: bytes = b"
 
 
 def fill(port: int, name: str) -> None:
-    """Write the records that the ceiling of reads has, in the same order."""
+    """Write the same records as the ceiling of reads has, in the same order."""
     body = append_body(FILL_BATCH, DATA)
     checked(port, Load(path=f"/v0/topics/{name}", body=body, requests=COUNT // FILL_BATCH))
 
 
 def checked(port: int, load: Load) -> None:
-    """Put a load on the server that is not measured, and that must not fail."""
+    """Run a load that is not measured and must not fail."""
     if fault := run(port, load).fault():
         raise NotMeasured(fault)
 
 
 def ask(port: int, path: str, body: bytes, method: str = "POST") -> Any:
-    """One request, and what the answer says: a figure is of no use if the answers are wrong."""
+    """Send one request and return the decoded response; raise NotMeasured if it is not 2xx."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"})

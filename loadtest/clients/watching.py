@@ -1,9 +1,9 @@
-"""The client that measures fan-out: it appends, and takes the time until each watcher has the event whole.
+"""The client that measures fan-out: the time from an append to its event at each watcher.
 
-One process and one loop, so that all times are of one clock: from the sending of an append to the last byte
-of its event at each of its watchers. Of what comes it reads one number, the head behind the last event of a
-piece, which is enough as long as nobody else writes. What it costs itself is in the figures of the server and
-of the ceiling alike.
+It is one process with one event loop, so all times are of one clock: from the sending of an append to the
+last byte of its event at each of its watchers. Of the input it parses one number, the head at the end of the
+last event of a read, which is enough while no other client writes. The cost of the client is in the figures
+of the server and of the ceiling alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loadtest.clients.traffic import NotMeasured
 
 CONNECTING_AT_ONCE = 100
 PATIENCE_SECONDS = 60.0
-# What the bench, its subjects and Python have open besides the streams.
+# Files that the bench, its subjects and Python have open besides the streams.
 SPARE_FILES = 300
 
 Itself = TypeVar("Itself")
@@ -35,7 +35,7 @@ _HEAD = b'"head_seq":'
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """One that is written to, and the streams that watch it."""
+    """A topic that receives appends, and the streams that watch it."""
 
     name: str
     streams: Sequence[str]
@@ -47,22 +47,22 @@ class Delivered(msgspec.Struct, frozen=True):
     """Records times watchers."""
     bytes: int
     metered: float
-    """By how much the meter went up meanwhile."""
+    """The increase of the meter during the measured time."""
     each_us: tuple[float, float]
-    """Until a watcher had it: median, 99th percentile."""
+    """The time until one watcher had the record: median, 99th percentile."""
     last_us: tuple[float, float]
-    """Until all of its watchers had it."""
+    """The time until all watchers of the topic had the record."""
 
 
 def streams_possible(wanted: int) -> int:
-    """As many connections as this user may have open, or so many."""
+    """Raise the descriptor limit; return the possible number of streams, at most `wanted`."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return wanted if most == resource.RLIM_INFINITY else min(wanted, most - SPARE_FILES)
 
 
 def make_sessions(port: int, names: Sequence[str]) -> list[Topic]:
-    """A session for each name, which may come again; those of one topic together."""
+    """Create a session for each name, grouped by topic; a name may occur several times."""
     streams: dict[str, list[str]] = {}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
@@ -88,7 +88,7 @@ def measure(
     warmup: float = 0.3,
     meter: Callable[[], float] = float,
 ) -> Delivered:
-    """Append to the topics in turn; at most `window` appends are not with all of their watchers."""
+    """Append to the topics in turn, with at most `window` appends not delivered to all watchers."""
     gc.collect()
     gc.disable()
     try:
@@ -107,7 +107,7 @@ class _Watcher(asyncio.Protocol):
     ) -> None:
         self.written = written
         self.seq = -1
-        """What it has; -1 as long as it was told nothing."""
+        """The last seq received; -1 before the first event."""
         self._came = came
         self._failed = failed
         self._rest = b""
@@ -179,7 +179,7 @@ class _Client:
         self._begin()
 
     def _begin(self) -> None:
-        """Count anew."""
+        """Reset the counts."""
         self._count = self._bytes = 0
         self._each_us, self._last_us = array("d"), array("d")
 
@@ -210,7 +210,7 @@ class _Client:
                 transport.abort()
 
     async def _wait(self, future: asyncio.Future[None], seconds: float) -> None:
-        """Until it is done or the time is over; raises what went wrong."""
+        """Wait until the future is done or the time has passed; raise a failure."""
         await asyncio.wait({future, self._failure}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if self._failure.done():
             self._failure.result()
@@ -228,7 +228,7 @@ class _Client:
                     await asyncio.gather(*opening)
                     opening.clear()
         await asyncio.gather(*opening)
-        # Last: a server does not wait long for the first request of a connection.
+        # Last, because a server does not wait long for the first request of a connection.
         for written in self._written:
             await self._loop.create_connection(partial(_itself, written), "127.0.0.1", self._port)
             self._transports.append(written.transport)
@@ -243,7 +243,7 @@ class _Client:
         if not self._is_over and not self._failure.done():
             self._failure.set_exception(NotMeasured(why))
 
-    # -- what comes ----------------------------------------------------------------------------------------
+    # -- appends and deliveries ----------------------------------------------------------------------------
 
     def _append(self) -> None:
         self._written[self._turn % len(self._written)].append()
@@ -275,12 +275,13 @@ class _Client:
 
 
 def _itself(made: Itself) -> Itself:
-    """For who wants something that makes a protocol."""
+    """Return the argument, for use as a protocol factory with `partial`."""
     return made
 
 
 def percentiles(values: array[float]) -> tuple[float, float]:
-    """
+    """Return the median and the 99th percentile.
+
     >>> percentiles(array("d", range(101)))
     (50.0, 99.0)
     """

@@ -1,8 +1,8 @@
-"""The client that measures a queue: producers that stay ahead by so much, and workers that claim and ack.
+"""The client that measures a queue: producers with a bounded lead, and claiming workers.
 
-One process and one loop; each of them has a connection and one request on its way. Of a claim it reads the
-seqs of the jobs by a pattern, which is as much as an ack needs. What it costs itself is the machine's, so its
-figures are those of both together.
+It is one process with one event loop; each producer and worker has a connection and one outstanding request.
+Of a claim it parses the seqs of the jobs by a regular expression, which is all that an ack needs. The client
+costs CPU on the same machine, so its figures are those of server and client together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import uvloop
 from loadtest.clients.traffic import NotMeasured, append_body
 from loadtest.clients.watching import percentiles
 
-# A worker that got nothing asks again after so long.
+# The wait of a worker after an empty claim.
 IDLE_SECONDS = 0.002
 
 _HEAD_END = b"\r\n\r\n"
@@ -32,7 +32,7 @@ _seqs_of = re.compile(rb'"\$seq":(\d+),').findall
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What is asked of the server; the queue is there and may hold jobs."""
+    """The load on a queue that exists and may hold jobs."""
 
     queue: str
     workers: int = 50
@@ -40,16 +40,16 @@ class Work(msgspec.Struct, frozen=True):
     producers: int = 2
     batch: int = 100
     ahead: int = 20_000
-    """How many jobs may be produced and not done."""
+    """The maximum number of jobs produced and not yet acked."""
 
 
 class Worked(msgspec.Struct, frozen=True):
     seconds: float
     jobs: int
     metered: float
-    """By how much the meter went up meanwhile."""
+    """The increase of the meter during the measured time."""
     claim_us: tuple[float, float]
-    """Of a claim: median, 99th percentile."""
+    """The time of a claim: median, 99th percentile."""
 
 
 def measure(
@@ -64,7 +64,7 @@ def measure(
 
 
 class _Client(asyncio.Protocol):
-    """Asks one thing after the other."""
+    """A connection that sends one request at a time."""
 
     transport: asyncio.Transport
 

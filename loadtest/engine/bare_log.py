@@ -1,7 +1,7 @@
-"""The ceiling of the log: frame, one write a turn of the loop, one sync shared by who waits, answer.
+"""The ceiling of the log: frame, write once per turn of the event loop, share one sync.
 
-It keeps of every record where it stands, so that it could be read again, and leaves out all the rest: limits,
-keys, caps, classes, ceilings, batches that are all or nothing, recovery.
+It records the position of every record, so that the record could be read again, and omits everything else:
+limits, keys, caps, durability classes, ceilings, atomic batches, recovery.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class BareLog:
 
     def _sync_loop(self) -> None:
         while True:
-            # Without writers that wait, what was written is synced every 50 ms, as the log does.
+            # Without waiting writers, sync the written bytes every 50 ms, as the log does.
             self._wake.wait(None if self._is_durable else 0.05)
             self._wake.clear()
             if self._closing:

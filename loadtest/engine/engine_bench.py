@@ -1,8 +1,8 @@
-"""The log of one shard with no HTTP in front of it, in one run beside the bare log (`bare_log.py`).
+"""Benchmarks of the log of one shard without HTTP, next to the bare log (`bare_log.py`).
 
-Each line is a closed loop: so many writers, each of which sends its next request when the last is answered.
-The two are measured in turn, several rounds, and the medians compared: the machine is shared and noisy, so
-the ratio is what counts.
+Each line is a closed loop: each writer sends its next request when the previous one is answered. The two are
+measured in turn, in several rounds, and the medians are compared: the machine is shared and noisy, so the
+ratio counts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from topicsd.worker.worker import SWITCH_SECONDS
 async def measure_writes(
     directory: str, records: int, writers: int, is_durable: bool, seconds: float
 ) -> tuple[float, float]:
-    """Records a second: the log's, and the bare log's, in the same minute."""
+    """Return records per second of the log and of the bare log, measured back to back."""
     request = request_of(records)
     bare = BareLog(fresh(directory, "bare"), is_durable)
     bare_rate = await closed_loop(bare.append, ["topic-0"], request, writers, seconds)
@@ -52,10 +52,10 @@ async def measure_writes(
 
 
 async def measure_many_topics(directory: str, topics: int, seconds: float) -> float:
-    """Single writes a second, round all topics."""
+    """Return single writes per second, in turn over all topics."""
     shard = open_shard(fresh(directory, "log"), Settings(max_topics=0))
     names = await create_topics(shard, topics, TopicConfigPatch())
-    # Each topic once before the clock runs: its first record is not what is asked for.
+    # Write to each topic once before the measurement, which must not include first records.
     await closed_loop(shard.append, names, request_of(1), 32, max(0.2, topics / 100_000))
     gc.collect()
     gc.freeze()
@@ -66,7 +66,7 @@ async def measure_many_topics(directory: str, topics: int, seconds: float) -> fl
 
 
 async def measure_memory(directory: str, records: int, tag: bool) -> float:
-    """Bytes of memory a record of the tail, by what the process grew."""
+    """Return bytes of memory per record of the tail, by the growth of the process."""
     shard = open_shard(fresh(directory, "log"))
     await create_topics(shard, 1, TopicConfigPatch())
     gc.collect()
@@ -79,7 +79,7 @@ async def measure_memory(directory: str, records: int, tag: bool) -> float:
 
 
 async def measure_replay(directory: str, records: int, batch: int) -> tuple[float, float]:
-    """Records and MB a second of a start that replays the whole log."""
+    """Return records and MB per second of a start that replays the whole log."""
     path = fresh(directory, "log")
     shard = open_shard(path)
     await create_topics(shard, 1, TopicConfigPatch())
@@ -170,8 +170,8 @@ PARTS = {
 
 
 def run(parts: list[str], rounds: int, seconds: float, directory: str | None) -> list[Line]:
-    """Measure the parts, print a line each, and give them back."""
-    # As a worker does, or what the threads do between two calls of the disk takes its time from the loop.
+    """Measure the parts, print their lines, and return them."""
+    # As in a worker: otherwise the work of threads between two disk calls takes time from the event loop.
     sys.setswitchinterval(SWITCH_SECONDS)
     home = tempfile.mkdtemp(prefix="topicsd-bench-", dir=directory)
 

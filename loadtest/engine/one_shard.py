@@ -1,4 +1,4 @@
-"""One shard on the real disk without HTTP, and its writers, to measure the engine alone."""
+"""One shard on the real disk without HTTP, and writers that measure the engine alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def open_shard(directory: str, settings: Settings | None = None, clock: Clock | 
 async def closed_loop(
     append: Append, names: list[str], request: AppendRequest, writers: int, seconds: float
 ) -> float:
-    """Requests answered a second by so many writers; each goes round the topics."""
+    """Return answered requests per second; each of the writers takes the topics in turn."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
     topics = len(names)
@@ -101,7 +101,7 @@ async def create_topics(shard: Shard, count: int, patch: TopicConfigPatch) -> li
 
 
 async def fill(shard: Shard, name: str, records: int, batch: int, tag: str | None) -> None:
-    """Write so many records, each request a batch of the log of its own."""
+    """Write records; each request is a batch of its own in the log."""
     loop = asyncio.get_running_loop()
     same = request_of(batch)
     for first in range(0, records, batch):
@@ -130,7 +130,7 @@ def fresh(directory: str, name: str) -> str:
 
 
 class Line(msgspec.Struct):
-    """One line of the report; `ratio` is against the bare log, or against the other number of topics."""
+    """One line of the report; `ratio` is to the bare log, or to the other number of topics."""
 
     name: str
     value: float

@@ -1,5 +1,7 @@
-"""What segments and checkpoints cost: memory, starts, reads from the past, deletes by tag, and how long a
-checkpoint holds the loop under load. No HTTP in front of it.
+"""Benchmarks of segments and checkpoints, without HTTP.
+
+They measure memory, starts, reads of old records, deletes by tag, and the delay of the event loop that a
+checkpoint causes under load.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ from topicsd.engine.shard import Shard
 
 RECORDS = 1_000_000
 TICK_SECONDS = 0.001
-# About 10,000 a second.
+# About 10,000 writes per second.
 WRITES_A_TICK = 20
 NAME = "topic-0"
 SETTINGS = Settings(max_waiting_bytes=1 << 30, checkpoint_interval_ms=86_400_000)
 
 
 async def checkpoint(shard: Shard) -> float:
-    """A whole one; the seconds it took."""
+    """Run a whole checkpoint; return its seconds."""
     done = asyncio.get_running_loop().create_future()
     started = time.perf_counter()
     shard.start_checkpoint(done.set_result)
@@ -47,7 +49,7 @@ async def checkpoint(shard: Shard) -> float:
 
 
 async def read_all(shard: Shard, first: int, last: int, limit: int) -> float:
-    """Records a second, each read behind the one before."""
+    """Return records per second of consecutive reads."""
     loop = asyncio.get_running_loop()
     started, cursor = time.perf_counter(), first
     while cursor < last:
@@ -60,7 +62,7 @@ async def read_all(shard: Shard, first: int, last: int, limit: int) -> float:
 
 
 async def run_sealed(directory: str, rounds: int, seconds: float) -> list[Line]:
-    """Memory and starts."""
+    """Measure memory and starts."""
     path = fresh(directory, "log")
     shard = open_shard(path, SETTINGS)
     await create_topics(shard, 1, TopicConfigPatch())
@@ -75,8 +77,8 @@ async def run_sealed(directory: str, rounds: int, seconds: float) -> list[Line]:
     lines.append(report(Line("start after a clean stop, a million sealed", elapsed * 1000, "ms")))
     shard.close()
     del shard
-    # What the process grew by is the least of it: of a few bytes for each of a hundred segments, and of what
-    # the allocator keeps of megabytes that a start reads, most is the latter.
+    # The growth of the process would mostly be memory that the allocator keeps after reading megabytes at a
+    # start, not the few bytes for each of 100 segments, so the traced memory is measured.
     gc.collect()
     tracemalloc.start()
     shard = open_shard(path, SETTINGS)
@@ -95,7 +97,7 @@ async def run_sealed(directory: str, rounds: int, seconds: float) -> list[Line]:
 
 
 async def run_reads(directory: str, rounds: int, seconds: float) -> list[Line]:
-    """Reads from the tail and from segments, and deletes by tag."""
+    """Measure reads from the tail and from segments, and deletes by tag."""
     shard = open_shard(fresh(directory, "log"), SETTINGS)
     await create_topics(shard, 1, TopicConfigPatch())
     await fill(shard, NAME, RECORDS, 100, "order-%d")
@@ -121,7 +123,7 @@ async def run_reads(directory: str, rounds: int, seconds: float) -> list[Line]:
 
 
 async def delete(shard: Shard, count: int, seed: int) -> float:
-    """So many deletes of one record each, one behind the other; milliseconds of all together."""
+    """Run `count` deletes of one record each, one after the other; return total milliseconds."""
     loop = asyncio.get_running_loop()
     rng = Random(seed)
     started = time.perf_counter()
@@ -133,10 +135,10 @@ async def delete(shard: Shard, count: int, seed: int) -> float:
 
 
 async def run_delay(directory: str, rounds: int, seconds: float) -> list[Line]:
-    """How late the loop is under writers, without a checkpoint and during one of 64 MiB.
+    """Measure the delay of the event loop under writes, with and without a 64 MiB checkpoint.
 
-    They write at a rate, not as fast as they can: then the log would grow more quickly than a checkpoint can
-    follow, and the loop would be late by what the writers themselves do in a turn.
+    The writers write at a fixed rate, not at full speed: otherwise the log would grow faster than a
+    checkpoint can follow, and the work of the writers in one turn would itself delay the event loop.
     """
     lines = []
     for has_checkpoint in (False, True):
@@ -160,8 +162,10 @@ async def run_delay(directory: str, rounds: int, seconds: float) -> list[Line]:
 
 
 async def write_steadily(shard: Shard, names: list[str], delays: list[float]) -> None:
-    """Some writes each time the loop comes round, and how much later than asked for that was: by up to a
-    millisecond also when nothing holds it, which is how its timers tick."""
+    """Write a few records at each tick, and record by how much the tick was late.
+
+    A tick is up to 1 ms late even on an idle event loop, because of the resolution of its timers.
+    """
     request = request_of(1)
     at = 0
     while True:

@@ -1,1 +1,1 @@
-"""Accept connections and place each at the process that answers it."""
+"""Accept connections and hand each to the process that answers it."""

@@ -1,12 +1,13 @@
-"""Takes connections off the listening sockets.
+"""The accept loop of the listening sockets.
 
-By hand and not with `create_server`: most first requests are there when the connection is accepted, so it is
-read and handed over without a transport ever being made for it; and running out of descriptors has an answer.
-For that one descriptor is kept in reserve: it is given up, the connection accepted with its place, told that
-the server is busy and closed, so that clients neither hang in the queue nor make this process spin.
+The loop calls `accept` itself instead of `create_server`. Most first requests have arrived when their
+connection is accepted, so the connection is read and handed over without a transport. Running out of
+descriptors is handled too: one descriptor is kept in reserve. It is closed, the next connection is accepted
+in its place, receives 503 and is closed, so clients do not hang in the backlog and this process does not
+spin.
 
-TCP_NODELAY and TCP_USER_TIMEOUT are set on the listening socket, from which each accepted one has them.
-Without the second, the kernel keeps the connection of a machine that is gone for a quarter of an hour.
+TCP_NODELAY and TCP_USER_TIMEOUT are set on the listening socket, and accepted connections inherit them.
+Without TCP_USER_TIMEOUT the kernel keeps the connection of a dead machine for 15 minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 ACCEPTED_AT_ONCE_MAX: Final = 64
 PAUSE_SECONDS: Final = 0.1
 HANDSHAKE_SECONDS: Final = 0.05
-# More than a stream waits for a client that does not read (30 s), so that its last event can still leave.
+# Longer than a stream waits for a client that does not read (30 s), so that its last event can still be sent.
 UNACKNOWLEDGED_MS_MAX: Final = 60_000
 
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -48,7 +49,7 @@ class AcceptLoop:
         self.refused_count = 0
 
     def open(self, listeners: Sequence[socket.socket]) -> None:
-        """Accept from these from here on, and from no others."""
+        """Accept from `listeners` from now on, and from no other sockets."""
         before, self._listeners = self._listeners, list(listeners)
         for listener in before:
             if listener not in self._listeners:
@@ -64,8 +65,11 @@ class AcceptLoop:
                 self._loop.add_reader(listener.fileno(), self._accept, listener)
 
     async def close(self, is_last: bool) -> None:
-        """Listen no more and close the listeners; who holds them last accepts what waits and what was just
-        being made, which a close would reset."""
+        """Stop accepting and close the listeners.
+
+        With `is_last`, no other process holds the sockets: first accept the connections that wait in the
+        backlog or are in a handshake, since closing the sockets would reset them.
+        """
         if is_last:
             for listener in self._listeners:
                 refuse_new(listener)
@@ -86,7 +90,7 @@ class AcceptLoop:
                 return
 
     def _accept_one(self, listener: socket.socket) -> bool:
-        """Whether it is worth to ask again."""
+        """Accept one connection; return whether another attempt is useful."""
         try:
             connection, _ = listener.accept()
         except (BlockingIOError, InterruptedError):
@@ -97,7 +101,7 @@ class AcceptLoop:
             if error.errno in _NO_MEMORY:
                 self._pause(listener)
                 return False
-            # The client has gone before it was accepted.
+            # The client disconnected before its connection was accepted.
             return True
         connection.setblocking(False)
         self.accepted_count += 1
@@ -132,7 +136,7 @@ class AcceptLoop:
             self._spare_fd = None
 
     def _pause(self, listener: socket.socket) -> None:
-        """Leave the listener alone for a moment: it stays readable, and asking at once would be spinning."""
+        """Stop polling the listener for a moment; it stays readable, so an immediate retry spins."""
         self._loop.remove_reader(listener.fileno())
         self._loop.call_later(PAUSE_SECONDS, self._resume, listener)
 
@@ -145,8 +149,8 @@ class AcceptLoop:
 
 
 def _refuse(connection: socket.socket) -> None:
-    # There is no descriptor with which to wait for it; what the client sent so far is read, so that the close
-    # does not reset the answer.
+    # No descriptor is free for a lingering close. Read what the client has sent, so that the close does not
+    # reset the response.
     try:
         connection.setblocking(False)
         connection.send(_BUSY, socket.MSG_NOSIGNAL)

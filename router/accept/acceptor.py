@@ -1,12 +1,12 @@
-"""An acceptor: a process that accepts connections, reads their first lines and hands them on, and no more.
+"""An acceptor: the process that accepts connections, reads request lines and hands over.
 
-When there is but one (`TOPICS_FRONTS`) the supervisor is it, with the same `AcceptLoop` and `Front`. Here a
-connection that no worker answers goes on to the supervisor, as one goes to a worker.
+With `TOPICS_FRONTS=1` the supervisor is the acceptor and uses the same `AcceptLoop` and `Front`. An acceptor
+passes a connection that no worker answers to the supervisor, in the same way as it hands others to workers.
 
-E1  It owns nothing: its listening sockets and the channels to the workers belong to the supervisor, and it
-    may die at any moment. Only what it was just reading is lost then.
-E2  On the word to drain it stops accepting, and leaves what waits to the supervisor, which accepts in its
-    place by then. When the supervisor has died there is nobody else: it takes what waits, and ends too.
+E1  An acceptor owns nothing: its listening sockets and the channels to the workers belong to the supervisor,
+    and it may die at any moment. Only the connections that it was reading are lost then.
+E2  On a drain message it stops accepting and leaves the backlog to the supervisor, which accepts in its place
+    by then. When the supervisor has died, the acceptor accepts the backlog itself, and then ends.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ BEAT_SECONDS: Final = 0.5
 
 
 class AcceptorSpec(msgspec.Struct, frozen=True):
-    """What the supervisor tells an acceptor when it starts it."""
+    """The parameters that the supervisor passes to an acceptor at its start."""
 
     number: int
     acceptors: int
     channel_fd: int
-    """Only the word to drain comes here, and the end of the supervisor."""
+    """Carries only the drain message, and its end means that the supervisor has died."""
     board_fd: int
     """The board of the acceptors."""
     workers_board_fd: int
     listener_fds: list[int]
     owns_listeners: bool
-    """Nobody outside of the server holds the listening sockets too."""
+    """No process outside the server holds the listening sockets."""
     door_fds: list[int]
     """The sending ends of the workers' channels."""
     control_fd: int
@@ -86,7 +86,7 @@ class Acceptor:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._ending.set)
         self._accept_loop.open([socket.socket(fileno=fd) for fd in self._spec.listener_fds])
-        # What it took to start is here to stay: the collector need not look at it again and again.
+        # Objects made during the start are long-lived; exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         self._slot.state = WorkerState.READY
@@ -102,7 +102,10 @@ class Acceptor:
         return 0
 
     def _pass_on(self, connection: socket.socket, data: bytes) -> bool:
-        """To the supervisor; a way that the supervisor has left has no room, until this process ends too."""
+        """Pass a connection to the supervisor.
+
+        Return False when the channel is full, or the supervisor has died; then this process ends soon too.
+        """
         try:
             if not send_connection(self._control, connection.fileno(), data):
                 return False

@@ -1,10 +1,10 @@
-"""The acceptors, as the supervisor has them: their lives and sockets, what they pass on and what they count.
+"""The acceptors as seen by the supervisor: their processes, sockets and counters.
 
-F1  The supervisor keeps every listening socket open, so what waits in the queue of an acceptor that died is
-    not reset. As long as one is missing, does not beat or is not up yet, the supervisor accepts in its place:
-    nobody waits for one that dies again and again.
-F2  All acceptors pass on what no worker answers through one channel, of which the receiving end is here.
-F3  Counts of acceptors that have ended are kept, so that a sum never falls.
+F1  The supervisor keeps every listening socket open, so connections in the backlog of a dead acceptor are not
+    reset. While an acceptor is missing, not ready or without a heartbeat, the supervisor accepts in its
+    place, so no client waits for an acceptor that crashes repeatedly.
+F2  All acceptors pass connections that no worker answers through one channel, whose receiving end is here.
+F3  The counts of ended acceptors are kept, so that no total decreases.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from shared.ipc.handoff import Handed, channel_pair, receive_connections
 from shared.runtime.clock import Clock
 
 ACCEPTOR_COMMAND: Final = module_command("router.accept.acceptor")
-# What an acceptor does at its end takes as long as last words do.
+# The end of an acceptor takes as long as its lingering closes.
 DRAIN_SECONDS: Final = 2.0
 
 
 class Listeners(NamedTuple):
     sockets: Sequence[socket.socket]
     are_passed: bool
-    """They belong to who passed them and who holds them too; else each acceptor has one of its own."""
+    """Another process passed the sockets and holds them too; else each acceptor has its own."""
 
     def of(self, number: int) -> Sequence[socket.socket]:
         return self.sockets if self.are_passed else self.sockets[number : number + 1]
@@ -43,8 +43,11 @@ class AcceptorCounts(NamedTuple):
 
 
 class AcceptorPool(ProcessPool):
-    """`doors` are the sending ends of the workers' channels, `on_control` takes what is passed on, and
-    `accept_from` has the supervisor accept from these listening sockets and from no others."""
+    """The acceptor processes and the channel on which they pass connections to the supervisor.
+
+    `doors` are the sending ends of the workers' channels. `on_control` receives the connections that
+    acceptors pass on. `accept_from` makes the supervisor accept from exactly the given listening sockets.
+    """
 
     kind = "acceptor"
     number_field = "acceptor"
@@ -98,14 +101,14 @@ class AcceptorPool(ProcessPool):
         raise AssertionError("nobody hands a connection to an acceptor")
 
     def ticked(self) -> None:
-        """Have the supervisor stand in for whoever does not accept now."""
+        """Make the supervisor accept in place of every acceptor that does not accept now."""
         fresh_ms = self._times.fresh_seconds * 1000
         missing = [
             number
             for number, slot in enumerate(self.board)
             if slot.state is not WorkerState.READY or silence_ms(slot, self._clock) > fresh_ms
         ]
-        # Sockets that were passed are of all acceptors alike.
+        # Passed sockets are shared by all acceptors, so each is listed once.
         self._accept_from(
             list(dict.fromkeys(one for number in missing for one in self._listeners.of(number)))
         )
@@ -123,7 +126,7 @@ class AcceptorPool(ProcessPool):
         return sum(slot.connections for slot in self.board)
 
     async def drain(self) -> bool:
-        """As of every pool; behind it nothing is on its way to here."""
+        """Drain the acceptors, then receive every connection that they had passed on."""
         is_orderly = await super().drain()
         while self._take_passed_on():
             pass
@@ -136,7 +139,7 @@ class AcceptorPool(ProcessPool):
         self._control_receiver.close()
 
     def _take_passed_on(self) -> bool:
-        """Whether there was something."""
+        """Receive the connections that acceptors passed on; return whether there were any."""
         taken = receive_connections(self._control_receiver)
         for handed in taken:
             connection = socket.socket(fileno=handed.fd)

@@ -1,14 +1,16 @@
-"""Connections between being accepted and being placed: read until the first line is there, then handed on.
+"""Connections between accept and hand-over: read until the request line is complete.
 
-F1  Nothing is written to a connection that is handed over, so the copy of this process can be closed.
-F2  What was read goes along: a worker begins with the first byte that the client sent.
-F3  A connection that cannot be placed is answered, never reset: 503 while its shard is down, 408 when the
-    line does not come in time (nothing at all from who sent nothing), on HTTP/2 that nothing was heard.
-F4  Bounded: so many connections wait here, each with at most a line and one reading, and so many bytes of
-    them all. A channel that is full for a moment makes its connections wait in their order, and no longer
-    than their time.
-F5  Some descriptors are left for what is not a connection: a worker that died is started again also in a
-    flood. The kernel gives out the lowest that is free, so the number of a new one tells how many are.
+F1  Nothing is written to a connection that is handed over, so this process can close its own descriptor of
+    it.
+F2  The bytes already read are handed over too: a worker begins with the first byte that the client sent.
+F3  A connection that cannot be placed is answered and never reset: 503 while its shard is down, 408 when the
+    request line is incomplete at the timeout, and on HTTP/2 a GOAWAY that names no processed stream. A
+    connection on which the client sent nothing is closed without a response at the timeout.
+F4  Bounded: the number of waiting connections, the bytes of each (one line and one read) and their total
+    bytes. While a channel is full, its connections wait in order, until their deadlines.
+F5  Some descriptors are reserved for other uses than connections, so a dead worker can be restarted during a
+    connection flood. The kernel assigns the lowest free descriptor, so the number of a new one shows how many
+    are in use.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ READ_BYTES: Final = 32 << 10
 RETRY_SECONDS: Final = 0.005
 SWEEP_SECONDS: Final = 0.25
 TLS_LOG_SECONDS: Final = 60.0
-# The head of a record with a handshake, of any version of TLS, and the fatal alert `protocol_version`.
+# The start of a TLS handshake record of any version, and the fatal alert `protocol_version`.
 TLS_HELLO: Final = b"\x16\x03"
 TLS_ALERT: Final = b"\x15\x03\x01\x00\x02\x02\x46"
 
@@ -51,7 +53,7 @@ _STOPPING: Final = closing_refusal(Refusal(SHUTTING_DOWN, "the server is shuttin
 
 
 class Shards(Protocol):
-    """The workers, as `router/accept/worker_channels.py` has them."""
+    """The workers, as `router/accept/worker_channels.py` presents them."""
 
     def __len__(self) -> int: ...
     def refusal(self, shard: int) -> Refusal | None: ...
@@ -60,7 +62,7 @@ class Shards(Protocol):
 
 
 class _Waiting:
-    """A connection on its way: its line is not there yet, or there is no room in the channel."""
+    """A connection that waits for its request line or for room in a channel."""
 
     __slots__ = ("connection", "data", "deadline")
 
@@ -71,7 +73,11 @@ class _Waiting:
 
 
 class Front:
-    """`on_control` takes the connections whose first request no worker answers, or is False: no room now."""
+    """The connections of this process between accept and placement.
+
+    `on_control` takes a connection whose first request no worker answers, or returns False when it has no
+    room now.
+    """
 
     def __init__(
         self,
@@ -95,9 +101,9 @@ class Front:
         self._loop = asyncio.get_running_loop()
         self._placer = placer
         self._last_words = LastWords()
-        # In the order in which they came, which is that of their deadlines.
+        # In the order of arrival, which is the order of the deadlines.
         self._reading: dict[int, _Waiting] = {}
-        # One for each shard, and the last for what no worker answers.
+        # One queue for each shard, and the last for connections that no worker answers.
         self._control = len(shards)
         self._queues: list[deque[_Waiting]] = [deque() for _ in range(len(shards) + 1)]
         self._queued = 0
@@ -113,7 +119,7 @@ class Front:
         return len(self._reading) + self._queued
 
     def accepted(self, connection: socket.socket) -> None:
-        """A connection from the accept loop; non-blocking, and this object's from here on."""
+        """Take a non-blocking connection from the accept loop; this object owns it from now on."""
         if connection.fileno() >= self._descriptors_max:
             self._refuse(connection, b"", _BUSY, lingers=False)
             return
@@ -126,11 +132,11 @@ class Front:
             self._loop.add_reader(connection.fileno(), self._read, waiting)
 
     def place(self, connection: socket.socket, data: bytes, placement: int) -> None:
-        """Hand on a connection whose first line is in `data`."""
+        """Hand over a connection whose request line is in `data`."""
         self._place(_Waiting(connection, data, self._clock.monotonic() + self._head_seconds), placement)
 
     def returned(self, shard: int, handed: list[Handed]) -> None:
-        """Connections that were handed over to a worker which will not receive them any more."""
+        """Refuse connections that were handed over to a worker which will not receive them."""
         refusal = self._shards.refusal(shard)
         answer = closing_refusal(refusal or Refusal(NOT_READY, f"shard {shard} restarts", None, 1000))
         for one in handed:
@@ -140,19 +146,20 @@ class Front:
             self._refuse(connection, one.data, answer)
 
     def stop(self) -> None:
-        """Place what can be placed now and turn away the rest; for when nothing is accepted any more."""
+        """Place what can be placed now and refuse the rest. Call it after accepting has stopped."""
         for waiting in list(self._reading.values()):
             self._read(waiting)
         for waiting in list(self._reading.values()):
             self._forget(waiting)
-            # Also when it has said nothing yet: its request may be on the way, and is to find an answer.
+            # A connection that sent nothing is refused too: its request may be in transit and must receive a
+            # response.
             self._turn_away(waiting, _STOPPING)
         for queue in self._queues:
             while queue:
                 self._turn_away(self._next_queued(queue), _STOPPING)
 
     async def said_all(self) -> None:
-        """Until those that were turned away have read why, or have had the time for it."""
+        """Wait until the refused clients have read their responses, or the time for that has passed."""
         await self._last_words.read()
 
     def close(self) -> None:
@@ -164,7 +171,7 @@ class Front:
     # -- reading the first line ----------------------------------------------------------------------------
 
     def _read(self, waiting: _Waiting) -> bool:
-        """Whether the connection needs no more reading: placed, or closed."""
+        """Read from the connection; return True when it needs no more: placed or closed."""
         try:
             data = waiting.connection.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -219,7 +226,7 @@ class Front:
                 self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
 
     def _can_return(self) -> bool:
-        """Whether waiting helps: a shard whose refusal suggests no retry is not started again."""
+        """Return whether a retry helps: a shard whose refusal suggests no retry is not restarted."""
         refusals = [self._shards.refusal(shard) for shard in range(len(self._shards))]
         return any(refusal is None or refusal.retry_after_ms is not None for refusal in refusals)
 
@@ -289,13 +296,13 @@ class Front:
         self._turn_away(waiting, TLS_ALERT)
 
     def _refuse(self, connection: socket.socket, data: bytes, answer: bytes, lingers: bool = True) -> None:
-        """`data` is what was read of it: who speaks HTTP/2 is not answered in HTTP/1.1."""
+        """Refuse a connection; `data`, read from it, decides between HTTP/1.1 and HTTP/2."""
         self.refused_count += 1
         self._last_words.say(connection, TURNED_AWAY if is_http2(data) else answer, lingers)
 
 
 def descriptors_for_connections() -> int:
-    """The number from which on descriptors are kept for the rest."""
+    """Return the first descriptor number that is reserved for other uses than connections."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 30

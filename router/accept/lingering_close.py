@@ -1,8 +1,8 @@
-"""An answer and the end of the connection, in a way that the client gets to read the answer.
+"""Lingering close: send a final response and close without a TCP reset.
 
-Closing a socket in which something unread lies makes the kernel send a reset, which may overtake the answer.
-So after the answer only our half is closed, and what still comes is read and thrown away until the client
-closes too, for a second at most. Neither their number nor what one may send in that second costs memory.
+Closing a socket with unread input makes the kernel send a reset, which may overtake the response. So only our
+half of the connection is closed after the response, and further input is discarded until the client closes
+too, for at most one second. At most `LINGERING_MAX` connections linger, and discarded input takes no memory.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class LastWords:
         self._all_read = asyncio.Event()
 
     def say(self, connection: socket.socket, answer: bytes, lingers: bool = True) -> None:
-        """Send the answer to a connection to which nothing was sent yet, and close it; never waits.
+        """Send the only response of a connection and close it, without waiting.
 
-        Without lingering only what the client sent so far is read, and its descriptor is free at once.
+        Without `lingers`, only the input that has arrived is read, and the descriptor is free at once.
         """
         try:
-            # All of it: the buffer of a fresh connection holds more than any refusal.
+            # The send is complete: the send buffer of a new connection is larger than any refusal.
             connection.send(answer, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
             connection.shutdown(socket.SHUT_WR)
         except OSError:
@@ -44,7 +44,7 @@ class LastWords:
         self._loop.add_reader(connection.fileno(), self._discard, connection)
 
     async def read(self) -> None:
-        """Until every client has read what was said to it, or has had the time for it."""
+        """Wait until every client has read its response, or its time has passed."""
         if self._lingering:
             self._all_read.clear()
             await self._all_read.wait()

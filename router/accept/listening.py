@@ -1,8 +1,8 @@
-"""The sockets at which the server listens, and the file that says at which port.
+"""The sockets at which the server listens, and the file that holds the port.
 
-The port is proved free with a plain bind first: with SO_REUSEPORT alone a second server would quietly share
-the port of the first. Then each acceptor gets a socket of its own with SO_REUSEPORT, between which the kernel
-spreads the connections.
+A plain bind first proves that the port is free: with SO_REUSEPORT alone, a second server would silently share
+the port of the first. Then each acceptor has its own socket with SO_REUSEPORT, and the kernel distributes the
+connections among them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BACKLOG: Final = 4096
 
 _SO_ATTACH_FILTER: Final = 26
 _INSTRUCTION: Final = struct.Struct("@HBBI")
-# A filter that accepts nothing of a packet with SYN, which begins a connection, and all of every other one.
+# A filter that drops each packet with SYN, which opens a connection, and accepts every other packet.
 _DROP_SYN: Final = b"".join(
     _INSTRUCTION.pack(*instruction)
     for instruction in (
@@ -33,16 +33,16 @@ _DROP_SYN: Final = b"".join(
 
 
 class ListenRefused(Exception):
-    """The server cannot listen where it was told to; a sentence for a person."""
+    """The server cannot listen at the configured address; the text is a sentence for a person."""
 
 
 def open_listeners(host: str, port: int, acceptor_count: int = 1) -> list[socket.socket]:
-    """A listening socket for each acceptor, all at one port; ListenRefused when that cannot be."""
+    """Return one listening socket per acceptor, all at one port; raise ListenRefused."""
     assert acceptor_count >= 1
     family, address = _resolve(host, port)
     proof = _bound(family, address, is_shared=False)
-    # The port that was found stays ours: it is bound again while the proof still holds it, which the kernel
-    # allows once both say so.
+    # The port stays ours: it is bound again while the proof socket still holds it, which the kernel allows
+    # once both sockets have SO_REUSEPORT.
     taken = proof.getsockname()
     listeners: list[socket.socket] = []
     try:
@@ -64,13 +64,13 @@ def open_listeners(host: str, port: int, acceptor_count: int = 1) -> list[socket
 
 
 def refuse_new(listener: socket.socket) -> None:
-    """Let no further connection begin; those that have begun come into being and wait to be accepted.
+    """Reject new connections, and complete those whose handshake has begun.
 
-    Between the last accept and the close of a listener the kernel would go on to make connections, which the
-    close then resets, with the requests that were sent on them. So every SYN is dropped from here on: who
-    begins to connect asks again a moment later and hears that nobody listens. The last packet of a handshake
-    is let through, as that client takes its connection for made. Where the kernel does not take the filter
-    there is that short gap, and nothing else is different.
+    Between the last accept and the close of a listener the kernel would still complete connections, and the
+    close would reset them together with the requests sent on them. So every SYN is dropped from now on: a new
+    client sends its SYN again a moment later and finds that the port is closed. The last packet of a
+    handshake passes the filter, since that client considers its connection established. Where the kernel does
+    not accept the filter, that short gap remains, and nothing else differs.
     """
     drop_syn = ctypes.create_string_buffer(_DROP_SYN, len(_DROP_SYN))
     program = struct.pack("@HP", len(_DROP_SYN) // _INSTRUCTION.size, ctypes.addressof(drop_syn))
@@ -79,7 +79,7 @@ def refuse_new(listener: socket.socket) -> None:
 
 
 def write_port_file(path: str, port: int) -> None:
-    """The port as text, whole or not there at all."""
+    """Write the port as text, atomically: the file is complete or absent."""
     unfinished = f"{path}.{os.getpid()}.tmp"
     with open(unfinished, "w", encoding="ascii") as file:
         file.write(f"{port}\n")
@@ -87,7 +87,10 @@ def write_port_file(path: str, port: int) -> None:
 
 
 def remove_port_file(path: str) -> None:
-    """Where that cannot be, a new one cannot be written either, and that is told."""
+    """Remove the port file, ignoring errors.
+
+    Where removal fails, writing the new file fails too, and that is reported.
+    """
     with contextlib.suppress(OSError):
         os.unlink(path)
 
@@ -97,12 +100,13 @@ def port_of(listeners: Sequence[socket.socket]) -> int:
 
 
 def addresses_of(listeners: Sequence[socket.socket]) -> str:
-    """Where they listen, each place once, for a person."""
+    """Return the distinct listening addresses as text for a person."""
     return ",".join(dict.fromkeys(address_text(*one.getsockname()[:2]) for one in listeners))
 
 
 def address_text(host: str, port: int) -> str:
-    """
+    """Return an address as text, with brackets around IPv6.
+
     >>> address_text("127.0.0.1", 4000), address_text("::1", 4000)
     ('127.0.0.1:4000', '[::1]:4000')
     """
@@ -115,7 +119,7 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[str, int]]:
     except (OSError, UnicodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise ListenRefused(f"cannot resolve host {host}: {cause}") from None
-    # A name that has addresses of both kinds is listened at where most clients try first.
+    # For a name with IPv4 and IPv6 addresses, use IPv4, which most clients try first.
     family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     return family, (str(address[0]), int(address[1]))
 

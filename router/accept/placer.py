@@ -1,10 +1,10 @@
-"""Which process is to answer a connection, by the first line of its first request.
+"""Placement of a connection by the request line of its first request.
 
-A data route goes to the shard that owns its topic or its watch session, a control route stays here. A
-connection of HTTP/2 may ask for anything: it goes to any worker, and stays there. Whatever is neither is
-refused by a worker like any other request on its connections, so that a refusal is the same wherever it comes
-from: any worker will do, as it does for what any worker answers. What a line means is remembered by its
-bytes, because clients repeat them.
+A data endpoint is placed at the shard that owns its topic or its watch session, a control endpoint at the
+supervisor. An HTTP/2 connection may carry any request: it is placed at any worker and stays there. A request
+that is neither is refused by any worker, like every other refused request on its connections, so that a
+refusal is the same whichever process sends it. Placements are cached by the bytes of the request line,
+because clients repeat them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Placer:
         self._known: dict[bytes, int] = {}
 
     def place(self, data: bytes) -> int | None:
-        """The shard, `ANY_WORKER` or `CONTROL`; None when more has to be read to tell.
+        """Return the shard, `ANY_WORKER` or `CONTROL`; None when more input is needed.
 
-        `data` begins with the line, what follows does not matter. A line ends with CRLF; one that ends with
-        LF alone is malformed, and waiting for a CR would be waiting for ever.
+        `data` begins with the request line; the bytes after it do not matter. A line ends with CRLF. A line
+        that ends with LF alone is malformed and is placed at any worker, since a CR would never arrive.
         """
         end = data.find(b"\n", 0, LINE_BYTES_MAX + 2)
         if end < 0:
@@ -50,7 +50,7 @@ class Placer:
     def _learn(self, line: bytes) -> int:
         match = _match(line)
         placement = ANY_WORKER if isinstance(match, Refusal) else self._place(match)
-        # A token is a key, however it is spelled.
+        # A token is a key, in any spelling, and must not be cached.
         has_token = b"token" in line or (isinstance(match, Match) and match.route.takes_token)
         if len(line) <= REMEMBERED_BYTES_MAX and not has_token:
             if len(self._known) >= REMEMBERED_MAX:
@@ -71,7 +71,7 @@ class Placer:
 
 
 def refusal_of(data: bytes, can_return: bool = True) -> Refusal:
-    """Why nobody in particular is to answer this: for when there is no worker to say so."""
+    """Return the refusal of a request that any worker could answer, for when no worker is ready."""
     end = data.find(b"\n")
     if end < 0:
         return Refusal(URI_TOO_LONG, f"the request line must be at most {size_text(LINE_BYTES_MAX)}")

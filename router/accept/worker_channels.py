@@ -1,7 +1,7 @@
-"""The doors of the shards: whether a connection can be handed to a shard now, and the handing over.
+"""The channels over which connections are handed to workers, and the state of each shard.
 
-All of it comes from the board and from the sending ends of the channels, so every process that accepts
-connections has doors of its own and asks nobody.
+All state is on the board and in the sending ends of the channels, so every process that accepts connections
+has its own `ShardDoors` and asks no other process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shared.runtime.clock import Clock
 
 
 class ShardDoors:
-    """`senders` are the sending ends of the workers' channels, in the order of the shards."""
+    """The channels to the workers; `senders` are their sending ends, in shard order."""
 
     def __init__(
         self, board: Board, clock: Clock, fresh_seconds: float, senders: Sequence[socket.socket]
@@ -34,7 +34,7 @@ class ShardDoors:
         return len(self._senders)
 
     def refusal(self, shard: int) -> Refusal | None:
-        """Why no connection can be handed to the shard now; None when one can."""
+        """Return why no connection can be handed to the shard now; None when one can."""
         slot = self._board.slot(shard)
         state = slot.state
         if state is WorkerState.READY and silence_ms(slot, self._clock) <= self._fresh_ms:
@@ -44,7 +44,7 @@ class ShardDoors:
         return shard_refusal(shard, state)
 
     def any_ready(self) -> int | None:
-        """A shard that takes connections, each in its turn; None when there is none."""
+        """Return the next shard, in rotation, that accepts connections; None when no shard does."""
         count = len(self._senders)
         for offset in range(count):
             shard = (self._next_any + offset) % count
@@ -54,12 +54,12 @@ class ShardDoors:
         return None
 
     def send(self, shard: int, fd: int, data: bytes) -> bool:
-        """Hand a connection to a shard that `refusal` allows; False when there is no room now."""
+        """Hand a connection to a shard that `refusal` allows; return False when the channel is full."""
         try:
             return send_connection(self._senders[shard], fd, data)
         except ConnectionError:
-            # Nobody holds the other end any more: the supervisor has died and the worker too, so there is
-            # never room again, and the end of this process is near.
+            # No process holds the receiving end: the supervisor and the worker have died, so the channel
+            # never has room again, and this process ends soon.
             return False
 
 

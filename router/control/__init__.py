@@ -1,1 +1,1 @@
-"""What the front process answers itself, and what workers ask of it over the link."""
+"""Control endpoints answered by the supervisor, and the requests of workers over the link."""

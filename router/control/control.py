@@ -1,11 +1,12 @@
-"""What the front process itself answers: how the server is, what it measures, which topics there are.
+"""The control endpoints: health, readiness, metrics, and the lists of topics and routes.
 
-Plain functions of the operation and its query, so that an answer is the same for a request on a connection of
-the front process and for one that a worker forwards.
+The functions take an operation and its query, so the response is the same for a request on a connection of
+the supervisor and for one that a worker sends over the link.
 
-C1  The server is ready while every shard serves. With `allow_degraded=true` it is so too, as degraded, once
-    every shard has been ready or does not start, and at least one has served, until it shuts down.
-C2  Every JSON answer but an error carries `performance`.
+C1  The server is ready while every shard serves. With `allow_degraded=true` it is also ready, as degraded,
+    from the time at which every shard has been ready or has refused to start, and at least one has served,
+    until shutdown.
+C2  Every JSON response except an error carries `performance`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 FORWARD_OPERATIONS: Final = frozenset({"list_routers", "router_state", "delete_router"})
 METRIC_FIELDS: Final = ("cursors", "cursor_count", "oldest_ready_seconds", "ready", "in_flight")
 METRICS_NAMES: Final = 100
-"""So many topics, and routes, have series of their own unless another number is asked for."""
+"""The default number of topics, and of routes, that have their own series."""
 
 ENDPOINTS: Final = [f"{one.method} {one.pattern}" for one in ROUTES if one.operation != "about"]
 DOCS: Final = "docs/index.md"
@@ -51,11 +52,11 @@ _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DIGITS_MAX: Final = 20
 
 Answer = tuple[int, dict[str, object] | str, bytes]
-"""Status; an object for JSON, or text of `METRICS_TYPE`; further header fields, each a line with CRLF."""
+"""Status; object (JSON) or text (`METRICS_TYPE`); more header fields, each ending in CRLF."""
 
 
 class Workers(Protocol):
-    """The workers, as `router/supervision/process_pool.py` has them."""
+    """The workers, as `router/supervision/process_pool.py` presents them."""
 
     @property
     def board(self) -> Board: ...
@@ -67,7 +68,7 @@ class Workers(Protocol):
 
 
 class Forwards(Protocol):
-    """The rules of forwards, as `router/control/route_answers.py` tells of them."""
+    """The routes, as `router/control/route_answers.py` presents them."""
 
     async def answer(
         self, operation: str, name: str, query: str, prefixes: Sequence[str]
@@ -99,8 +100,11 @@ class Control:
     async def answer(
         self, operation: str, name: str, query: str, accept: str, prefixes: Sequence[str] = ()
     ) -> Answer:
-        """`name` stands in the path, `prefixes` are the names that the key of the request is for; none are
-        all."""
+        """Answer a control request.
+
+        `name` is the name in the path. `prefixes` are the name prefixes that the key of the request allows;
+        an empty sequence allows all names.
+        """
         started = self._clock.monotonic()
         result: dict[str, object] | str | Refusal
         if operation == "health":
@@ -131,7 +135,7 @@ class Control:
         return allow_degraded if isinstance(allow_degraded, Refusal) else self.ready(allow_degraded)
 
     def ready(self, allow_degraded: bool = False) -> dict[str, object] | Refusal:
-        """The state of the whole, for a probe."""
+        """Return the state of the whole server, for a probe."""
         board = self._workers.board
         shards = [self._shard_state(shard) for shard in range(len(board))]
         serving = [bool(one["serving"]) for one in shards]
@@ -144,7 +148,7 @@ class Control:
         self._was_ready = self._was_ready or (all(settled) and any(serving))
         if not (all(serving) or (allow_degraded and self._was_ready)):
             detail: dict[str, object] = {"replay_progress": self.replay_progress(), "shards": shards}
-            # A shard that does not start is not started again.
+            # A shard that refuses to start is not restarted.
             can_become_ready = not any(self._does_not_start(shard) for shard in range(len(board)))
             return Refusal(NOT_READY, _not_ready(board, serving), detail, 1000 if can_become_ready else None)
         answer: dict[str, object] = {
@@ -158,7 +162,7 @@ class Control:
         return answer
 
     def replay_progress(self) -> float:
-        """How much of all logs has been replayed, from 0 to 1."""
+        """Return the replayed share of all logs, from 0 to 1."""
         board = self._workers.board
         return round(sum(progress(slot) for slot in board) / len(board), 4)
 
@@ -246,7 +250,7 @@ class Control:
         )
         if isinstance(page, Refusal):
             return page
-        # What metrics tell of cursors and jobs is no part of the list.
+        # The list omits the fields of cursors and jobs, which are for metrics only.
         topics = [{key: one[key] for key in one if key not in METRIC_FIELDS} for one in page.entries]
         answer: dict[str, object] = {"topics": topics}
         if page.next_cursor is not None:
@@ -256,7 +260,7 @@ class Control:
         return {**answer, **clamped_page_size(query, asked)}
 
     async def _list_serving(self, shard: int, prefix: str, after: str, limit: int) -> TopicList:
-        """Without waiting for a shard of which it is known that it does not answer."""
+        """List topics of a shard, without waiting for a shard that is known to be down."""
         if not self._workers.is_serving(shard):
             return None
         return await self._list_shard(shard, prefix, after, limit)
@@ -273,7 +277,7 @@ def refused(refusal: Refusal) -> Answer:
 
 
 def parse_list_query(query: str, is_name: Callable[[str], bool] = is_topic_name) -> ListQuery | Refusal:
-    """`is_name` tells what a cursor may stand behind."""
+    """Parse the query of a list; `is_name` checks the name in a cursor."""
     sent = parse_query(query)
     if isinstance(sent, Refusal):
         return sent
@@ -290,16 +294,16 @@ def parse_list_query(query: str, is_name: Callable[[str], bool] = is_topic_name)
 
 
 def clamped_page_size(query: str, asked: ListQuery) -> dict[str, object]:
-    """The member of a list that names the page size used, if another one was asked for."""
+    """Return the member of a list that names a page size other than the requested one."""
     sent = dict(parse_qsl(query)).get("page_size")
     return {} if sent is None or int(sent) == asked.page_size else {"clamped": {"page_size": asked.page_size}}
 
 
 def parse_metrics_query(query: str, what: str) -> ListQuery | Refusal:
-    """Of which `topics`, or `routers`, there are series: the first so many in name order, with `prefix`.
+    """Parse which `topics`, or `routers`, have series: the first in name order, with `prefix`.
 
-    Not the largest: to find those is work for each topic there is, and the series of a topic would come and
-    go as others grow.
+    Not the largest ones: finding them costs work for every topic, and the series of a topic would appear and
+    disappear as other topics grow.
     """
     sent = parse_query(query)
     if isinstance(sent, Refusal):
@@ -334,7 +338,8 @@ def _boolean(sent: Mapping[str, str], name: str) -> bool | Refusal:
 
 
 def wants_json(accept: str) -> bool:
-    """
+    """Return whether an Accept header asks for JSON.
+
     >>> wants_json("application/json; q=0.9, text/html"), wants_json("*/*"), wants_json("")
     (True, False, False)
     """
@@ -352,9 +357,9 @@ def _not_ready(board: Board, serving: Sequence[bool]) -> str:
 
 
 def _public_reason(slot: Slot) -> str:
-    """How the last process of the shard ended, or what the next waits for.
+    """Return how the last process of the shard ended, or what the next one waits for.
 
-    The rest of a reason is the log's: it may name paths.
+    The rest of the reason is only logged, since it may name paths.
     """
     if slot.state in (WorkerState.REFUSED, WorkerState.FAILED):
         return ""

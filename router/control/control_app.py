@@ -1,7 +1,7 @@
-"""The control routes on aiohttp: a transport for `router/control/control.py`, which knows the answers.
+"""The control endpoints on aiohttp, a transport for `router/control/control.py`.
 
-Requests were read by `router/control/control_gate.py` first, as strictly as in a worker, so
-aiohttp sees only what has one meaning. What it refuses all the same is told in our words.
+`router/control/control_gate.py` parses requests first, as strictly as a worker does, so aiohttp sees only
+unambiguous requests. A request that aiohttp still refuses receives an error in our format.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The gate ends idle connections; aiohttp only has to leave them alone.
+# The gate closes idle connections, so aiohttp must not.
 _KEEPALIVE_SECONDS: Final = 3600.0
 HAS_BODY: Final = "x-topicsd-body"
-"""Stands in the head that the gate writes for a request with a body."""
+"""The header field that the gate adds to the head of a request with a body."""
 _CLOSE: Final = "close"
 _KEEP_ALIVE: Final = "keep-alive"
 
@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ControlHandler(RequestHandler):
-    """One connection within aiohttp; it tells its gate when an answer is written."""
+    """One connection inside aiohttp; it notifies its gate when a response is written."""
 
     __slots__ = ("gate",)
 
@@ -64,11 +64,11 @@ class ControlApp:
     def __init__(self, control: Control, keys: Keys, probes_need_key: bool) -> None:
         self._control = control
         self.keys = keys
-        """Asked for each request, so that others may take their place."""
+        """Read for each request, so that a reload can replace them."""
         self._probes_need_key = probes_need_key
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
-        # What aiohttp says about itself, workers do not say either.
+        # Workers do not send the Server and Date fields of aiohttp either.
         app.on_response_prepare.append(_without_signature)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, handler_cancellation=True)
 
@@ -97,7 +97,7 @@ class ControlApp:
         gate = request.protocol.gate
         try:
             answer = await self._answer(request)
-        except Exception as error:  # whatever nobody foresaw
+        except Exception as error:  # unexpected errors are answered with 500
             answer = refused(unforeseen(logger, "the control application", error))
         closes = answer[0] == 500 or gate.is_last
         connection = _CLOSE if closes else _KEEP_ALIVE if gate.is_old else ""
@@ -108,7 +108,7 @@ class ControlApp:
         return response
 
     def refusal(self, line: RequestLine, authorization: bytes | None) -> Refusal | None:
-        """Why a request is refused whatever its body may be."""
+        """Return the refusal of a request that is refused whatever its body is, or None."""
         match = resolve("GET" if line.method == "HEAD" else line.method, line.path)
         allowed = match if isinstance(match, Refusal) else self._allowed(match, authorization)
         return allowed if isinstance(allowed, Refusal) else None
@@ -139,7 +139,7 @@ class ControlApp:
         )
 
     def _allowed(self, match: Match, authorization: bytes | None) -> tuple[str, ...] | Refusal:
-        """The prefixes of the names that the request may be about; none are all."""
+        """Return the name prefixes that the request may use; an empty tuple allows all names."""
         if match.route.is_open and not self._probes_need_key:
             return ()
         key = self.keys.check(authorization, match.route.scopes, match.name)
@@ -149,7 +149,7 @@ class ControlApp:
 
 
 def _response(answer: Answer, connection: str, accept_encoding: str = "") -> web.Response:
-    """`connection` is what is said about it: nothing, when it goes on as it does by itself."""
+    """Build the response of aiohttp; an empty `connection` omits the Connection field."""
     status, content, lines = answer
     headers = {"content-type": METRICS_TYPE if isinstance(content, str) else JSON_TYPE}
     for line in lines.decode("latin-1").split("\r\n"):

@@ -1,4 +1,4 @@
-"""All connections that the front process keeps for itself, from their first request to their end."""
+"""The connections that the supervisor answers itself, from their first request to their end."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class ControlConnections:
         return len(self._gates)
 
     def adopt(self, connection: socket.socket, data: bytes) -> bool:
-        """Take a connection, with what was read of it; there is always room."""
+        """Take a connection and the bytes read from it; return True, as there is always room."""
         task = self._loop.create_task(self._adopt(connection, data))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
         return True
 
     async def close(self) -> None:
-        """End the idle ones now and the others with their answer."""
+        """Close idle connections now, and the others after their responses."""
         self._is_closing = True
         if self._adopting:
             await asyncio.gather(*self._adopting)
         if self._gates:
-            # What was sent before the stop is read in the next turns, and answered as the last of its
-            # connection. Twice, because a timer that is late fires before the sockets are asked.
+            # A request sent before the stop is read in the next turns, and answered as the last of its
+            # connection. Two waits, because a late timer fires before the sockets are polled.
             for gate in self._gates:
                 gate.is_closing = True
             for _ in range(2):
@@ -54,7 +54,7 @@ class ControlConnections:
         gate = ControlGate(
             self._app, self._placer, self._place, data, self._body_bytes_max, self._gates.discard
         )
-        # A request that is there when the server begins to end is answered, the last one of its connection.
+        # A request that has arrived when the shutdown begins is answered, as the last of its connection.
         gate.is_closing = self._is_closing
         self._gates.add(gate)
         try:

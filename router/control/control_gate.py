@@ -1,17 +1,17 @@
-"""A connection whose first request this process answers itself, for as long as it asks for nothing else.
+"""A connection that this process answers itself while it carries only control requests.
 
-The gate stands between the transport and aiohttp. It reads each head and each body as strictly as a worker
-does, and has aiohttp answer one request at a time; so between two requests nothing is outstanding, and a
-connection that then asks for a topic is handed to its worker as if it were new, with what was read of it.
+The gate is between the transport and aiohttp. It parses each head and each body as strictly as a worker does,
+and passes one request at a time to aiohttp, so no request is outstanding between two requests. A connection
+that then asks for a topic is handed to its worker as if it were new, with the bytes already read.
 
-G1  One request at a time: the next head is looked at when the answer before it is written.
-G2  A connection moves when nothing is outstanding and all that was written has left (an abort would throw the
-    rest away).
-G3  aiohttp sees a head of our own and no body: no route here takes one, so it is read to its end and
-    dropped, and a field of that head says that there was one. Framing, codings and versions mean what they
-    mean to a worker.
-G4  Bounded: at most a head and one reading are held; a client that has more to send waits in its socket. One
-    that is too slow, with sending or with reading, is closed.
+G1  One request at a time: the next head is parsed when the previous response is written.
+G2  A connection moves when no request is outstanding and everything written has been sent (an abort would
+    discard the rest).
+G3  aiohttp sees a head that the gate writes, and no body: no endpoint here takes one, so the body is read to
+    its end and dropped, and a field of that head says that there was one. Framing, codings and versions mean
+    what they mean in a worker.
+G4  Bounded: the gate holds at most a head and one read; further input waits in the socket. A client that
+    sends or reads too slowly is disconnected.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ LINGER_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 1.0
 READ_BYTES: Final = 20 << 10
 _LOOK_AGAIN_SECONDS: Final = 0.005
-# One for all: what is read into it is copied in the same turn.
+# Shared by all connections: bytes read into it are copied in the same turn.
 _BUFFER: Final = memoryview(bytearray(READ_BYTES))
 
 Place = Callable[[socket.socket, bytes, int], None]
 
 
 class Coming(NamedTuple):
-    """A request of which the body is not there yet."""
+    """A request whose body is incomplete."""
 
     line: RequestLine
     fields: Fields
@@ -60,7 +60,10 @@ class Coming(NamedTuple):
 
 
 class ControlGate(asyncio.BufferedProtocol):
-    """`place` takes a connection that asked for something of a worker, as `Front.place`."""
+    """One control connection.
+
+    `place` takes a connection whose next request is for a worker, as `Front.place` does.
+    """
 
     def __init__(
         self,
@@ -83,23 +86,23 @@ class ControlGate(asyncio.BufferedProtocol):
         self._body_bytes = 0
         self._since = 0.0
         self._is_asked = False
-        """A request is with aiohttp."""
+        """A request is being answered by aiohttp."""
         self.is_last = False
-        """The answer to the request that is with aiohttp ends the connection."""
+        """The response to the request in aiohttp is the last of the connection."""
         self.is_old = False
-        """That is of HTTP/1.0, whose clients expect to be told that the connection goes on."""
+        """The request is HTTP/1.0, where `Connection: keep-alive` announces an open connection."""
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
         self._outflow = Outflow()
         self._outflow_timer: asyncio.TimerHandle | None = None
         self._on_closed = on_closed
         self.is_closing = False
-        """The server ends: the next answer is the last."""
+        """The server shuts down: the next response is the last."""
 
-    # -- the transport's side ------------------------------------------------------------------------------
+    # -- calls from the transport --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
+        # The transports of uvloop are not subclasses of the transports of asyncio.
         self._transport = cast(asyncio.Transport, transport)
         self._handler = self._app.make_handler(self)
         self._handler.connection_made(transport)
@@ -122,7 +125,7 @@ class ControlGate(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """A client that sent all it had to say still hears the answer."""
+        """Keep the connection open for the response when the client has half-closed it."""
         self.is_last = True
         return self._is_asked and not self._is_over
 
@@ -148,19 +151,19 @@ class ControlGate(asyncio.BufferedProtocol):
             handler.connection_lost(exc)
         self._on_closed(self)
 
-    # -- aiohttp's side ------------------------------------------------------------------------------------
+    # -- calls from aiohttp --------------------------------------------------------------------------------
 
     def answered(self, closes: bool) -> None:
-        """The answer is written; `closes` says that it has told so."""
+        """Continue after a written response; `closes` says that it carried `Connection: close`."""
         self._is_asked = False
         if closes:
             self._end_behind_answer()
         else:
-            # In a later turn, when what was written has left.
+            # In a later turn, when the written bytes have been sent.
             self._loop.call_soon(self._next)
 
     def close(self) -> None:
-        """The server ends: with the answer that is due, or at once."""
+        """Close the connection on shutdown: after the response in progress, or at once."""
         self.is_closing = self.is_last = True
         if self._is_asked or self._is_over:
             return
@@ -169,10 +172,10 @@ class ControlGate(asyncio.BufferedProtocol):
         else:
             self._end()
 
-    # -- cutting -------------------------------------------------------------------------------------------
+    # -- parsing requests ----------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        """Let the next request through, or the whole connection go, when there is enough of it to tell."""
+        """Pass on the next request, or hand over the connection, once enough input has arrived."""
         if self._is_asked or self._is_over:
             return
         if self.is_last:
@@ -181,7 +184,8 @@ class ControlGate(asyncio.BufferedProtocol):
         placement = self._placer.place(self._held)
         if placement is not None and placement != CONTROL:
             if is_http2(self._held):
-                # It may be at the start of a connection only, where this one would be for who takes it over.
+                # HTTP/2 may only start a connection; after a hand-over the worker would take this one for a
+                # new connection.
                 self._refuse(refusal_of(self._held))
             else:
                 self._move(placement)
@@ -198,7 +202,7 @@ class ControlGate(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _begin(self, end: int) -> Refusal | None:
-        """Of a request that begins what is held, with the end of its head."""
+        """Begin the request at the start of the held bytes, whose head ends at `end`."""
         line_text, _, block = self._held[:end].partition(b"\r\n")
         line, fields = parse_line(line_text), parse_fields(block)
         if isinstance(line, Refusal):
@@ -271,7 +275,10 @@ class ControlGate(asyncio.BufferedProtocol):
         self._end_behind_answer()
 
     def _end_behind_answer(self) -> None:
-        """Read on for a moment: a close with something unread would reset the answer."""
+        """Close after the last response, reading for a moment.
+
+        A close with unread input would reset the connection.
+        """
         self._is_over = True
         self._held = b""
         self._coming = None
@@ -306,7 +313,7 @@ class ControlGate(asyncio.BufferedProtocol):
         elif self._held:
             self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
         elif self._transport.get_write_buffer_size():
-            # Idle for long, and the answer before is not even read.
+            # Idle for long, and the previous response is not even read.
             self._transport.abort()
         else:
             self._end()
@@ -316,7 +323,7 @@ class ControlGate(asyncio.BufferedProtocol):
             self._outflow_timer = self._loop.call_later(LOOK_SECONDS, self._look_at_outflow)
 
     def _abort_if_stuck(self) -> bool:
-        """Whether the client does not read what it asked for."""
+        """Abort the connection if the client does not read; return whether it was aborted."""
         is_stuck = self._outflow.is_stuck(self._transport, self._loop.time())
         if is_stuck:
             self._transport.abort()
@@ -324,7 +331,7 @@ class ControlGate(asyncio.BufferedProtocol):
 
 
 def _plain_head(line: RequestLine, fields: Fields, body: bytes) -> bytes:
-    """The same request in as few words as it has; nothing in it can mean two things."""
+    """Return a minimal, unambiguous head of the same request."""
     target = f"{line.path}?{line.query}" if line.query else line.path
     head = f"{line.method} {target} HTTP/1.1\r\nhost: topicsd\r\naccept: {fields.accept}\r\n"
     head += f"accept-encoding: {fields.accept_encoding}\r\n"

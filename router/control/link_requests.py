@@ -1,8 +1,10 @@
-"""The front process on the link: it answers the control requests that workers forward, asks shards for their
-topics, gives watch sessions to their homes and rules of forwards to who decides about them, and counts what
-there is over all shards.
+"""The supervisor on the link: requests from workers, and requests to workers.
 
-What is asked of a shard for its topics is the array of `topicsd/service/topic_list.py`.
+It answers the control requests that workers send, asks shards for their topics, sends watch sessions to their
+home shards, passes changes of routes to the route registry, and counts topics, sessions and streams over all
+shards.
+
+The list of topics of a shard is the array of `topicsd/service/topic_list.py`.
 """
 
 from __future__ import annotations
@@ -81,25 +83,25 @@ class FrontLink:
         self._look_timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
     def _forget_streams(self) -> None:
-        """Those of workers that died are over."""
+        """Remove the streams of workers that died."""
         self._streams.keep({slot.pid for slot in self._board})
 
     async def list_shard(
         self, shard: int, prefix: str, after: str, limit: int
     ) -> list[dict[str, Any]] | None:
-        """Topics of a shard in name order; None when it does not answer."""
+        """Return topics of a shard in name order; None when the shard does not answer."""
         answer = await self.ask(shard, LinkKind.LIST_TOPICS, _encode([prefix, after, limit]))
         return _decode_topics(answer) if answer else None
 
     async def tell_keys(self, shard: int, api_keys: str) -> bool:
-        """Whether the worker of the shard goes by these keys now."""
+        """Send the keys to the worker of the shard; return whether it uses them now."""
         return bool(await self.ask(shard, LinkKind.KEYS, api_keys.encode()))
 
     async def ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
-        """The answer; None when there is none, `NEVER_SENT` when nobody heard the question.
+        """Return the answer; None without one, `NEVER_SENT` when no worker received the request.
 
-        What changes nothing is not waited for long. For what does, a worker that hangs is waited for until it
-        is killed: then nobody does it any more.
+        A request that changes nothing has a short timeout. A request that changes state waits for a hanging
+        worker until the worker is killed, after which the change cannot happen any more.
         """
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
@@ -164,7 +166,7 @@ class FrontLink:
             answer = await self._control.answer(
                 request.operation, request.name, request.query, request.accept, request.prefixes
             )
-        except Exception as error:  # whatever nobody foresaw
+        except Exception as error:  # unexpected errors are answered with 500
             answer = refused(unforeseen(logger, "a forwarded request", error))
         reply(_rendered(answer))
 
@@ -172,7 +174,7 @@ class FrontLink:
         assert self._forwards is not None
         try:
             answer = await self._forwards.put(decode_forward_rule(payload))
-        except Exception as error:  # whatever nobody foresaw
+        except Exception as error:  # unexpected errors are answered with 500
             answer = refused(unforeseen(logger, "a forwarded request", error))
         reply(_rendered(answer))
 
@@ -180,7 +182,7 @@ class FrontLink:
         assert self._forwards is not None
         try:
             names = await self._forwards.topic_gone(decode_topic_gone(payload))
-        except Exception as error:  # whatever nobody foresaw
+        except Exception as error:  # unexpected errors are logged and no route is named
             unforeseen(logger, "a forwarded request", error)
             names = []
         reply(_encode(names))
@@ -192,7 +194,7 @@ def _rendered(answer: Answer) -> bytes:
         fields += b"content-type: %b\r\n" % METRICS_TYPE.encode()
     body = content.encode() if isinstance(content, str) else _encode_json(content)
     if status == 500:
-        # Last of the fields: who asked ends its connection with it.
+        # CLOSE is the last field: the worker that asked closes its connection with it.
         fields += CLOSE
     return encode_answer(status, fields, [body])
 

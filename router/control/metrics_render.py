@@ -1,6 +1,6 @@
-"""The numbers of the server as Prometheus text and as JSON.
+"""The metrics of the server as Prometheus text and as JSON.
 
-The series are bounded: by the shards, and by as many topics and routes as were asked for.
+The number of series is bounded by the number of shards, and by the topics and routes that the query asks for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from router.control.metrics_table import SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD
 from shared.ipc.board import Slot
 from shared.runtime.histogram import BUCKETS, bounds
 
-# Of a topic: the series, and what it is called in a list of topics.
+# For each topic: the series, the field in a list of topics, and the help text.
 TOPIC_SERIES: Final = (
     ("topics_topic_head_seq", "head_seq", "The highest sequence number."),
     ("topics_topic_earliest_seq", "earliest_seq", "The first live one."),
@@ -26,13 +26,13 @@ CURSOR_SERIES: Final = (
     ("topics_cursor_lag_seconds", "lag_seconds", "The age of the oldest of them."),
 )
 FORWARDED: Final = ("topics_router_forwarded_total", "forwarded_total", "Copies that a route has made.")
-# Of a queue: the same.
+# For each queue: the same.
 QUEUE_SERIES: Final = (
     ("topics_queue_oldest_ready_seconds", "oldest_ready_seconds", "The age of the oldest job that is ready."),
     ("topics_topic_queue_ready", "ready", "Jobs that a claim would get."),
     ("topics_topic_queue_in_flight", "in_flight", "Jobs that are leased."),
 )
-# A mean of shares and flags would be no share: of those one shard stands for all.
+# The mean of shares or flags is meaningless: their total is the value of the lowest, or the highest, shard.
 _LEAST: Final = ("topics_recovery_progress", "topics_shard_ready")
 _MOST: Final = (
     "topics_wal_read_only",
@@ -49,7 +49,7 @@ _MOST: Final = (
 
 
 class Sample(NamedTuple):
-    """One number of the whole server."""
+    """One metric of the whole server."""
 
     name: str
     kind: Kind
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
 
 
 class ShardSample(NamedTuple):
-    """One number of each shard that is not on the board."""
+    """One metric with a value for each shard that is not on the board."""
 
     name: str
     kind: Kind
@@ -71,9 +71,9 @@ class Measured(NamedTuple):
     samples: Sequence[Sample]
     by_shard: Sequence[ShardSample]
     topics: Sequence[Mapping[str, Any]]
-    """As a list of topics has them."""
+    """The topics, as entries of the list of topics."""
     routers: Sequence[Mapping[str, Any]]
-    """As a list of routes has them."""
+    """The routes, as entries of the list of routes."""
 
 
 def as_prometheus(measured: Measured) -> str:
@@ -95,7 +95,7 @@ def as_prometheus(measured: Measured) -> str:
     if measured.topics:
         for name, field, text in TOPIC_SERIES:
             lines += _header(name, "gauge", text)
-            # A name has no character that would have to be escaped.
+            # Topic names contain no character that needs escaping.
             lines += [f'{name}{{topic="{topic["topic"]}"}} {topic[field]}' for topic in measured.topics]
     lines += _cursor_lines(measured.topics)
     if measured.routers:
@@ -107,7 +107,7 @@ def as_prometheus(measured: Measured) -> str:
 
 
 def as_json(measured: Measured) -> dict[str, object]:
-    """What all shards have together and, under `shards` and `topics`, each one's own."""
+    """Return totals at the top level, and single values in `shards`, `topics` and `routers`."""
     by_shard: list[dict[str, object]] = [{"shard": shard} for shard in range(len(measured.slots))]
     found: dict[str, object] = {sample.name: _plain(sample.value) for sample in measured.samples}
     for name, _, _, values in (*_read(measured.slots), *measured.by_shard):
@@ -142,7 +142,7 @@ def _read(slots: Sequence[Slot]) -> Iterator[ShardSample]:
 def _told_of(
     found: dict[str, object], by_shard: list[dict[str, object]], slots: Sequence[Slot]
 ) -> list[tuple[dict[str, object], Sequence[Slot]]]:
-    """Where something is told, and of which shards: of all together, and of each."""
+    """Return each target object with its slots: the totals with all, each shard with its own."""
     return [(found, slots), *((one, [slot]) for one, slot in zip(by_shard, slots, strict=True))]
 
 
@@ -180,7 +180,7 @@ def _histogram(histogram: ShardHistogram, shard: int, slot: Slot) -> Iterable[st
 
 
 def _summary(words: list[int]) -> dict[str, object]:
-    """For a person: how many, what they add up to, and the bounds below which shares of them are."""
+    """Return count, sum and quantile bounds of a histogram, for a person."""
     counts = words[: BUCKETS + 1]
     count = sum(counts)
     shares = {"below_p50": 0.5, "below_p99": 0.99, "below_p999": 0.999}
@@ -192,7 +192,7 @@ def _summary(words: list[int]) -> dict[str, object]:
 
 
 def _bound_of(counts: list[int], wanted: float) -> int | None:
-    """The least bound below which so many are; None when that has no bound.
+    """Return the least bound that covers `wanted` values; None for the unbounded bucket.
 
     >>> _bound_of([0, 90, 0, 10] + [0] * 27, 50), _bound_of([0, 90, 0, 10] + [0] * 27, 99)
     (2, 8)
@@ -206,7 +206,8 @@ def _bound_of(counts: list[int], wanted: float) -> int | None:
 
 
 def _label_value(label: str) -> str:
-    """
+    """Return the value of a label, or an empty text.
+
     >>> _label_value('operation="read"'), _label_value("")
     ('read', '')
     """

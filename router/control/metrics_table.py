@@ -1,7 +1,7 @@
-"""What is measured, as tables: numbers of each shard, also by kind, histograms, and the front's own numbers.
+"""Tables of the metrics: of each shard, with labels, histograms, and of the supervisor.
 
-The numbers of a shard come from the board; a reader of it may see one that is half a second old. Where the
-reference has a number, it has its name.
+The values of a shard are read from the board and may be 0.5 s old. A metric that the reference implementation
+also has keeps its name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Kind = Literal["gauge", "counter"]
 
 
 class ShardMetric(NamedTuple):
-    """One number of each slot; its name says what its sum is."""
+    """One metric of each slot; its name also names the total over all slots."""
 
     name: str
     kind: Kind
@@ -24,7 +24,7 @@ class ShardMetric(NamedTuple):
 
 
 class ShardFamily(NamedTuple):
-    """Numbers of each slot of one name, told apart by a label as those of a histogram are."""
+    """Metrics of each slot under one name, with a label that distinguishes them."""
 
     name: str
     kind: Kind
@@ -33,7 +33,7 @@ class ShardFamily(NamedTuple):
 
 
 class FrontCounts(NamedTuple):
-    """What the front process counts, of itself and the acceptors together."""
+    """The counters of the supervisor and the acceptors together."""
 
     accepted: int = 0
     handed_over: int = 0
@@ -51,14 +51,17 @@ class FrontMetric(NamedTuple):
 
 
 class ShardHistogram(NamedTuple):
-    """Counts of `shared/runtime/histogram.py`; `first` and `last` are the buckets whose bounds are shown."""
+    """A histogram of each slot, as counts of `shared/runtime/histogram.py`.
+
+    `first` and `last` are the buckets whose bounds are shown.
+    """
 
     name: str
     help: str
     first: int
     last: int
     series: tuple[tuple[str, Callable[[Slot], list[int]]], ...]
-    """By what tells them apart, written as a label; one without has an empty text."""
+    """Label and values of each series; a single series has an empty label."""
 
 
 def _counter(name: str, text: str, read: Callable[[Slot], float]) -> ShardMetric:
@@ -70,7 +73,7 @@ def _gauge(name: str, text: str, read: Callable[[Slot], float]) -> ShardMetric:
 
 
 def progress(slot: Slot) -> float:
-    """How much of its log a shard has replayed, from 0 to 1."""
+    """Return the replayed share of the log of a shard, from 0 to 1."""
     if slot.state in (WorkerState.READY, WorkerState.DRAINING):
         return 1.0
     done, total = slot.replay_done, slot.replay_total

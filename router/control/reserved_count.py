@@ -1,13 +1,13 @@
-"""How many of something there are over all shards, exactly enough that a cap on them is never passed.
+"""A count over all shards, exact enough that a cap on it is never exceeded.
 
-Of what survives the worker that made it: topics, watch sessions. A worker makes one only when it was allowed,
-and says what it has on the board. Its count there is up to date whenever it asks or has been answered;
-allowed and not yet on the board is what the worker has not seen of the permissions it got (its `grants`,
-stored behind the count).
+It counts objects that survive the worker that made them: topics and watch sessions. A worker makes one only
+after a grant, and publishes its count on the board. That count is up to date whenever the worker asks or has
+received an answer. The grants that are not in the count yet are those that the worker has not seen: granted
+here, minus its `grants`, which it stores after the count.
 
-T1  A shard that is down has those that it had. One that has never been ready since this process began is not
-    known, and nothing is allowed until it is, or until it refuses to be.
-T2  What a worker was allowed and did not make before it died is given back when it is ready again.
+T1  A shard that is down keeps its last count. The count of a shard that has not been ready since this process
+    began is unknown, and nothing is granted until the shard is ready or refuses to start.
+T2  Grants that a worker did not use before it died are returned when the shard is ready again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SAYS: tuple[WorkerState, ...] = (WorkerState.READY, WorkerState.DRAINING)
 
 
 class Counted(NamedTuple):
-    """What a worker says on the board."""
+    """The two values that a worker publishes on the board."""
 
     count: Callable[[Slot], int]
     grants: Callable[[Slot], int]
@@ -35,7 +35,7 @@ WATCH_SESSIONS: Final = Counted(
 
 class ReservedCount:
     def __init__(self, board: Board, bound: int, counted: Counted) -> None:
-        """0 is no bound."""
+        """Count under a cap of `bound`; 0 means no cap."""
         self.bound = bound
         self._counted = counted
         self._board = board
@@ -44,24 +44,24 @@ class ReservedCount:
         self._known: list[int | None] = [None] * len(board)
 
     def look(self) -> None:
-        """Take in what the board says; now and then, so that it is known when a worker dies."""
+        """Read the board; called regularly, so that the last count of a dead worker is known."""
         for shard, slot in enumerate(self._board):
             state = slot.state
             if state in _SAYS:
                 if slot.pid != self._pids[shard]:
                     self._pids[shard], self._granted[shard] = slot.pid, 0
-                # In this order: the worker stores them in the other.
+                # In this order: the worker stores the two in the opposite order.
                 unseen = self._granted[shard] - self._counted.grants(slot)
                 self._known[shard] = self._counted.count(slot) + unseen
             elif state is WorkerState.REFUSED and self._known[shard] is None:
                 self._known[shard] = 0
 
     def of(self, shard: int) -> int:
-        """Those of one shard, as far as is known."""
+        """Return the count of one shard, 0 when unknown."""
         return self._known[shard] or 0
 
     def reserve(self, shard: int) -> bool | None:
-        """Whether this shard may make one more; None when it is not known how many there are."""
+        """Return whether this shard may make one more; None when the total is unknown."""
         self.look()
         if not self.bound:
             self._grant(shard)
@@ -81,5 +81,5 @@ class ReservedCount:
         self._known[shard] = (self._known[shard] or 0) + 1
 
     def give_back(self, shard: int) -> None:
-        """What the worker never heard of."""
+        """Return a grant that the worker never received."""
         self._granted[shard] -= 1

@@ -1,4 +1,4 @@
-"""What clients hear of the rules of forwards, which the API calls routes."""
+"""The responses of the route endpoints (`/v0/routers`)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def entry_of(told: ToldForward) -> dict[str, object]:
 
 
 def fields_of(rule: ForwardRule) -> dict[str, object]:
-    """All fields of a rule, as a PUT has them."""
+    """Return all fields of a route, as a PUT sends them."""
     return {
         "source": rule.source,
         "dest": rule.dest,

@@ -1,12 +1,12 @@
-"""All rules of forwards, as a graph of topics: what may be added to it, and what not.
+"""All routes as a graph of topics: which routes may be added, and which are refused.
 
-G1  One rule at most leads into a topic. So there is one way up from any topic, and whether a rule would close
-    a cycle is found by going up it.
-G2  In every cycle there is a rule that may be in one. Who closes it has to be that; another rule of it may be
-    put again as it is.
-G3  A rule is reserved before its shard is asked to keep it, so two that exclude each other are never both
-    under way; what is refused is given back. The cap counts what is reserved.
-G4  What a shard says that it has takes the place of what was known of it, but for what is reserved.
+G1  At most one route leads into a topic. So one path leads upstream from any topic, and following it finds
+    out whether a route would close a cycle.
+G2  Every cycle contains a route with `allow_cycle`. The route that closes a cycle must have it; another route
+    of the cycle may be put again unchanged.
+G3  A route is reserved before its shard is asked to keep it, so two routes that exclude each other are never
+    in progress together; a refused route is released. The cap counts reserved routes.
+G4  The routes that a shard reports replace those known of it, except reserved ones.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ RETRY_AFTER_MS: Final = 1000
 
 class ForwardGraph:
     def __init__(self, shard_count: int, bound: int) -> None:
-        """A bound of 0 is none."""
+        """Start with no routes, under a cap of `bound`; 0 means no cap."""
         self._shard_count = shard_count
         self._bound = bound
         self._rules: dict[str, ForwardRule] = {}
         self._into: dict[str, str] = {}
-        """The name of the rule, by its destination."""
+        """The name of the route, by its destination."""
         self._from: dict[str, set[str]] = {}
         self._reserved: dict[str, ForwardRule | None] = {}
-        """What stood in the place of each that is reserved."""
+        """The previous route under each reserved name, or None."""
 
     def __len__(self) -> int:
         return len(self._rules)
 
     def shard_of(self, rule: ForwardRule) -> int:
-        """The shard of the destination, which keeps it."""
+        """Return the shard of the destination, which keeps the route."""
         return shard_of(topic_id(rule.dest), self._shard_count)
 
     def find(self, name: str) -> ForwardRule | None:
         return self._rules.get(name)
 
     def touching(self, topic: str) -> list[ForwardRule]:
-        """The rules from the topic and the one into it, in name order."""
+        """Return the routes from the topic and the one into it, in name order."""
         names = {*self._from.get(topic, ())}
         if topic in self._into:
             names.add(self._into[topic])
         return [self._rules[name] for name in sorted(names)]
 
     def refusal(self, rule: ForwardRule) -> Refusal | None:
-        """Why there may be no such rule beside the others."""
+        """Return why the route is not allowed beside the others; None when it is allowed."""
         existing = self._rules.get(rule.name)
         if existing is not None and (existing.source, existing.dest) != (rule.source, rule.dest):
             message = (
@@ -79,7 +79,7 @@ class ForwardGraph:
         return None
 
     def around(self, rule: ForwardRule) -> list[ForwardRule]:
-        """The other rules of the circle that it is part of, or would be; none when there is none."""
+        """Return the other routes of the cycle that the route is or would be in; empty if none."""
         others: list[ForwardRule] = []
         topic, seen = rule.source, {rule.source}
         while topic != rule.dest:
@@ -87,7 +87,7 @@ class ForwardGraph:
             if name is None:
                 return []
             above = self._rules[name]
-            # One that was come by before is of a cycle that was allowed, and leads nowhere else.
+            # A topic seen before is in a cycle that was allowed and does not contain the destination.
             if above.source in seen:
                 return []
             others.append(above)
@@ -96,36 +96,39 @@ class ForwardGraph:
         return others
 
     def _cycle(self, rule: ForwardRule) -> list[str] | None:
-        """The topics along it, from the destination to the destination."""
+        """Return the topics along the cycle that the route closes, or None.
+
+        The list begins and ends with the destination.
+        """
         others = self.around(rule)
-        # It was closed by another one, if this one is there already.
+        # If this route exists already, another route closed the cycle.
         if not others or (rule.name in self._rules and any(one.may_cycle for one in others)):
             return None
         return [*(one.source for one in reversed(others)), rule.source, rule.dest]
 
-    # -- one rule, under way -------------------------------------------------------------------------------
+    # -- one route in progress -----------------------------------------------------------------------------
 
     def reserve(self, rule: ForwardRule) -> None:
-        """It is allowed, and on its way to its shard: nothing that it excludes is allowed from here on."""
+        """Reserve an allowed route on its way to its shard; routes it excludes are refused now."""
         assert rule.name not in self._reserved
         assert self.refusal(rule) is None
         self._reserved[rule.name] = self._rules.get(rule.name)
         self._add(rule)
 
     def keep(self, rule: ForwardRule) -> None:
-        """Its shard has it, or may have it."""
+        """Confirm a reserved route: its shard has it, or may have it."""
         del self._reserved[rule.name]
         self._add(rule)
 
     def give_back(self, name: str) -> None:
-        """Its shard does not have it: all is as it was before."""
+        """Release a reserved route that its shard does not have, and restore the route before it."""
         before = self._reserved.pop(name)
         self._remove(name)
         if before is not None:
             self._add(before)
 
     def drop(self, name: str) -> None:
-        """Its shard has it no longer."""
+        """Remove a route that its shard no longer has."""
         if name not in self._reserved:
             self._remove(name)
 
@@ -141,7 +144,7 @@ class ForwardGraph:
             del self._from[rule.source]
 
     def learn(self, shard: int, rules: Iterable[ForwardRule]) -> None:
-        """These are all that the shard has."""
+        """Replace the known routes of a shard by `rules`, which are all that it has."""
         told = {rule.name: rule for rule in rules}
         known = [name for name, rule in self._rules.items() if self.shard_of(rule) == shard]
         for name in known:

@@ -1,21 +1,23 @@
-"""The rules of forwards over all shards: made, changed, shown, listed and ended by the front process.
+"""The routes over all shards, which the supervisor creates, changes, lists and deletes.
 
-A rule is kept by the shard of its destination; the front process knows them all (`forward_graph.py`), and is
-one process, so it decides what excludes what. It asks each shard for its rules before it decides the first
-time, and again when another worker is there; those of a shard that is down are what they were. As a rule
-also ends without it, with its source, none is refused for another one before the shards were asked again.
+The shard of its destination keeps a route. The supervisor, a single process, knows all routes
+(`route_graph.py`) and decides which exclude each other. It asks each shard for its routes before its first
+decision, and again when the shard has a new worker; for a shard that is down it uses the routes it knows. A
+route also ends without the supervisor, together with its source, so before a route is refused because of
+another, all shards are asked again.
 
-The steps of a PUT, one at a time for each name:
+The steps of a PUT, one PUT at a time for each name:
 
-P1  The checks; what they refuse leaves no trace. The rule is reserved from here on.
-P2  The source is made by its shard if it is absent, then the destination, if that is wanted: as by a PUT of
-    the topic. What was made for a rule that is then refused is deleted again, if it is still empty.
-P3  The shard of the destination keeps the rule. It comes last, so that there never is one without both of
-    its ends. A crash between any two steps leaves empty topics at worst, and the PUT can be sent again.
-P4  What of the circle that it closes does not count hops yet is told that it is part of one, each under its
-    own turn; when one of them cannot be, that is the answer, and the PUT can be sent again.
-P5  When it is not known whether the shard keeps it, the answer is 504, and what the shard has is asked for
-    before anything else is decided.
+P1  The checks; a refusal here leaves no trace. The route is reserved from now on.
+P2  The shard of the source creates it if it is absent, then the shard of the destination creates that, if
+    requested, both as for a PUT of the topic. A topic created for a route that is then refused is deleted
+    again if still empty.
+P3  The shard of the destination keeps the route. This step is last, so that no route exists without both of
+    its topics. A crash between any two steps leaves empty topics at worst, and the PUT can be sent again.
+P4  Each other route of the cycle that the route closes, if it does not count hops yet, is put again as part
+    of a cycle, under its own turn. If that fails, the response is the failure, and the PUT can be sent again.
+P5  When it is unknown whether the shard keeps the route, the response is 504, and the supervisor asks the
+    shard for its routes before the next decision.
 """
 
 from __future__ import annotations
@@ -51,21 +53,21 @@ from shared.ipc.remote_request import Forwarded, decode_answer, encode_forwarded
 RETRY_AFTER_MS: Final = 1000
 
 Ask = Callable[[int, LinkKind, bytes], Awaitable[bytes | None]]
-"""Of a shard; None when it went away and may have done it, `NEVER_SENT` when it was not reached."""
+"""Asks a shard; None: it ended and may have done it; `NEVER_SENT`: it was not reached."""
 
 _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_over = msgspec.msgpack.Decoder(bool).decode
 
 
 class Shards(Protocol):
-    """The workers, as `router/accept/worker_channels.py` has them."""
+    """The workers, as `router/accept/worker_channels.py` presents them."""
 
     def __len__(self) -> int: ...
     def refusal(self, shard: int) -> Refusal | None: ...
 
 
 class Failed(Exception):
-    """Ends a PUT behind its checks."""
+    """Ends a PUT after its checks."""
 
     def __init__(self, refusal: Refusal) -> None:
         self.refusal = refusal
@@ -78,7 +80,7 @@ class ForwardControl:
         self._ask_any = ask
         self.graph = ForwardGraph(len(shards), bound)
         self._learned_from = [0] * len(shards)
-        """The worker whose rules are known, by its process."""
+        """The pid of the worker whose routes are known, by shard."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
@@ -89,20 +91,20 @@ class ForwardControl:
         return self._board.slot(shard).state is WorkerState.REFUSED
 
     async def _ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
-        """Without waiting for a shard of which it is known that it does not answer."""
+        """Ask a shard, without waiting for one that is known to be down."""
         if self._shards.refusal(shard) is not None:
             return NEVER_SENT
         return await self._ask_any(shard, kind, payload)
 
-    # -- to know them --------------------------------------------------------------------------------------
+    # -- knowing the routes --------------------------------------------------------------------------------
 
     async def list_shard(self, shard: int, asked: ForwardsAsked) -> list[ToldForward] | None:
-        """Rules of a shard in name order; None when it does not answer."""
+        """Return routes of a shard in name order; None when the shard does not answer."""
         answer = await self._ask(shard, LinkKind.LIST_FORWARDS, encode_forward(asked))
         return decode_told_forwards(answer) if answer else None
 
     async def _learn(self, shard: int) -> Refusal | None:
-        """Ask the shard for all its rules."""
+        """Ask the shard for all its routes."""
         pid = self._board.slot(shard).pid
         told = await self.list_shard(shard, ForwardsAsked())
         if told is None:
@@ -112,7 +114,7 @@ class ForwardControl:
         return None
 
     async def _know_all(self) -> Refusal | None:
-        """Why it is not known which rules there are."""
+        """Ask each shard whose routes are unknown; return the refusal of one that does not answer."""
         unknown = [shard for shard in range(len(self._shards)) if self._is_unknown(shard)]
         refusals = await asyncio.gather(*map(self._learn, unknown))
         return next(filter(None, refusals), None)
@@ -129,10 +131,10 @@ class ForwardControl:
         return await self._know_all() or self.graph.refusal(rule)
 
     def _turn(self, name: str) -> asyncio.Lock:
-        """What is done with one name is done one after the other."""
+        """Return the lock under which operations on one name run one after the other."""
         return self._turns.setdefault(name, asyncio.Lock())
 
-    # -- to make one ---------------------------------------------------------------------------------------
+    # -- creating a route ----------------------------------------------------------------------------------
 
     async def put(self, rule: ForwardRule) -> ToldForward | Refusal:
         told = await self._put(rule)
@@ -144,7 +146,7 @@ class ForwardControl:
         for other in self.graph.around(rule):
             if other.stamps:
                 continue
-            # As it is there by now: one that is put anew meanwhile finds the circle itself.
+            # The route as it is now: a PUT of it in the meantime finds the cycle itself.
             known = self.graph.find(other.name)
             told = None if known is None else await self._put(known)
             if isinstance(told, Refusal):
@@ -175,7 +177,7 @@ class ForwardControl:
             return told
 
     def _doubt(self, rule: ForwardRule) -> None:
-        """It may be kept, or not: nothing is decided before its shard has said so."""
+        """Record that the shard may or may not keep the route: it is asked before the next decision."""
         self.graph.keep(rule)
         self._learned_from[self.graph.shard_of(rule)] = 0
 
@@ -186,7 +188,10 @@ class ForwardControl:
                     await self._request("delete_topic", name, "if_empty=true")
 
     async def _make(self, rule: ForwardRule, made: list[str]) -> ToldForward | Refusal:
-        """Raises `Failed` when nobody keeps it; a refusal says that somebody may. `made` gets the topics."""
+        """Create the topics and the route; add created topics to `made`.
+
+        Raise `Failed` when no shard keeps the route; return a refusal when one may keep it.
+        """
         source, dest = await self._state(rule.source), await self._state(rule.dest)
         if dest is None and not rule.makes_dest:
             raise Failed(Refusal(TOPIC_NOT_FOUND, f'dest: topic "{rule.dest}" does not exist'))
@@ -194,7 +199,7 @@ class ForwardControl:
             if state is None and (await self._request("put_topic", name))["created"]:
                 made.append(name)
         source = source or await self._state(rule.source)
-        # One that somebody deletes just now is missed by the shard that is to keep the rule.
+        # If a client deletes the source now, the shard that is to keep the route finds it missing.
         source_epoch = 0 if source is None else source["epoch"]
         shard = self.graph.shard_of(rule)
         answer = await self._ask(shard, LinkKind.PUT_FORWARD, encode_forward(PutForward(rule, source_epoch)))
@@ -203,7 +208,7 @@ class ForwardControl:
         return decode_told_forward(self._body(shard, answer))
 
     async def _state(self, name: str) -> dict[str, Any] | None:
-        """How a topic is; None when there is none."""
+        """Return the state of a topic; None when it does not exist."""
         try:
             return await self._request("topic_state", name, "touch=false")
         except Failed as failed:
@@ -212,14 +217,14 @@ class ForwardControl:
             raise
 
     async def _request(self, operation: str, name: str, query: str = "") -> dict[str, Any]:
-        """As from a client, of the shard of the topic."""
+        """Send a request to the shard of the topic, as a client would."""
         shard = shard_of(topic_id(name), len(self._shards))
         request = Forwarded(operation, name, query, "application/json", "", "", b"")
         answer = await self._ask(shard, LinkKind.REQUEST, encode_forwarded(request))
         return _decode_json(self._body(shard, answer))
 
     def _body(self, shard: int, answer: bytes | None) -> bytes:
-        """Of an answer that is no refusal."""
+        """Return the body of a successful answer; raise `Failed` otherwise."""
         if not answer:
             raise Failed(self._not_reached(shard))
         status, _, body = decode_answer(answer)
@@ -231,10 +236,13 @@ class ForwardControl:
         message = f"shard {shard} does not answer"
         return self._shards.refusal(shard) or Refusal(NOT_READY, message, {"shard": shard}, RETRY_AFTER_MS)
 
-    # -- to end them ---------------------------------------------------------------------------------------
+    # -- ending routes -------------------------------------------------------------------------------------
 
     async def find(self, name: str) -> ToldForward | Refusal | None:
-        """As its shard tells it; None when there is none, a refusal when its shard may be down."""
+        """Return the route as its shard reports it; None when it does not exist.
+
+        Return a refusal when its shard may be down.
+        """
         asked = ForwardsAsked(name=name)
         shards = range(len(self._shards))
         lists = await asyncio.gather(*(self.list_shard(shard, asked) for shard in shards))
@@ -245,7 +253,7 @@ class ForwardControl:
         return self._not_reached(down[0]) if down else None
 
     async def delete(self, name: str) -> bool | Refusal:
-        """Whether there was one."""
+        """Delete the route; return whether it existed."""
         async with self._turn(name):
             found = await self.find(name)
             if found is None or isinstance(found, Refusal):
@@ -253,7 +261,7 @@ class ForwardControl:
             return await self._delete(found.rule, None)
 
     async def _delete(self, rule: ForwardRule, source_epoch: int | None) -> bool | Refusal:
-        """Whether it is there no longer."""
+        """Delete a route at its shard; return whether it no longer exists."""
         shard = self.graph.shard_of(rule)
         request = encode_forward(DeleteForward(rule.name, source_epoch))
         answer = await self._ask(shard, LinkKind.DELETE_FORWARD, request)
@@ -269,22 +277,23 @@ class ForwardControl:
         return is_over
 
     async def topic_gone(self, gone: TopicGone) -> list[str]:
-        """A topic was deleted: the names of the rules that end with it.
+        """Return the names of the routes that end with a deleted topic.
 
-        Its shard ended those into it with it. Those from it are ended here, each on its shard; where that
-        cannot be reached, the forward itself will find that its source is gone.
+        The shard of the topic ended the routes into it together with the topic. The routes from it are ended
+        here, each at its shard; where a shard cannot be reached, its route runner will find that the source
+        is deleted.
         """
         await self._know_all()
         rules = self.graph.touching(gone.name)
-        # Without a turn: a PUT that has it may wait for this.
+        # Without the lock of the name: a PUT that holds it may wait for this call.
         ended = await asyncio.gather(*(self._end_with(rule, gone) for rule in rules))
         return [rule.name for rule, is_over in zip(rules, ended, strict=True) if is_over]
 
     async def _end_with(self, rule: ForwardRule, gone: TopicGone) -> bool:
         if rule.source == gone.name:
-            # The shard knows which incarnation of the source the rule leads from.
+            # The shard knows which epoch of the source the route copies from.
             return await self._delete(rule, gone.epoch) is not False
-        # Not taken for granted: if the topic is there again, the rule may be.
+        # Checked, not assumed: if the topic exists again, the route may exist too.
         told = await self.list_shard(self.graph.shard_of(rule), ForwardsAsked(name=rule.name))
         if told == []:
             self.graph.drop(rule.name)

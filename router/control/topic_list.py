@@ -1,11 +1,11 @@
-"""One list of all topics, or of all routes, out of the lists of the shards, in name order, page by page.
+"""The list of all topics, or of all routes, merged from the shards in name order.
 
-Each shard is asked for one entry more than the page has, from the last name of the page before: what the
-smallest names of all are is known without any shard telling all that it has, so the cost of a page does not
-grow with the number of topics. A shard that does not answer is named, never passed over in silence.
+Each shard is asked for one entry more than the page holds, after the last name of the previous page. That is
+enough to find the smallest names of all shards, so the cost of a page does not grow with the number of
+topics. A shard that does not answer is named in the response, never omitted silently.
 
-A key may be for names with certain prefixes only. In name order the names of a prefix stand together, so such
-a list is the lists of the prefixes one after the other.
+A key may be limited to certain name prefixes. In name order the names of a prefix are consecutive, so the
+list for such a key is the lists of its prefixes one after the other.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 1000
 
 TOPIC: Final = "topic"
-"""What the name is called in an entry of the list of topics."""
+"""The field of the name in an entry of the list of topics."""
 
 TopicList = list[dict[str, Any]] | None
 """None when the shard does not answer."""
 ListShard = Callable[[int, str, str, int], Awaitable[TopicList]]
-"""Asked with the shard, the prefix, the name to begin after, and how many."""
+"""Called with the shard, the prefix, the name to begin after, and the number of entries."""
 
 
 class ListQuery(NamedTuple):
@@ -52,9 +52,10 @@ async def list_page(
     name_field: str = TOPIC,
     does_not_start: Callable[[int], bool] = lambda shard: False,
 ) -> Page | Refusal:
-    """`prefixes` are those of the key that asks; none are all names.
+    """Return one page of the list over all shards.
 
-    `does_not_start` is asked of a shard that is missing: no retry is suggested when waiting cannot help.
+    `prefixes` are those of the key of the request; an empty sequence allows all names. `does_not_start` is
+    called for missing shards: the refusal suggests no retry when waiting cannot help.
     """
     found: list[dict[str, Any]] = []
     missing: set[int] = set()
@@ -80,7 +81,9 @@ async def list_page(
 
 
 def narrowed(prefix: str, allowed: Sequence[str]) -> list[str]:
-    """The prefixes that together are what is asked for and allowed, in name order, none within another.
+    """Return the prefixes that cover the requested and allowed names, in name order.
+
+    No prefix is within another.
 
     >>> narrowed("", ["b", "a.", "a.x", "c"]), narrowed("a.x", ["a"]), narrowed("a", ["b"]), narrowed("a", [])
     (['a.', 'b', 'c'], ['a.x'], [], ['a'])
@@ -92,7 +95,8 @@ def narrowed(prefix: str, allowed: Sequence[str]) -> list[str]:
 
 
 def cursor_after(name: str) -> str:
-    """
+    """Return the cursor of the page after a name.
+
     >>> cursor_after("orders"), name_of_cursor("b3JkZXJz"), name_of_cursor("b3JkZXJzIQ")
     ('b3JkZXJz', 'orders', None)
     """
@@ -100,7 +104,7 @@ def cursor_after(name: str) -> str:
 
 
 def name_of_cursor(cursor: str, is_name: Callable[[str], bool] = is_topic_name) -> str | None:
-    """None for what `cursor_after` never made."""
+    """Return the name in a cursor; None for a text that `cursor_after` cannot return."""
     try:
         name = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):

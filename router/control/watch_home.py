@@ -1,7 +1,8 @@
-"""Which shard is the home of a new watch session, and whether there may be one more.
+"""The home shard of a new watch session, and the cap on sessions.
 
-The home is the shard of most of its topics: what they get is written there, and need not cross a link.
-Between equals it is the one with the fewest sessions, so that sessions of topics that are spread are spread.
+The home is the shard that owns most topics of the session: their records are written there and need not cross
+a link. Among equals it is the shard with the fewest sessions, which distributes sessions of distributed
+topics.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ RETRY_AFTER_MS: Final = 1000
 
 
 class Shards(Protocol):
-    """The workers, as `router/accept/worker_channels.py` has them."""
+    """The workers, as `router/accept/worker_channels.py` presents them."""
 
     def __len__(self) -> int: ...
     def refusal(self, shard: int) -> Refusal | None: ...
@@ -31,7 +32,7 @@ class WatchHome:
         self.sessions = sessions
 
     def reserve(self, names: Sequence[str]) -> int | Refusal:
-        """The home of a session of these topics, which is counted there from here on."""
+        """Return the home of a session of these topics, and count the session there from now on."""
         home = self._home_of(names)
         refusal = self._shards.refusal(home)
         if refusal is not None:

@@ -1,10 +1,10 @@
-"""New API keys without a restart: read again on SIGHUP, and put in place here and in every worker.
+"""Reload of the API keys on SIGHUP, without a restart, here and in every worker.
 
-K1  What cannot be read, or is wrong in any setting, changes nothing, and the log says why.
-K2  Keys never vanish in a reload: without any, everybody may do everything, and that takes a restart.
-K3  A worker that starts later is told the new ones at its start. One that does not answer now is told again
-    until it does, or until there are newer ones. Until it is told it goes by those before.
-K4  Only keys change. Of other settings that changed it is said that they take a restart.
+K1  Settings that cannot be read, or that are wrong anywhere, change nothing, and the log says why.
+K2  A reload never removes all keys: without keys every client may do everything, so that takes a restart.
+K3  A worker that starts later receives the new keys at its start. A running worker is sent the keys again
+    until it acknowledges them or newer keys exist. Until then it uses the previous keys.
+K4  Only keys change. For other settings that changed, the log says that they take a restart.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ logger = logging.getLogger(__name__)
 TELL_AGAIN_SECONDS: Final = 0.25
 
 LoadSettings = Callable[[], Resolved | str]
-"""Reads every source again; a sentence when that cannot be."""
+"""Reads every source again; returns a sentence when that fails."""
 
 
 class KeyReload:
-    """`tell` gives a worker the keys and says whether it took them, `on_keys` puts them in place here."""
+    """The reload of API keys.
+
+    `tell` sends the keys to a worker and returns whether the worker applied them; `on_keys` applies them
+    here.
+    """
 
     def __init__(
         self,
@@ -76,7 +80,7 @@ class KeyReload:
             task.add_done_callback(self._telling.discard)
 
     def close(self) -> None:
-        """Nobody is told any more."""
+        """Stop sending keys to workers."""
         for task in self._telling:
             task.cancel()
 

@@ -1,25 +1,25 @@
-"""Processes that are to run, one a slot of a board: started, watched, started again, and brought to an end.
+"""Pools of processes, one process for each slot of a board: start, watch, restart and stop.
 
-P1  A process that ends without having been asked to is started again, after a wait that doubles (`Backoff`).
-    Its last end is told until it is ready again.
-P2  A process that ends with `EXIT_REFUSED` found what it will not serve; it is not started again, and its
-    reason stays on the board, of which this process is the writer while there is no other.
-P3  What a process that does not beat has not received after `fresh_seconds` is taken back. After
-    `hung_seconds` it is killed. One that is not ready yet has `start_seconds`. While it waits for its disk in
-    a call of the kernel that is no silence: the disk is slow, and a new process would wait for it too.
-P4  Silence is only counted while this process itself was awake: after a pause of the whole machine nobody is
-    killed for the time in which nobody ran.
-P5  The end: the word to drain, behind all connections that were handed over; SIGTERM at the deadline or when
-    hastened; SIGKILL after a last grace.
-P6  Connections may come into a channel at whose other end is nobody, from a process that has not seen it on
-    the board yet. They are taken back too.
+P1  A process that ends unasked is restarted after a wait that doubles each time (`Backoff`). Its last end
+    stays on the board until it is ready again.
+P2  A process that ends with `EXIT_REFUSED` found data that it will not serve. It is not restarted, and its
+    reason stays on the board, which this process writes while the slot has no process.
+P3  Connections that a process without a heartbeat has not received after `fresh_seconds` are taken back.
+    After `hung_seconds` the process is killed. A process that is not ready yet has `start_seconds`. Time in a
+    system call that waits for the disk does not count as silence: the disk is slow, and a new process would
+    wait for it too.
+P4  Silence counts only while this process itself was running: after a pause of the whole machine, no process
+    is killed for the time of the pause.
+P5  The end: a drain message after all connections that were handed over; SIGTERM at the deadline or when
+    hastened; SIGKILL after a last grace period.
+P6  A process that has not yet seen on the board that a process ended may send connections into its channel.
+    They are taken back too.
 
-How long to wait before a worker that ended is started again.
+`Backoff` limits the load of a worker that crashes during its start, and restarts at once a worker that was
+healthy for a while.
 
-A worker that crashes on its way up must not take the machine with it, one that ran well for a while deserves
-to be back at once.
-
-The workers, one a shard: a pool of processes, and the doors through which they get their connections.
+`WorkerPool` is the pool of workers, one for each shard, with the channels through which they receive
+connections.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from shared.runtime.log_setup import fields
 
 
 class Backoff:
-    """
+    """The wait before an ended process is restarted.
+
     >>> backoff = Backoff(first_seconds=0.1, max_seconds=5.0, healthy_seconds=30.0)
     >>> [backoff.ended(healthy_for=0.0) for _ in range(7)]
     [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
@@ -56,7 +57,7 @@ class Backoff:
         self._next = first_seconds
 
     def ended(self, healthy_for: float) -> float:
-        """Seconds to wait; `healthy_for` is how long the worker that ended had been serving."""
+        """Return the seconds to wait; `healthy_for` is how long the ended process had been ready."""
         if healthy_for >= self._healthy:
             self._next = self._first
         wait = self._next
@@ -82,14 +83,14 @@ class PoolTimes(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a process is told when it is started, and which descriptors it inherits for it."""
+    """The parameters of a process at its start, and the descriptors that it inherits for them."""
 
     spec: Mapping[str, object]
     fds: tuple[int, ...] = ()
 
 
 class _Member:
-    """What is known of a slot's process over all its lives."""
+    """The state of one slot, kept across restarts of its process."""
 
     def __init__(self, number: int, slot: Slot, backoff: Backoff) -> None:
         self.number = number
@@ -104,13 +105,16 @@ class _Member:
         self.is_told_to_drain = False
         self.last_end = ""
         self.waited_for_disk = 0.0
-        """When it was last seen to wait for its disk."""
+        """The last time at which it was found waiting for its disk."""
         self.is_disk_logged = False
 
 
 class ProcessPool:
-    """`kind` is what its processes are called in the log, `number_field` their number, and `variable` where
-    in their environment they find what they are told."""
+    """Processes of one kind, one for each slot of a board.
+
+    `kind` is the name of such a process in the log, `number_field` the log field of its number, and
+    `variable` the environment variable that holds its parameters.
+    """
 
     kind: ClassVar[str]
     number_field: ClassVar[str]
@@ -146,23 +150,23 @@ class ProcessPool:
         self._haste = 0
         self._is_orderly = True
 
-    # -- what differs from one kind to another -------------------------------------------------------------
+    # -- what differs between kinds ------------------------------------------------------------------------
 
     def tell(self, number: int) -> Told:
-        """What the process of a slot is told beyond its channel and the board."""
+        """Return the parameters of a slot's process, apart from its channel and the board."""
         raise NotImplementedError
 
     def returned(self, number: int, handed: list[Handed]) -> None:
-        """Connections that were in the channel of a process which will not receive them."""
+        """Handle connections that were in the channel of a process which will not receive them."""
         raise NotImplementedError
 
     def before_clear(self, slot: Slot) -> None:
-        """The last look at what a process that has ended had said."""
+        """Read the slot of an ended process for the last time, before it is cleared."""
 
     def ticked(self) -> None:
-        """Called after each look at all processes, until they are brought to their end."""
+        """Run after each check of all processes, until the drain begins."""
 
-    # -- how they are --------------------------------------------------------------------------------------
+    # -- state of the processes ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._members)
@@ -173,7 +177,7 @@ class ProcessPool:
 
     @property
     def senders(self) -> list[socket.socket]:
-        """The sending ends of the channels, which stay what they are over all lives."""
+        """The sending ends of the channels, which stay the same across restarts."""
         return [member.channel.sender for member in self._members]
 
     def start(self) -> None:
@@ -183,7 +187,7 @@ class ProcessPool:
         self._timer = self._loop.call_later(self._times.tick_seconds, self._tick)
 
     def was_ready(self, number: int) -> bool:
-        """Whether it has ever been."""
+        """Return whether the process has ever been ready."""
         return self._members[number].was_ready or self._board.slot(number).state is WorkerState.READY
 
     def restart_count(self, number: int) -> int:
@@ -193,7 +197,7 @@ class ProcessPool:
         return [member.process.pid for member in self._members if member.process is not None]
 
     def all_beat(self) -> bool:
-        """Whether every process there should be is alive, for a watchdog above this one."""
+        """Return whether every expected process is alive, for the watchdog of the service manager."""
         return all(self._is_well(member) for member in self._members)
 
     def _is_well(self, member: _Member) -> bool:
@@ -204,7 +208,7 @@ class ProcessPool:
     def _silent_for(self, member: _Member, now: float) -> float:
         return now - max(member.slot.beat_ms / 1000, self._watched_since, member.waited_for_disk)
 
-    # -- the lives of a process ----------------------------------------------------------------------------
+    # -- start and end of a process ------------------------------------------------------------------------
 
     def _spawn(self, member: _Member) -> None:
         member.restart = None
@@ -237,7 +241,7 @@ class ProcessPool:
         assert code is not None
         slot = member.slot
         reason = slot.reason if slot.reason != member.last_end else ""
-        # One that was on its way up had nothing to put in order.
+        # A process that was still starting has nothing to shut down in order.
         was_starting = slot.state is WorkerState.STARTING
         self.before_clear(slot)
         slot.clear()
@@ -256,14 +260,17 @@ class ProcessPool:
         self._changed.set()
 
     def _start_later(self, member: _Member, told: str, can_repeat: bool = False) -> None:
-        """`can_repeat`: a repetition of the same failure is not worth another line of the log."""
+        """Restart the process after its backoff.
+
+        With `can_repeat`, a repetition of the same failure is logged at DEBUG only.
+        """
         before = member.last_end
         healthy_for = 0.0 if member.ready_since is None else self._clock.monotonic() - member.ready_since
         wait = member.backoff.ended(healthy_for)
         member.restart_count += 1
         member.slot.clear()
         member.slot.reason = told
-        # As it can be read there, which may be less.
+        # As read back from the board, which may truncate it.
         member.last_end = member.slot.reason
         level = logging.DEBUG if can_repeat and member.last_end == before else logging.WARNING
         logger.log(level, "%s %s", self.kind, told, extra=self._fields(member, again_in_seconds=wait))
@@ -298,7 +305,7 @@ class ProcessPool:
         if silent_for > self._times.fresh_seconds:
             self._look_for_disk_wait(member, process, now, silent_for)
         is_up = state not in (WorkerState.STARTING, WorkerState.REPLAYING)
-        # The word to drain stays where one that is still on its way up may see it.
+        # A drain message stays in the channel of a starting process, which may still read it.
         if silent_for > self._times.fresh_seconds or not (is_up or self.is_draining):
             self._take_back(member)
         hung_for = self._silent_for(member, now)
@@ -334,12 +341,12 @@ class ProcessPool:
     # -- the end -------------------------------------------------------------------------------------------
 
     def hasten(self) -> None:
-        """A second wish to end: do not wait until the deadline. A third: kill."""
+        """On the second stop request, skip the wait for the deadline; on the third, kill."""
         self._haste += 1
         self._changed.set()
 
     async def drain(self) -> bool:
-        """Bring all processes to their end; whether each ended by itself and without complaint."""
+        """End all processes; return whether each exited with code 0 or was still starting."""
         self.is_draining = True
         for member in self._members:
             if member.restart is not None:
@@ -360,7 +367,7 @@ class ProcessPool:
         return self._is_orderly
 
     def close(self) -> None:
-        """After the drain: nobody sends any more."""
+        """Close the channels, after the drain, when no process sends any more."""
         for member in self._members:
             member.channel.close()
 
@@ -370,7 +377,7 @@ class ProcessPool:
                 member.process.signal(number)
 
     async def _wait_for_ends(self, seconds: float | None, haste: int | None) -> bool:
-        """Whether all have ended, within the time, and before somebody hastened so much."""
+        """Return whether all processes ended in time and before `haste` further stop requests."""
         deadline = None if seconds is None else self._loop.time() + seconds
         while self.pids():
             if haste is not None and self._haste >= haste:
@@ -385,7 +392,10 @@ class ProcessPool:
 
 
 class WorkerPool(ProcessPool):
-    """`spec` is what every worker is told, `on_returned` takes connections that a worker will not answer."""
+    """The workers, one for each shard.
+
+    `spec` holds their common parameters. `on_returned` takes connections that a worker will not answer.
+    """
 
     kind = "worker"
     number_field = "shard"

@@ -1,15 +1,15 @@
-"""The front process as a whole: what it is made of, in which order it begins and in which it ends.
+"""The supervisor as a whole: its parts, the order of its start and the order of its end.
 
-Begin: listen (so that who comes early waits and is not refused), then the board, the workers and the control
-application, then who accepts, then the port file. End: accept nothing more, place or turn away what is there,
-drain the workers, then everything else.
+Start: listen (so that early clients wait and are not refused), then the board, the workers and the control
+application, then accepting, then the port file. End: stop accepting, place or refuse the open connections,
+drain the workers, then close everything else.
 
-S1  The listening sockets, the board and the workers belong to this process alone. With `fronts` above 1
-    acceptors accept at its sockets, and it does so itself only where one is missing, and at the end, when
-    they go; else it is the acceptor.
-S2  The first SIGTERM or SIGINT drains, the second does not wait for the deadline, the third kills.
-S3  Nothing is left behind: the board has no name, the links have no file, and workers end when they read the
-    end of their channel. The port file of a process that was killed is removed by the next.
+S1  The listening sockets, the board and the workers belong to this process alone. With `fronts` above 1,
+    acceptors accept at its sockets, and it accepts itself only in place of a missing acceptor and while they
+    end; otherwise it is the acceptor.
+S2  The first SIGTERM or SIGINT drains, the second skips the wait for the deadline, the third kills.
+S3  Nothing is left over: the board has no name, the links have no file, and workers end when they read the
+    end of their channel. The port file of a killed process is removed by the next start.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ EXIT_STOPPED: Final = 0
 EXIT_CANNOT_RUN: Final = 1
 TELL_SECONDS: Final = 0.5
 STDERR_FD: Final = 2
-# A replay, or a drain, may take longer than systemd waits; as long as it goes on more time is asked for.
+# A replay or a drain may take longer than systemd waits; more time is requested while it lasts.
 MORE_SECONDS: Final = 30.0
 
 
@@ -86,14 +86,14 @@ def run(
     times: PoolTimes | None = None,
     load_settings: LoadSettings = lambda: "there is nothing to read them from",
 ) -> int:
-    """The server until it is told to end; the exit code of the process."""
+    """Run the server until it is stopped; return the exit code of the process."""
     try:
         sockets = list(listen_sockets) or open_listeners(settings.host, settings.port, settings.fronts)
     except ListenRefused as error:
         logger.error("%s", error)
         return EXIT_CANNOT_RUN
     if settings.port_file:
-        # Of a process that was killed: nobody is to read it before this one has written its own.
+        # Left by a process that was killed: it must not be read before this process has written its own.
         remove_port_file(settings.port_file)
     _raise_descriptor_limit()
     times = times or PoolTimes(drain_seconds=settings.drain_seconds)
@@ -169,7 +169,7 @@ class _Supervisor:
             fronts=self._settings.fronts,
         )
         logger.info("listening", extra=told)
-        # What it took to start is here to stay: the collector need not look at it again and again.
+        # Objects made during the start are long-lived; exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         telling = self._loop.create_task(self._tell_systemd())
@@ -183,7 +183,7 @@ class _Supervisor:
 
     def _build(self) -> None:
         settings, clock = self._settings, self._clock
-        # Read at each start of a worker, so what is changed in it is for the next one.
+        # Read at each start of a worker, so a change applies to the next worker started.
         self._worker_spec: dict[str, object] = {
             "data_dir": os.path.abspath(settings.data_dir),
             "instance": self._instance,
@@ -246,7 +246,7 @@ class _Supervisor:
         self._app.keys = keys
 
     def _front_counts(self) -> FrontCounts:
-        """Of this process and the acceptors together; theirs may be half a second old."""
+        """Return the counts of this process and the acceptors; those of acceptors lag up to 0.5 s."""
         accepted, handed_over = self._accept_loop.accepted_count, self._front.handed_over_count
         refused = self._front.refused_count + self._accept_loop.refused_count
         waiting, restarts = self._front.waiting_count, 0
@@ -270,7 +270,7 @@ class _Supervisor:
         return [self._pool] if self._acceptors is None else [self._acceptors, self._pool]
 
     def _hung_up(self) -> None:
-        """SIGHUP asks for the keys to be read again, unless it says that the terminal is gone."""
+        """Reload the keys on SIGHUP, or stop when SIGHUP means that the terminal was closed."""
         if self._is_on_terminal and not os.isatty(STDERR_FD):
             self._asked_to_end()
         elif not self._ending.is_set():
@@ -303,17 +303,17 @@ class _Supervisor:
         return EXIT_STOPPED if is_orderly else EXIT_CANNOT_RUN
 
     async def _end_acceptors(self) -> bool:
-        """Meanwhile this process accepts in their place, so that nobody waits for their end."""
+        """Drain the acceptors while this process accepts in their place, so that no client waits."""
         if self._acceptors is None:
             return True
         self._accept_loop.open(self._listeners.sockets)
         return await self._acceptors.drain()
 
     async def _tell_systemd(self) -> None:
-        """Ready once it is, a status all along, and the watchdog fed only while all workers beat."""
+        """Report readiness and status to systemd; feed the watchdog while all processes beat."""
         is_ready = False
         while True:
-            # A shard that does not start is no reason for systemd to end those that serve.
+            # systemd must not stop the shards that serve because of a shard that does not start.
             state = self._control.ready(allow_degraded=True)
             lines = [systemd.status(self._status(state))]
             if not isinstance(state, Refusal):
@@ -336,7 +336,10 @@ class _Supervisor:
 
 
 def _raise_descriptor_limit() -> None:
-    """As many as this user may have: every connection is one, here and, inherited, in the workers."""
+    """Raise the descriptor limit to the maximum of this user.
+
+    Every connection takes one descriptor, here and in the workers, which inherit the limit.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

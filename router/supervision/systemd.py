@@ -1,11 +1,10 @@
-"""What systemd and a service say to each other: readiness, status and watchdog one way, sockets the other.
+"""The protocol of systemd: readiness, status and watchdog out, listening sockets in.
 
-The protocol is small enough to be spoken by hand, which spares a dependency: datagrams of `NAME=value` lines
-to the socket that NOTIFY_SOCKET names, and listening sockets from descriptor 3 on that LISTEN_FDS counts.
+The protocol is small, so it is implemented here without a dependency: datagrams of `NAME=value` lines to the
+socket that NOTIFY_SOCKET names, and listening sockets from descriptor 3 on, whose number LISTEN_FDS holds.
 
-Without systemd everything here does nothing, so nobody has to ask whether it is there. Telling systemd
-something never stops the server, nor holds it up: what cannot be told at once is dropped, so what matters is
-told again and again.
+Without systemd every function here does nothing, so callers need no check. A notification never stops or
+delays the server: one that cannot be sent at once is dropped, so important ones are repeated.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ logger = logging.getLogger(__name__)
 
 
 class ListenError(Exception):
-    """What was passed is no socket that the server can listen at; a sentence for the person who set it up."""
+    """A passed descriptor is not a usable listening socket; the text is for a person."""
 
 
 def status(text: str) -> str:
-    """What `systemctl status` shows; one line.
+    """Return the line that `systemctl status` shows.
 
     >>> status("replaying, 40 %")
     'STATUS=replaying, 40 %'
@@ -41,7 +40,7 @@ def status(text: str) -> str:
 
 
 def extend_timeout(seconds: float) -> str:
-    """Ask for so much more time, from now, for the start or the stop that is under way.
+    """Ask for that much more time, from now, for the start or the stop in progress.
 
     >>> extend_timeout(2.5)
     'EXTEND_TIMEOUT_USEC=2500000'
@@ -50,15 +49,15 @@ def extend_timeout(seconds: float) -> str:
 
 
 def open_notify(environ: Mapping[str, str]) -> Notify:
-    """The way to systemd: a function of one or several lines. It does nothing when nobody listens."""
+    """Return a function that sends lines to systemd, or does nothing without NOTIFY_SOCKET."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return _tell_nobody
-    # A name that begins with @ is abstract, which the kernel spells with a zero byte.
+    # A name that begins with @ is abstract, which the kernel writes with a zero byte.
     address = "\0" + path[1:] if path.startswith("@") else path
 
     def notify(lines: str) -> None:
-        # What is said is said seldom, so no socket is kept for it.
+        # Notifications are rare, so no socket is kept open for them.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             try:
@@ -70,9 +69,10 @@ def open_notify(environ: Mapping[str, str]) -> Notify:
 
 
 def take_listen_sockets(environ: MutableMapping[str, str], pid: int | None = None) -> list[socket.socket]:
-    """The sockets that were passed to this process; ListenError when the server cannot listen at one of them.
+    """Return the sockets passed to this process; raise ListenError for an unusable one.
 
-    The variables are taken out, so that no child believes it is meant, and the sockets are not inherited.
+    The variables are removed, so that no child process takes them as its own, and the sockets are not
+    inherited.
     """
     meant = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
@@ -97,7 +97,7 @@ def _listening_socket(fd: int) -> socket.socket:
         raise ListenError(f"LISTEN_FDS names descriptor {fd}, which is no socket: {error.strerror}") from None
     is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
     if not is_tcp or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        # Not closed: the descriptor belongs to whoever passed it by mistake.
+        # Not closed: the descriptor belongs to the process that passed it by mistake.
         found.detach()
         raise ListenError(f"LISTEN_FDS names descriptor {fd}, which is no TCP socket that listens")
     found.set_inheritable(False)

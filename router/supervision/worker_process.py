@@ -1,15 +1,13 @@
-"""One life of one worker, or of one acceptor: the process.
+"""One run of a worker or acceptor process, and the channel into the process of one slot.
 
-W2  The end of the process is told by a descriptor of it (pidfd), so no number of a process is ever signalled
-    that by now belongs to another, and nobody has to own SIGCHLD.
-W3  A worker has a process group of its own: a Ctrl-C reaches the front process alone, which drains it in
-    order. What the service manager told the front process is not for the worker.
-
-The way into the process of one slot, over all the lives of that process.
-
-W1  The front process keeps both ends. What a process had not received when it died, or does not receive
-    because it hangs, is taken back and answered, not reset.
-W4  One channel for all lives: who has the sending end, as the acceptors do, need not hear of a new life.
+W1  The supervisor keeps both ends of the channel. Connections that a process had not received when it died,
+    or does not receive because it hangs, are taken back and answered, not reset.
+W2  A pidfd reports the end of the process, so no signal reaches another process that has the same pid by now,
+    and no code has to own SIGCHLD.
+W3  A worker has its own process group: Ctrl-C reaches the supervisor alone, which drains the worker in order.
+    The variables that the service manager set for the supervisor are not passed to workers.
+W4  One channel serves all runs of a slot: processes that hold the sending end, such as the acceptors, need
+    not learn of a restart.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ PACKAGE_ROOT: Final = str(Path(__file__).absolute().parents[2])
 
 
 def module_command(module: str) -> tuple[str, ...]:
-    """Return the command that runs a module in a process that never imports from its current directory."""
+    """Return the command that runs a module without importing from the current directory."""
     return (sys.executable, "-P", "-m", module)
 
 
@@ -58,10 +56,10 @@ def import_environment(environ: Mapping[str, str], path: Sequence[str]) -> dict[
 
 
 class WorkerProcess:
-    """Spawned when it is made; OSError when that cannot be. `on_end` is called once, in a later turn.
+    """A process, spawned by the constructor, which raises OSError when that fails.
 
-    It finds what it is told in the environment, under the name `variable`. It inherits `fds`, of which the
-    `spec` has the numbers, and nothing else.
+    `on_end` is called once, in a later turn of the event loop. The process finds its parameters in the
+    environment variable `variable`. It inherits `fds`, whose numbers `spec` holds, and no other descriptor.
     """
 
     def __init__(
@@ -99,17 +97,17 @@ class WorkerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Negative when a signal ended it; None while it lives."""
+        """The exit code: negative when a signal ended the process; None while it runs."""
         return self._process.returncode
 
     def is_in_disk_wait(self) -> bool:
-        """Whether its main thread sleeps in a call of the kernel that no signal ends, as on a slow disk."""
+        """Return whether its main thread is in an uninterruptible system call, as on a slow disk."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 stat = file.read()
         except OSError:
             return False
-        # The name of the program may contain anything; the state follows its closing parenthesis.
+        # The program name may contain any character; the state follows its closing parenthesis.
         return stat.rpartition(b")")[2].split()[0] == b"D"
 
     def signal(self, number: signal.Signals) -> None:
@@ -123,7 +121,8 @@ class WorkerProcess:
 
 
 def describe_end(exit_code: int) -> str:
-    """
+    """Return the end of a process as text for the log.
+
     >>> describe_end(4), describe_end(-9)
     ('ended with code 4', 'was ended by SIGKILL')
     """
@@ -140,11 +139,11 @@ class ChildChannel:
         self.sender, self.receiver = channel_pair()
 
     def send_drain(self) -> bool:
-        """The word to end, behind all that was sent; False when there is no room now."""
+        """Send the drain message, after all that was sent; return False when the channel is full."""
         return send_drain(self.sender)
 
     def take_back(self) -> list[Handed]:
-        """What was handed over and not received; also a word to drain that was not."""
+        """Return unreceived connections, and a drain message that was not received."""
         taken: list[Handed] = []
         while True:
             try:
