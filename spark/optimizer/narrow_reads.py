@@ -1,9 +1,9 @@
-"""Queries read what they need: Spark tells the source of the columns that are used, and of filters.
+"""A rule of Spark's optimizer that passes the needed columns and filters to the source.
 
-PySpark (4.3) asks a source written in Python for all of its columns, whatever a query selects. It passes
-filters on when a setting says so, but keeps the last ones with the table: two filters of one frame, in one
-query or one after the other, would then both be answered with the rows of one. So here is what is missing, as
-a rule of Spark's optimizer, which is to be in a session once:
+PySpark (4.3) asks a Python source for all of its columns, whatever a query selects. It passes filters when a
+setting allows it, but stores the last ones with the table: two filters of one frame, in one query or in two,
+would then both be answered with the rows of one. This rule supplies what is missing. Install it once per
+session:
 
     from spark.optimizer.narrow_reads import narrow_reads
     narrow_reads(spark)
@@ -34,10 +34,10 @@ SOURCE = files("spark") / "java" / "NarrowReads.java"
 
 
 def narrow_reads(session: SparkSession) -> None:
-    """For all queries of this session from here on; once is enough, and more often does no harm.
+    """Install the rule for all later queries of this session; repeating the call is harmless.
 
-    SourceError where it cannot be: in a session of Spark Connect, or a version of Spark that is not built so.
-    Queries are answered there as well, and read more.
+    Raises SourceError where it cannot be installed: in a session of Spark Connect, or in a version of Spark
+    with other internals. Queries work there as well, and read more.
     """
     need(
         KNOWS_FILTERS,
@@ -57,7 +57,7 @@ def narrow_reads(session: SparkSession) -> None:
 
 
 def _compiled(jvm: Any) -> Any:
-    """The class loader that has it."""
+    """Compile the rule and return the class loader that holds it."""
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
     compiler.cook(SOURCE.read_text(encoding="utf-8"))

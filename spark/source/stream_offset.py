@@ -1,7 +1,7 @@
-"""The offset of a stream, as Spark keeps it in a checkpoint: JSON, always the same for the same place.
+"""The offset of a stream as Spark stores it in a checkpoint: JSON, one text per position.
 
-Spark compares offsets as texts, so keys are sorted and there is nothing in them but what says where a query
-stands::
+Spark compares offsets as texts. Keys are therefore sorted, and the offset contains nothing but the position
+of the query::
 
     {"topics":{"orders":{"epoch":1024,"offset":24}},"version":1}
 
