@@ -1,11 +1,11 @@
 # %% [markdown]
-"""From records in topics to tables and back: what Spark does with topicsd, from the beginning.
+"""From records in topics to tables and back: an introduction to Spark with topicsd.
 
-Start a server (`make run`), and then run this file (`python spark/examples/first_steps.py`), or open it in an
-editor that knows cells (`# %%`) and run them one after the other. It needs what `pip install '.[spark]'`
+Start a server (`make run`), then run this file (`python spark/examples/first_steps.py`), or open it in an
+editor that supports cells (`# %%`) and run them one after the other. It needs what `pip install '.[spark]'`
 installs, and Java 17 or 21. It writes to topics whose names begin with `first-steps`, and to ./first-steps.
 
-Where things are is said by two variables of the environment, for a server that is somewhere else.
+For a server with another address or data directory, set TOPICS_URL and TOPICS_DATA_DIR.
 """
 
 # %%
@@ -24,10 +24,10 @@ URL = os.environ.get("TOPICS_URL", "http://127.0.0.1:4000")
 DATA = os.environ.get("TOPICS_DATA_DIR", "./topics-data")
 FOLDER = Path(os.environ.get("FIRST_STEPS_DIR", "./first-steps"))
 
-# A session like any other. This one looks for a Java, and says what to install when there is none.
+# An ordinary session. This helper also finds Java, and says what to install if there is none.
 session = local_session("first steps")
 session.sparkContext.setLogLevel("ERROR")
-# With this a query reads the columns and the segments that it needs, and not all of them.
+# With this rule a query reads only the columns and segments that it needs.
 narrow_reads(session)
 
 # %% [markdown]
