@@ -5,10 +5,11 @@ of the query::
 
     {"topics":{"orders":{"epoch":1024,"offset":24}},"version":1}
 
-`offset` is the seq of the next record to read. The epoch tells a topic from one that was made under its name
-after it was deleted, whose seqs begin again.
+`offset` is the seq of the next record to read. The epoch distinguishes a topic from one that was
+created under its name after its deletion, whose seqs begin again.
 
-How to change it: raise VERSION and read the versions before it; a checkpoint lives as long as its query.
+How to change the format: raise VERSION and read the versions before it; a checkpoint lives as long as its
+query.
 
     >>> encode({"b": Place(2, 7), "a": Place(1, 5)})["topics"]
     {'a': {'epoch': 1, 'offset': 5}, 'b': {'epoch': 2, 'offset': 7}}
