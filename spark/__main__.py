@@ -149,7 +149,7 @@ def quiet_java() -> str:
 
 
 def silence_java(session: SparkSession) -> None:
-    """Close Java's stderr: it relays the trace of PySpark's daemon, which ends after Java."""
+    """Close Java's stderr, which relays the trace of a PySpark daemon that outlives Java."""
     jvm: Any = session.sparkContext._jvm
     with suppress(Exception):
         jvm.java.lang.System.err.close()

@@ -1,8 +1,8 @@
 """The PySpark version, and which features a Python data source has in each version.
 
 4.0  batch reads and writes, streams that are read
-4.1  streams that are written, filters that a source is told of (`narrow_reads.py`)
-4.2  bounds of a micro-batch, and the trigger availableNow in more than one
+4.1  streams that are written, filters passed to a source (`narrow_reads.py`)
+4.2  bounds of a micro-batch, and the trigger availableNow in several batches
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A folder in the file system that its URI names, through Hadoop's client: local, HDFS, or object store.
+"""A folder in any file system of Hadoop's client: local, HDFS, or an object store.
 
 Spark writes with the same client, so whatever it can write can be moved here, with no second configuration. A
 name is a path below the folder with `/` between its parts.

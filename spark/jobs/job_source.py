@@ -1,4 +1,4 @@
-"""The input of a job: the selected topics, in a directory or on a server, between two positions.
+"""The input of a job: topics of a directory or a server, between two positions.
 
 Positions are those of the source's stream reader (`stream_offset.py`), which computes them. A job therefore
 begins, ends and reports loss as a stream with a checkpoint would, by `path` and by `url` alike; it only reads

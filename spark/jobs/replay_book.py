@@ -1,4 +1,4 @@
-"""The record of what a replay has sent where, kept beside the export so that a replay can resume.
+"""The progress of a replay, kept beside the export so that the replay can resume.
 
 ::
 

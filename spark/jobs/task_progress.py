@@ -1,4 +1,4 @@
-"""The progress of a job on stderr: a line for each step, and the number of finished Spark tasks.
+"""The progress of a job on stderr: a line for each step, and a count of finished tasks.
 
 On a terminal the number of tasks is one line that changes; elsewhere a line is written every 10 s, so that a
 log shows activity without being filled by it.

@@ -8,14 +8,14 @@ session:
     from spark.optimizer.narrow_reads import narrow_reads
     narrow_reads(spark)
 
-Each read gets a table of its own, with the columns that are used (one of the index, where there are none)
-and the filters. `count(*)`, of all or by what is the same in a whole topic, becomes the sum of `records`, in
-which the source says how many there are (`counts.py`). All filters stay in the plan, where Spark applies
-them; the source goes by them to leave out what they leave out. What the rule does not understand it leaves
-as it is.
+Each read gets a table of its own, with the columns that are used (a column of the index if none is) and the
+filters. `count(*)`, of all records or grouped by columns that are constant in a topic, becomes the sum of
+`records`, the number of records that the source reports (`counts.py`). All filters stay in the plan, where
+Spark applies them; the source uses them to skip segments and records. The rule leaves every plan that it does
+not understand unchanged.
 
-It is written in Java, since there is nowhere else to come between Spark's plan and its reading, and compiled
-by the compiler that Spark has for its own generated code.
+The rule is written in Java, the only way to run between Spark's plan and its reads, and is compiled by the
+compiler that Spark has for its own generated code.
 """
 
 from __future__ import annotations

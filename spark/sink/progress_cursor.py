@@ -1,4 +1,4 @@
-"""The progress of a stream, published as a named cursor of each topic so that its lag is visible.
+"""The progress of a stream, published as a cursor of each topic so that lag is visible.
 
 The cursor is for monitoring, and for topics that protect their cursors; a query resumes from its checkpoint
 alone. A refusal by the server is therefore logged as a warning by the driver, and the stream continues.

@@ -166,5 +166,5 @@ def _new_id(query: str) -> str:
 
 
 def _chunks(messages: Reports) -> list[Staged]:
-    """In the order of the partitions."""
+    """Return the staged chunks in the order of the partitions."""
     return [chunk for message in messages if isinstance(message, TaskReport) for chunk in message.chunks]

@@ -1,4 +1,4 @@
-"""Record counts: the answer to a query with the column `records`, a row per topic and partition.
+"""Record counts for queries with the column `records`: a row per topic and partition.
 
 Counting reads columns that cost nothing and adds up the rows that arrive. Deleted, evicted, expired and
 missing records are therefore counted exactly as they are read, by the same rules.

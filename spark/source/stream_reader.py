@@ -1,4 +1,4 @@
-"""The stream reader: a position is a seq by topic, a batch is what is on disk between two positions.
+"""The stream reader: a batch holds the durable records between two positions, a seq by topic.
 
 Here a batch takes everything available; since PySpark 4.2 it can be bounded (`bounded_stream.py`). A batch
 that Spark plans again after a restart, from the same two offsets, has the same rows unless records were

@@ -1,9 +1,9 @@
 """The topics of a shard as a `diff` request would see them now, from the files alone.
 
-MANIFEST.json lists what is in segments with a few numbers each; the log after it is replayed by the code with
-which a server starts. The engine's own rules therefore decide what is deleted, evicted or expired, and none
-is written twice. The cost is the list of segments, the active segment of each topic, and the log since the
-last checkpoint, which the server keeps short.
+MANIFEST.json lists the segments with a few numbers each; the log after it is replayed by the code with which
+a server starts. The engine's own rules therefore decide which records are deleted, evicted or expired, and
+none is written twice. The cost is the list of segments, the active segment of each topic, and the log since
+the last checkpoint, which the server keeps short.
 
 The readable part of each topic ends at `durable`: a power cut may take back a frame after it, so such frames
 are never read.

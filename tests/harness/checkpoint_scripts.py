@@ -1,4 +1,4 @@
-"""The scripts about checkpoints, and the table of all scripts with those of `shard_scripts.py`.
+"""Scripts about checkpoints, and the table of all scripts, with `shard_scripts.py`.
 
 With segments of four records and two kept snapshots, every step of a checkpoint happens within a few
 requests. `copy` runs some of a checkpoint's jobs, so that later steps find it half done; in the prompt manner
@@ -87,7 +87,7 @@ def watch_sessions(run: ShardRun) -> None:
 
 @script
 def deletes_in_segments(run: ShardRun) -> None:
-    """Delete by seq, tag and prefix in sealed and active segments and the tail, around a checkpoint."""
+    """Delete by seq, tag and prefix in segments and the tail, before and during a checkpoint."""
     run.put("f", durability="fsync")
     for name in ("f", "d"):
         run.append(name, *[10] * 7, tags=("a", "ab", None, "b", "a", "b", "ab"))
@@ -212,7 +212,7 @@ def snapshots_in_a_row(run: ShardRun) -> None:
 
 @script
 def notes_on_their_way(run: ShardRun) -> None:
-    """Capture a topic whose floors and ceilings are in the log and not synced, before more records."""
+    """Capture a topic whose floors and ceilings are logged and not synced, before more records."""
     run.put("f", durability="fsync", ttl_ms=1000)
     run.put("d", ttl_ms=1000)
     run.append("d", 10, 10)

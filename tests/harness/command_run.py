@@ -1,7 +1,7 @@
-"""The command `topicsd` as a user runs it, and a fingerprint that shows changes of a directory.
+"""The command `topicsd` as a user runs it, and a fingerprint of a directory.
 
 Promises: `run_command` starts another process, `run_here` runs in this one and is fast; both return the exit
-code and the output. Only the arguments tell the command its directory.
+code and the output. Only the arguments name the directory of the command.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def flip(path: str | Path, offset: int) -> None:
 
 
 def fill(shard: RealShard) -> None:
-    """Write a bit of everything: three classes, tags, a cap that evicts, a delete, a recreated topic."""
+    """Write records of three classes, with tags, evictions, a delete and a recreated topic."""
     shard.append("orders", record({"n": 1}, tag="new", node="n1", meta={"k": 1}), record({"n": 2}))
     shard.put("audit", durability="fsync", cap_records=2)
     shard.append("audit", 1, 2, 3)

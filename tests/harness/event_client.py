@@ -53,7 +53,7 @@ class EventReader:
 
 
 class EventClient(EventReader, RawClient):
-    """A client of one event stream over HTTP/1.1; `fields` are header lines of the request."""
+    """A client of one event stream over HTTP/1.1; `begin` keeps the response headers in `fields`."""
 
     def __init__(self, port: int, target: str, *fields: str, buffer_bytes: int | None = None) -> None:
         EventReader.__init__(self)

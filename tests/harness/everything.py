@@ -1,4 +1,4 @@
-"""A data directory that holds one of everything, made by a real server that is killed at its end.
+"""A data directory that holds one of everything, left by a real server that was killed.
 
 The newest snapshot of each shard holds what `fill` makes, and so does the log after it, so that both paths of
 recovery are used. `Everything` keeps the server's last answers, which its files must reproduce.

@@ -1,4 +1,4 @@
-"""A worker without an engine, for tests of the supervisor: it receives connections and echoes requests.
+"""A worker without an engine, for tests of the supervisor; it echoes requests.
 
 Each request, up to its empty line, is answered with a line of JSON: the shard, the pid and the bytes that
 were read. TOPICS_TEST_WORKER, a JSON object, configures its behaviour:

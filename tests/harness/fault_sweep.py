@@ -110,7 +110,7 @@ class FaultCase:
         assert run.calls[-1].answer.code == STORAGE_FAILED
 
     def _takes_writes_again(self, run: ShardRun) -> None:
-        """Check that writes work within five seconds of free space, and that refused ones can be repeated."""
+        """Check that writes work within 5 s of free space, and that refused ones can be repeated."""
         refused = [
             request
             for topic in self.book.topics

@@ -1,4 +1,4 @@
-"""Random operations on a graph of routes over three shards, and the records each destination must hold.
+"""Random operations on routes over three shards, and the records each destination must hold.
 
 Promises: the same seed does the same. There are up to twenty topics of the classes `disk` and `fsync`, logs
 and queues, some of which accept only a few records until the end, and rules with and without filters, from

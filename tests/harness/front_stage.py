@@ -1,4 +1,4 @@
-"""The supervisor in a test: the parts of `router/supervision/supervisor.py`, with fake workers.
+"""The parts of `router/supervision/supervisor.py` in a test, with fake workers.
 
 `FrontStage` runs in the loop of the test, so that a test reaches every part. `FrontProcess` is the whole
 supervisor as a process of its own, to be signalled and killed.

@@ -1,4 +1,4 @@
-"""A process that writes to a shard on the real disk, reports its answers, and waits for its SIGKILL.
+"""A process that writes to a shard on the real disk and reports its answers until SIGKILL.
 
 Promises: `start` forks it. It opens the shard with a real loop (asyncio's, or uvloop by the seed) and a real
 disk thread, says `ready`, and then keeps a few requests in flight at any time. Each line in the pipe is

@@ -1,4 +1,4 @@
-"""The ledger of sent requests and their answers across crashes, and the entry point of the judge.
+"""The ledger of sent requests and their answers across crashes, checked by the judge.
 
 Promises: it knows only what a client knows. Payloads are unique, so that every surviving record is identified
 by its bytes and belongs to one request; a retry is the same request under its idempotency key. A test records
@@ -25,7 +25,7 @@ class Ledger:
         self._machine_failed = False
 
     def topic(self, name: str, durability: Durability = "disk", *, evicts: bool = False) -> None:
-        """Add a topic; `evicts` says that it has a cap or a TTL."""
+        """Add a topic; `evicts` is true if it has a cap or a TTL."""
         assert name not in self._pages, f"{name} is in the ledger already"
         self._pages[name] = TopicPage(name, durability, evicts)
 

@@ -1,4 +1,4 @@
-"""The entries of the ledger: a request, a deletion, the findings of a recovery, and a topic's page."""
+"""The entries of the ledger: requests, deletions, findings of a recovery, pages of topics."""
 
 from __future__ import annotations
 

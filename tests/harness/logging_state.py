@@ -1,4 +1,4 @@
-"""A guard that restores the logging of this process after a test that configures it like a server."""
+"""A guard that restores the logging configuration after a test changed it."""
 
 from __future__ import annotations
 

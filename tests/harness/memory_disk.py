@@ -1,4 +1,4 @@
-"""An in-memory disk behind `Fs` that distinguishes written bytes from synced ones.
+"""An in-memory disk with the interface `Fs` that distinguishes written from synced bytes.
 
 Promises: it answers as the kernel does (short reads at the end, errno for errno), and keeps two images: the
 page cache that calls see and the media that a power cut leaves. `cut_power_after(n)` allows n more mutating

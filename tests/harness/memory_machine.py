@@ -151,7 +151,7 @@ class MemoryMachine(MemoryTree):
         return twin
 
     def after_process_kill(self) -> Self:
-        """Return the disk for another process of this machine: page cache kept, no descriptors or locks."""
+        """Return the disk for the next process: page cache kept, no descriptors, no locks."""
         twin = self._machine(self._boot, self.inode_next)
         twin.calls = self.calls
         twin.names = self.names.copied()

@@ -26,7 +26,7 @@ from topicsd.service.queues.redrive import Redrives
 
 FIELDS = msgspec.structs.replace(NO_FIELDS, content_type="application/json")
 Again = Callable[[MemoryDisk], MemoryDisk]
-"""Return the disk for the next start from the disk of the lost shard."""
+"""The disk for the next start, made from the disk of the lost shard."""
 
 
 class Asked(Call, kw_only=True, eq=False):

@@ -1,7 +1,8 @@
-"""One HTTP/1.1 connection of a worker of two shards under the control of a test, without a socket.
+"""One HTTP/1.1 connection of a worker under the control of a test, without a socket.
 
-Promises: the shard is an `OneShard` with its manual clock and loop. Requests for the other shard end in
-`links.asked`, and the test decides their outcome. `HOME` and `AWAY` are topics of the one and the other.
+Promises: the server has two shards. This worker's shard is a `OneShard` with its manual clock and loop.
+Requests for the other shard end in `links.asked`, and the test decides their outcome. `HOME` and `AWAY` are
+topics of the one and the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The session of one WebSocket at a worker of two shards, controlled by a test, without a socket.
+"""One WebSocket session of a worker under the control of a test, without a socket.
 
-Promises: the worker is that of `OneLane`, so requests for the other shard end in `links.asked`, and the test
-answers them (`answer`). `take` returns the session's messages.
+Promises: the worker is that of `OneLane`, with two shards, so requests for the other shard end in
+`links.asked`, and the test answers them (`answer`). `take` returns the session's messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ledger of a running server's clients: many threads write into it, the API shows the state.
+"""The ledger of a running server's clients, written by many threads and checked by the API.
 
 Promises: the rules are those of `judge`. Known outcomes are kept apart from unknown ones: an answer is an
 ack, a refusal after which nothing was written, or leaves the outcome open, as does a connection that ends.

@@ -1,4 +1,4 @@
-"""Long random scripts: a shard is written to, ended in every way, and started again, many times.
+"""Long random scripts: a shard is written to, ended in every way, and started again.
 
 Promises: a run is a number of generations on one disk with one book, decided entirely by its seed. Each
 generation takes some dozens of random steps in a random manner of the disk thread and ends in a power cut, a

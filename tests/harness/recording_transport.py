@@ -1,4 +1,4 @@
-"""A transport that records what is written to it; the test supplies the input.
+"""A transport that records all writes; the test supplies the input.
 
 Promises: nothing happens by itself. `pause` and `resume` call the protocol as a full and a drained buffer
 would.

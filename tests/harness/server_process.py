@@ -1,4 +1,4 @@
-"""An `HttpServer` in a process of its own, so that its memory is measured apart from the test's.
+"""An `HttpServer` in a process of its own, for measurements of its memory.
 
 Promises: inside the block it listens; after it, it is gone. `peak_bytes` is the highest resident memory since
 `reset_peak_bytes`, as counted by the kernel.

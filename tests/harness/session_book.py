@@ -56,7 +56,7 @@ class SessionBook:
             known.end_position = 1 << 62
 
     def shows(self, found: Mapping[bytes, WatchSession]) -> None:
-        """Check a running shard: it holds every answered session until its end is written, and no other."""
+        """Check that a running shard holds every answered session until its end, and no other."""
         acked = {session for session, known in self.known.items() if known.is_acked}
         ended = {session for session, known in self.known.items() if known.has_ended}
         assert acked - ended <= set(found) <= acked

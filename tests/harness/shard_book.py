@@ -1,4 +1,4 @@
-"""A client's knowledge of a shard's topics across all crashes: the ledger and the configurations.
+"""A client's knowledge of a shard's topics across crashes: ledger and configurations.
 
 Promises: a name may be deleted and created again. Each incarnation is another page of the ledger (`name#2`),
 and the epoch, which is never reused, decides which one a recovery shows. Configuration changes are kept with
@@ -79,7 +79,7 @@ class ShardBook:
         return b'{"n":%d,"x":"%s"}' % (self._payload_count, b"x" * max(0, size - len(text)))
 
     def target(self, name: str, patch: TopicConfigPatch | None = None) -> Incarnation:
-        """Return the topic that a write to the name reaches, new if none exists or it is being deleted."""
+        """Return the topic that a write to the name reaches; create one if none takes writes."""
         for topic in reversed(self.topics):
             if topic.name == name and not topic.leaving:
                 if not topic.is_born:

@@ -1,4 +1,4 @@
-"""The data of a shard for tests of loading and replay: log files on an in-memory disk, no segments."""
+"""The data of a shard for tests of loading and replay: log files only, on a fake disk."""
 
 from __future__ import annotations
 

@@ -415,7 +415,7 @@ class ShardRun:
     # -- observations ------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Note what is promised to be on disk, and check that only acknowledged data is visible."""
+        """Note the data promised to be on disk; check that only acknowledged data is visible."""
         failure = self.checkpoint_failure
         assert failure is None or isinstance(failure, OSError), failure
         shard = self.shard.state

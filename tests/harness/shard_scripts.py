@@ -235,7 +235,7 @@ def incarnations(run: ShardRun) -> None:
 
 @script
 def quiet_times(run: ShardRun) -> None:
-    """Alternate bursts and silence: idle marks, ceilings that rise by several steps and fall again."""
+    """Alternate bursts and silence: idle marks, ceilings that rise several steps and fall."""
     run.append("d", *[1] * 60)
     run.append("e", *[1] * 30, durability="ephemeral")
     run.turn()

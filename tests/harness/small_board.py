@@ -1,4 +1,4 @@
-"""A board of some serving shards, for tests of what is summed over them.
+"""A board of some serving shards, for tests of sums over all shards.
 
 Promises: every slot looks as its worker would leave it: ready, with a current heartbeat.
 """

@@ -1,4 +1,4 @@
-"""Small stores with their books, for tests that damage bytes, and the sizes of a start's reads.
+"""Small stores with their books, for tests that damage bytes or bound the reads of a start.
 
 Promises: a store has topics of class disk and fsync, a delete, a key, tags, and a deleted topic. It ended by
 a clean stop, by SIGKILL after the log had noted that everything is synced, or the same with several WAL

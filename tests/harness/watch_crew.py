@@ -1,4 +1,4 @@
-"""Clients of a server that is killed in parts: a writer for each topic, and watchers of several.
+"""Clients of a server that is killed in parts: one writer for each topic, and watchers.
 
 Watchers here use event streams; others are in `other_watchers.py`.
 
