@@ -63,7 +63,7 @@ class FrameTable:
         self._buffer = pa.py_buffer(data)
         whole = (lengths >= FRAME_LEN_MIN + LEN_BYTES) & (starts + lengths <= len(data))
         if not whole.all():
-            # Treat an entry too short for a frame as the frame at offset 0.
+            # Entries that cannot hold a frame are set to zero, and only marked in `bad`.
             starts, lengths = np.where(whole, starts, 0), np.where(whole, lengths, 0)
         self.starts, self.ends = starts, starts + lengths
         self.bad = ~whole
@@ -96,7 +96,7 @@ class FrameTable:
         self.bad = bad
 
     def _bodies(self) -> Iterable[bytes | memoryview]:
-        """Yield the bytes that each frame's checksum covers."""
+        """Return the bytes that each frame's checksum covers, one element each."""
         starts, ends = self.starts + LEN_BYTES, self.data_end
         if len(self._data) < SMALL_BYTES * len(starts):
             copies: npt.NDArray[np.object_] = self.cut(starts, ends).to_numpy(zero_copy_only=False)
