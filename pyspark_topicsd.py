@@ -1,12 +1,14 @@
-"""What PySpark finds by itself: it imports every module whose name begins with `pyspark_`, and one that fails
-would hide the sources of all others. So this one imports nothing that may be missing.
+"""The module through which PySpark finds the format `topicsd`.
+
+PySpark imports every module whose name begins with `pyspark_`, and a module that fails to import would hide
+the sources of all others. This module therefore imports nothing that may be missing.
 """
 
 from __future__ import annotations
 
 try:
     from spark.source.source import TopicsdSource as DefaultSource
-except Exception:  # The package, or what it needs, is not whole: then there is no format of this name.
+except Exception:  # The package or a dependency is missing: do not offer the format.
     __all__: list[str] = []
 else:
     __all__ = ["DefaultSource"]

@@ -1,7 +1,7 @@
-"""`python -m spark`: the jobs that people start, on Spark here or on a cluster.
+"""`python -m spark`: the job commands, run on a local Spark or on a cluster.
 
-Promises: progress goes to stderr and results to stdout; what went wrong is one sentence, with the exit code
-1, and a wrong command line has 2. Nothing of Spark is imported before the command line is understood.
+Promises: progress is written to stderr and results to stdout. An error is one sentence with exit code 1; a
+wrong command line exits with 2. Spark is imported only after the command line was parsed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ FAILED, INTERRUPTED = 1, 130
 
 
 def main(arguments: Sequence[str] | None = None, session: SparkSession | None = None) -> int:
-    """In the session that is given, or in one of its own, which ends with it."""
+    """Run the command in the given session, or in a new session that ends with it."""
     given = parse(arguments)
     if given.command == "zip":
         write_zip(given.file)
         return 0
     try:
         with complete_installation():
-            import pyspark  # noqa: F401  First, as the one that people know.
+            import pyspark  # noqa: F401  First: its name is the one that users know.
 
             from spark.jobs.before_start import check
 
@@ -70,7 +70,7 @@ def run(session: SparkSession, given: Namespace) -> None:
 
 
 def register(session: SparkSession) -> None:
-    """PySpark finds by itself what is installed, and not what came along in a zip."""
+    """Register the data source: PySpark finds installed packages only, not those from a zip."""
     from pyspark.errors import AnalysisException
 
     from spark.source.source import TopicsdSource
@@ -78,7 +78,7 @@ def register(session: SparkSession) -> None:
     try:
         session.dataSource.register(TopicsdSource)
     except AnalysisException as error:
-        # PySpark 4.0 takes none in the place of one that it has found.
+        # PySpark 4.0 refuses to replace a source that it found itself.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 
@@ -95,12 +95,12 @@ def complete_installation() -> Iterator[None]:
 
 @contextmanager
 def opened(given: Namespace) -> Iterator[SparkSession]:
-    """The package goes along to the machines of a cluster."""
+    """Open a session; on a cluster, send the package to its machines."""
     settings = dict(given.conf)
     memory = settings.pop("spark.driver.memory", "1g")
     if not given.verbose:
         os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {quiet_java()}"
-        # Py4J tells of a call that was interrupted with its trace, some of it to the root logger.
+        # Py4J logs an interrupted call with its trace, some of it to the root logger.
         logging.getLogger().addFilter(lambda _: False)
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with complete_installation(), uninterrupted():
@@ -123,7 +123,7 @@ def opened(given: Namespace) -> Iterator[SparkSession]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C counts at the end of it: a Java that is half started would be left behind, and go on."""
+    """Defer Ctrl-C to the end of the block: a half-started Java would be left running."""
     came: list[int] = []
 
     def note(number: int, _: object) -> None:
@@ -140,14 +140,16 @@ def uninterrupted() -> Iterator[None]:
 
 
 def quiet_java() -> str:
-    """For what Spark logs before it can be told not to. As a setting it would hide one that somebody has made
-    for a cluster."""
+    """Return the Java option that silences Spark's log before its level can be set.
+
+    A Spark setting would override one that the user made for a cluster.
+    """
     place = Path(__file__).resolve().parent / "java" / "quiet_log4j2.properties"
     return f"-Dlog4j2.configurationFile={place.as_uri()}"
 
 
 def silence_java(session: SparkSession) -> None:
-    """PySpark's daemon ends with a trace when Java is quicker, which passes it on."""
+    """Close Java's stderr, which relays the trace of a PySpark daemon that outlives Java."""
     jvm: Any = session.sparkContext._jvm
     with suppress(Exception):
         jvm.java.lang.System.err.close()

@@ -1,15 +1,15 @@
-"""What the data source says to the person who runs a query: one sentence, which Spark shows as the error."""
+"""Errors of the data source: one sentence for the user, which Spark shows as the error."""
 
 from __future__ import annotations
 
 
 class SourceError(Exception):
-    """An option, a directory or a state of a topic with which the query cannot go on."""
+    """An option, a directory or a topic state with which the query cannot continue."""
 
 
 class DamagedRecord(SourceError):
-    """Bytes of a record are not as they were written."""
+    """A record whose bytes do not match what was written."""
 
 
 class DataLoss(SourceError):
-    """Records that the query asked for are gone, and nobody deleted them on purpose."""
+    """Requested records that are gone without having been deleted on purpose."""

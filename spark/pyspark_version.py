@@ -1,8 +1,8 @@
-"""Which PySpark this is, and what a source written in Python cannot do before a newer one.
+"""The PySpark version, and which features a Python data source has in each version.
 
 4.0  batch reads and writes, streams that are read
-4.1  streams that are written, filters that a source is told of (`narrow_reads.py`)
-4.2  bounds of a micro-batch, and the trigger availableNow in more than one
+4.1  streams that are written, filters passed to a source (`narrow_reads.py`)
+4.2  bounds of a micro-batch, and the trigger availableNow in several batches
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def has(version: tuple[int, int]) -> bool:
 
 
 def need(version: tuple[int, int], what: str, instead: str) -> None:
-    """SourceError where this PySpark is older."""
+    """Raise SourceError if this PySpark is older than `version`."""
     if not has(version):
         told = f"{what} PySpark {version[0]}.{version[1]} or newer, and this is {pyspark.__version__}"
         raise SourceError(f"{told}; {instead}")

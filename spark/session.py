@@ -1,7 +1,8 @@
-"""A Spark session of this process, for the commands, the tests and the benchmark.
+"""Spark sessions for the commands, the tests and the benchmark.
 
-Promises: it runs on a Java that `java_home.py` found and has no web page. A local one listens on 127.0.0.1
-only and has its workers on the Python that runs this. The format `topicsd` is found by PySpark itself.
+A session runs on a Java that `java_home.py` finds and serves no web page. A local session listens on
+127.0.0.1 only and runs its workers on the Python of this process. PySpark finds the format `topicsd` by
+itself.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-# A sixth of what reading costs is what TCP adds between Java and Python.
+# TCP between Java and Python takes a sixth of the time of a read; Unix sockets avoid it.
 QUICK = {"spark.python.unix.domain.socket.enabled": "true"}
 
 
 def local_session(
     app: str, master: str = "local[2]", memory: str = "1g", settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """Also of a cluster, when `master` names one; empty is what `spark-submit` has said."""
+    """Return a session on `master`: local, a cluster, or when empty the one `spark-submit` names."""
     is_local = master.startswith("local")
     if master:
         os.environ.update(java_environment(dict(os.environ)))
     if is_local:
-        # On other machines Python is somewhere else.
+        # Other machines have Python at other paths.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession

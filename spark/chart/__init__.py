@@ -1,1 +1,1 @@
-"""Charts as PNG files, with no library."""
+"""Charts as PNG files, without a plotting library."""

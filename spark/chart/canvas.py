@@ -1,7 +1,7 @@
-"""A picture of rectangles and words as a PNG, with nothing but zlib.
+"""A canvas of rectangles and text that is encoded as PNG with zlib alone.
 
-A chart of a few dozen bars does not need a plotting library among the dependencies. Pixels are indices into a
-small palette, lines are filtered not at all, and the text is a bitmap font drawn at twice its size.
+A chart of a few dozen bars does not justify a plotting library as a dependency. Pixels are indices into a
+small palette, lines are not filtered, and text is a bitmap font drawn at twice its size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A bitmap font of 5 by 8 dots for ASCII 32 to 126, enough for the labels of a chart.
+"""A bitmap font of 5 by 8 dots for ASCII 32 to 126, for the labels of a chart.
 
-Five bytes a character, one a column, the lowest bit on top.
+Each character is five bytes, one for each column, with the lowest bit at the top.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COLUMNS = bytes.fromhex(
 
 
 def columns(character: str) -> bytes:
-    """The five columns; what the font does not have is a question mark."""
+    """Return the character's five columns; characters outside the font become a question mark."""
     at = ord(character) - FIRST
     if not 0 <= at < len(_COLUMNS) // WIDTH:
         at = ord("?") - FIRST

@@ -1,7 +1,7 @@
-"""The statistics of topics as a picture: a row for each topic, in it a column for each hour.
+"""A chart of topic statistics: a row for each topic, a column for each hour.
 
-The columns of a topic are as high as its records, measured by its own largest hour; below the line, in red,
-is what is gone. At the end stand its sums and the cursor that is the furthest behind.
+The height of a column is relative to the topic's largest hour; red below the line are the seqs that are gone.
+The end of a row shows the topic's sums and its cursor with the largest lag.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ TEXT_WIDTH = 560
 WIDTH = TITLE_WIDTH + PLOT_WIDTH + TEXT_WIDTH
 ROW, UP, DOWN = 84, 40, 14
 LETTERS = 26
-"""That a title has room for."""
+"""The characters of a title that fit."""
 
 
 def stats_chart(sums: Sequence[TopicSum], hours: Sequence[Hour], lags: Sequence[CursorLag]) -> bytes:
-    """The topics with the most records, and the newest hours, as far as there is room."""
+    """Draw the topics with the most records and the newest hours, as far as they fit."""
     shown = sorted(sums, key=lambda one: (-one.records, one.topic))[:TOPICS_MAX]
     last = max((one.begins_s for one in hours), default=0)
     first = max(min((one.begins_s for one in hours), default=0), last - (HOURS_MAX - 1) * HOUR_S)
@@ -58,7 +58,7 @@ def _columns(canvas: Canvas, own: Sequence[Hour], first: int, count: int, line: 
     for one in own:
         at = (one.begins_s - first) // HOUR_S
         left = TITLE_WIDTH + at * PLOT_WIDTH // count
-        # A gap between columns as soon as there is room for one.
+        # Leave a gap between columns if there is room for one.
         width = max(1, TITLE_WIDTH + (at + 1) * PLOT_WIDTH // count - left - (count <= PLOT_WIDTH // 4))
         height = max(1, one.records * UP // most)
         canvas.fill(left, line - height, width, height, GREEN)

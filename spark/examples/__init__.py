@@ -1,1 +1,1 @@
-"""Programs for users to copy."""
+"""Example programs for users to copy."""

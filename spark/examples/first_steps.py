@@ -1,11 +1,11 @@
 # %% [markdown]
-"""From records in topics to tables and back: what Spark does with topicsd, from the beginning.
+"""From records in topics to tables and back: an introduction to Spark with topicsd.
 
-Start a server (`make run`), and then run this file (`python spark/examples/first_steps.py`), or open it in an
-editor that knows cells (`# %%`) and run them one after the other. It needs what `pip install '.[spark]'`
+Start a server (`make run`), then run this file (`python spark/examples/first_steps.py`), or open it in an
+editor that supports cells (`# %%`) and run them one after the other. It needs what `pip install '.[spark]'`
 installs, and Java 17 or 21. It writes to topics whose names begin with `first-steps`, and to ./first-steps.
 
-Where things are is said by two variables of the environment, for a server that is somewhere else.
+For a server with another address or data directory, set TOPICS_URL and TOPICS_DATA_DIR.
 """
 
 # %%
@@ -24,17 +24,17 @@ URL = os.environ.get("TOPICS_URL", "http://127.0.0.1:4000")
 DATA = os.environ.get("TOPICS_DATA_DIR", "./topics-data")
 FOLDER = Path(os.environ.get("FIRST_STEPS_DIR", "./first-steps"))
 
-# A session like any other. This one looks for a Java, and says what to install when there is none.
+# An ordinary session. This helper also finds Java, and says what to install if there is none.
 session = local_session("first steps")
 session.sparkContext.setLogLevel("ERROR")
-# With this a query reads the columns and the segments that it needs, and not all of them.
+# With this rule a query reads only the columns and segments that it needs.
 narrow_reads(session)
 
 # %% [markdown]
 # ## Writing
 #
-# A record is JSON. So a table becomes records with `to_json`: the column `value` is what is written, `key`
-# becomes the tag, and the option `topic` says where it all goes (a column of that name would do as well).
+# A record is JSON, so `to_json` turns a table into records: the column `value` becomes the data,
+# `key` becomes the tag, and the option `topic` names the destination (a column of that name works as well).
 
 # %%
 kinds = ["coffee", "tea", "cake"]
@@ -55,8 +55,8 @@ write(records, "first-steps")
 # %% [markdown]
 # ## Reading
 #
-# Spark reads the files of the server itself: it costs the server nothing, and needs none to run. What has
-# been acked a moment ago may not be on the disk yet, and is then not read; so this waits for it.
+# Spark reads the server's files itself: reads cost the server nothing, and it need not run. A record that was
+# acknowledged a moment ago may not be on disk yet, and is then not read; this code waits for it.
 
 
 # %%
@@ -76,7 +76,7 @@ wait_for(1200)
 read().show(3)
 
 # %% [markdown]
-# The columns are Kafka's. `value` is JSON in bytes; with the type of what is in it, it becomes columns again.
+# The columns are Kafka's. `value` is JSON in bytes; with a schema for it, it becomes columns again.
 
 # %%
 KIND = "id bigint, kind string, price double"
@@ -85,8 +85,8 @@ sold = parsed.groupBy("order.kind").agg(total("order.price").alias("sum")).order
 sold.show()
 
 # %% [markdown]
-# Parts are chosen by options, which leave out files before a record is read: from a seq, from a time, up to
-# either. Here from seq 1191, which are the newest ten records when this runs for the first time.
+# Options select a part of a topic, from a seq or a time and up to either, and skip files before a record is
+# read. This reads from seq 1191, which gives the newest ten records when the program runs for the first time.
 
 # %%
 newest = (
@@ -100,8 +100,8 @@ newest.select("offset", "key").show(3)
 # %% [markdown]
 # ## Streaming
 #
-# The same as a stream: it keeps in its checkpoint how far it is, and goes on from there, whatever was killed
-# meanwhile. With `availableNow` it takes what there is and ends, so that a timer can start it.
+# The same read as a stream: it stores its position in a checkpoint and resumes from there after any failure.
+# With `availableNow` it takes all available records and ends, so that a timer can start it.
 
 
 # %%
@@ -123,7 +123,7 @@ print(f"{first_count} records were there at first, {second_count - first_count} 
 # %% [markdown]
 # ## Writing results back
 #
-# What was worked out is a table, and goes into a topic like the first one; whoever watches that gets it.
+# The result is a table, and is written to a topic like the first one; watchers of that topic receive it.
 
 # %%
 per_minute = parsed.groupBy(window("timestamp", "1 minute").alias("minute"), "order.kind").agg(
@@ -134,7 +134,7 @@ write(per_minute.select(to_json(struct("minute.start", "kind", "sum")).alias("va
 # %% [markdown]
 # ## Jobs
 #
-# For what everybody needs there are commands, and each of them has a `--help`:
+# Common tasks have commands, and each of them has a `--help`:
 #
 # ```
 # python -m spark export --path ./topics-data --topics first-steps --out ./lake

@@ -1,6 +1,6 @@
-"""What is wrong with a job that can be told before Spark is started, which takes seconds.
+"""Checks of a job before Spark is started, which takes seconds.
 
-And before anything is noted: what a replay was told to write to is in its book from then on.
+They also run before anything is recorded: a replay notes its target in its book.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from spark.source.read_options import parse_options, server_url
 from spark.view.server_client import ServerClient, ServerRefusal
 from spark.view.shard_view import open_directory
 
-# Longer than a server takes that somebody restarts; the tasks of a job have more patience.
+# Longer than a restart of a server takes; the tasks of a job retry for longer.
 PATIENCE_S = 10.0
 
 
 def check(given: Namespace) -> None:
-    """SourceError when it cannot come to a good end."""
+    """Raise SourceError if the job cannot succeed."""
     if given.command != "replay":
         _check_source(given)
     for url in {given.url, getattr(given, "to_url", None)} - {None}:
@@ -58,4 +58,4 @@ def _check_answers(url: str) -> None:
         try:
             client.ask("GET", "ready")
         except ServerRefusal:
-            return  # It is there; what it has to say comes better with what the job asks.
+            return  # The server responds; the job itself reports its refusals better.

@@ -1,4 +1,4 @@
-"""The command line of `python -m spark`: what each job is for, and its flags."""
+"""The command line of `python -m spark`: the purpose of each job, and its flags."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str] | None = None) -> Namespace:
 
 
 def source_options(given: Namespace) -> dict[str, str]:
-    """Of the data source, for what a job reads."""
+    """Return the data source options for what a job reads."""
     options = dict(given.option)
     for option, value in (
         ("path", given.path),
@@ -88,7 +88,7 @@ def _command(commands: argparse._SubParsersAction[ArgumentParser], name: str, te
     on_spark = parser.add_argument_group("Spark")
     on_spark.add_argument(
         "--master",
-        # A process that spark-submit has started is told by it.
+        # A process that spark-submit started gets the master from it.
         default="" if "PYSPARK_GATEWAY_PORT" in os.environ else "local[*]",
         help="where it runs: a cluster, to which the package goes along (default: here, local[*])",
     )
@@ -139,7 +139,7 @@ def _add_target(parser: ArgumentParser) -> None:
 
 
 def _check(parser: ArgumentParser, given: Namespace) -> None:
-    """What a single flag cannot say."""
+    """Check the combinations of flags."""
     if given.command == "compact":
         writes = given.into or given.prefix is not None
         if writes and not (given.to_url or given.url):

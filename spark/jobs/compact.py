@@ -1,8 +1,8 @@
-"""The latest record of each tag of a topic, to Parquet: a folder as an export makes it, with one run.
+"""The compact job: the latest record of each tag to Parquet, as an export folder with one run.
 
-Records without a tag are in no group and are left out. What a replay sends back into a topic is such a
-folder, so that a compaction into a topic is two steps of which each may be cut off and done again; the second
-one goes by what the first one has found, whatever was written to the topics meanwhile.
+Records without a tag are in no group and are left out. A compaction into a topic is a compaction into a
+folder followed by a replay of it. Each step may be interrupted and repeated; the second uses the result of
+the first, whatever was written to the topics meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def compact(
     say: Say,
     clock: Clock | None = None,
 ) -> Manifest | None:
-    """The manifest; also that of a compaction which is in the folder already."""
+    """Write the compaction; return its manifest, or the one already in the folder."""
     with target.only_writer():
         last = target.settle()
         if last is not None:

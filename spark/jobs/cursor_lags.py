@@ -1,4 +1,4 @@
-"""How far the named cursors of the topics are behind, from the files or as the server says."""
+"""The lags of the named cursors of topics, from the files or from the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CursorLag(NamedTuple):
 
 
 def topics_with_cursors(options: ReadOptions) -> list[Topic]:
-    """By the snapshots: a manifest, by which the records are read, has no cursors."""
+    """Return topics with cursors from the snapshots: manifests, used for records, have none."""
     data_dir, found = open_directory(options.path, options.cold_dir, None), []
     for shard in data_dir.shards:
         loaded = LoadedShard(data_dir, shard, SystemClock())
@@ -56,7 +56,7 @@ class _List(msgspec.Struct):
 
 
 def cursor_lags(given: Mapping[str, str], topics: list[str]) -> list[CursorLag]:
-    """Of these topics, which are among those that the options select."""
+    """Return the cursor lags of these topics, which are among those the options select."""
     options = parse_options(given, is_stream=False)
     found = []
     if options.path:

@@ -1,7 +1,7 @@
-"""Topics to Parquet, each run from where the one before ended.
+"""The export job: topics to Parquet, each run from the end of the run before.
 
-The rows have the native columns, of which nothing of a record is missing, and day and topic. Within a file
-they stand in the order of topic and seq. In which order everything is written: `export_folder.py`.
+The rows have the native columns, with everything in a record, and day and topic. Within a file they are
+ordered by topic and seq. The order of all writes is in `export_folder.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 READ = "seq bigint, ts timestamp, tag string, node string, meta string, data string, topic string"
 WRITTEN = f"{READ}, day date"
-"""As a reader of the folder has it, so that Spark does not guess at topics that look like numbers."""
+"""The schema for readers of the folder; Spark would guess number types for some topic names."""
 
 Say = Callable[[str], None]
 
@@ -36,13 +36,13 @@ def export(
     say: Say,
     clock: Clock | None = None,
 ) -> Manifest | None:
-    """The manifest of the run, or None when there was nothing to put into one."""
+    """Export new records; return the run's manifest, or None if there was nothing to note."""
     with target.only_writer():
         last = target.settle()
         known = {} if last is None else last.places
         stretches = source.stretches(begin, end, known)
         filled = {name: one for name, one in stretches.items() if one.start < one.end}
-        # What has nothing yet is noted once, so that the next run knows where `latest` was.
+        # An empty topic is noted once, so that the next run knows where `latest` was.
         noted = {name: one for name, one in stretches.items() if name not in known and name not in filled}
         if not filled:
             say("there is nothing new")
@@ -65,7 +65,7 @@ def export(
 def stage(
     session: SparkSession, frame: DataFrame, stretches: Mapping[str, Stretch], target: ExportFolder, run: int
 ) -> dict[str, Exported]:
-    """Write the rows to staging; what is there of each topic, as read back."""
+    """Write the rows to staging; return what was written of each topic, as read back."""
     staging = target.staging(run)
     ordered = frame.withColumn("day", to_date("ts")).sortWithinPartitions("topic", "day", "seq")
     ordered.write.mode("overwrite").partitionBy("topic", "day").parquet(staging)

@@ -1,25 +1,26 @@
-"""The folder of an export: what it holds, and in which order it comes there.
+"""The folder of an export: its contents, and the order in which they are written.
 
 ::
 
-    _manifest/0000007.json            what run 7 added, and up to where all runs have come
-    _staging/0000007/topic=a/day=…/   where run 7 writes; gone when it is in its place
+    _manifest/0000007.json            what run 7 added, and the end of all runs so far
+    _staging/0000007/topic=a/day=…/   where run 7 writes; deleted when its files are in place
     topic=a/day=2026-11-18/0000007-part-00000-….parquet
 
-Names that begin with `_` are passed over by every reader of Parquet, so the folder is a table by topic and
-day for anything that reads one.
+Every reader of Parquet ignores names that begin with `_`, so the folder is a table partitioned by topic and
+day for any of them.
 
-A run writes in this order, and may be cut off anywhere:
+A run writes in this order, and may be interrupted anywhere:
 
 W1  Spark writes all files of the run below `_staging`.
-W2  The manifest of the run is written beside its place, and renamed into it: from here on it counts.
+W2  The manifest of the run is written under a temporary name and renamed: from here on the run counts.
 W3  Each file is renamed into its place.
 W4  `_staging` of the run is deleted.
 
-What the next one finds (`settle`): staging without a manifest is thrown away, as the places in the last
-manifest are those of the run before, from which the records are read again. Staging with a manifest is moved
-on, as W3 may be done any number of times. So a file that is in its place is named by a manifest, and a record
-that a manifest counts is in one file: once W3 is over, and until then it is missing and never there twice.
+The next run first completes the run before (`settle`). Staging without a manifest is deleted: the last
+manifest has the positions of the run before, from which the records are read again. Staging with a manifest
+is moved into place, since W3 can be repeated. Therefore a manifest names every file that is in place, and a
+record that a manifest counts is in exactly one file after W3; before that it may be missing, and is never
+there twice.
 
 How to change a manifest: raise VERSION and read the versions before it.
 """
@@ -47,11 +48,11 @@ _PARQUET = ".parquet"
 
 
 class FolderBusy(SourceError):
-    """Another job is writing to it."""
+    """Another job is writing to the folder."""
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What a run added of a topic: the seqs in front of `end`, as far as they were alive."""
+    """A run's part of a topic: the live seqs from `start` up to `end`, exclusive."""
 
     epoch: int
     start: int
@@ -63,14 +64,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     run: int
     export: str
-    """The same in all runs of a folder, and in no other folder."""
+    """The id of the folder, the same in all of its runs."""
     made_ms: int
     topics: dict[str, Exported]
     """What this run added."""
     place: dict[str, Any]
-    """Up to where all runs have come, as a stream has it in its checkpoint (`stream_offset.py`)."""
+    """The end of all runs so far, encoded as in a stream's checkpoint (`stream_offset.py`)."""
     files: list[str]
-    """Of this run, where they are in the end."""
+    """The final names of this run's files."""
 
     @property
     def places(self) -> Places:
@@ -87,7 +88,7 @@ class ExportFolder:
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
-        """Refused while another run writes to a local folder; its lock ends with its process."""
+        """Lock a local folder, or raise FolderBusy; the lock ends with the process."""
         path = self.folder.local_path
         if path is None:
             yield
@@ -107,7 +108,7 @@ class ExportFolder:
             os.close(handle)
 
     def manifests(self) -> list[Manifest]:
-        """Of the runs whose files are all in their place, in their order."""
+        """Return the manifests, in order, of the runs whose files are all in place."""
         moving = self.folder.names(STAGING)
         return [self._manifest(run) for run in self._runs() if f"{run:07d}" not in moving]
 
@@ -130,7 +131,7 @@ class ExportFolder:
         return found
 
     def settle(self) -> Manifest | None:
-        """Ends what a run before was cut off in; the last manifest that counts."""
+        """Complete or discard an interrupted run; return the last manifest that counts."""
         last = self.last()
         for name in self.folder.names(STAGING):
             if last is not None and name == f"{last.run:07d}":
@@ -140,13 +141,13 @@ class ExportFolder:
         return last
 
     def staging(self, run: int) -> str:
-        """Where Spark is to write."""
+        """Return the URI that Spark writes a run to."""
         return self.folder.uri_of(f"{STAGING}/{run:07d}")
 
     def staged_files(self, run: int) -> list[tuple[str, str]]:
-        """Names in staging, and in their place."""
+        """Return the names of a run's files, in staging and in place."""
         found = []
-        # A run that only notes where topics stand has nothing there.
+        # A run that only notes the ends of topics has no files.
         staged = f"{STAGING}/{run:07d}"
         for name, _ in self.folder.files(staged) if self.folder.exists(staged) else ():
             if name.endswith(_PARQUET):
@@ -155,7 +156,7 @@ class ExportFolder:
         return found
 
     def commit(self, manifest: Manifest) -> None:
-        """The files of its run are in staging."""
+        """Publish a run whose files are in staging."""
         name = f"{MANIFESTS}/{manifest.run:07d}.json"
         if self.folder.exists(name):
             raise SourceError(f"{self.folder.uri_of(name)} was written meanwhile; one export at a time")

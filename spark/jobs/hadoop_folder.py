@@ -1,11 +1,11 @@
-"""A folder in whatever file system its URI names, through Hadoop's client: local, HDFS, or an object store.
+"""A folder in any file system of Hadoop's client: local, HDFS, or an object store.
 
-Spark writes there with the same client, so what it can write we can move, and no configuration is needed
-twice. A name is a path below the folder with `/` between its parts.
+Spark writes with the same client, so whatever it can write can be moved here, with no second configuration. A
+name is a path below the folder with `/` between its parts.
 
-Promises: `write_new` makes a file whole or not at all, wherever a rename is atomic or an object appears
+Promises: `write_new` creates a file whole or not at all, wherever a rename is atomic or an object appears
 whole. Nothing is synced beyond what the file system does when a file is closed: a killed process loses
-nothing of what was written before, a power cut may.
+nothing that was written before, a power cut may.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TEMPORARY = ".new"
 
 
 class Folder(Protocol):
-    """What the jobs ask of one."""
+    """The folder operations that the jobs need."""
 
     uri: str
 
     @property
     def local_path(self) -> str | None:
-        """None when it is in no directory of this machine."""
+        """The path, or None if the folder is not on this machine."""
         ...
 
     def uri_of(self, name: str) -> str: ...
@@ -36,11 +36,11 @@ class Folder(Protocol):
     def exists(self, name: str) -> bool: ...
 
     def names(self, name: str) -> list[str]:
-        """Of what is in a folder below, in their order; none when it is not there."""
+        """Return the sorted names in a subfolder; empty if it does not exist."""
         ...
 
     def files(self, name: str) -> list[tuple[str, int]]:
-        """Everything below a folder: names as seen from there, and sizes."""
+        """Return all files below a subfolder: relative names, and sizes."""
         ...
 
     def read(self, name: str) -> bytes: ...
@@ -48,15 +48,15 @@ class Folder(Protocol):
     def make(self, name: str) -> None: ...
 
     def write_new(self, name: str, data: bytes) -> None:
-        """Under another name first, which readers pass over."""
+        """Write a file through a temporary name that readers ignore."""
         ...
 
     def rename(self, name: str, target: str) -> None:
-        """In the place of what is there."""
+        """Rename a file, replacing an existing target."""
         ...
 
     def remove(self, name: str) -> None:
-        """With all that is in it; nothing when it is not there."""
+        """Delete a file or a folder with its contents; do nothing if it does not exist."""
         ...
 
 
@@ -122,7 +122,7 @@ class HadoopFolder:
             stream.close()
 
     def rename(self, name: str, target: str) -> None:
-        # HDFS refuses to rename over something, and a local directory does not.
+        # HDFS refuses to rename over an existing file; a local directory does not.
         if self.exists(target):
             self.remove(target)
         self._fs.mkdirs(self._path(target).getParent())

@@ -1,11 +1,11 @@
-"""What each topic had in each hour: records, bytes, rate, tags, and how many seqs are gone.
+"""Statistics of topics by hour: records, bytes, rate, tags, and how many seqs are gone.
 
-Spark adds up the records by topic, hour and tag, and those by topic and hour; the rest are a few numbers an
-hour, which are put together here.
+Spark aggregates the records by topic, hour and tag, and those groups by topic and hour; what is left is a few
+numbers per hour, which are completed here.
 
-A seq is gone when nobody can read it any more: it was deleted, has expired, or a cap took it. When it was
-written is gone with it. So it is counted in the hour of the next record that is still there; those behind the
-last one are counted in the topic's sum only.
+A seq is gone when it can no longer be read: it was deleted, has expired, or was evicted. Its time is lost
+with it, so it is counted in the hour of the next live record; seqs after the last live record are counted in
+the topic's sum only.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ HOUR_S = 3600
 class Hour(NamedTuple):
     topic: str
     begins_s: int
-    """Since 1970."""
+    """Seconds since 1970."""
     records: int
     bytes: int
-    """Of the values."""
+    """The size of the values."""
     tags: int
     top_tag: str | None
     first_seq: int
@@ -42,7 +42,7 @@ class Hour(NamedTuple):
     last_s: float
     gone: int = 0
     rate: float = 0.0
-    """Records a second, over the part of the hour in which there was the topic and somebody looked."""
+    """Records per second, over the part of the hour in which the topic existed and was observed."""
 
 
 class TopicSum(NamedTuple):
@@ -52,14 +52,14 @@ class TopicSum(NamedTuple):
     first_s: float
     last_s: float
     head: int
-    """The last seq that was given out, or in front of which to stop."""
+    """The last seq that was assigned, or the last one before the requested end."""
     gone: int
 
 
 def hours_of(
     session: SparkSession, source: JobSource, stretches: Mapping[str, Stretch], starts: Mapping[str, int]
 ) -> list[Hour]:
-    """`starts`: from which seq on those that are gone count."""
+    """Return the hours of the topics; `starts` are the seqs from which gone seqs count."""
     if not any(one.start < one.end for one in stretches.values()):
         return []
     rows = by_hour(source.frame(session, stretches, READ)).collect()
@@ -79,7 +79,7 @@ def by_hour(rows: DataFrame) -> DataFrame:
             greatest("timestamp").alias("last"),
         )
     )
-    # No tag is the top one when nothing else is there.
+    # Records without a tag win only if the hour has no tag.
     weight = coalesce(col("key").isNotNull().cast("int") * col("records"), lit(0))
     return by_tag.groupBy("topic", col("hour").cast("bigint").alias("begins_s")).agg(
         total("records").alias("records"),
@@ -109,7 +109,7 @@ def _hour(row: Any) -> Hour:
 
 
 def finished(hours: Iterable[Hour], starts: Mapping[str, int]) -> list[Hour]:
-    """In the order of topic and time, with what one hour alone does not tell.
+    """Return hours sorted by topic and time, with the numbers that depend on the hour before.
 
     >>> hour = Hour("a", 0, 5, 50, 1, "x", 3, 8, 600.0, 3000.0)
     >>> later = hour._replace(begins_s=3600, records=2, first_seq=12, last_seq=13, last_s=3700.0)

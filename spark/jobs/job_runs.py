@@ -1,4 +1,4 @@
-"""From a command line to its job."""
+"""The function that runs each job, from its parsed command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_export(session: SparkSession, given: Namespace, say: Say) -> str:
 
 
 def run_stats(session: SparkSession, given: Namespace, say: Say) -> str:
-    # What is gone is among what it tells.
+    # The statistics report lost records, so they must not fail the query.
     options = {"failOnDataLoss": "false", **source_options(given)}
     source = JobSource(options)
     stretches = source.stretches(given.begin, given.end)

@@ -1,10 +1,10 @@
-"""What a job reads: the topics that were named, in a data directory or of a server, from place to place.
+"""The input of a job: topics of a directory or a server, between two positions.
 
-Places are those of a stream of the source (`stream_offset.py`), and the stream says them. So a job begins,
-ends and tells loss as a stream with a checkpoint would, by `path` and by `url` alike; it only reads the
-records between in one batch.
+Positions are those of the source's stream reader (`stream_offset.py`), which computes them. A job therefore
+begins, ends and reports loss as a stream with a checkpoint would, by `path` and by `url` alike; it only reads
+the records in between as one batch.
 
-Where it begins or ends is a word (`earliest`, `latest`), a time, or JSON of seqs:
+The begin or the end is a word (`earliest`, `latest`), a time, or JSON of seqs:
 
     >>> where_options("earliest"), where_options('{"orders":23}')
     ({'startingOffsets': 'earliest'}, {'startingOffsets': '{"orders":23}'})
@@ -34,7 +34,7 @@ WAYS = ("subscribe", "subscribePattern")
 
 
 class Stretch(NamedTuple):
-    """Of one topic: from `start` up to the seq in front of `end`."""
+    """The range of one topic, from `start` up to `end`, exclusive."""
 
     epoch: int
     start: int
@@ -53,7 +53,7 @@ def where_options(where: str) -> dict[str, str]:
                 f"{text!r} is no place in a topic; it is earliest, latest, a time as 2026-11-18T10:00 "
                 'or in milliseconds since 1970, or JSON of seqs like {"orders":23}'
             ) from None
-        # A time that names no zone is in UTC, as all that the jobs show.
+        # A time without a zone is in UTC, like everything the jobs print.
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         text = str(int(at.timestamp() * 1000))
     return {"startingTimestamp": text, "startingOffsetsByTimestampStrategy": "latest"}
@@ -61,7 +61,7 @@ def where_options(where: str) -> dict[str, str]:
 
 class JobSource:
     def __init__(self, options: Mapping[str, str]) -> None:
-        """The options of a read, but for those that say where it begins and ends."""
+        """Take the options of a read, except those for its begin and end."""
         self.options = dict(options)
         self._selection = parse_options(self.options, is_stream=True).selection
 
@@ -69,16 +69,18 @@ class JobSource:
         return self._selection.matches(topic)
 
     def places(self, where: str) -> Places:
-        """Of each topic that there is."""
+        """Return the position of each existing topic."""
         return decode(self._stream(where_options(where)).initialOffset())
 
     def ends(self, starts: Places) -> Places:
-        """Up to where each topic can be read, of those that are new too. DataLoss when one that was begun
-        is gone or was made anew, unless the options say that this is no matter."""
+        """Return the readable end of each topic, new ones included.
+
+        Raises DataLoss if a topic in `starts` is gone or was recreated, unless the options allow it.
+        """
         return decode(self._stream({}).latestOffset(encode(starts)))
 
     def stretches(self, begin: str, end: str, known: Places | None = None) -> dict[str, Stretch]:
-        """What is between two places, and behind those that are known; topics with nothing there too."""
+        """Return the ranges between two positions and after the known ones, empty ranges included."""
         known = {name: place for name, place in (known or {}).items() if self.wants(name)}
         starts = self.places(begin)
         ends = self.ends({**starts, **known})
@@ -89,20 +91,20 @@ class JobSource:
             if last is None or bound is None:
                 continue
             place = known.get(name, first)
-            # One that was made anew begins again.
+            # A recreated topic is read from its beginning.
             start = place.offset if place.epoch == last.epoch else first.offset
             found[name] = Stretch(last.epoch, start, max(start, min(last.offset, bound.offset)))
         return found
 
     def check_epochs(self, stretches: Mapping[str, Stretch]) -> None:
-        """A batch goes by names and seqs. SourceError when a name means another topic by now."""
+        """Raise SourceError if a name now means another topic: a batch reads by names and seqs."""
         now = self.ends({name: Place(one.epoch, one.end) for name, one in stretches.items()})
         for name, one in stretches.items():
             if name in now and now[name].epoch != one.epoch:
                 raise SourceError(f'topic "{name}" was made anew while it was read; start this again')
 
     def frame(self, session: SparkSession, stretches: Mapping[str, Stretch], schema: str) -> DataFrame:
-        """The records of the stretches, which are not all empty, with these columns."""
+        """Return the records of the ranges, at least one of which is not empty, with these columns."""
         wanted = {name: one for name, one in stretches.items() if one.start < one.end}
         options = {name: value for name, value in self.options.items() if name not in WAYS}
         return (

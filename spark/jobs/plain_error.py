@@ -1,7 +1,7 @@
-"""What went wrong in a job, as the sentence that a person can act on.
+"""The error of a job as one sentence that a user can act on.
 
-An error of the source comes back from Spark inside the traces of a Python worker and of Java; its own
-sentence stands in them. Of any other error the first line says most.
+Spark returns an error of the source inside the traces of a Python worker and of Java, which contain its
+sentence. For any other error the first line says most.
 
     >>> plain_sentence(ValueError("[X]\\n  File\\nspark.source_error.DataLoss: seqs 1 to 3 are gone\\n at j"))
     'seqs 1 to 3 are gone'
@@ -29,6 +29,6 @@ def plain_sentence(error: BaseException) -> str:
     if ours:
         return str(ours[-1]).strip()
     if "An error occurred while calling" in text:
-        # Py4J puts its own line in front of what Java says.
+        # Py4J puts its own line before Java's message.
         text = text.partition("\n")[2].removeprefix(": ")
     return _LINES_OF_JAVA.sub("", (text or type(error).__name__).splitlines()[0])

@@ -1,10 +1,10 @@
-"""Parquet of an export back into topics of a server, each record once, in the order of its topic.
+"""The replay job: an export's Parquet to topics, each record once and in order.
 
-Why it is exactly once: a round of `replay_book.py` is a write with a number (`txnVersion`), which the sink
-does once however often it is run. The numbers rise, and a round has the same runs of the export each time.
+Why exactly once: a round of `replay_book.py` is a numbered write (`txnVersion`), which the sink applies once
+however often it runs. The numbers rise, and a round has the same runs of the export each time.
 
-Why in order: all rows of a topic come into one partition, and there by time and seq. It costs a shuffle of
-the export, and that one topic is written by one task.
+Why in order: all rows of a topic are in one partition, sorted by time and seq. The cost is a shuffle of the
+export, and that one task writes one topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTITIONS_MAX = 64
 def replay(
     session: SparkSession, source: ExportFolder, target: Target, api_key: str, name: str, say: Say
 ) -> int:
-    """How many records were sent."""
+    """Send what was not sent yet; return the number of records sent."""
     try:
         with source.only_writer():
             source.settle()
@@ -75,12 +75,12 @@ def rows_of(session: SparkSession, source: ExportFolder, runs: list[Manifest]) -
 
 
 def in_order(rows: DataFrame, target: Target, partitions: int) -> DataFrame:
-    """With the sink's columns."""
+    """Return the rows with the sink's columns, one partition for each destination, in order."""
     into = lit(target.topic) if target.topic else concat(lit(target.prefix), col("topic"))
     return (
         rows.withColumn("into", into)
         .repartition(partitions, "into")
-        # Times never go back within a topic, also when it was made anew and its seqs began again.
+        # Times never decrease within a topic, even if it was recreated and its seqs began again.
         .sortWithinPartitions("into", "ts", "topic", "seq")
         .select(col("into").alias("topic"), "tag", "node", "meta", "data")
     )

@@ -1,13 +1,13 @@
-"""What of an export was sent to where, beside the export, so that a replay that was cut off goes on.
+"""The progress of a replay, kept beside the export so that the replay can resume.
 
 ::
 
-    _replays/NAME/0000001.json    a round: these runs of the export, to this place; written before it begins
-    _replays/NAME/0000001.done    it has ended
+    _replays/NAME/0000001.json    a round: these runs of the export, to this target; written before it begins
+    _replays/NAME/0000001.done    the round has ended
 
-A round that has begun is sent again as it was planned, whatever came to the export since: the sink knows it
-by its number and does the rest of it. So both files are written once and never changed, and losing the second
-one costs time and no more.
+A round that has begun is sent again as planned, whatever was exported since: the sink recognizes it by its
+number and does the rest. Both files are therefore written once and never changed, and losing the second one
+costs only time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where the records go."""
+    """The destination of a replay."""
 
     url: str
     topic: str
-    """All of them into this one, when it is not empty; else each into one of its own name."""
+    """The topic for all records; empty if each record keeps the name of its topic."""
     prefix: str
-    """In front of that name."""
+    """The text before that name."""
 
     def __str__(self) -> str:
         of_prefix = (
@@ -57,7 +57,7 @@ class ReplayBook:
         self._name = name
 
     def rounds(self, manifests: list[Manifest], target: Target) -> Iterator[Round]:
-        """Those that are to be done: first one that was begun, then what came since."""
+        """Yield the rounds to do: first unfinished ones, then new ones."""
         known = self._planned(target)
         done = set(self._folder.names(f"{REPLAYS}/{self._name}"))
         for one in known:
@@ -94,7 +94,7 @@ class ReplayBook:
 
 
 def first_round(manifests: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
-    """So many runs that there is something to do, at least one; and the rest."""
+    """Split off the runs of the next round, at least one; return them and the rest."""
     records = 0
     for at, one in enumerate(manifests):
         records += one.records

@@ -1,7 +1,7 @@
-"""How far a job is, on stderr: a sentence for each step, and the tasks of Spark that are done.
+"""The progress of a job on stderr: a line for each step, and a count of finished tasks.
 
-On a terminal the count of tasks is one line that changes; elsewhere it is a line now and then, so that a log
-tells that something goes on and is not filled by it.
+On a terminal the number of tasks is one line that changes; elsewhere a line is written every 10 s, so that a
+log shows activity without being filled by it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LINE_SECONDS = 10.0
 
 
 class TaskProgress:
-    """Watches from entering to leaving; `say` tells of a step."""
+    """A progress display that runs from entry to exit; `say` reports a step."""
 
     def __init__(
         self, session: SparkSession, job: str, out: TextIO | None = None, clock: Clock | None = None

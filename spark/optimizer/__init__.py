@@ -1,1 +1,1 @@
-"""What a query needs, so that the source reads no more."""
+"""Query limits: what a query needs, so that the source reads no more."""

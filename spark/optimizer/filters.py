@@ -1,10 +1,10 @@
-"""What filters of a query say about which segments are to be read.
+"""Limits derived from the filters of a query: which segments must be read.
 
-Those on a topic, an offset, a time or a tag are used to leave out what they leave out. All are handed back:
-Spark applies them to what is read, so that the rows are right whatever was understood here. Looking at them
-is a pure function, so that it may be done again.
+Filters on a topic, an offset, a time or a tag exclude segments and records. All filters are returned to
+Spark, which applies them to what was read, so the rows are right whatever is understood here. The derivation
+is a pure function and can be repeated.
 
-PySpark 4.0 has no filters for a source written in Python, so nothing but what is given some imports this.
+PySpark 4.0 has no filters for Python sources, so this module is imported only where filters are given.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOPIC, OFFSETS, STAMPS, TAGS = (
 
 
 def limits_of(filters: Iterable[Filter]) -> Limits:
-    """What may be read of a query for which all of them hold."""
+    """Return the limits of a query for which all of these filters hold."""
     limits = NO_LIMITS
     for one in filters:
         limits = _tightened(limits, one)
@@ -45,7 +45,7 @@ def limits_of(filters: Iterable[Filter]) -> Limits:
 
 
 def _tightened(limits: Limits, one: Filter) -> Limits:
-    """As it was where the filter says nothing to us."""
+    """Return the limits tightened by one filter; unchanged if the filter is not understood."""
     attribute: Any = getattr(one, "attribute", None)
     value: Any = getattr(one, "value", None)
     if attribute == TOPIC:

@@ -1,8 +1,8 @@
-"""Which records a query may want, as its filters say: topics, seqs, a time, a tag.
+"""Limits of a query: the topics, seqs, times and tag that its filters allow.
 
-A time and a tag never decide alone. Stamps never go back within a topic, so a time is a range of seqs: of
-segments in the plan, and of their records in the task, which reads the index anyway. A tag is looked up in
-what a segment knows of its tags.
+Times and tags only narrow a read and never decide it alone. Record times never decrease within a topic, so a
+time range is a range of seqs: of segments in the plan, and of records in the task, which reads the index
+anyway. Tags are looked up in the tag file of a segment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Limits(msgspec.Struct, frozen=True):
     last: int = SEQ_MAX
     from_ms: int = 0
     to_ms: int = SEQ_MAX
-    """The youngest that counts."""
+    """The newest time that is included."""
     tag: bytes | None = None
     is_prefix: bool = False
 
@@ -43,8 +43,10 @@ class Limits(msgspec.Struct, frozen=True):
         return first, last
 
     def with_tags(self, view: TopicView, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
-        """But for those of a sealed segment that has no record with the tag. One that is damaged, so that
-        nobody can tell, is read: what its damage means is the task's business."""
+        """Yield the ranges that may contain the tag; skip sealed segments without it.
+
+        A damaged segment is yielded: the task decides what its damage means.
+        """
         for stretch in stretches:
             if self.tag is None or stretch.segment is None or not stretch.segment[1].is_sealed:
                 yield stretch

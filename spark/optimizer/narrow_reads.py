@@ -1,21 +1,21 @@
-"""Queries read what they need: Spark tells the source of the columns that are used, and of filters.
+"""A rule of Spark's optimizer that passes the needed columns and filters to the source.
 
-PySpark (4.3) asks a source written in Python for all of its columns, whatever a query selects. It passes
-filters on when a setting says so, but keeps the last ones with the table: two filters of one frame, in one
-query or one after the other, would then both be answered with the rows of one. So here is what is missing, as
-a rule of Spark's optimizer, which is to be in a session once:
+PySpark (4.3) asks a Python source for all of its columns, whatever a query selects. It passes filters when a
+setting allows it, but stores the last ones with the table: two filters of one frame, in one query or in two,
+would then both be answered with the rows of one. This rule supplies what is missing. Install it once per
+session:
 
     from spark.optimizer.narrow_reads import narrow_reads
     narrow_reads(spark)
 
-Each read gets a table of its own, with the columns that are used (one of the index, where there are none)
-and the filters. `count(*)`, of all or by what is the same in a whole topic, becomes the sum of `records`, in
-which the source says how many there are (`counts.py`). All filters stay in the plan, where Spark applies
-them; the source goes by them to leave out what they leave out. What the rule does not understand it leaves
-as it is.
+Each read gets a table of its own, with the columns that are used (a column of the index if none is) and the
+filters. `count(*)`, of all records or grouped by columns that are constant in a topic, becomes the sum of
+`records`, the number of records that the source reports (`counts.py`). All filters stay in the plan, where
+Spark applies them; the source uses them to skip segments and records. The rule leaves every plan that it does
+not understand unchanged.
 
-It is written in Java, since there is nowhere else to come between Spark's plan and its reading, and compiled
-by the compiler that Spark has for its own generated code.
+The rule is written in Java, the only way to run between Spark's plan and its reads, and is compiled by the
+compiler that Spark has for its own generated code.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SOURCE = files("spark") / "java" / "NarrowReads.java"
 
 
 def narrow_reads(session: SparkSession) -> None:
-    """For all queries of this session from here on; once is enough, and more often does no harm.
+    """Install the rule for all later queries of this session; repeating the call is harmless.
 
-    SourceError where it cannot be: in a session of Spark Connect, or a version of Spark that is not built so.
-    Queries are answered there as well, and read more.
+    Raises SourceError where it cannot be installed: in a session of Spark Connect, or in a version of Spark
+    with other internals. Queries work there as well, and read more.
     """
     need(
         KNOWS_FILTERS,
@@ -57,7 +57,7 @@ def narrow_reads(session: SparkSession) -> None:
 
 
 def _compiled(jvm: Any) -> Any:
-    """The class loader that has it."""
+    """Compile the rule and return the class loader that holds it."""
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
     compiler.cook(SOURCE.read_text(encoding="utf-8"))

@@ -1,16 +1,14 @@
-"""What a batch is, decided once: which staged chunks, in which order, and under which number of a producer
-each goes to its topic.
+"""The decision about a batch: its staged chunks, their order, and a producer number for each.
 
-The first whole attempt at a batch decides. Whoever runs the batch again, after a driver was killed say, finds
-the decision and goes on with it, whatever the new attempt has staged: rows may have come in another order, in
-other partitions, or be gone by then. So no number ever stands for two different chunks, which is all that the
-producer of a topic asks for.
+The first complete attempt at a batch decides. A later attempt, for example after a driver was killed, finds
+the decision and continues with it, whatever it has staged itself: its rows may be in another order, in other
+partitions, or missing. A number therefore never refers to two different chunks, which is all that a topic's
+producer check requires.
 
-A query has one producer for each topic that it writes to, and goes on counting from batch to batch, so
-that a topic remembers one producer for a query however long that runs. Where the count stands is part of
-the decision.
+A query has one producer for each topic it writes to, and continues the count from batch to batch, so that a
+topic remembers one producer for a query however long it runs. The current count is part of the decision.
 
-Pure but for `Decisions`, which keeps the last one in a topic. Must not know: Spark, how chunks are moved.
+Everything here is pure except `Decisions`, which keeps the last decision in a topic.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import msgspec
 from spark.sink.staging import CONFIG, Staged, forget
 from spark.view.server_client import ServerClient, ServerRefusal, in_path
 
-# Of moves or producers in a record; their JSON stays far below the bound of a record.
+# Moves or producers in one record; their JSON stays far below the maximum of a record.
 PART_ENTRIES = 2000
 HEAD_MISMATCH = "head_mismatch"
 
@@ -42,7 +40,7 @@ class Decision(msgspec.Struct, frozen=True):
     batch: int
     moves: list[Move]
     producers: dict[str, Producer]
-    """By topic, as they are behind this batch; also those of earlier ones."""
+    """The producers by topic after this batch, including those of earlier batches."""
 
 
 class _Part(msgspec.Struct):
@@ -66,7 +64,8 @@ class _Page(msgspec.Struct):
 def decide(
     batch: int, chunks: Sequence[Staged], before: Decision | None, new_id: Callable[[], str]
 ) -> Decision:
-    """
+    """Assign each chunk its producer and number.
+
     >>> ids = iter(["p", "q"]).__next__
     >>> first = decide(4, [Staged("a", 1, 9), Staged("b", 10, 11), Staged("a", 12, 12)], None, ids)
     >>> [(move.chunk.topic, move.producer_seq) for move in first.moves]
@@ -85,7 +84,7 @@ def decide(
 
 
 def begun_anew(decision: Decision, topic: str, new_id: Callable[[], str]) -> Decision:
-    """The same, with another producer for a topic that has forgotten what it took in earlier batches.
+    """Return the decision with a new producer for a topic that lost earlier batches.
 
     >>> one = Decision(5, [Move(Staged("a", 1, 2), 7), Move(Staged("b", 3, 4), 0)], {"a": Producer("p", 8)})
     >>> [move.producer_seq for move in begun_anew(one, "a", lambda: "q").moves]
@@ -99,13 +98,16 @@ def begun_anew(decision: Decision, topic: str, new_id: Callable[[], str]) -> Dec
 
 
 def done(decision: Decision) -> Decision:
-    """There is nothing left to move."""
+    """Return the decision without moves: everything was moved."""
     return Decision(decision.batch, [], decision.producers)
 
 
 class Decisions:
-    """The last decision of a query, in a topic. Of two drivers that decide at a time, as when one that was
-    given up still works, the first one does: an append has to meet the head that was looked at."""
+    """The last decision of a query, kept in a topic.
+
+    If two drivers decide at once, as when an abandoned one still works, the first wins: an append must match
+    the head that was read.
+    """
 
     def __init__(self, client: ServerClient, topic: str) -> None:
         self._client = client
@@ -127,7 +129,7 @@ class Decisions:
         return Decision(parts[0].batch, [move for part in parts for move in part.moves], producers)
 
     def keep(self, decision: Decision) -> Decision:
-        """All of it or nothing; or the one that somebody else has kept since `last`."""
+        """Store the decision whole or not at all; return the one another driver stored since `last`."""
         moves, names = decision.moves, list(decision.producers)
         starts = range(0, max(1, len(moves), len(names)), PART_ENTRIES)
         parts = [
@@ -145,7 +147,7 @@ class Decisions:
         try:
             self._client.ask("POST", f"topics/{in_path(self._topic)}", body)
         except ServerRefusal as refusal:
-            # It may be our own, whose answer was lost.
+            # It may be our own, if its response was lost.
             if refusal.code != HEAD_MISMATCH:
                 raise
             found = self.last()

@@ -1,7 +1,7 @@
-"""How far a stream is, as a named cursor of each topic, where everybody sees it who looks at lags.
+"""The progress of a stream, published as a cursor of each topic so that lag is visible.
 
-It is for looking at, and for topics that protect their cursors: a query goes on by its checkpoint alone. So
-what the server says no to is a warning in the log of the driver, and the stream goes on.
+The cursor is for monitoring, and for topics that protect their cursors; a query resumes from its checkpoint
+alone. A refusal by the server is therefore logged as a warning by the driver, and the stream continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def publish(options: ReadOptions, places: Places) -> None:
     name = options.progress_cursor
     with ServerClient(options.url, options.api_key, PATIENCE_S) as client:
         for topic, place in places.items():
-            # A cursor is the last seq that is done with.
+            # A cursor is the last seq that was processed.
             body = {"after_seq": place.offset - 1, "epoch": place.epoch}
             try:
                 client.ask("PUT", f"topics/{in_path(topic)}/cursors/{in_path(name)}", body)

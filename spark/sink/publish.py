@@ -1,15 +1,21 @@
-"""Chunks of a whole batch go from where they are staged to their topics, each once.
+"""The move of a batch's chunks from staging to their topics, each exactly once.
 
-Why it holds. W1: a chunk is moved only when the decision that names it is on the disk. W2: it goes under a
-producer and a number, or a key, that no other chunk ever has, so a topic takes it once however often it is
-sent. W3: chunks of a topic go one after the other, each when the one before it was acked, so a topic that has
-number n has all below it. W4: when every chunk was acked, that is noted in the place of the decision, and
-only then is what was staged forgotten. So who is killed at any moment and begins again does the rest, and
-nothing twice.
+Why it is exactly once:
 
-A topic whose class promises less than the disk may lose, in a crash of the machine, what it had acked. What
-it lost of this batch is sent again, since it asks for that number. What it lost of earlier ones is gone, as
-its class says: that is warned of, and it goes on under another producer.
+* W1: a chunk is moved only when the decision that names it is on disk.
+* W2: it is sent under a producer and number, or a key, that no other chunk ever has, so a topic accepts it
+  once however often it is sent.
+* W3: the chunks of a topic are sent one after the other, each after the one before it was acknowledged, so a
+  topic that has number n has all below it.
+* W4: when every chunk was acknowledged, the completed decision is stored in place of the first, and only then
+  is the staged data deleted.
+
+A driver that is killed at any moment and starts again therefore does the rest, and nothing twice.
+
+A topic whose durability class promises less than the disk may lose acknowledged records in a crash of the
+machine. Records lost from this batch are sent again, since the topic asks for their number. Records lost from
+earlier batches stay lost, as the class allows: a warning is logged, and the batch continues under a new
+producer.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from spark.view.server_client import ServerClient, ServerRefusal, in_path
 
 GAP = "producer_gap"
 LANES = 4
-"""Topics at a time."""
+"""The number of topics written at once."""
 
 logger = logging.getLogger("topicsd.spark")
 
@@ -32,7 +38,7 @@ MakeClient = Callable[[], ServerClient]
 
 
 def move_keyed(make_client: MakeClient, staging: str, chunks: Sequence[Staged]) -> None:
-    """Of a batch that nobody runs again: a key that is known for the window is enough."""
+    """Move the chunks of a batch that is never run again, under idempotency keys."""
 
     def move(topic: str, mine: list[Staged]) -> None:
         with make_client() as client, _Ahead(make_client, staging, mine) as ahead:
@@ -91,7 +97,7 @@ class _Forgot(Exception):
 
 
 class _Ahead:
-    """Reads the next chunk while one is appended."""
+    """A reader that fetches the next chunk while the current one is appended."""
 
     def __init__(self, make_client: MakeClient, staging: str, chunks: list[Staged]) -> None:
         self._client = make_client()
@@ -133,7 +139,7 @@ def _by_topic(chunks: Sequence[Staged], move: Callable[[str, list[Staged]], None
 
 
 def _each_done(futures: list[Future[None]]) -> Iterator[Future[None]]:
-    """In order; when one has failed, those that have not begun need not."""
+    """Yield the futures in order; after a failure, cancel those that have not begun."""
     try:
         yield from futures
     finally:

@@ -1,12 +1,12 @@
-"""Rows of a query as the records of appends.
+"""The rows of a query as JSON records for appends.
 
-Columns are those of Kafka's sink, so that what was read can be written: `value` is JSON, `key` the tag,
-`headers` become the entries of meta, one that is called `node` the node. The native ones, `data`, `tag`,
-`meta` and `node`, stand in their places. What Kafka's source has besides says where a row was, and is passed
-over.
+The columns are those of Kafka's sink, so that rows from a read can be written: `value` is JSON, `key` is the
+tag, and `headers` become the entries of meta, except that an entry named `node` becomes the node. The native
+columns `data`, `tag`, `meta` and `node` may be used in their place. The other columns of Kafka's source
+describe where a row was, and are ignored.
 
-A value is looked at here, since one that is no JSON would make a body that says something else. All other
-rules are the server's, and its refusal is told with the row it is about.
+A value is checked here, since invalid JSON could change the meaning of the request body. All other rules are
+the server's; its refusal is reported with the row it concerns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark.errors import SourceError
 
 TEXTS = ("string", "binary")
 HEADERS = "array<struct<key:string,value:binary>>"
-# Each with its types; of those in one line a query has one at most.
+# Each column with its types; a query may have at most one of each pair in EITHER.
 SINK_COLUMNS: dict[str, tuple[str, ...]] = {
     "value": TEXTS,
     "data": TEXTS,
@@ -48,12 +48,12 @@ class RowError(SourceError):
 
 
 class Chunk(NamedTuple):
-    """Records for one topic, in one request."""
+    """Records for one topic, sent in one request."""
 
     topic: str
     records: list[bytes]
     rows: list[int]
-    """The number of each in the task."""
+    """The number of each record's row in the task."""
 
     @property
     def body(self) -> bytes:
@@ -61,7 +61,7 @@ class Chunk(NamedTuple):
 
 
 def check_sink_columns(columns: Iterable[tuple[str, str]], has_topic: bool) -> None:
-    """Names with Spark's types; all is said that is wrong with one."""
+    """Check the columns (name and Spark type) of a query; raise SourceError for a wrong one."""
     found = dict(columns)
     for name, kind in found.items():
         kinds = SINK_COLUMNS.get(name)
@@ -81,17 +81,17 @@ def check_sink_columns(columns: Iterable[tuple[str, str]], has_topic: bool) -> N
 
 
 class SinkRows:
-    """The rows of one task, in their order, as chunks."""
+    """The rows of one task, in order, as chunks."""
 
     def __init__(self, topic: str, chunk_records: int, partition: int) -> None:
         self._topic = topic
         self._chunk_records = chunk_records
         self._partition = partition
         self._open: dict[str, tuple[Chunk, int]] = {}
-        """By topic, with their bytes."""
+        """Open chunks by topic, with their size in bytes."""
         self._held_bytes = 0
         self._known: set[str] = set()
-        """Names that are good."""
+        """Topic names that were found valid."""
         self._row = 0
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
@@ -112,13 +112,13 @@ class SinkRows:
                 if len(chunk.records) >= self._chunk_records or size >= CHUNK_BYTES:
                     yield self._close(topic)
                 elif self._held_bytes >= 16 * CHUNK_BYTES:
-                    # Rows of very many topics.
+                    # Bounds memory when the rows belong to very many topics.
                     yield self._close(max(self._open, key=lambda name: self._open[name][1]))
         while self._open:
             yield self._close(next(iter(self._open)))
 
     def about(self, chunk: Chunk, field: str, sentence: str) -> RowError:
-        """What the server said of a chunk, with the row and the column that it is about."""
+        """Return the server's refusal of a chunk as an error that names the row and the column."""
         found = _INDEX.search(field) or _INDEX.search(sentence)
         if found is None:
             rows = f"rows {chunk.rows[0]} to {chunk.rows[-1]}"
@@ -147,7 +147,7 @@ class SinkRows:
         return names
 
     def _records(self, columns: dict[str, list[Any]]) -> Iterator[bytes]:
-        """As JSON."""
+        """Yield each row as a JSON record."""
         name = "value" if "value" in columns else "data"
         parts: list[tuple[str, Callable[[Any], Sequence[bytes]]]] = [
             (column, make)

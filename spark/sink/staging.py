@@ -1,13 +1,13 @@
-"""Rows wait here until their batch is whole: in a topic of their own, with the limits of every topic.
+"""Staging: rows wait in a topic of their own until their batch is complete.
 
-A task appends each chunk of its rows and reports where it stands; that is all that it does. What an attempt
-leaves that failed, that was one too many, or whose answer was lost and that was sent again, is named by no
-report: nobody reads it, and it goes with what is forgotten. So a chunk may be staged any number of times.
+A task appends each chunk of its rows and reports its seqs, and does nothing else. Chunks left by a failed or
+superfluous attempt, or by a request that was repeated after its response was lost, are named by no report:
+they are never read, and are deleted with the rest. A chunk may therefore be staged any number of times.
 
-The topic of a write that is done once goes with the write. A task may be at work for a while longer, since
-Spark does not wait for those of a job that has failed: so the driver makes that topic and no task does.
+A write that runs once deletes its staging topic at the end. Tasks may continue for a while after that, since
+Spark does not wait for the tasks of a failed job; therefore only the driver creates that topic.
 
-The topic is of the class `fsync`: whoever decides that a batch is whole may rely on it.
+The topic has the durability class `fsync`, so that a decision can rely on staged chunks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def open_staging(client: ServerClient, staging: str) -> None:
-    """Make the topic, with a record that no batch names."""
+    """Create the topic, with one record that belongs to no batch."""
     _append(client, staging, b'{"records":[{"data":null}]', _MAKES)
 
 
@@ -67,7 +67,7 @@ def stage(client: ServerClient, staging: str, chunk: Chunk, rows: SinkRows, is_o
 
 
 def read_staged(client: ServerClient, staging: str, chunk: Staged) -> bytes:
-    """Its records as an append has them, without the list's brackets."""
+    """Return the chunk's records as an array of JSON objects for an append."""
     cursor, parts = chunk.first_seq - 1, []
     while cursor < chunk.last_seq:
         page = read_page(client, staging, cursor, chunk.last_seq)

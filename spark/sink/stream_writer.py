@@ -1,4 +1,4 @@
-"""The sink of a stream, as Spark wants it since PySpark 4.1."""
+"""The sink of a stream, with the interface that Spark requires since PySpark 4.1."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from spark.sink.writers import MicroBatches
 
 
 class StreamWriter(MicroBatches, DataSourceStreamArrowWriter):
-    """The methods are those of `MicroBatches`."""
+    """A stream writer for Spark with the methods of `MicroBatches`."""

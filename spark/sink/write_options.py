@@ -1,4 +1,4 @@
-"""The options of a write, each checked; as `read_options.py` does it for a read."""
+"""The options of a write, parsed and checked as `read_options.py` does for a read."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ WRITE_OPTIONS: dict[str, str] = {
     "checkpointLocation": "the checkpoint folder of a stream",
 }
 _NAMES = {name.lower(): name for name in WRITE_OPTIONS}
-# What Spark hands on of its own.
+# Options that Spark adds by itself.
 _SPARKS = ("queryname",)
-# An id of a query and the endings come behind it.
+# Leaves room for the query's id and the suffix in the name of a topic.
 PREFIX_CHARACTERS_MAX = 128
 
 
@@ -33,12 +33,12 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     api_key: str
     topic: str
-    """Empty when each row says its own."""
+    """The destination of all rows; empty if each row names its own."""
     chunk_records: int
     patience_s: float
     staging_prefix: str
     txn: tuple[str, int] | None
-    """Who writes, and which of its writes it is."""
+    """The writer's name and the number of this write."""
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:

@@ -1,9 +1,9 @@
-"""The sink: tasks stage their rows, and the driver moves the batch once all of them are done.
+"""The sink: tasks stage their rows, and the driver moves the batch when all tasks are done.
 
-So a batch shows in its topics only when it is whole, and what a task does more than once shows never. A batch
-write is done once by Spark. A micro-batch of a stream is run again until Spark has noted that it was done,
-after days as well: which of its attempts counts is decided once (`decision.py`). So is a batch write that has
-a number.
+A batch therefore appears in its topics only when it is complete, and repeated work of a task never appears.
+Spark runs a batch write once. It runs a micro-batch again until it has noted that the batch was done,
+possibly days later; `decision.py` decides once which attempt counts. The same holds for a batch write that
+has a number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("topicsd.spark")
 
 
 class TaskReport(WriterCommitMessage):
-    """Where a task has left its rows."""
+    """The chunks that a task has staged."""
 
     def __init__(self, query: str, chunks: list[Staged]) -> None:
         self.query = query
@@ -88,8 +88,11 @@ class BatchWriter(_Staging, DataSourceArrowWriter):
 
 
 class NumberedWriter(_Staging, DataSourceArrowWriter):
-    """A batch write that whoever writes has numbered: what runs it again after it was cut off, or was done,
-    does the rest of it, as with a micro-batch."""
+    """A numbered batch write, applied exactly once.
+
+    Running it again, after an interruption or after completion, does what is left of it, as for a
+    micro-batch.
+    """
 
     def __init__(self, options: WriteOptions, txn: tuple[str, int]) -> None:
         super().__init__(options)
@@ -105,11 +108,11 @@ class NumberedWriter(_Staging, DataSourceArrowWriter):
             MicroBatches(self._options).commit(messages, self._number)
 
     def abort(self, messages: Reports) -> None:
-        """What was staged goes with the next write, as for a stream."""
+        """Keep the staged chunks: the next write deletes them, as for a stream."""
 
 
 class MicroBatches(_Staging):
-    """What a stream does in its tasks and in its driver; `stream_writer.py` gives it to Spark."""
+    """The work of a stream's tasks and driver; `stream_writer.py` passes it to Spark."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task()
@@ -118,7 +121,7 @@ class MicroBatches(_Staging):
         return self._stage(query, task.partitionId(), iterator)
 
     def commit(self, messages: Reports, batchId: int) -> None:  # noqa: N803  PySpark's name.
-        """For every attempt at a batch that is whole; the driver may be another one each time."""
+        """Move a complete attempt at a batch; each attempt may have another driver."""
         queries = {message.query for message in messages if isinstance(message, TaskReport)}
         if not queries:
             return
@@ -130,13 +133,13 @@ class MicroBatches(_Staging):
             if decision is None:
                 return
             move_decided(self._client, self._topic(query), decision, decisions, lambda: _new_id(query))
-            # All that was staged up to here, by attempts that do not count as well.
+            # Includes everything staged so far by attempts that do not count.
             every = [*chunks, *(move.chunk for move in decision.moves)]
             if every:
                 forget(client, self._topic(query), max(chunk.last_seq for chunk in every) + 1)
 
     def _decided(self, decisions: Decisions, query: str, batch: int, chunks: list[Staged]) -> Decision | None:
-        """None for a batch without rows, of which nobody has decided otherwise."""
+        """Return the batch's decision, or None for an undecided batch without rows."""
         decision = decisions.last()
         if (decision is None or decision.batch < batch) and chunks:
             decision = decisions.keep(decide(batch, chunks, decision, lambda: _new_id(query)))
@@ -149,7 +152,7 @@ class MicroBatches(_Staging):
         return decision if decision is not None and decision.batch == batch else None
 
     def abort(self, messages: Reports, batchId: int) -> None:  # noqa: N803  PySpark's name.
-        """What was staged goes with the next batch: the decision may be for it already."""
+        """Keep the staged chunks: the decision may already name them, and the next batch deletes them."""
 
 
 def _task() -> TaskContext:
@@ -163,5 +166,5 @@ def _new_id(query: str) -> str:
 
 
 def _chunks(messages: Reports) -> list[Staged]:
-    """In the order of the partitions."""
+    """Return the staged chunks in the order of the partitions."""
     return [chunk for message in messages if isinstance(message, TaskReport) for chunk in message.chunks]

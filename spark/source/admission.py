@@ -1,8 +1,8 @@
-"""How far a micro-batch goes: each topic's share of so many rows, and of so many bytes.
+"""The size of a micro-batch: each topic's share of a number of rows or bytes.
 
-Shares are in proportion to what waits, the longest first, so that where there is less room than topics none
-of them waits for ever. Every batch goes on by at least one record, else a record that is larger than the
-bound would stop the stream.
+Shares are proportional to the backlog of each topic, longest first, so that no topic starves when there is
+less room than topics. Every batch advances by at least one record; otherwise a record larger than the bound
+would stop the stream.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from topicsd.engine.topic import Topic
 
 
 def shares(waiting: dict[str, int], room: int) -> dict[str, int]:
-    """How much of what waits is taken of each; all of it when there is room.
+    """Return how much to take of each topic's backlog; all of it when there is room.
 
     >>> shares({"a": 10, "b": 90}, 50)
     {'b': 45, 'a': 5}
@@ -34,7 +34,7 @@ def shares(waiting: dict[str, int], room: int) -> dict[str, int]:
 
 
 def bytes_between(topic: Topic, start: int, end: int) -> int:
-    """Of the frames from `start` up to `end`; of a part of a segment that is sealed, in proportion."""
+    """Return the bytes of the frames from `start` up to `end`; proportional in a sealed segment."""
     total = 0
     for run in topic.runs:
         low, high = max(start, run.first_seq), min(end, run.next_seq)
@@ -48,7 +48,7 @@ def bytes_between(topic: Topic, start: int, end: int) -> int:
 
 
 def end_within(topic: Topic, start: int, end: int, bytes_max: int) -> int:
-    """Up to which seq about so many bytes go, at least one record."""
+    """Return the end of the records that fit in about `bytes_max` bytes; at least one record."""
     for run in topic.runs:
         low, high = max(start, run.first_seq), min(end, run.next_seq)
         if low >= high:

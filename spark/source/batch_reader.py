@@ -1,9 +1,9 @@
-"""A batch read: planned once, then read partition by partition.
+"""The reader of a batch query: planned once, then read partition by partition.
 
-PySpark fails the query of a reader that has `pushFilters` while its setting for that is off, as it is by
-default; and where it is on, Spark may answer one query by the filters of another. So filters come from the
-rule of `narrow_reads.py` only, and there are two readers. Nothing else of a query comes here in PySpark 4.3:
-no columns, no limit.
+PySpark fails the query of a reader that has `pushFilters` while its setting for filter pushdown is off, which
+is the default. With the setting on, Spark may answer one query with the filters of another. Filters therefore
+arrive only through the rule of `narrow_reads.py`, and there are two readers. PySpark 4.3 passes a reader
+neither columns nor a limit.
 """
 
 from __future__ import annotations

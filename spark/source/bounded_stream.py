@@ -1,6 +1,4 @@
-"""A stream whose batches have a bound, and that knows where a query with the trigger availableNow ends: what
-a source written in Python can do since PySpark 4.2.
-"""
+"""The stream reader with bounded batches and the trigger availableNow (PySpark 4.2 and newer)."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     def _within(
         self, view: DirectoryView | ServerView, starts: Places, ends: Places, limit: ReadLimit | None
     ) -> Places:
-        """The ends, no further than the limit."""
+        """Return the ends, lowered to the limit."""
         if limit is None or isinstance(limit, ReadAllAvailable):
             return ends
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_offsets

@@ -1,10 +1,10 @@
-"""The columns of a read, with Kafka's names and types or with our own, and which of them a query wants.
+"""The columns of a read: Kafka's names and types or our own, and the choice of a query.
 
-PySpark (4.3) asks a Python source for all columns of its schema, whatever the query selects. So a schema that
-the reader is given, by hand as in `spark.read.schema("offset bigint")` or by the rule of `narrow_reads.py`,
-is taken as the choice of columns: any of Kafka's and of ours, in any order, each with its own type. Those
-that are not in it are not decoded, and where all that are left stand in the index of a segment its records
-are not read at all. One that has `records` wants no records, but how many there are.
+PySpark (4.3) asks a Python source for all columns of its schema, whatever the query selects. A schema that
+the reader receives, by hand as in `spark.read.schema("offset bigint")` or from the rule of `narrow_reads.py`,
+is therefore taken as the choice of columns: any of Kafka's and of ours, in any order, each with its own type.
+Columns outside it are not decoded. When a segment's index has all of the chosen columns, its records are not
+read at all. A schema with the column `records` asks for the number of records instead of the records.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ ARROW_TYPES = {
         pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
     ),
 }
-# How many records there are, instead of the records: a row then stands for some of one topic.
+# The number of records instead of the records: one row then counts several records of one topic.
 RECORDS = "records"
 COUNTED = {RECORDS: "bigint"}
-# What a schema that the reader is given may choose from.
+# The columns that a schema given to the reader may choose from.
 EVERY = KAFKA | HEADERS | NATIVE | COUNTED
-# Those that are the same in all records of a topic, and so may stand beside their number.
+# Columns with the same value in all records of a topic; they may appear beside `records`.
 OF_TOPIC = frozenset(("topic", "partition", "timestampType"))
-# Those that are known of a record by what is known of its segment, and those that its index tells.
+# Columns known from the segment's entry, and columns known from its index.
 FROM_ENTRY = OF_TOPIC | {"offset", "seq"}
 FROM_INDEX = FROM_ENTRY | {"timestamp", "ts"}
 
 
 def all_columns(is_native: bool, include_headers: bool) -> dict[str, str]:
-    """Names with Spark's types."""
+    """Return the column names with Spark's types."""
     if is_native:
         return NATIVE
     return KAFKA | HEADERS if include_headers else KAFKA
@@ -70,7 +70,7 @@ def ddl(columns: dict[str, str]) -> str:
 
 
 def chosen_columns(schema: StructType, columns: dict[str, str]) -> list[str]:
-    """The names in the schema, in its order; a column that is not ours is an error."""
+    """Return the names in the schema, in its order; raise SourceError for an unknown column."""
     for field in schema.fields:
         kind = columns.get(field.name)
         if kind is None:

@@ -1,7 +1,7 @@
-"""How many records there are, of a query that has the column `records`: a row for each topic in a partition.
+"""Record counts for queries with the column `records`: a row per topic and partition.
 
-Counting goes the way of reading, with columns that cost nothing, and adds up how many rows came. So what is
-deleted, evicted, expired or gone meanwhile counts exactly as it is read, and there is no second rule for it.
+Counting reads columns that cost nothing and adds up the rows that arrive. Deleted, evicted, expired and
+missing records are therefore counted exactly as they are read, by the same rules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHEAPEST = "timestampType"
 def counted(
     read: Callable[[pa.Schema], Iterable[pa.RecordBatch]], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Of what `read` gives for the other columns of the schema; a batch of it is of one topic."""
+    """Count the rows that `read` yields for the schema's other columns; a batch has one topic."""
     names = [name for name in schema.names if name != RECORDS]
     totals: Counter[tuple[object, ...]] = Counter()
     for batch in read(arrow_schema(names or [CHEAPEST], EVERY)):

@@ -1,4 +1,4 @@
-"""From where a query stands to what its tasks read: by files or by a server, whichever the options name."""
+"""From the ranges of a query to the partitions its tasks read, from files or from a server."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from spark.task.stretch import PartitionSize, Stretch, StretchPartition, divided
 from spark.view.server_view import ServerView
 from spark.view.shard_view import DirectoryView
 
-# Of a task that reads the bytes of its records, about.
+# Approximate size of a task that reads the bytes of its records.
 BYTES_PER_PARTITION = 128 << 20
-# Of one that counts them: a task costs more than to look at a thousand segments.
+# Size of a task that only counts: a task costs more than examining a thousand segments.
 RECORDS_PER_COUNT = 10_000_000
 
 
@@ -61,7 +61,7 @@ def partitions_for(
 
 
 def size_of_partitions(options: ReadOptions, schema: pa.Schema) -> PartitionSize:
-    """Of files; what is counted only has nobody to be divided for."""
+    """Return the partition bounds of a read from files; a count ignores `minPartitions`."""
     if RECORDS in schema.names:
         return PartitionSize(RECORDS_PER_COUNT)
     bytes_max = None if FROM_INDEX.issuperset(schema.names) else BYTES_PER_PARTITION
@@ -84,7 +84,7 @@ def read(
 def read_records(
     options: ReadOptions, partition: InputPartition | None, limits: Limits, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Spark takes a list without partitions for one that is None."""
+    """Read one partition; it is None when Spark was given an empty list of partitions."""
     if isinstance(partition, StretchPartition):
         yield from read_partition(options, schema, partition, limits)
     elif isinstance(partition, RangePartition):

@@ -1,7 +1,7 @@
-"""From which seq to which a query reads a topic, and what it has to be told is lost in between.
+"""The first and last seq that a query reads of a topic, and the detection of loss in between.
 
-A position is the seq of the next record to read, as Kafka's offsets are. What a person deleted is passed over
-in silence; what a cap, an age or a crash took is loss, and so is a topic that was made anew under its name.
+A position is the seq of the next record to read, like Kafka's offsets. Deleted records are skipped silently.
+Records lost to a cap, to age or to a crash are loss, and so is a topic that was created again under its name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ NEVER_HERE = "they never were here: this is an older copy, or the start is wrong
 
 
 def check_topics(view: DirectoryView | ServerView, options: ReadOptions) -> None:
-    """What was asked for by name is there. A stream that has begun goes by its checkpoint and not by this."""
+    """Check that every topic named in the options exists.
+
+    A stream that has begun follows its checkpoint and skips this check.
+    """
     for name in options.selection.names:
         if name not in view.topics:
             raise SourceError(f'there is no topic "{name}" in {view.place}')
@@ -51,7 +54,7 @@ def start_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
 
 
 def end_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
-    """The seq behind the last one."""
+    """Return the seq after the last one to read."""
     bound = options.end
     if bound.ts is not None:
         found = view.seq_at(bound.ts)
@@ -84,10 +87,11 @@ def _position(view: TopicView | ServerTopic, seq: int) -> int:
 
 
 def refuse_loss(view: TopicView | ServerTopic, start: int, end: int) -> None:
-    """DataLoss when records from `start` up to `end` are gone that nobody deleted, or were never here.
+    """Raise DataLoss if records from `start` up to `end` are lost or never existed here.
 
-    The latter is a directory that is an older copy of the one that a checkpoint is of. What such a topic is
-    given from now on has seqs that the query passed long ago, and would never be read.
+    Deleted records are not loss. Records that never existed mean that the directory is an older copy of the
+    one a checkpoint belongs to: new records of such a topic get seqs that the query has already passed, and
+    would never be read.
     """
     lost = None
     if start > view.head + 1:

@@ -1,7 +1,7 @@
-"""The options of a read, each checked: names, defaults and rules are those of Spark's Kafka source.
+"""The options of a read, parsed and checked; names, defaults and rules are those of Spark's Kafka source.
 
-A wrong name or value is a `SourceError` that names it and says what is allowed. As in Spark, the case of a
-name does not matter. The table of options in the documentation and the errors are made from `OPTIONS`.
+A wrong name or value raises `SourceError`, which names it and says what is allowed. As in Spark, option names
+are case-insensitive. The table of options in the documentation and the errors are generated from `OPTIONS`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shared.contract.names import TOPIC_NAME_RULE, is_topic_name
 from spark.errors import SourceError
 
 EARLIEST, LATEST = "earliest", "latest"
-# What Kafka's JSON calls them.
+# The same bounds as numbers in Kafka's JSON.
 EARLIEST_NUMBER, LATEST_NUMBER = -2, -1
 SEQ_MAX = (1 << 63) - 1
 RECORDS_PER_PARTITION = 1_000_000
@@ -52,7 +52,7 @@ OPTIONS: dict[str, str] = {
     "mode": "`FAILFAST` (the default): damaged bytes fail the task; `PERMISSIVE`: they are skipped, "
     "counted and logged by the executor",
 }
-# What the rule of `narrow_reads.py` says of a read that it passes filters to.
+# Set by the rule of `narrow_reads.py` on a read that it passes filters to.
 NARROWED = "narrowed"
 _NAMES = {name.lower(): name for name in (*OPTIONS, NARROWED)}
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "progressCursor")
@@ -60,7 +60,7 @@ _BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Which topics: names, or a pattern; `shards` are those that `assign` names for them."""
+    """The topics to read: names or a pattern; `shards` holds the shards that `assign` names."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""
@@ -71,7 +71,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Where to begin or to end: at a word, at a seq by topic, or at a time in ms, by topic or for all."""
+    """A bound of a read: a word, a seq by topic, or a time in ms, by topic or for all."""
 
     word: str = ""
     seqs: dict[str, int] | None = None
@@ -81,7 +81,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     path: str
-    """Empty when it is the server that is read."""
+    """The data directory; empty when a server is read."""
     url: str
     api_key: str
     progress_cursor: str
@@ -109,7 +109,7 @@ def parse_options(given: Mapping[str, str], is_stream: bool) -> ReadOptions:
     path, url = options.get("path", ""), options.get("url", "")
     _check_place(options, path, url)
     return ReadOptions(
-        # Tasks may run in other folders than the driver.
+        # Tasks may run in other working directories than the driver.
         path=os.path.abspath(path) if path else "",
         url=server_url(url) if url else "",
         api_key=options.get("apiKey", ""),
@@ -147,7 +147,7 @@ def _check_place(options: dict[str, str], path: str, url: str) -> None:
 
 
 def server_url(url: str) -> str:
-    """As it is, when it can be one."""
+    """Return the URL unchanged if it is valid."""
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -159,7 +159,7 @@ def server_url(url: str) -> str:
 
 
 def schema_options(given: Mapping[str, str]) -> tuple[bool, bool]:
-    """Whether the columns are the native ones, and whether headers are wanted."""
+    """Return whether the columns are native, and whether headers are requested."""
     options = named(given, _NAMES)
     is_native = _one_of(options, "columns", "kafka", "native") == "native"
     wants_headers = _flag(options, "includeHeaders", False)
@@ -169,7 +169,7 @@ def schema_options(given: Mapping[str, str]) -> tuple[bool, bool]:
 
 
 def named(given: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    """The options by the names that they have in `names`, where they stand in lower case."""
+    """Return the options under the names in `names`, whose keys are in lower case."""
     options = {}
     for key, value in given.items():
         name = names.get(key.lower())
@@ -274,7 +274,7 @@ def _flag(options: dict[str, str], name: str, default: bool) -> bool:
 
 
 def _one_of(options: dict[str, str], name: str, default: str, *others: str) -> str:
-    """One of these words, in any case; the first is what it is when nothing was said."""
+    """Return the option as one of these words, ignoring case; `default` when it is absent."""
     text = options.get(name, default)
     for word in (default, *others):
         if text.lower() == word.lower():

@@ -1,7 +1,7 @@
-"""The data source `topicsd` for Spark: what the options say becomes a reader or a writer.
+"""The data source `topicsd` for Spark: options become a reader or a writer.
 
-Columns follow from the options alone, so that Spark can ask for them without a look at the directory. All
-else is checked when a reader or a writer is made.
+The columns follow from the options alone, so that Spark can ask for the schema without access to the
+directory. Everything else is checked when a reader or a writer is created.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""The offset of a stream, as Spark keeps it in a checkpoint: JSON, always the same for the same place.
+"""The offset of a stream as Spark stores it in a checkpoint: JSON, one text per position.
 
-Spark compares offsets as texts, so keys are sorted and there is nothing in them but what says where a query
-stands::
+Spark compares offsets as texts. Keys are therefore sorted, and the offset contains nothing but the position
+of the query::
 
     {"topics":{"orders":{"epoch":1024,"offset":24}},"version":1}
 
-`offset` is the seq of the next record to read. The epoch tells a topic from one that was made under its name
-after it was deleted, whose seqs begin again.
+`offset` is the seq of the next record to read. The epoch distinguishes a topic from one that was
+created under its name after its deletion, whose seqs begin again.
 
-How to change it: raise VERSION and read the versions before it; a checkpoint lives as long as its query.
+How to change the format: raise VERSION and read the versions before it; a checkpoint lives as long as its
+query.
 
     >>> encode({"b": Place(2, 7), "a": Place(1, 5)})["topics"]
     {'a': {'epoch': 1, 'offset': 5}, 'b': {'epoch': 2, 'offset': 7}}

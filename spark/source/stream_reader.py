@@ -1,9 +1,9 @@
-"""A stream: where it stands is a seq by topic, and every batch is what is on the disk between two such
-places. Here a batch is all that came; since PySpark 4.2 it may be bounded (`bounded_stream.py`).
+"""The stream reader: a batch holds the durable records between two positions, a seq by topic.
 
-So a batch that Spark plans again after a restart, from the same two offsets, has the same rows, as far as
-nobody deleted any meanwhile. While a batch runs, what the shards drop is kept by a reader's lock of the
-driver, from its planning up to the question for the next one.
+Here a batch takes everything available; since PySpark 4.2 it can be bounded (`bounded_stream.py`). A batch
+that Spark plans again after a restart, from the same two offsets, has the same rows unless records were
+deleted in between. While a batch runs, a reader's lock of the driver keeps the files that the shards drop;
+the driver holds it from the planning of the batch until Spark asks for the next offset.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StreamReader(DataSourceStreamReader):
         self._held: ExitStack | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For the tasks, which hold locks of their own."""
+        """Return the state for the tasks, without locks: tasks hold their own."""
         return {**self.__dict__, "_held": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  PySpark's name.
@@ -51,8 +51,10 @@ class StreamReader(DataSourceStreamReader):
     def latestOffset(  # noqa: N802  PySpark's name.
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """All that there is. PySpark says since 4.2 from where it goes on; before that, what is wrong with
-        the start is told by the plan of the batch."""
+        """Return the end of everything available.
+
+        PySpark passes `start` since 4.2. Without it, an invalid start is reported when the batch is planned.
+        """
         self._let_go()
         with view_of(self._options) as view:
             if start is None:
@@ -66,7 +68,7 @@ class StreamReader(DataSourceStreamReader):
         if options.path:
             with DirectoryView(options) as looked_at:
                 self._hold(looked_at)
-        # Only what is named by a manifest that was read under the lock is sure to stay.
+        # Files are sure to stay only if the manifest that names them was read under the lock.
         with view_of(options) as view:
             starts = self._starts(view, decode(start))
             wanted = []
@@ -86,7 +88,7 @@ class StreamReader(DataSourceStreamReader):
         return read(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark says it one batch late, and never of the last one."""
+        """Publish the position; Spark calls this one batch late, and never for the last batch."""
         if self._options.progress_cursor:
             publish(self._options, decode(end))
 
@@ -104,7 +106,7 @@ class StreamReader(DataSourceStreamReader):
             self._held = None
 
     def _starts(self, view: DirectoryView | ServerView, places: Places) -> Places:
-        """Where each topic goes on; one that came meanwhile, or was made anew, from its earliest record."""
+        """Return where each topic resumes; a new or recreated topic begins at its earliest record."""
         if self._options.fail_on_data_loss:
             for name in places:
                 if name not in view.topics:

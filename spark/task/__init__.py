@@ -1,1 +1,1 @@
-"""What a task of a query does: read a stretch of a topic into batches of Arrow."""
+"""Reading in the tasks of a query: from a range of a topic to batches of Arrow."""

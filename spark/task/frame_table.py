@@ -1,10 +1,10 @@
-"""Many frames at once: from the bytes of a file to columns of Arrow, without an object a record.
+"""Columns of Arrow from many frames at once, without an object per record.
 
-How: the places of the parts of all frames are computed as arrays of numbers. A column is then the file's own
-bytes, seen as an array whose every second element is a part and every other one what lies between, of which
-Arrow takes the first ones. The only thing done frame by frame is its checksum.
+The offsets of the parts of all frames are computed as arrays of numbers. A column is a view of the file's own
+bytes as an array that alternates between a part and the bytes up to the next part; Arrow takes every second
+element. Only the checksum is computed frame by frame.
 
-Frames of one topic stand in a file in the order of their seqs and do not overlap; that is all that is asked.
+Requirement: the frames of a topic are in seq order in the file and do not overlap.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from topicsd.log.frame import (
 
 Numbers = npt.NDArray[np.int64]
 
-# What a frame has on average up to which copying it costs less than a view of it.
+# Below this average frame size, copying a frame costs less than a view of it.
 SMALL_BYTES = 1024
 
 _HEADER = np.dtype(
@@ -47,20 +47,23 @@ _HEADER = np.dtype(
     ]
 )
 assert _HEADER.itemsize == HEADER_BYTES
-# Taken out as bytes and then looked at: numpy copies an item with fields field by field.
+# Extracted as bytes and reinterpreted: numpy copies structured items field by field.
 _HEADER_BYTES, _U32, _U64 = np.dtype(f"V{HEADER_BYTES}"), np.dtype("<u4"), np.dtype("<u8")
 
 
 class FrameTable:
-    """Frames that stand in `data` at `starts`, each with its length; those that are no record of the topic
-    with the seq that is expected are marked in `bad`, and their columns mean nothing."""
+    """Frames in `data` at `starts` with `lengths`.
+
+    A frame that is not a record of the topic with the expected seq is marked in `bad`, and its columns are
+    undefined.
+    """
 
     def __init__(self, data: bytes, starts: Numbers, lengths: Numbers, topic_id: int, seqs: Numbers) -> None:
         self._data = data
         self._buffer = pa.py_buffer(data)
         whole = (lengths >= FRAME_LEN_MIN + LEN_BYTES) & (starts + lengths <= len(data))
         if not whole.all():
-            # What does not even have the room of a frame is looked at as if it were the one before it.
+            # Entries that cannot hold a frame are set to zero, and only marked in `bad`.
             starts, lengths = np.where(whole, starts, 0), np.where(whole, lengths, 0)
         self.starts, self.ends = starts, starts + lengths
         self.bad = ~whole
@@ -93,7 +96,7 @@ class FrameTable:
         self.bad = bad
 
     def _bodies(self) -> Iterable[bytes | memoryview]:
-        """What the checksum of each frame is of."""
+        """Return the bytes that each frame's checksum covers, one element each."""
         starts, ends = self.starts + LEN_BYTES, self.data_end
         if len(self._data) < SMALL_BYTES * len(starts):
             copies: npt.NDArray[np.object_] = self.cut(starts, ends).to_numpy(zero_copy_only=False)
@@ -102,7 +105,7 @@ class FrameTable:
         return (view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
 
     def _split_meta(self, bad: npt.NDArray[np.bool_]) -> None:
-        """The payload of those with meta is data, meta, and the length of meta."""
+        """Split payloads that have meta: data, meta, and the length of meta."""
         has, end = self.has_meta, self.data_end
         meta_len = np.zeros(len(end), dtype=np.int64)
         meta_len[has] = self._fixed(_U32, (end - U32.size)[has])
@@ -112,7 +115,7 @@ class FrameTable:
         self.data_end = np.where(has, self.meta_at, end)
 
     def _fixed(self, kind: np.dtype[Any], starts: Numbers) -> npt.NDArray[Any]:
-        """What stands at each place: the bytes as an array of such items, one from each byte on."""
+        """Return the item of type `kind` at each offset, through a view with a stride of one byte."""
         count = max(0, len(self._data) - kind.itemsize + 1)
         items: npt.NDArray[Any] = np.ndarray((count,), kind, self._data, strides=(1,))
         return items[starts]
@@ -120,7 +123,7 @@ class FrameTable:
     def cut(
         self, starts: Numbers, ends: Numbers, is_null: npt.NDArray[np.bool_] | None = None
     ) -> pa.BinaryArray:
-        """The bytes between the places, one element each."""
+        """Return the bytes between each pair of offsets, one element each."""
         count = len(starts)
         bounds = np.empty(2 * count + 1, dtype=np.int32)
         bounds[0:-1:2], bounds[1::2] = starts, ends

@@ -1,8 +1,8 @@
-"""What a task reads from a server: ranges of seqs, page by page with `diff`, as batches of Arrow.
+"""Task reads from a server: ranges of seqs, page by page with `diff`, as batches of Arrow.
 
-A page is at most as large as the server answers, and each is decoded at once: data and meta stay the bytes
-that came. What is gone since the plan was made comes as a tombstone, and is said or passed over like what
-was gone before it.
+A page is at most as large as the server allows, and is decoded at once; data and meta stay the received
+bytes. Records lost since the plan was made arrive as a tombstone, which is reported or skipped like an
+earlier loss.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class SeqRange(NamedTuple):
     first_seq: int
     last_seq: int
     is_front: bool = False
-    """It begins with the earliest record there was, and whatever goes in front of it meanwhile is no loss."""
+    """Whether the range begins at the topic's earliest record, so that evictions there are no loss."""
 
 
 class RangePartition(InputPartition):
-    """Some ranges of one shard."""
+    """Ranges of one shard, read by one task."""
 
     def __init__(self, ranges: list[SeqRange]) -> None:
         super().__init__(ranges[0])
@@ -71,7 +71,7 @@ _decode = msgspec.json.Decoder(DiffPage).decode
 
 
 def ranges_of(wanted: Sequence[SeqRange], records_max: int, partitions_min: int) -> list[RangePartition]:
-    """As partitions: neighbours of one shard together, up to so many seqs, and so few that there are enough.
+    """Group ranges into partitions by shard, up to `records_max` seqs, at least `partitions_min`.
 
     >>> many = ranges_of([SeqRange("a", 1, 0, 1, 5), SeqRange("b", 2, 0, 1, 2)], 4, 1)
     >>> [[(one.topic, one.first_seq, one.last_seq) for one in part.ranges] for part in many]
@@ -105,7 +105,7 @@ def read_ranges(options: ReadOptions, schema: pa.Schema, part: RangePartition) -
                     page = read_page(client, wanted.topic, cursor, wanted.last_seq, wanted.epoch)
                 except ServerRefusal as refusal:
                     if refusal.code == GONE:
-                        break  # It was deleted, and who deletes wants it gone.
+                        break  # A deleted topic is not data loss.
                     if refusal.code != CORRUPT:
                         raise
                     if not options.is_permissive:
@@ -128,7 +128,7 @@ def read_ranges(options: ReadOptions, schema: pa.Schema, part: RangePartition) -
 def read_page(
     client: ServerClient, topic: str, cursor: int, last_seq: int, epoch: int | None = None
 ) -> DiffPage:
-    """What is behind the cursor, up to a bound of the server."""
+    """Return the records after the cursor, up to a bound of the server."""
     limit = min(PAGE_RECORDS, last_seq - cursor)
     body = {"after_seq": cursor, "limit": limit, "include_tags": True, "include_meta": True, "epoch": epoch}
     return _decode(client.ask("POST", f"topics/{in_path(topic)}/diff", body))

@@ -1,10 +1,10 @@
-"""From the files of a shard to batches of Arrow, in the task of a query.
+"""Task reads from the files of a shard, as batches of Arrow.
 
-* Each frame is checked whole before a byte of it is used. What is damaged fails the task with its file,
-  offset and seq, or is skipped and counted.
-* While a task reads, it holds the reader's lock of its shard, so that nothing which is dropped meanwhile
-  leaves trash/. A file that is gone all the same was dropped before, longer ago than the grace time: then
-  what the stretch asks for is looked up again, through the manifest of now.
+* Each frame is checked whole before a byte of it is used. Damage fails the task with the file, offset and
+  seq, or is skipped and counted.
+* While a task reads, it holds the reader's lock of its shard, so that files dropped meanwhile stay in trash/.
+  A file that is missing anyway was dropped earlier, longer ago than the grace time; the range is then looked
+  up again through the current manifest.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read_partition(
 
 
 class _Gone(Exception):
-    """The file of this name is in no place any more."""
+    """The file of this name is in none of its possible places."""
 
 
 class _Task:
@@ -78,7 +78,7 @@ class _Task:
         self._files = kept_files(data_dir, shard)
         self._segments = SegmentReader(self._files.hot, self._files.cold)
         self._next_seq = 0
-        """Of the stretch at hand, the first that was not given out."""
+        """The first seq of the current range that was not yielded yet."""
         self._skipped = 0
 
     def close(self) -> None:
@@ -111,11 +111,11 @@ class _Task:
         return self._of_log(stretch, stretch.log)
 
     def _look_up(self, stretch: Stretch) -> list[Stretch]:
-        """Where the rest of a stretch stands by now, as far as it still does."""
+        """Return where the rest of a range is now, as far as it still exists."""
         with closing(load(self._data_dir, stretch.shard, SystemClock())) as loaded:
             topic = loaded.state.topics_by_id.get(stretch.topic_id)
             if topic is None or topic.epoch != stretch.epoch:
-                return []  # It was deleted, and who deletes wants it gone.
+                return []  # A deleted topic is not data loss.
             if self._next_seq < topic.evict_floor and self._options.fail_on_data_loss:
                 reason = topic.reason_for(self._next_seq)
                 told = (
@@ -132,7 +132,7 @@ class _Task:
         seqs = np.arange(stretch.first_seq, stretch.last_seq + 1, dtype=np.int64)
         alive = _alive(stretch)
         if not self._needs_index and name.generation == 0:
-            # All that was ever in it is there, or among the marks.
+            # All of its seqs are present or marked dead: generation 0 was never compacted.
             yield from self._without_frames(stretch, seqs[alive], None)
             return
         try:
@@ -145,7 +145,7 @@ class _Task:
         offsets = np.frombuffer(index.offsets, np.uint32)[low:high].astype(np.int64)
         lengths = np.frombuffer(index.lengths, np.uint32)[low:high].astype(np.int64)
         stamps = np.frombuffer(index.stamps, np.uint64)[low:high].astype(np.int64)
-        # The stamps of damaged records are not known.
+        # Damaged records have no known times.
         if self._limits.has_times and not index.has_damage:
             wanted = _between(stamps, self._limits.from_ms, self._limits.to_ms)
             seqs, alive = seqs[wanted], alive[wanted]
@@ -153,7 +153,7 @@ class _Task:
             if not len(seqs):
                 return
         first_seq = int(seqs[0])
-        # What a rewrite left out has no length.
+        # A compacted segment has length 0 for each record it left out.
         alive &= lengths > 0
         if not self._needs_frames and not index.has_damage:
             yield from self._without_frames(stretch, seqs[alive], stamps[alive])
@@ -191,7 +191,7 @@ class _Task:
         raise _Gone(name.key(DATA))
 
     def _refuse_damage(self, damage: SegmentDamage, name: SegmentName, offset: str) -> None:
-        """Go on only when it is to be skipped, and is no file that somebody has dropped."""
+        """Raise unless damage is to be skipped; raise `_Gone` if the file was dropped."""
         file = self._file_of(name)
         if not self._options.is_permissive:
             where = f"{file}{offset}, seqs {damage.first_seq} to {damage.last_seq}: {damage.what}"
@@ -235,7 +235,7 @@ class _Task:
     def _without_frames(
         self, stretch: Stretch, seqs: Numbers, stamps: Numbers | None
     ) -> Iterator[pa.RecordBatch]:
-        """Without stamps too, where no column needs them."""
+        """Yield batches from seqs and times alone; `stamps` is None if no column needs them."""
         if stamps is None:
             stamps = np.zeros(len(seqs), dtype=np.int64)
         for at in range(0, len(seqs), BATCH_RECORDS):
@@ -254,8 +254,10 @@ class _Task:
         seqs: Numbers,
         stamps: Numbers,
     ) -> Iterator[pa.RecordBatch]:
-        """The batch of these frames, when they are what they have to be, or of those that are; they stand at
-        these offsets of the file, and at `starts` of the data."""
+        """Yield a batch of the valid frames; raise DamagedRecord for others unless PERMISSIVE.
+
+        `offsets` are offsets in the file, `starts` are offsets in `data`.
+        """
         while len(seqs):
             frames = FrameTable(data, starts, lengths, stretch.topic_id, seqs)
             if not frames.bad.any():
@@ -281,25 +283,25 @@ def _alive(stretch: Stretch) -> npt.NDArray[np.bool_]:
 
 
 def _kept(alive: npt.NDArray[np.bool_], at: int, upto: int) -> slice | Numbers:
-    """Which of a range are to be read; a slice, which copies nothing, when it is all of them."""
+    """Return the live records of a range, as a slice (which copies nothing) if all are live."""
     piece = alive[at:upto]
     return slice(at, upto) if piece.all() else at + np.flatnonzero(piece)
 
 
 def _gathered(offsets: Numbers, lengths: Numbers) -> Numbers:
-    """Where frames of a file are when those that do not stand in their order are put behind each other."""
+    """Return the frames' offsets after frames that are out of order are laid end to end."""
     back = np.maximum(0, (offsets + lengths)[:-1] - offsets[1:])
     return offsets + np.concatenate(([0], np.cumsum(back)))
 
 
 def _gather(fs: Fs, fd: int, offsets: Numbers, lengths: Numbers) -> bytes:
-    """One read for all that stand in their order, with what is between them."""
+    """Read frames with one read for each run that is in order, gaps included."""
     ends = offsets + lengths
     turns = np.flatnonzero(offsets[1:] < ends[:-1]) + 1
     pieces = []
     for at, upto in pairwise([0, *turns.tolist(), len(offsets)]):
         start, size = int(offsets[at]), int(ends[upto - 1] - offsets[at])
-        # What is missing is damage of the frames that it is missing from, and of no others.
+        # Missing bytes damage only the frames that lack them.
         pieces.append(fs.pread(fd, size, start).ljust(size, b"\0"))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -313,7 +315,7 @@ def _as_copies(
     lengths: Numbers,
     stamps: Numbers,
 ) -> bytes:
-    """Frames of originals as those of the records that are copies of them, in the same places."""
+    """Return frames of originals rewritten as frames of their copies, at the same offsets."""
     found = Frames(first_seq, data, starts.tolist(), lengths.tolist())
     return frame_copies(found, stamps.tolist(), marks, stretch.topic_id, is_durable=False).data
 
@@ -323,7 +325,7 @@ def _between(stamps: Numbers, from_ms: int, to_ms: int) -> slice:
 
 
 def _pieces(offsets: Numbers, lengths: Numbers) -> Iterator[tuple[int, int]]:
-    """Ranges of records that are read at once: at least one each, up to the bounds of a batch."""
+    """Yield ranges of records to read at once: at least one record, up to the batch bounds."""
     at, ends = 0, offsets + lengths
     while at < len(offsets):
         upto = int(np.searchsorted(ends, int(offsets[at]) + BATCH_BYTES, side="right"))

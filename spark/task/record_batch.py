@@ -1,8 +1,7 @@
 """Records as a batch of Arrow with the columns that a query chose.
 
-What a column is made of: `topic` and `partition` are the same for a whole batch, `offset` and `timestamp`
-come from the index, the others are cut out of the frames. Only `headers` makes objects of Python, since the
-entries of meta are JSON.
+`topic` and `partition` are constant in a batch, `offset` and `timestamp` are read from the index, the others
+are cut out of the frames. Only `headers` creates Python objects, since the entries of meta are JSON.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ import pyarrow as pa
 
 from spark.task.frame_table import FrameTable, Numbers
 
-# Batches that are smaller are made one with their neighbours, up to it.
+# Smaller batches are concatenated with their neighbours up to these sizes.
 JOINED_RECORDS = 1 << 13
 JOINED_BYTES = 1 << 20
-# As Kafka numbers them: the time is when the log took the record.
+# Kafka's number for the timestamp type "log append time".
 LOG_APPEND_TIME = 1
 
 
@@ -30,9 +29,9 @@ class Rows(NamedTuple):
     shard: int
     seqs: Numbers
     stamps: Numbers
-    """Milliseconds."""
+    """Times in milliseconds."""
     frames: FrameTable | None
-    """None where no chosen column needs them."""
+    """None if no chosen column needs frames."""
 
 
 def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
@@ -40,7 +39,7 @@ def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: to take one over costs Spark as much as hundreds of records do."""
+    """Concatenate small batches: Spark's cost per batch equals that of hundreds of records."""
     small: list[pa.RecordBatch] = []
     records = size = 0
     for batch in batches:
@@ -60,7 +59,7 @@ def _frames(rows: Rows) -> FrameTable:
 
 @lru_cache(maxsize=8)
 def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """Most batches are a whole segment, so that the one before had the same columns."""
+    """Return a constant array; cached, since most batches are whole segments of the same size."""
     return pa.repeat(pa.scalar(value, kind), count)
 
 
@@ -107,7 +106,7 @@ def _headers(rows: Rows) -> pa.Array:
 
 
 def header_entries(node: bytes | None, meta: bytes | None) -> list[dict[str, Any]] | None:
-    """A text is its own bytes, anything else is JSON."""
+    """Return the headers of a record: a string value as its bytes, any other value as JSON."""
     entries: list[dict[str, Any]] = []
     if meta is not None:
         found = msgspec.json.decode(meta)

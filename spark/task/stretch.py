@@ -1,8 +1,8 @@
-"""What a task reads: stretches of a topic's seqs, each in one segment or in one file of the log.
+"""The ranges of seqs that a task reads, each in one segment or in one file of the log.
 
-A stretch says all that it takes to read it: files and numbers, the marks of what is not alive, and for the
-log also where each frame stands, since nothing but the log tells that. It is what was alive when the query
-was planned, whatever happens to the topic meanwhile.
+A range carries everything needed to read it: files and numbers, the dead marks, and for the log the offset of
+each frame, since no index has it. It holds the records that were live when the query was planned, whatever
+happens to the topic afterwards.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from topicsd.segment.entry import SegmentEntry, SegmentName
 
 
 class LogPieces(NamedTuple):
-    """Records of a file of the log: arrays of numbers, as bytes."""
+    """Records in one file of the log: arrays of numbers, as bytes."""
 
     file: int
-    """By its first ordinal."""
+    """The first ordinal of the file."""
     offsets: bytes
     lengths: bytes
     stamps: bytes
     copies: bytes
-    """A mark for each record that is a copy, of which the original stands there; empty when none is."""
+    """A mark for each record that is a copy whose original is in this place; empty if none is."""
 
 
 class Stretch(NamedTuple):
@@ -42,9 +42,9 @@ class Stretch(NamedTuple):
     first_seq: int
     last_seq: int
     dead: bytes
-    """A bitmap from `first_seq` on, empty when all are alive."""
+    """A bitmap from `first_seq`; empty if all records are live."""
     size_bytes: int
-    """Of the frames, about."""
+    """The approximate size of the frames."""
     segment: tuple[SegmentName, SegmentEntry] | None
     log: LogPieces | None
 
@@ -54,7 +54,7 @@ class Stretch(NamedTuple):
 
 
 class StretchPartition(InputPartition):
-    """Some stretches of one shard."""
+    """Ranges of one shard, read by one task."""
 
     def __init__(self, shard: int, stretches: list[Stretch]) -> None:
         super().__init__((shard, stretches[0].topic, stretches[0].first_seq))
@@ -63,7 +63,7 @@ class StretchPartition(InputPartition):
 
 
 def stretches_of(view: TopicView, first: int, last: int, records_max: int) -> Iterator[Stretch]:
-    """What is alive and on the disk of the seqs from `first` to `last`, at most so many records each."""
+    """Yield the live, durable seqs from `first` to `last`, at most `records_max` in each range."""
     topic = view.topic
     last = min(last, view.durable)
     for run in topic.runs:
@@ -76,7 +76,7 @@ def stretches_of(view: TopicView, first: int, last: int, records_max: int) -> It
                 if isinstance(run, SealedRun):
                     yield _of_segment(view, run.name, run.entry, run.dead, low, upto)
                 elif isinstance(run, TailRun) and run.source is not None:
-                    # Only what a checkpoint has copied is in such a run.
+                    # Such a run holds only what a checkpoint has copied.
                     yield _of_segment(view, run.source.name, run.source.entry, run.dead, low, upto)
                 elif isinstance(run, TailRun):
                     yield from _of_log(view, run, low, upto)
@@ -99,7 +99,7 @@ def _of_segment(
 
 
 def _of_log(view: TopicView, run: TailRun, low: int, high: int) -> Iterator[Stretch]:
-    """One for each file of the log; where there are copies, frames do not stand there in their order."""
+    """Yield a range for each file of the log; with copies, frames are not in seq order there."""
     topic = view.topic
     at, stop = low - run.first_seq, high - run.first_seq + 1
     places = np.array(run.places[at:stop], dtype=np.int64)
@@ -129,7 +129,7 @@ class PartitionSize(NamedTuple):
 def divided(
     stretches: list[Stretch], views: Mapping[str, TopicView], wanted: PartitionSize
 ) -> list[StretchPartition]:
-    """As partitions, so small that there are as many as are wanted."""
+    """Group ranges into partitions, split so that there are at least as many as requested."""
     total = sum(stretch.record_count for stretch in stretches)
     enough = max(1, min(wanted.records_max, -(-total // wanted.partitions_min)))
     if enough < wanted.records_max:
@@ -144,10 +144,10 @@ def divided(
 def partitions_of(
     stretches: Sequence[Stretch], records_max: int, bytes_max: int | None
 ) -> list[StretchPartition]:
-    """Neighbours of one shard together, up to the bounds, since a task costs more than a segment of 10,000
-    records; and about equal, or the last ones would be waited for.
+    """Group neighbouring ranges of a shard into partitions of about equal size, up to the bounds.
 
-    Spark takes a list that is empty for one partition that is None; whoever reads has to know.
+    A task costs more than a segment of 10,000 records, and unequal partitions would delay the query. Spark
+    turns an empty list into one partition that is None; the reader must handle it.
     """
     partitions = []
     for shard, found in groupby(sorted(stretches, key=_shard), key=_shard):
@@ -166,7 +166,7 @@ def _shard(stretch: Stretch) -> int:
 def _groups(
     stretches: list[Stretch], records_max: int, bytes_max: int | None, count: int
 ) -> list[list[Stretch]]:
-    """Up to the bounds, and no more in one than ends behind its part of so many equal ones."""
+    """Group ranges up to the bounds, starting a new group at each of `count` equal parts."""
     total = sum(stretch.size_bytes for stretch in stretches)
     groups: list[list[Stretch]] = []
     records = size = before = 0

@@ -1,1 +1,1 @@
-"""The topics as a reader has them at one moment, from the files or from a server."""
+"""The topics at one moment as a reader sees them, from the files or from a server."""

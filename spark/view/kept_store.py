@@ -1,10 +1,11 @@
-"""The files of a shard, also those that it has dropped since: they stay in trash/ for a while, and longer
-while a reader holds its lock.
+"""The files of a shard, including dropped ones: trash/ keeps them for a grace time.
 
-A job goes by a plan that is older than its last task. So a file that is not in its place is looked for
-where the server puts it: in the directory of a topic that is being deleted, and in trash/ by its name there.
-What is in none of them was dropped longer ago than the grace time, or from the cold directory, which keeps
-nothing.
+Files stay in trash/ longer while a reader holds its lock.
+
+A job follows a plan that is older than its last task. A file that is not in its place is therefore searched
+where the server moves it: the directory of a topic that is being deleted, and trash/ under its name there. A
+file in none of these was dropped longer ago than the grace time, or was dropped from the cold directory,
+which keeps nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ logger = logging.getLogger("topicsd.spark")
 
 
 def hold_files(stack: ExitStack, data_dir: DataDir, shard: int) -> None:
-    """Keep what the shard drops from now on; one that may not write there has the grace time."""
+    """Keep what the shard drops from now on; without write access only the grace time applies."""
     try:
         stack.enter_context(ReaderLock(data_dir.paths(shard).readers, f"spark-{os.getpid()}"))
     except OSError as error:
@@ -39,7 +40,7 @@ def hold_files(stack: ExitStack, data_dir: DataDir, shard: int) -> None:
 class KeptStore(LookingStore):
     """Segments by their keys, in the shard's directory or its trash.
 
-    The trash of a busy shard is long. So it is looked through for what the cold directory does not have.
+    The trash of a busy shard is long, so the cold directory is checked before the trash is searched.
     """
 
     def __init__(self, fs: Fs, paths: ShardPaths, cold: SegmentStore | None) -> None:
@@ -62,12 +63,12 @@ class KeptStore(LookingStore):
         try:
             return super().read_range(key, offset, size)
         except FileNotFoundError:
-            # It may have gone between the look and the opening, and then it is in its next place.
+            # The file may have moved between the check and the open; the second attempt finds its next place.
             return super().read_range(key, offset, size)
 
 
 def kept_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:
-    """Where trash/ has the file that was dropped last under this name."""
+    """Return the path in trash/ of the file that was dropped last under this name, or None."""
     for found in reversed(names_in(fs, paths.trash)):
         parsed = parse_trash_name(found) if found.endswith(name) else None
         if parsed is not None and parsed[2] == name:
@@ -76,6 +77,6 @@ def kept_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:
 
 
 def kept_files(data_dir: DataDir, shard: int) -> SegmentFiles:
-    """Both tiers. The cold directory keeps nothing that is dropped."""
+    """Return both tiers of a shard's segments. The cold directory keeps no dropped files."""
     cold = segment_files(data_dir, shard).cold
     return SegmentFiles(KeptStore(data_dir.fs, data_dir.paths(shard), cold), cold)

@@ -1,7 +1,7 @@
-"""Requests to a server, from a driver or a task: one connection that is kept, and patience.
+"""The HTTP client of a driver or a task: one kept connection, with retries.
 
-What is busy, restarting or gone for a moment is asked again, when it said when then, for as long as
-`patience_s`. So whatever is asked here has to be the same when it is done twice; those who write see to it.
+Requests to a busy, restarting or unreachable server are retried for up to `patience_s`, after the server's
+Retry-After if it sends one. Every request must therefore be idempotent; callers that write ensure this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark.errors import SourceError
 PATIENCE_S = 60.0
 ANSWER_S = 60.0
 PAUSE_S_MAX = 5.0
-# Busy, in doubt, not ready, full: what may be otherwise in a moment.
+# Busy, in doubt, not ready, full: conditions that may clear in a moment.
 AGAIN = frozenset((429, 503, 504, 507))
 
 
@@ -34,7 +34,7 @@ class _Refused(msgspec.Struct):
 
 
 class ServerRefusal(SourceError):
-    """What the server said no to."""
+    """A refusal by the server, with its status, code and detail."""
 
     def __init__(self, sentence: str, status: int, code: str, detail: dict[str, Any]) -> None:
         super().__init__(sentence)
@@ -69,14 +69,14 @@ class ServerClient:
         self._connection.close()
 
     def ask(self, method: str, target: str, body: Any = None) -> bytes:
-        """The body of the answer. A refusal that will not be otherwise in a moment is a `ServerRefusal`."""
+        """Return the body of the response; raise `ServerRefusal` for a refusal that a retry cannot fix."""
         sent = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         deadline, pause_s = self._clock.monotonic() + self._patience_s, 0.05
         while True:
             try:
                 status, after, answer = self._once(method, target, sent)
             except (OSError, HTTPException) as error:
-                # The server ends a connection on which nothing came for a while; the next try is on another.
+                # The server closes idle connections; the next attempt opens a new one.
                 self.close()
                 problem: SourceError = SourceError(f"url: {self._url} does not answer: {_why(error)}")
                 is_idle_end = isinstance(error, RemoteDisconnected | ConnectionResetError)

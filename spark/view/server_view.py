@@ -1,8 +1,8 @@
-"""The topics of a server as it tells of them at this moment, beside `shard_view.py`, which asks the files.
+"""The topics of a server as its API reports them now; `shard_view.py` reads files instead.
 
-Planning asks once for each topic that is read, and once more for a place by time or one below the earliest
-record. Where a record is lost in the middle of a topic the server says when a reader comes there; that is
-told by the task and not by the plan. How many bytes a stretch has is the topic's average.
+Planning sends one request per topic, and one more for a position by time or below the earliest record. The
+server reports a record lost in the middle of a topic only when a reader reaches it, so the task reports that
+loss and not the plan. The size of a range is estimated from the topic's average.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _State(msgspec.Struct):
     bytes: int
     config: _Config
     from_seq: int = 0
-    """Where the time begins that was asked for."""
+    """The seq at which the requested time begins."""
 
 
 class Tombstone(msgspec.Struct):
@@ -58,7 +58,7 @@ class _Ready(msgspec.Struct):
 
 
 class ServerTopic:
-    """Has what `TopicView` has."""
+    """A topic read from a server, with the interface of `TopicView`."""
 
     def __init__(self, name: str, shard: int, state: _State, client: ServerClient) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class ServerTopic:
 
     @property
     def durable(self) -> int:
-        """An ephemeral topic is never on the disk, and whoever reads one knows."""
+        """The last readable seq; the head of an ephemeral topic, which is never on disk."""
         state = self._state
         return state.head_seq if state.config.durability == EPHEMERAL else state.durable_seq
 
@@ -93,7 +93,7 @@ class ServerTopic:
         return None if found.from_seq >= found.head_seq else found.from_seq + 1
 
     def seqs_between(self, from_ms: int, to_ms: int) -> tuple[int, int]:
-        """The first and the last seq of the records of this time."""
+        """Return the first and the last seq of the records in this time range."""
         first = self.seq_at(from_ms) if from_ms else self.earliest
         beyond = self.seq_at(to_ms + 1) if to_ms < SEQ_MAX else None
         return self.end if first is None else first, (self.end if beyond is None else beyond) - 1
@@ -121,7 +121,7 @@ class ServerView:
     def __init__(self, options: ReadOptions) -> None:
         self.place = options.url
         self.topics: dict[str, ServerTopic] = {}
-        """Those that the options select, by name in their order."""
+        """The topics that the options select, by name, sorted."""
         self._client = ServerClient(options.url, options.api_key)
         try:
             selection = options.selection

@@ -1,12 +1,12 @@
-"""The topics of a shard as a reader of `diff` has them at this moment, from the files alone.
+"""The topics of a shard as a `diff` request would see them now, from the files alone.
 
-How: MANIFEST.json says what is in segments, a few numbers each; the log behind it is replayed by the very
-code with which a server starts. So what is deleted, evicted by a cap or expired is what the engine says, and
-no rule of its is written a second time. It costs the segments, the active one of each topic, and the log
-since the last checkpoint, which the server keeps short.
+MANIFEST.json lists the segments with a few numbers each; the log after it is replayed by the code with which
+a server starts. The engine's own rules therefore decide which records are deleted, evicted or expired, and
+none is written twice. The cost is the list of segments, the active segment of each topic, and the log since
+the last checkpoint, which the server keeps short.
 
-What is on the disk itself ends for each topic at `durable`: a frame behind it may be taken back by a power
-cut and is never read.
+The readable part of each topic ends at `durable`: a power cut may take back a frame after it, so such frames
+are never read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from topicsd.segment.entry import SegmentDamage
 logger = logging.getLogger("topicsd.spark")
 
 TRIES = 20
-"""A retry is for a manifest that came meanwhile; more of them than this do not come in a row."""
+"""Retries while newer manifests appear; more than this do not appear in a row."""
 
 
 class TopicView(NamedTuple):
@@ -57,12 +57,12 @@ class TopicView(NamedTuple):
 
     @property
     def head(self) -> int:
-        """The last seq that was given out, whether it is on the disk or not."""
+        """The last seq that was assigned, whether it is on disk or not."""
         return self.topic.head
 
     @property
     def end(self) -> int:
-        """The seq behind the last one that may be read."""
+        """The seq after the last readable one."""
         return self.durable + 1
 
     @property
@@ -74,7 +74,10 @@ class TopicView(NamedTuple):
         return self.topic.earliest_seq
 
     def seq_at(self, ts: int) -> int | None:
-        """The first seq whose record is not older than `ts`. Asked in any order, unlike by what expires."""
+        """Return the first seq whose record is not older than `ts`.
+
+        Calls may pass times in any order, unlike the expiry lookup.
+        """
         for run in self.topic.runs:
             if run.first_seq < run.next_seq:
                 find = run.first_not_older_of_all if isinstance(run, SealedRun) else run.first_not_older
@@ -84,8 +87,10 @@ class TopicView(NamedTuple):
         return None
 
     def seqs_between(self, from_ms: int, to_ms: int) -> tuple[int, int]:
-        """The first and the last seq of all records of this time, and of others in the same segments: what is
-        known without their indexes."""
+        """Return the first and last seq that cover the records of this time range.
+
+        Other records of the same segments may be included: indexes are not read.
+        """
         first, last = self.end, 0
         for run in self.topic.runs:
             if isinstance(run, SealedRun):
@@ -98,7 +103,7 @@ class TopicView(NamedTuple):
         return first, last
 
     def lost(self, start: int, end: int) -> LostRange | None:
-        """The first records from `start` up to `end` that are gone and that nobody deleted."""
+        """Return the first lost range from `start` up to `end`; deleted records are not lost."""
         topic = self.topic
         if start < topic.evict_floor:
             return LostRange(start, topic.evict_floor - 1, topic.reason_for(start))
@@ -115,11 +120,11 @@ class TopicView(NamedTuple):
 
     @property
     def wal_starts(self) -> list[int]:
-        """From which position on each file of the log has frames."""
+        """The log position at which each file begins."""
         return [file.start_position for file in self._walked]
 
     def wal_file(self, number: int) -> tuple[int, int]:
-        """That file by its first ordinal, and the position."""
+        """Return the file's first ordinal and its start position."""
         file = self._walked[number]
         return file.found.first_ordinal, file.start_position
 
@@ -131,7 +136,7 @@ class TopicView(NamedTuple):
 
 
 class DirectoryView:
-    """What the wanted shards hold; close it when done."""
+    """The topics of the selected shards. Close it after use."""
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None, fs: Fs | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
@@ -139,7 +144,7 @@ class DirectoryView:
         self.place = options.path
         self._stack = ExitStack()
         self.topics: dict[str, TopicView] = {}
-        """Those that the options select, by name in their order."""
+        """The topics that the options select, by name, sorted."""
         selection = options.selection
         shards = sorted({self._owner(name) for name in selection.names}) or self.data_dir.shards
         try:
@@ -167,7 +172,7 @@ class DirectoryView:
     def __exit__(self, _kind: object, error: BaseException | None, *_: object) -> None:
         self.close()
         if isinstance(error, SegmentDamage):
-            # Where a place by time or size is looked up, an index is needed.
+            # Looking up a position by time or size needs a segment's index.
             told = f"{self.place}: {error}"
             raise DamagedRecord(f"{told}; coldDir says where old segments are") from None
 
@@ -175,7 +180,7 @@ class DirectoryView:
         return shard_of(topic_id(name), self.data_dir.layout.shards)
 
     def _look(self, shard: int) -> list[TopicView]:
-        # What a manifest names stays for who had the lock before reading it.
+        # Files named by a manifest are kept only if the lock was taken before reading the manifest.
         hold_files(self._stack, self.data_dir, shard)
         loaded = self._stack.enter_context(closing(load(self.data_dir, shard, self._clock)))
         now_ms, synced = self._clock.now_ms(), loaded.log.synced_position
@@ -187,7 +192,7 @@ class DirectoryView:
 
 
 class OwnerlessFs(ReadOnlyFs):
-    """Does not look who holds a shard: what is read is the same, and Linux takes ten milliseconds to tell."""
+    """A file system that skips lock owners: reads do not need them, and Linux takes 10 ms each."""
 
     def lock_owner(self, path: str) -> int | None:
         return None
@@ -205,7 +210,7 @@ def open_directory(path: str, cold_dir: str, fs: Fs | None = None) -> DataDir:
 
 
 def load(data_dir: DataDir, shard: int, clock: Clock) -> LoadedShard:
-    """The shard as its newest manifest and the log have it; again when a newer one came meanwhile."""
+    """Load the shard from its newest manifest and the log; retry if a newer manifest appears."""
     for left in reversed(range(TRIES)):
         manifest = _manifest(data_dir, shard)
         snapshot = None if manifest is None else snapshot_of(manifest, data_dir.identity(shard))
@@ -229,7 +234,7 @@ def _number(manifest: Manifest | None) -> int:
 
 
 def _manifest(data_dir: DataDir, shard: int) -> Manifest | None:
-    """None before the first checkpoint."""
+    """Return the manifest, or None before the first checkpoint."""
     paths = data_dir.paths(shard)
     try:
         manifest = read_manifest(data_dir.fs, paths)

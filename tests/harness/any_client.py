@@ -1,6 +1,6 @@
-"""A client for any lane of a server: whole requests are asked alike over HTTP/1.1 and HTTP/2.
+"""A client for HTTP/1.1 or HTTP/2, with the same methods for whole requests.
 
-Promises: `ask`, or `start` and `finish`, mean the same with either.
+Promises: `ask`, or `start` and `finish`, mean the same with either protocol.
 """
 
 from __future__ import annotations

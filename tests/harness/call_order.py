@@ -1,4 +1,4 @@
-"""Records which functions of the project an action enters, in order."""
+"""A recorder of the project functions that an action enters, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = tuple[str, str]
 
 
 def calls_of(action: Callable[[], object]) -> list[Call]:
-    """Run an action and return the calls that it made on this thread, in the order in which they began."""
+    """Run an action and return the calls that it began on this thread, in order."""
     calls: list[Call] = []
     root = f"{PROJECT}/"
 

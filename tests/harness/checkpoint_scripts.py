@@ -1,8 +1,8 @@
-"""The scripts that are about checkpoints, beside those of `shard_scripts.py`; here is the table of them all.
+"""Scripts about checkpoints, and the table of all scripts, with `shard_scripts.py`.
 
-Segments of four records and snapshots of which two are kept make every step of a checkpoint happen within a
-few requests. `copy` does some of a checkpoint's jobs, so that what comes behind it finds it half way; in a
-prompt manner it is through already, which is another case.
+With segments of four records and two kept snapshots, every step of a checkpoint happens within a few
+requests. `copy` runs some of a checkpoint's jobs, so that later steps find it half done; in the prompt manner
+it has finished already, which is another case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHORT = frozenset(SCRIPTS) - {"rotation", "quiet_times"}
 
 @script
 def checkpoints_of_all_classes(run: ShardRun) -> None:
-    """Every class is appended to in front of, during and behind a checkpoint; two of them in a row."""
+    """Append in every class before, during and after two successive checkpoints."""
     run.put("f", durability="fsync")
     run.append("e", 5, durability="ephemeral")
     run.append("d", 30, 10, 10)
@@ -50,7 +50,7 @@ def checkpoints_of_all_classes(run: ShardRun) -> None:
 
 @script
 def watch_sessions(run: ShardRun) -> None:
-    """Sessions are made and end in front of, during and behind checkpoints, among writes of every class."""
+    """Create and end sessions before, during and after checkpoints, among writes of every class."""
     run.put("f", durability="fsync")
     first, second = run.watch("d", "f"), run.watch("d")
     run.append("d", 30)
@@ -87,7 +87,7 @@ def watch_sessions(run: ShardRun) -> None:
 
 @script
 def deletes_in_segments(run: ShardRun) -> None:
-    """By seq, tag and prefix, of what is sealed, active and in the tail, before and during a checkpoint."""
+    """Delete by seq, tag and prefix in segments and the tail, before and during a checkpoint."""
     run.put("f", durability="fsync")
     for name in ("f", "d"):
         run.append(name, *[10] * 7, tags=("a", "ab", None, "b", "a", "b", "ab"))
@@ -123,7 +123,7 @@ def deletes_in_segments(run: ShardRun) -> None:
 
 @script
 def segments_that_leave(run: ShardRun) -> None:
-    """Caps and ages take whole segments and parts of them, and the files go when two snapshots are behind."""
+    """Evict whole and partial segments by caps and age; drop files after two snapshots."""
     run.put("f", durability="fsync", cap_records=5)
     run.put("d", cap_bytes=700, ttl_ms=1000)
     run.turn()
@@ -157,7 +157,7 @@ def segments_that_leave(run: ShardRun) -> None:
 
 @script
 def incarnations_of_segments(run: ShardRun) -> None:
-    """Topics with segments are deleted and made again, also while copied; keys go over a checkpoint."""
+    """Delete and recreate topics with segments, also during a copy; keys survive a checkpoint."""
     run.append("t", 10, 10, key="k")
     run.append("u", *[10] * 5, durability="fsync")
     run.turn()
@@ -192,7 +192,7 @@ def incarnations_of_segments(run: ShardRun) -> None:
 
 @script
 def snapshots_in_a_row(run: ShardRun) -> None:
-    """The log goes on from file to file and is dropped behind the older snapshot, as that is in turn."""
+    """Rotate the log and drop it up to the older snapshot, as snapshots are replaced."""
     run.put("f", durability="fsync")
     for size in (900, 1500, 1200):
         run.append("f", size, 10)
@@ -212,7 +212,7 @@ def snapshots_in_a_row(run: ShardRun) -> None:
 
 @script
 def notes_on_their_way(run: ShardRun) -> None:
-    """Floors and ceilings are in the log and not synced when a topic is captured, with records behind."""
+    """Capture a topic whose floors and ceilings are logged and not synced, before more records."""
     run.put("f", durability="fsync", ttl_ms=1000)
     run.put("d", ttl_ms=1000)
     run.append("d", 10, 10)
@@ -249,7 +249,7 @@ def notes_on_their_way(run: ShardRun) -> None:
 
 @script
 def marks_and_caps(run: ShardRun) -> None:
-    """Deletes in a segment that a cap takes the front of, between one checkpoint and the next."""
+    """Delete in a segment whose front is evicted by a cap between two checkpoints."""
     run.put("d", cap_records=4)
     run.put("f", durability="fsync", cap_records=4)
     for name in ("d", "f"):
@@ -278,8 +278,10 @@ def marks_and_caps(run: ShardRun) -> None:
 
 @script
 def moves_and_rewrites(run: ShardRun) -> None:
-    """Old segments move to the cold directory, what is half dead is written anew and what is dead goes, in
-    both tiers; records are deleted and written while that is under way."""
+    """Tier old segments, compact half-dead ones, drop dead ones in both tiers.
+
+    Records are deleted and written meanwhile.
+    """
     run.put("f", durability="fsync")
     for name in ("f", "d"):
         run.append(name, *[60] * 4, tags=("a", "a", "a", "b"))
@@ -316,11 +318,11 @@ def moves_and_rewrites(run: ShardRun) -> None:
 
 
 def a_round(run: ShardRun) -> None:
-    """Upkeep looks at all segments."""
+    """Let upkeep examine all segments."""
     run.steps.append("a round")
     run.shard.upkeep.start_round()
     run.loop.run_until_idle()
 
 
 LONG = frozenset(SCRIPTS) - _SHORT
-"""Those that make a few hundred calls of the disk, or leave as many to the next checkpoint."""
+"""Scripts that make a few hundred disk calls, or leave as many to the next checkpoint."""

@@ -1,7 +1,7 @@
-"""The command `topicsd` as a person runs it, and what of a directory tells whether it was left alone.
+"""The command `topicsd` as a user runs it, and a fingerprint of a directory.
 
-Promises: `run_command` is another process, `run_here` is this one and fast; both give the exit code and what
-came out. Nothing but the arguments tells the command where it is.
+Promises: `run_command` starts another process, `run_here` runs in this one and is fast; both return the exit
+code and the output. Only the arguments name the directory of the command.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def run_here(*arguments: object) -> Ran:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main([str(argument) for argument in arguments])
-        except SystemExit as error:  # argparse
+        except SystemExit as error:  # Raised by argparse.
             code = error.code if isinstance(error.code, int) else 1
     return Ran(code, out.getvalue(), err.getvalue())
 
 
 def fingerprint(root: Path) -> dict[str, tuple[object, ...]]:
-    """Everything that a change of the tree would change, by path."""
+    """Return everything that a change of the tree would alter, by path."""
     found: dict[str, tuple[object, ...]] = {}
     for path in [root, *sorted(root.rglob("*"))]:
         stat = path.lstat()

@@ -1,6 +1,6 @@
-"""Routes at work in a shard that has no stage around it.
+"""Route runners for a shard without a stage around it.
 
-Promises: a shard that was opened again needs it again, with the rules that are not there yet.
+Promises: after the shard is reopened, call it again with the rules that do not exist yet.
 """
 
 from __future__ import annotations

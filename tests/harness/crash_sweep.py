@@ -1,12 +1,12 @@
-"""A script is run to its end once for each of its disk calls, and something ends it there.
+"""A sweep that runs a script once for each of its disk calls and crashes it at that call.
 
-Promises, for one cut: the script runs until the power goes during its n-th mutating call; then the same disk
-gets several outcomes of what was not synced, each from a seed that is part of the case's name. Each outcome
-is recovered and judged, recovered once more with the same result, written to in every topic, and ended and
-recovered again, so that a recovery that only looks right is found out by what comes behind it. For one kill:
-only the process ends, so nothing that was written may be missing, and every head is exact.
+For one power cut: the script runs until the power fails during its n-th mutating call. The disk then gets
+several outcomes of its unsynced data, each from a seed that is part of the case's name. Each outcome is
+recovered and judged, recovered once more with the same result, written to in every topic, and ended and
+recovered again, so that a recovery that only looks right is exposed by later runs. For one kill: only the
+process ends, so nothing that was written may be missing, and every head is exact.
 
-A failure carries the line that plays it again, and what the script had done (`tally.py`).
+A failure carries the line that replays it, and the steps of the script (`tally.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RECOVERY_CALLS = 30
 
 
 def script_calls(name: str, manner: Manner) -> int:
-    """How many mutating calls the script makes, opening the shard included."""
+    """Return the number of mutating calls of the script, opening the shard included."""
     disk = empty_disk()
     run = ShardRun(disk, ShardBook(), ManualClock(), manner=manner, audited=True)
     SCRIPTS[name](run)
@@ -48,14 +48,14 @@ def script_calls(name: str, manner: Manner) -> int:
 
 
 def finish(run: ShardRun) -> None:
-    """A script that went through has all its answers."""
+    """Check that a script that ran to its end has all its answers."""
     if run.steps[-1] != "close":
         run.settle()
     run.end_answered()
 
 
 class Played:
-    """A script that something ended, or that came to its end."""
+    """A script run that was crashed or completed."""
 
     def __init__(self, name: str, manner: Manner, arm: Callable[[MemoryDisk], None]) -> None:
         self.disk = empty_disk()
@@ -71,7 +71,7 @@ class Played:
         except MachineGoneError:
             self.ended = True
         except OSError:
-            # With a fault armed, the end of a run may say that it could not be had.
+            # With a fault armed, closing may report that the clean end was not written.
             assert self.run is not None
             assert self.run.steps[-1] == "close"
 
@@ -79,12 +79,12 @@ class Played:
         return self.run.steps if self.run is not None else []
 
     def clock_later(self) -> ManualClock:
-        """The clock of the next run, a second later."""
+        """Return the clock of the next run, a second later."""
         return ManualClock(self.clock.now_ms() + 1000, 5000.0)
 
 
 def cut_once(name: str, manner: Manner, calls: int, seeds: list[int]) -> bool:
-    """Cut the power in the call behind so many; False when the script was over before."""
+    """Cut the power in call `calls + 1`; return False if the script ended before."""
     played = Played(name, manner, lambda disk: disk.cut_power_after(calls))
     played.book.ledger.new_generation(machine_failed=True)
     for seed in seeds:
@@ -96,7 +96,7 @@ def cut_once(name: str, manner: Manner, calls: int, seeds: list[int]) -> bool:
 
 
 def kill_once(name: str, manner: Manner, calls: int, *, torn: bool) -> bool:
-    """Kill the process in the call behind so many; False when the script was over before."""
+    """Kill the process in call `calls + 1`; return False if the script ended before."""
     played = Played(name, manner, lambda disk: disk.kill_process_after(calls, torn=torn))
     with attempt(KILLS, f"kill_once({name!r}, {manner!r}, {calls}, torn={torn})", played.steps):
         played.book.ledger.new_generation(machine_failed=False)
@@ -109,7 +109,7 @@ def kill_once(name: str, manner: Manner, calls: int, *, torn: bool) -> bool:
 def recover_and_go_on(
     disk: MemoryDisk, book: ShardBook, clock: ManualClock, rng: Random, *, exact: bool = False
 ) -> None:
-    """Recover and judge, twice; write to every topic; end it somehow, recover and judge again."""
+    """Recover and judge twice, write to every topic, crash or stop, recover and judge again."""
     run = ShardRun(disk, book, clock)
     run.check(exact=exact)
     found, states, sessions = run.all_found(), run.states(), run.sessions()
@@ -123,7 +123,7 @@ def recover_and_go_on(
         assert shown == (found, kept_states(run), sessions), what
     run = again
     if rng.random() < 0.4:
-        # The next run ends while it writes, or already while it begins.
+        # The next run ends while it writes, or already during its start.
         run = ShardRun(disk.after_process_kill(), book, clock)
         _end_somewhere(run, book, clock, rng)
         return
@@ -144,8 +144,10 @@ def recover_and_go_on(
 
 
 def without_newest_snapshot(disk: MemoryDisk) -> MemoryDisk | None:
-    """The same disk with the newest snapshot damaged, if that and the one before it are good. More of them
-    are there when a power cut has undone a drop, and the log does not reach back to those."""
+    """Damage the newest snapshot of a copy of the disk; return None if fewer than two are good.
+
+    More than two exist when a power cut undid a drop, and the log does not reach back to the oldest.
+    """
     newest = list(islice(read_snapshots(disk, PATHS), 2))
     if len(newest) < 2 or not all(isinstance(found, Snapshot) for found in newest):
         return None
@@ -156,7 +158,7 @@ def without_newest_snapshot(disk: MemoryDisk) -> MemoryDisk | None:
 
 
 def kept_states(run: ShardRun) -> dict[str, TopicState]:
-    """Of the topics that a restart brings back as they were."""
+    """Return the states of the topics that a restart restores unchanged."""
     return {name: state for name, state in run.states().items() if state.config.durability != "ephemeral"}
 
 
@@ -172,7 +174,7 @@ def _end_somewhere(run: ShardRun, book: ShardBook, clock: ManualClock, rng: Rand
 
 
 def write_everywhere(run: ShardRun, rng: Random) -> None:
-    """Go on in every topic that is there, and make one more, and a session of it."""
+    """Append to every topic, and create one more topic and a session of it."""
     for name in [*run.shard.topic_names(), "z"]:
         run.append(name, 10, 10)
         if rng.random() < 0.5:
@@ -192,7 +194,7 @@ def write_everywhere(run: ShardRun, rng: Random) -> None:
 
 
 def sweep_cuts(name: str, manner: Manner, outcomes: int, stride: int = 1) -> int:
-    """Cut at every call, or at every so-manieth, with so many outcomes each; how many calls were passed."""
+    """Cut the power at every `stride`-th call, with several outcomes each; return the call count."""
     calls = Random(manner).randrange(stride)
     while cut_once(name, manner, calls, list(range(outcomes))):
         calls += stride
@@ -200,7 +202,7 @@ def sweep_cuts(name: str, manner: Manner, outcomes: int, stride: int = 1) -> int
 
 
 def sweep_kills(name: str, manner: Manner, *, torn: bool, stride: int = 1) -> int:
-    """Kill in every call, or in every so-manieth; how many of them were passed."""
+    """Kill the process in every `stride`-th call; return the call count."""
     calls = Random(f"{manner} {torn}").randrange(stride)
     while kill_once(name, manner, calls, torn=torn):
         calls += stride

@@ -1,7 +1,7 @@
-"""Data directories in the states in which somebody may find one, each made by a real shard and its end.
+"""Data directories in the states that a user may find, each made by a real shard and its end.
 
-Promises: `DIRECTORIES` names them. All but the damaged ones are what the program itself leaves. The sizes are
-small, the times are those of the manual clock.
+Promises: `DIRECTORIES` names them. All but the damaged ones are states that the program itself leaves. The
+sizes are small; the times are those of the manual clock.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from topicsd.log.current_file import note_sync_failure, read_current, write_curr
 from topicsd.log.frame import HEADER_BYTES
 
 FLIP = 1 << 5
-# Up to its time, from where no two are alike.
+# The bytes up to the time field, from which on all BatchEnds differ.
 BATCH_END_OPENING = encode_batch_end(BatchEnd(bytes(16), 0, 0, 0, 0, 0), 0)[: HEADER_BYTES - 16]
 
 
 def flip(path: str | Path, offset: int) -> None:
-    """Change one bit of a file, in place and with nothing else of it."""
+    """Flip one bit of a file in place."""
     with open(path, "r+b") as file:
         file.seek(offset)
         (byte,) = file.read(1)
@@ -36,7 +36,7 @@ def flip(path: str | Path, offset: int) -> None:
 
 
 def fill(shard: RealShard) -> None:
-    """A bit of everything: three classes, tags, a cap that evicts, a delete, a topic made again."""
+    """Write records of three classes, with tags, evictions, a delete and a recreated topic."""
     shard.append("orders", record({"n": 1}, tag="new", node="n1", meta={"k": 1}), record({"n": 2}))
     shard.put("audit", durability="fsync", cap_records=2)
     shard.append("audit", 1, 2, 3)
@@ -49,7 +49,7 @@ def fill(shard: RealShard) -> None:
 
 
 def stop(shard: RealShard) -> None:
-    """A stop that is in a hurry: all is in the log, and none of it in a segment."""
+    """Stop without a checkpoint: everything is in the log, nothing in a segment."""
     shard.shard.close(checkpoint=False)
 
 
@@ -62,7 +62,7 @@ def clean(path: Path) -> RealShard:
 
 
 def killed(path: Path) -> RealShard:
-    """While ceilings stand above their heads."""
+    """Kill the process while ceilings are above their heads."""
     shard = RealShard(path)
     fill(shard)
     shard.stop_dead()
@@ -70,7 +70,7 @@ def killed(path: Path) -> RealShard:
 
 
 def rebooted(path: Path) -> RealShard:
-    """The machine went down; here without a loss, but that cannot be known."""
+    """Make the directory look as after a machine restart without loss, which cannot be proven."""
     shard = killed(path)
     current = read_current(shard.fs, shard.paths.current)
     assert current is not None
@@ -80,7 +80,7 @@ def rebooted(path: Path) -> RealShard:
 
 
 def copied(path: Path) -> RealShard:
-    """The same bytes in other files."""
+    """Replace every file by a copy with the same bytes."""
     shard = killed(path)
     for file in [one for one in path.rglob("*") if one.is_file()]:
         copy = file.with_suffix(".copy")
@@ -96,7 +96,7 @@ def sync_failed(path: Path) -> RealShard:
 
 
 def lost_range(path: Path) -> RealShard:
-    """The run after a crash of the machine; records in front of the range and behind it."""
+    """Run after a machine crash; records exist before and after the lost range."""
     shard = rebooted(path)
     shard.reopen()
     shard.append("orders", "behind")
@@ -106,14 +106,14 @@ def lost_range(path: Path) -> RealShard:
 
 
 def torn(path: Path) -> RealShard:
-    """The last batch, which nothing says was synced, is not whole."""
+    """Damage the last batch, which no later batch proves synced."""
     shard = killed(path)
     flip(shard.wal_files()[-1], log_end(shard) - 1)
     return shard
 
 
 def rotten_tail(path: Path) -> RealShard:
-    """Acked records that were never synced, one of them damaged: whole batches stand behind the tear."""
+    """Damage an acknowledged, unsynced record; whole batches follow it."""
     shard = RealShard(path)
     for number in range(4):
         shard.append("orders", number)
@@ -125,7 +125,7 @@ def rotten_tail(path: Path) -> RealShard:
 
 
 def torn_and_restarted(path: Path) -> RealShard:
-    """What was torn is in quarantine; nothing was written since."""
+    """Recover a torn directory: the torn bytes are in quarantine, nothing was written since."""
     shard = torn(path)
     shard.reopen()
     stop(shard)
@@ -141,7 +141,7 @@ def torn_and_gone_on(path: Path) -> RealShard:
 
 
 def damaged(path: Path) -> RealShard:
-    """In the middle of what was synced."""
+    """Damage the middle of the synced part."""
     shard = clean(path)
     flip(shard.wal_files()[0], 300)
     return shard
@@ -174,7 +174,7 @@ def of_many_files(path: Path) -> RealShard:
 
 
 def of_many_shards(path: Path, shards: int = 3) -> RealShard:
-    """Twelve topics, each where it belongs."""
+    """Create twelve topics, each on its shard."""
     opened = [RealShard(path, shard=number, shards=shards) for number in range(shards)]
     for number in range(12):
         name = f"topic-{number}"
@@ -191,14 +191,14 @@ def untouched(path: Path) -> RealShard:
 
 
 def being_used(path: Path) -> RealShard:
-    """The lock is held, by this process."""
+    """Keep the shard open: this process holds the lock."""
     shard = RealShard(path)
     fill(shard)
     return shard
 
 
 def killed_with_a_spare(path: Path) -> RealShard:
-    """The next file was made already."""
+    """Kill the process after it created the next file."""
     shard = RealShard(path, wal_file_bytes=4096)
     shard.append("orders", "x" * 3000)
     shard.settle()
@@ -207,9 +207,9 @@ def killed_with_a_spare(path: Path) -> RealShard:
 
 
 def log_end(shard: RealShard) -> int:
-    """The offset behind the last byte that was written to the last WAL file."""
+    """Return the offset after the last written byte of the last WAL file."""
     data = Path(shard.wal_files()[-1]).read_bytes()
-    # The checksum with which a batch ends may end with bytes that are zero.
+    # The checksum at the end of a batch may end with zero bytes.
     batch_end = data.rfind(BATCH_END_OPENING)
     return max(len(data.rstrip(b"\0")), batch_end + BATCH_END_BYTES if batch_end >= 0 else 0)
 

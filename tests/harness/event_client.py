@@ -1,6 +1,6 @@
-"""A client of server-sent events, strict as `raw_client.py`: every line is one that the format has.
+"""A client of server-sent events, as strict as `raw_client.py`: every line must be valid.
 
-Promises: `next` gives the next event; comments are counted and passed over.
+Promises: `next` returns the next event; comments are counted and skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Event(NamedTuple):
 
 
 class EventReader:
-    """Whatever bytes of a stream come from."""
+    """A parser of events over any source of bytes."""
 
     def __init__(self) -> None:
         self.comments = 0
@@ -43,7 +43,7 @@ class EventReader:
         return Event(found["event"][0], json.loads("\n".join(found["data"])), found.get("id", [""])[0])
 
     def records(self, count: int) -> list[tuple[str, int]]:
-        """Topics and seqs of so many records; other events are passed over."""
+        """Return the topics and seqs of the next `count` records; skip other events."""
         told: list[tuple[str, int]] = []
         while len(told) < count:
             event = self.next()
@@ -53,7 +53,7 @@ class EventReader:
 
 
 class EventClient(EventReader, RawClient):
-    """`fields` are those of the head of the stream."""
+    """A client of one event stream over HTTP/1.1; `begin` keeps the response headers in `fields`."""
 
     def __init__(self, port: int, target: str, *fields: str, buffer_bytes: int | None = None) -> None:
         EventReader.__init__(self)
@@ -64,7 +64,7 @@ class EventClient(EventReader, RawClient):
         return self._read_until(b"\r\n\r\n").decode()
 
     def begin(self) -> EventClient:
-        """Read the head and the first words of a stream."""
+        """Read the head and the first line of a stream."""
         status_line, *lines = self.read_head().split("\r\n")
         assert status_line == "HTTP/1.1 200 OK", (status_line, lines, self._held)
         self.fields = dict(line.split(": ", 1) for line in lines)
@@ -76,7 +76,7 @@ class EventClient(EventReader, RawClient):
 
 
 class H2Events(EventReader):
-    """One of several streams of a client of HTTP/2."""
+    """One of several event streams of an HTTP/2 client."""
 
     def __init__(self, client: H2Client, target: str, *fields: str) -> None:
         super().__init__()

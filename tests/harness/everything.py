@@ -1,7 +1,7 @@
-"""One data directory that holds one of everything, made by a real server that was killed at its end.
+"""A data directory that holds one of everything, left by a real server that was killed.
 
-The newest snapshot of each shard holds what `fill` makes, and so does the log behind it: both ways back into
-memory are taken. `Everything` keeps what the server answered last, which is what its files must say.
+The newest snapshot of each shard holds what `fill` makes, and so does the log after it, so that both paths of
+recovery are used. `Everything` keeps the server's last answers, which its files must reproduce.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from topicsd.log.current_file import read_current, write_current
 
 
 class Said(NamedTuple):
-    """What a server answers about all topics and routes."""
+    """A server's answers about all topics and routes."""
 
     states: dict[str, Any]
     rows: dict[str, list[dict[str, Any]]]
@@ -54,9 +54,9 @@ class Everything(NamedTuple):
     folder: Path
     said: Said
     first: Names
-    """Captured by a checkpoint."""
+    """Topics captured by a checkpoint."""
     second: Names
-    """In the log only."""
+    """Topics in the log only."""
 
     @property
     def data(self) -> Path:
@@ -105,7 +105,7 @@ def build(folder: Path) -> Everything:
 
 
 def lose_the_machine(folder: Path) -> None:
-    """Have the directory look as after a restart of the machine: the next run reports seqs as lost."""
+    """Make the directory look as after a machine restart: the next run reports lost seqs."""
     for shard in range(SHARDS):
         path = shard_paths(str(folder / "data"), shard).current
         current = read_current(RealFs(), path)
@@ -114,9 +114,9 @@ def lose_the_machine(folder: Path) -> None:
 
 
 async def capture_and_thin_out(folder: Path, names: Names) -> None:
-    """Make segments, some of which are rewritten or move, as a server has it once a minute.
+    """Create segments, some of which are compacted or moved, as a server does once a minute.
 
-    The last snapshot says that the files of a deleted topic are still to go.
+    The last snapshot notes that the files of a deleted topic are still to be removed.
     """
     settings = Settings(
         cold_dir=str(folder / "cold"), hot_retain_segments=1, segment_max_events=SEGMENT_RECORDS
@@ -142,7 +142,7 @@ async def capture_and_thin_out(folder: Path, names: Names) -> None:
 
 
 def snapshots_of(everything: Everything) -> list[Snapshot]:
-    """The one of each shard from which a start goes on."""
+    """Return the snapshot of each shard from which a start continues."""
     fs = RealFs()
     paths = [shard_paths(str(everything.data), shard) for shard in range(SHARDS)]
     return [read_snapshot(fs, one, snapshot_numbers(fs, one)[0]) for one in paths]
@@ -156,7 +156,7 @@ async def _done(start: Callable[[Callable[[Any], None]], object]) -> None:
 
 
 def go_on(api: Api, names: Names) -> None:
-    """Changes of what the snapshot has: in the log only."""
+    """Change what the snapshot holds, in the log only."""
     copies = {names.same: 7, names.across: 7, names.once: 7, names.filtered: 2}
     before = {topic: len(api.rows(topic)) for topic in copies}
     api.append(names.plain, *records(7, "k", first=200))
@@ -185,16 +185,16 @@ def ask(api: Api) -> Said:
 
 
 def wait_until_synced(folder: Path, api: Api, said: Said) -> None:
-    """Until all that was acked is on the disk itself, and the log says so."""
+    """Wait until everything acknowledged is on disk, and the log proves it."""
     for topic, state in said.states.items():
         if state["config"]["durability"] != "ephemeral":
             api.wait(partial(_is_durable, api, topic), f"{topic} is synced")
-    # The log names what was synced in the batch that follows it.
+    # The log names the synced position in the batch after it.
     api.wait(partial(_is_proven, folder), "the log proves what is synced")
 
 
 def _is_thinned(data: Path, shard: int) -> bool:
-    """Whether its manifest has a cold segment, and that of shard 0 one that was rewritten."""
+    """Return whether the shard has a cold segment, and shard 0 also a compacted one."""
     manifest = read_manifest(RealFs(), shard_paths(str(data), shard))
     segments = [segment for topic in manifest.topics for segment in topic.segments]
     is_rewritten = shard > 0 or any(one.generation for one in segments)

@@ -1,7 +1,7 @@
 """Requests that leave one of everything in a data directory of two shards.
 
-`fill` makes topics whose names begin with a prefix, so that it can run twice: what the first run made is in a
-snapshot and segments, what the second made is in the log behind it. A feature that adds a control frame, a
+`fill` creates topics whose names begin with a prefix, so that it can run twice: the first run's data is in a
+snapshot and segments, the second run's is in the log after it. A feature that adds a control frame, a
 snapshot section or a field of one adds its request here.
 """
 
@@ -72,7 +72,7 @@ class Api:
         return [job["$seq"] for job in answer["claimed"]]
 
     def rows(self, topic: str) -> list[dict[str, Any]]:
-        """All that a reader from the start is given now."""
+        """Return everything that a reader from the start receives now."""
         found: list[dict[str, Any]] = []
         cursor = 0
         while True:
@@ -112,7 +112,7 @@ def fill(api: Api, prefix: str) -> Names:
 
 
 def fill_logs(api: Api, names: Names) -> None:
-    """Every durability class, deletes of every kind, a topic that was deleted."""
+    """Use every durability class and kind of delete, and delete a topic."""
     api.put(names.fsync, durability="fsync", priority=5)
     api.put(names.memory, durability="memory", auto_priority=False, auto_create=False, dedupe_node=False)
     api.put(names.ephemeral, durability="ephemeral")
@@ -131,7 +131,7 @@ def fill_logs(api: Api, names: Names) -> None:
 
 
 def fill_losses(api: Api, names: Names) -> None:
-    """Evictions by each cap and by age, which a read reports."""
+    """Evict by each cap and by age; reads report it."""
     api.put(names.capped, cap_records=30)
     api.put(names.capped_bytes, cap_bytes=1500)
     api.put(names.aging, ttl_ms=300)
@@ -143,7 +143,7 @@ def fill_losses(api: Api, names: Names) -> None:
 
 
 def fill_writers(api: Api, names: Names) -> None:
-    """Idempotency keys, producers and cursors, one of which was deleted."""
+    """Use idempotency keys, producers and cursors, one of which is deleted."""
     api.put(names.plain, idempotency_window_ms=3_600_000)
     api.append(names.plain, *records(3), idempotency_key=f"{names.prefix}-once")
     api.append(names.fsync, *records(2), producer={"id": "job-7", "seq": 12})
@@ -158,7 +158,7 @@ def fill_writers(api: Api, names: Names) -> None:
 
 
 def fill_queues(api: Api, names: Names) -> None:
-    """Jobs in every state but parked, with leases in memory and in the log."""
+    """Leave jobs in every state but parked, with leases in memory and in the log."""
     api.put(names.jobs, type="queue", lease_ms=600_000)
     api.put(names.held, type="queue", lease_ms=600_000, leases_durable=True)
     for topic in (names.jobs, names.held):
@@ -180,7 +180,7 @@ def fill_queues(api: Api, names: Names) -> None:
 
 
 def fill_dead_letters(api: Api, names: Names) -> None:
-    """Jobs that are parked, that went to a dead-letter topic, and that wait for one which is full."""
+    """Leave jobs that are parked, dead letters, and dead letters that wait for a full topic."""
     for topic in (names.full, names.full_too):
         api.put(topic, cap_records=1, discard="reject")
         api.append(topic, {"data": "full"})
@@ -204,7 +204,7 @@ def fill_dead_letters(api: Api, names: Names) -> None:
 
 
 def fill_routes(api: Api, names: Names) -> None:
-    """Routes in one shard and across, exactly once, with a filter, in a circle; one of them was deleted."""
+    """Create routes: local and remote, exactly once, filtered, in a cycle; delete one of them."""
     for topic in (names.once, names.ring, names.ring_too):
         api.put(topic)
     api.ask("PUT", f"routers/{names.ring}", {"source": names.ring_too, "dest": names.ring})

@@ -1,12 +1,13 @@
-"""A worker without an engine, for tests of the front process: it adopts connections and says what it got.
+"""A worker without an engine, for tests of the supervisor; it echoes requests.
 
-Each request, up to its empty line, is answered with a line of JSON: the shard, the pid and what was read of
-the request. How it behaves is told by TOPICS_TEST_WORKER, a JSON object:
+Each request, up to its empty line, is answered with a line of JSON: the shard, the pid and the bytes that
+were read. TOPICS_TEST_WORKER, a JSON object, configures its behaviour:
 
 * `exit_code`: end with it at once, with `reason` on the board;
 * `ready_after`: seconds in which it replays;
-* `disk_wait`: once ready, wait in the kernel until somebody writes to this FIFO, and be in no turn meanwhile;
-* `deaf`: never take a connection; `ignores_drain`: never end by itself; `drain_seconds`: before it ends.
+* `disk_wait`: once ready, block in the kernel until this FIFO is written to, with the event loop stopped;
+* `deaf`: never take a connection; `ignores_drain`: never end by itself; `drain_seconds`: the time before it
+  ends.
 """
 
 from __future__ import annotations
@@ -119,8 +120,10 @@ class _FakeWorker:
 
 
 def _wait_in_kernel(fifo: str) -> None:
-    """As on a slow disk: whoever spawns sleeps uninterruptibly until the child runs, which opens the FIFO
-    first."""
+    """Block uninterruptibly, as on a slow disk.
+
+    The spawning process sleeps until the child runs, and the child first opens the FIFO.
+    """
     opens_fifo = [(os.POSIX_SPAWN_OPEN, 0, fifo, os.O_RDONLY, 0)]
     os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=opens_fifo), 0)
 

@@ -1,9 +1,9 @@
-"""A script is run to its end while one of its disk calls fails, for each call and each way to fail.
+"""A sweep that runs a script with one failing disk call, for each call and each way to fail.
 
 Promises, for one fault: every request is answered once, with an ack or with a refusal that says whether it
-may have been written; a log that has failed acks nothing more and a log that has not takes writes again by
-itself; reads go on. Then the process is started again on a disk that is well, and the book judges what it
-shows, as after a crash.
+may have been written; a log that has failed acknowledges nothing more, and a log that has not accepts writes
+again by itself; reads continue. Then the process is started again on a healthy disk, and the book judges what
+it shows, as after a crash.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SPACE_RETRY_MS = 5000
 
 @dataclass(frozen=True)
 class Way:
-    """One way for a call to fail; `call` None is any call that changes something."""
+    """One way for a call to fail; `call` None is any mutating call."""
 
     call: str | None = None
     error: int = errno.EIO
     forever: bool = False
     short_bytes: int | None = None
-    # Of a failed sync: which sectors reached the media all the same; None is none of them.
+    # Which sectors of a failed sync reached the media anyway; None is none of them.
     seed: int | None = None
 
     def arm(self, disk: MemoryDisk, nth: int) -> Fault:
@@ -73,7 +73,7 @@ class FaultCase:
         try:
             self.run = run = ShardRun(self.disk, self.book, self.clock, manner=self.manner)
         except (RecoveryRefused, UnreadableLog, OSError):
-            # A start that is refused has changed nothing that the next one would miss.
+            # A refused start has changed nothing that the next one needs.
             assert self.fault.fired
             return
         self._play_script(run)
@@ -82,7 +82,7 @@ class FaultCase:
         self.failed = run.has_failed
         assert len(run.failures) == self.failed, run.failures
         if self.failed:
-            # What a checkpoint reads and writes elsewhere is its own trouble.
+            # A failed log is caused by a fault in the WAL; checkpoint I/O elsewhere does not fail it.
             assert any(PATHS.wal in on or not on for on in self.fault.on), self.fault.on
         self._reads_go_on(run)
         if self.failed:
@@ -95,7 +95,7 @@ class FaultCase:
         try:
             SCRIPTS[self.name](run)
         except OSError:
-            # The end of a run may say that it could not be had.
+            # Closing may report that the clean end was not written.
             assert self.fault.fired
             assert run.steps[-1] == "close"
 
@@ -110,7 +110,7 @@ class FaultCase:
         assert run.calls[-1].answer.code == STORAGE_FAILED
 
     def _takes_writes_again(self, run: ShardRun) -> None:
-        """Within five seconds of there being space; and what was refused meanwhile can be sent again."""
+        """Check that writes work within 5 s of free space, and that refused ones can be repeated."""
         refused = [
             request
             for topic in self.book.topics
@@ -144,7 +144,7 @@ class FaultCase:
 
 
 def fault_once(name: str, manner: Manner, way: Way, nth: int) -> bool:
-    """Let the n-th call fail; False when there was none."""
+    """Fail the n-th call; return False if there was none."""
     case = FaultCase(name, manner, way, nth)
     with attempt(FAULTS, f"fault_once({name!r}, {manner!r}, {way!r}, {nth})", case.steps):
         case.play()
@@ -154,7 +154,7 @@ def fault_once(name: str, manner: Manner, way: Way, nth: int) -> bool:
 
 
 def sweep_faults(name: str, manner: Manner, way: Way, stride: int = 1) -> None:
-    """Fail every call of this way, or every so-manieth from one on that depends on the way, one run each."""
+    """Fail every `stride`-th call of this way, from a start that depends on the way, one run each."""
     nth = 1 + Random(repr(way)).randrange(stride)
     while fault_once(name, manner, way, nth):
         nth += stride

@@ -1,8 +1,8 @@
-"""Which call of the disk fails, and how: the plan that a test makes before it runs its script.
+"""Faults of the fake disk: which call fails, and how, as planned before a script runs.
 
-Promises: faults are counted from the moment they are armed, by name or over all mutating calls, once or for
-ever, so that a test can sweep `nth` until nothing fires any more. How the power goes and how a process is
-killed are BaseExceptions: no `except Exception` and no `except OSError` of the code under test can live on.
+Promises: calls are counted from the moment a fault is armed, by name or over all mutating calls, once or
+forever, so that a test can sweep `nth` until no fault fires. Power cuts and kills are BaseExceptions, so that
+no `except Exception` or `except OSError` in the code under test can survive them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ READING_CALLS = ("open_read", "close", "pread", "list_dir", "stat", "fstat", "fr
 
 
 class MachineGoneError(BaseException):
-    """This disk answers nobody any more."""
+    """The machine or process is gone: every further call of the disk raises."""
 
     def again(self) -> Self:
-        """The same news for one more caller, with a traceback of its own."""
+        """Return a new exception of the same kind, with its own traceback."""
         return type(self)(*self.args)
 
 
@@ -44,13 +44,16 @@ class PowerCut(MachineGoneError):
 
 
 class ProcessKilled(MachineGoneError):
-    """The process got SIGKILL."""
+    """The process was killed with SIGKILL."""
 
 
 @dataclass
 class Fault:
-    """One way to fail. `seen` counts the calls that it is about, `fired` those that it failed; `on` says of
-    what file each of them was, with its other arguments."""
+    """One way to fail.
+
+    `seen` counts the calls that match, `fired` the calls that it failed, and `on` lists the file of each
+    matching call with its other arguments.
+    """
 
     call: str | None = None
     nth: int = 1

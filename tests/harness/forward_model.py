@@ -1,17 +1,17 @@
-"""Random life around a graph of forwards on three shards, and what each destination must hold of it.
+"""Random operations on routes over three shards, and the records each destination must hold.
 
-Promises: the same seed does the same. Up to twenty topics of the classes `disk` and `fsync`, logs
-and queues, some that take only a few records until the end; rules with and without filters, from the head and
-from the earliest, each destination with one source and no circles. Records are appended anywhere, rules are
-made, changed and deleted, topics deleted, shards cut off, stopped, killed in a disk call, and left without
-power.
+Promises: the same seed does the same. There are up to twenty topics of the classes `disk` and `fsync`, logs
+and queues, some of which accept only a few records until the end, and rules with and without filters, from
+the head and from the earliest record; each destination has one source, and there are no cycles. Records are
+appended anywhere, rules are created, changed and deleted, topics deleted, shards cut off, stopped, killed in
+a disk call, and left without power.
 
-The oracle does not follow what was acked: what a source holds at the end is what counts. For each rule, the
-destination has of what stands behind where the rule began in its source: all that the rule takes, once each,
-in the order of the source, as it was written, and nothing else but what was written to it directly.
+The oracle ignores acks: the contents of a source at the end count. For each rule, of the source's records
+after the start of the rule, the destination has exactly those that the rule accepts, once each, in the order
+of the source, as they were written, and nothing else except what was written to it directly.
 
-Where topics trim, by caps and by age, the stamps of the copies tell which records they are of: they rise, and
-where some are missing a reader of the destination is told of a loss right there.
+Where topics evict, by caps and by age, the stamps of the copies name their records: they rise, and where
+records are missing a reader of the destination gets a tombstone at that place.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Held(NamedTuple):
 
 
 class Began(NamedTuple):
-    """Where a rule began, and what was there."""
+    """The start of a rule, and what existed then."""
 
     rule: ForwardRule
     source_seq: int
@@ -56,12 +56,12 @@ class ForwardModel:
         self.stage = ForwardStage(SHARDS, wal_file_bytes=1 << 16, segment_max_events=rng.choice((5, 1000)))
         self.topics = [f"t{number}" for number in range(rng.randint(4, 20))]
         self.sources: dict[str, str] = {}
-        """By destination, an earlier one in the list: so there are no circles."""
+        """By destination; each source is earlier in the list, so there are no cycles."""
         for index, topic in enumerate(self.topics):
             if index and rng.random() < 0.8:
                 self.sources[topic] = self.topics[rng.randrange(index)]
         self.written: dict[str, set[int]] = {topic: set() for topic in self.topics}
-        """What was sent to each directly, acked or not."""
+        """The values sent to each topic directly, acknowledged or not."""
         self.rules: dict[str, Began] = {}
         self._value = 0
         for topic in self.topics:
@@ -78,7 +78,7 @@ class ForwardModel:
             patch |= {"cap_records": rng.randint(1, 60)} if rng.random() < 0.7 else {"ttl_ms": 700}
         self.stage.owner(topic).put(topic, **patch)
 
-    # -- what happens --------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------
 
     def run(self, steps: int) -> None:
         actions: list[Callable[[], None]] = [self._append] * 12 + [self._turns] * 12 + [self._make_rule] * 3
@@ -94,12 +94,12 @@ class ForwardModel:
                 self._alive(self.rng.choice(actions))
             for topic in self.topics:
                 while topic not in self.stage.owner(topic).shard.state.topics:
-                    # It ended in the middle of being made anew.
+                    # The topic's recreation was interrupted.
                     self._alive(lambda topic=topic: self._create(topic))  # type: ignore[misc]
         self.finish()
 
     def _alive(self, go: Callable[[], object]) -> bool:
-        """Go on, and where a machine or a process came to its end with that, begin it anew; False then."""
+        """Run `go`; if a machine or process ends with it, restart it and return False."""
         try:
             go()
             return True
@@ -153,7 +153,10 @@ class ForwardModel:
             disk.cut_power_after(nth)
 
     def _quiet(self) -> None:
-        """All is copied and synced, so that it is known where a rule begins; faults are still armed."""
+        """Wait until everything is copied and synced, so that the start of a rule is known.
+
+        Faults stay armed.
+        """
         self.stage.mend()
         calm = 0
         while calm < 6:
@@ -175,7 +178,7 @@ class ForwardModel:
             keeps_node=self.rng.random() < 0.7,
             keeps_tag=self.rng.random() < 0.9,
             is_exactly_once=self.trims or self.rng.random() < 0.4,
-            # What it would find to be held may be gone when that is checked.
+            # What it would have to hold may be gone when that is checked.
             is_from_start=self.rng.random() < 0.5 and not (self.trims and dest_seq),
         )
         told: list[Told] = []
@@ -185,12 +188,12 @@ class ForwardModel:
             began = 0 if rule.is_from_start else source_seq
             self.rules[name] = Began(rule, began, dest_seq, self.stage.owner(source).topic(source).epoch)
         elif self.stage.forward(name) is not None:
-            # In doubt: made, or being made. It is of no use to the oracle.
+            # In doubt: created, or being created. The oracle cannot use it.
             self._alive(lambda: self.stage.delete_forward(name))
             self.rules.pop(name, None)
 
     def _change_rule(self) -> None:
-        """Once all is copied that the rule takes by then."""
+        """Change a rule once everything that it accepts so far is copied."""
         if not self.rules:
             return
         name = self.rng.choice(list(self.rules))
@@ -220,7 +223,7 @@ class ForwardModel:
                 self._alive(lambda: self.stage.delete_forward(name))
 
     def _delete_topic(self) -> None:
-        """With all rules that touch it; another one takes its place."""
+        """Delete a topic with all rules that touch it, and create another in its place."""
         topic = self.rng.choice(self.topics)
         self._quiet()
         self._alive(lambda: self.stage.owner(topic).delete_topic(topic))
@@ -234,10 +237,10 @@ class ForwardModel:
         self.written[topic] = set()
         self._create(topic)
 
-    # -- what must hold ------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Everything is there again, and nothing is full."""
+        """Restore all shards, make room in every topic, and check all rules."""
         for one in self.stage.shards:
             one.disk.kill_process_after(1 << 60)
         self._quiet()
@@ -277,9 +280,9 @@ class ForwardModel:
         assert found == expected, f"{rule}: {found} is not {expected}"
 
     def _check_stamps(self, began: Began, head: int) -> None:
-        """Each that is missing, from where the rule began to the head of its source, was told of."""
+        """Check that each missing source record after the start of the rule was reported."""
         rule, last = began.rule, began.source_seq
-        was_told = rule.is_from_start  # It may have begun behind what was trimmed before.
+        was_told = rule.is_from_start  # The rule may have begun after records that were evicted before.
         cursor, is_at_end = began.dest_seq, False
         while not is_at_end:
             answer = self.stage.owner(rule.dest).read(rule.dest, cursor, limit=1000)
@@ -291,7 +294,7 @@ class ForwardModel:
                 seq = stamp["seq"]
                 assert seq > last, f"{rule.name}: seq {seq} behind {last}"
                 assert not rule.keeps_tag or _takes(rule, one.tag.decode()), f"{rule.name}: took {one.tag!r}"
-                # What a filter leaves out is missing as well, and nobody knows any more what that was.
+                # Records left out by a filter are missing as well, and are not known any more.
                 assert seq == last + 1 or was_told or rule.tags is not None, (
                     f"{rule.name}: {last + 1} to {seq - 1} went missing in silence"
                 )
@@ -302,7 +305,7 @@ class ForwardModel:
         )
 
     def _waits(self, rule: ForwardRule) -> bool:
-        """Some topic on its way takes nothing more until the end."""
+        """Return whether a topic on the way rejects records until the end."""
         topics, name = [rule.dest], rule.dest
         while name in self.sources:
             name = self.sources[name]

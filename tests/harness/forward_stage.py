@@ -1,7 +1,8 @@
-"""A few shards with the forwards between their topics at work, without a socket.
+"""A few shards with routes running between their topics, without a socket.
 
 Promises: the shards share a clock; topics are placed as a server places them. A shard may end in any way and
-begin anew while the others go on: its links are lost with it, and nobody reaches it until `settle` is over.
+start again while the others continue: its links are lost with it, and it is unreachable until `settle`
+returns.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ GATHER_NS = round(GATHER_SECONDS * 1e9)
 
 
 class StageLinks(LinkPool):
-    """Those of one shard to the others."""
+    """The links of one shard to the others."""
 
     def __init__(self, links: dict[str, StageLink]) -> None:
         self.links = links
@@ -53,7 +54,7 @@ class ForwardStage:
         clock: ManualClock | None = None,
         **settings: Any,
     ) -> None:
-        """`disk` is that of the first shard."""
+        """Open the shards; `disk` is that of the first one."""
         self.clock = clock or ManualClock()
         self.count = shard_count
         self.shards = [OneShard(disk=disk, clock=self.clock, **settings)]
@@ -100,7 +101,7 @@ class ForwardStage:
         else:
             found(SourceStand(state.epoch, state.head_seq, state.earliest_seq))
 
-    # -- what there is -------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------
 
     def number_of(self, topic: str) -> int:
         return shard_of(topic_id(topic), self.count)
@@ -112,10 +113,10 @@ class ForwardStage:
         found = (one.shard.state.forwards.get(name) for one in self.shards)
         return next(filter(None, found), None)
 
-    # -- how it goes on ------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Until nothing happens any more in any of them; no time passes but what copies are gathered in."""
+        """Run until all shards are idle; time passes only for the gathering of copies."""
         self._settle_now()
         while (due := self._next_timer_ns()) <= self.clock.monotonic_ns() + GATHER_NS:
             self.clock.advance_ns(max(0, round(due) - self.clock.monotonic_ns()))
@@ -143,7 +144,7 @@ class ForwardStage:
         self.clock.advance_ns(max(0, end - self.clock.monotonic_ns()))
 
     def cut_off(self, number: int) -> None:
-        """Nobody reaches it, and it reaches nobody."""
+        """Cut all links from and to a shard."""
         for asker, links in enumerate(self._links):
             for other, link in links.links.items():
                 if (asker == number) != (int(other) == number):
@@ -155,13 +156,13 @@ class ForwardStage:
                 link.is_cut = False
 
     def end(self, number: int, how: Callable[[OneShard], object]) -> None:
-        """One of the shards ends, and begins anew."""
+        """End one of the shards, and start it again."""
         self.cut_off(number)
         how(self.shards[number])
         self.feeds[number], self.forwards[number] = self._at_work(number)
         self.mend()
 
-    # -- what is asked -------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------
 
     def send_put_forward(self, rule: ForwardRule) -> Told:
         told = Told()
@@ -187,7 +188,7 @@ class ForwardStage:
         return answer
 
     def data(self, topic: str) -> list[Any]:
-        """All that is alive in it."""
+        """Return the data of all live records of a topic."""
         found, cursor, is_at_end = [], 0, False
         while not is_at_end:
             answer = self.owner(topic).read(topic, cursor, limit=100_000)

@@ -1,10 +1,10 @@
-"""The front process within a test: the parts of `router/supervision/supervisor.py`, with fake workers.
+"""The parts of `router/supervision/supervisor.py` in a test, with fake workers.
 
 `FrontStage` runs in the loop of the test, so that a test reaches every part. `FrontProcess` is the whole
 supervisor as a process of its own, to be signalled and killed.
 
-What a test waits for comes soon; how long a child may be silent is another matter: on a busy machine one
-that is well may be silent for a second. So nobody is taken to hang but where a test asks for it, `IMPATIENT`.
+Waits in tests are short, but a healthy child on a busy machine may be silent for a second. A silent child is
+therefore treated as hanging only in tests that ask for it with `IMPATIENT`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
 
 
 def environment(worker: dict[str, object] | None = None) -> dict[str, str]:
-    """For a process of the project; `worker` says how fake workers behave."""
+    """Return the environment of a project process; `worker` configures fake workers."""
     return {**os.environ, "PYTHONPATH": str(PROJECT), "TOPICS_TEST_WORKER": json.dumps(worker or {})}
 
 
@@ -156,7 +156,7 @@ class FrontStage:
         return await connect(self.port)
 
     async def ask(self, method: str, path: str, *fields: str, body: bytes = b"") -> Answer:
-        """One request on a connection of its own."""
+        """Send one request on a connection of its own."""
         async with await self.connect() as client:
             return await client.ask(method, path, *fields, body=body)
 
@@ -196,7 +196,7 @@ class Client:
         return Answer(int(first.split()[1]), fields, body)
 
     async def rest(self) -> bytes:
-        """What still comes until the server ends the connection."""
+        """Return everything until the server ends the connection."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.reader.read()
 
@@ -213,7 +213,7 @@ def request(method: str, path: str, *fields: str, body: bytes = b"") -> bytes:
 
 
 class FrontProcess:
-    """`supervisor.run` in a process of its own, which is killed at the end with all its workers."""
+    """The supervisor in a process of its own, killed at the end with all its workers."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class FrontProcess:
             "settings": {"port": 0, "port_file": str(self._port_file), "data_dir": str(folder), **settings},
         }
         self.log = folder / "front.log"
-        # Of a process that was killed.
+        # Left by a process that was killed.
         self._port_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -303,7 +303,7 @@ def wait_until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) ->
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, and it is no zombie."""
+    """Return whether the process exists and is no zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

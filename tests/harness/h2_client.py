@@ -1,8 +1,8 @@
-"""A client of HTTP/2 with prior knowledge, on the same library as the server, and a wire to send anything on.
+"""An HTTP/2 client with prior knowledge, on the server's library, that can send any frame.
 
-Promises: `ask` is one request on a stream of its own and its answer, as `RawClient.ask` gives it; `start` and
-`finish` are its two halves, for several at once. `send_frame` sends what no library would. What the server
-says about the connection is kept in `gone_away` and `resets`.
+Promises: `ask` sends one request on a stream of its own and returns its answer, like `RawClient.ask`; `start`
+and `finish` are its two halves, for concurrent requests. `send_frame` sends what the library would refuse.
+`gone_away` and `resets` keep what the server reports about the connection.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GoneAway(NamedTuple):
 
 class H2Client:
     def __init__(self, port: int, *, buffer_bytes: int | None = None, window: int | None = None) -> None:
-        """With `window` no more than that is taken of any stream, unless `open_window` says so."""
+        """Connect; `window` limits what is read of each stream until `open_window` is called."""
         self.socket = connected(port, buffer_bytes)
         self.wire = H2Connection(
             H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
@@ -99,7 +99,7 @@ class H2Client:
         content_type: str | None = JSON_TYPE,
         is_chunked: bool = False,
     ) -> int:
-        """Send a request; its stream, for `finish`. With `is_chunked` it does not say how long it is."""
+        """Send a request; return its stream for `finish`. With `is_chunked` it declares no length."""
         headers = request_headers(method, target)
         for field in fields:
             name, _, value = field.partition(":")
@@ -121,7 +121,7 @@ class H2Client:
         return stream_id
 
     def send_body(self, stream_id: int, body: bytes, ends: bool = True) -> None:
-        """As the windows allow; until it is sent, or the server wants no more of it."""
+        """Send a body as the windows allow, until it is sent or the server rejects the rest."""
         view = memoryview(body)
         while view and stream_id not in self._ended and stream_id not in self.resets:
             room = min(self.wire.local_flow_control_window(stream_id), self.wire.max_outbound_frame_size)
@@ -138,11 +138,11 @@ class H2Client:
 
     @property
     def last_id(self) -> int:
-        """Of the streams that were opened."""
+        """Return the id of the last stream that was opened."""
         return self._next_id - 2
 
     def skip_id(self) -> None:
-        """The test opened the next stream by itself."""
+        """Skip a stream id that the test used by itself."""
         self._next_id += 2
 
     def open_window(self, size: int, stream_id: int | None = None) -> None:
@@ -162,7 +162,7 @@ class H2Client:
         return self.finish(self.start(method, target, body, *fields, content_type=content_type))
 
     def finish(self, stream_id: int) -> Answer:
-        """Its answer, whole."""
+        """Read and return the whole answer of a stream."""
         while stream_id not in self._ended:
             assert stream_id not in self.resets or stream_id in self._ended, (
                 f"stream {stream_id} was reset: {self.resets[stream_id]!r}"
@@ -175,14 +175,14 @@ class H2Client:
         return Answer(int(dict(head)[b":status"]), "", fields, bytes(self._bodies[stream_id]))
 
     def received(self, stream_id: int) -> bytes:
-        """What came so far of an answer."""
+        """Return the part of an answer's body that was received so far."""
         return bytes(self._bodies.get(stream_id, b""))
 
     def has_head(self, stream_id: int) -> bool:
         return stream_id in self._heads
 
     def read_some(self) -> None:
-        """The library takes GOAWAY for the end of all, so it is not shown to it."""
+        """Read from the socket; hide GOAWAY from the library, which takes it for the end."""
         try:
             data = self.socket.recv(READ_BYTES)
         except ConnectionResetError:
@@ -203,7 +203,7 @@ class H2Client:
             self.flush()
 
     def read_to_end(self) -> None:
-        """Until the server closes, in good order."""
+        """Read until the server closes the connection cleanly."""
         while not self.is_at_end:
             self.read_some()
 

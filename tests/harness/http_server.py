@@ -1,10 +1,10 @@
-"""A worker's HTTP over one shard on the real disk, in a thread of the test with a uvloop of its own.
+"""The HTTP side of a worker over one shard on the real disk, in a thread with its own uvloop.
 
-Promises: it listens on three ports of 127.0.0.1. On connections to the second every body is read as it comes,
-as if it were chunked or compressed, so that asking both shows that they read alike; the third is for HTTP/2.
-Time is the machine's, and goes on by hand as well: `pass_time` moves it for records and keys, `lose_patience`
-for connections. `restart` ends the run and begins one on the same directory, at new ports. Behind the block
-nothing of it runs, and what the loop had to complain of is an error of the test.
+Promises: it listens on three ports of 127.0.0.1. The second treats every body as if it were chunked or
+compressed, so that asking both ports shows that they parse alike; the third is for HTTP/2. Time is the
+machine's and can be advanced by hand as well: `pass_time` for records and keys, `lose_patience` for
+connection timeouts. `restart` ends the run and begins another on the same directory, at new ports. After the
+block nothing of it runs, and an error reported by the loop is an error of the test.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ END_TURNS: Final = 3000
 
 
 class AdvancedClock(SystemClock):
-    """The machine's, and so many ms more."""
+    """The system clock plus an adjustable number of milliseconds."""
 
     def __init__(self) -> None:
         self.advanced_ms = 0
@@ -60,20 +60,20 @@ class AdvancedClock(SystemClock):
 
 
 class CodedHeads(KnownHeads):
-    """Heads of which each says that its body is coded."""
+    """A head cache that marks every body as encoded."""
 
     def learn_fields(self, text: bytes) -> KnownFields | Refusal:
         known = super().learn_fields(text)
         if isinstance(known, Refusal):
             return known
         coded = msgspec.structs.replace(known, is_plain=False, is_coded=True)
-        # A lane asks the table before it asks here.
+        # HTTP/1.1 connections look into the table before they call this.
         if text in self._blocks:
             self._blocks[text] = coded
         return coded
 
     def fields(self, text: bytes) -> KnownFields | Refusal:
-        """Of a block with a key, which is in no table that a lane asks."""
+        """Mark a head with a key; such heads are not in the table of the connections."""
         known = super().fields(text)
         if isinstance(known, Refusal):
             return known
@@ -104,7 +104,7 @@ class HttpServer:
         if kind is None:
             assert self.complaints == []
 
-    # -- how it goes on ------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         started = threading.Event()
@@ -122,7 +122,7 @@ class HttpServer:
         self.start()
 
     def run(self, what: Callable[[], T]) -> T:
-        """Call it in the server's loop and give back what it gives."""
+        """Call `what` in the server's loop and return its result."""
 
         async def call() -> T:
             return what()
@@ -133,7 +133,7 @@ class HttpServer:
         self.clock.advanced_ms += ms
 
     def lose_patience(self, seconds: float) -> None:
-        """Look at all connections as the worker does, as if so much time had gone by."""
+        """Check the timeouts of all connections as if that much time had passed."""
 
         def look() -> None:
             now = self.clock.monotonic() + seconds
@@ -143,7 +143,7 @@ class HttpServer:
         self.run(look)
 
     def change_keys(self, keys: str) -> None:
-        """As the worker does when it is told to go by others."""
+        """Change the API keys as the worker does on a reload."""
         self.run(lambda: self.dispatch.change_keys(parse_keys(keys)))
 
     def drain(self) -> None:
@@ -154,7 +154,7 @@ class HttpServer:
 
         self.run(begin)
 
-    # -- what a lane is told -------------------------------------------------------------------------------
+    # -- connection callbacks ------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         self.connections.add(connection)

@@ -1,17 +1,18 @@
-"""Whether what a recovery shows can be true, given what a client knows.
+"""The judge of a recovery: whether what it shows can be true, given what a client knows.
 
 The rules, per topic:
 
-1. survivors were sent: byte-equal, with their tag, each once, at the seq that was acked for it
-2. a request is there whole or not at all (what was deleted or evicted of it aside)
-3. an acked request survives: class fsync always, class disk unless the machine failed, and any class that
-   was there after a failure of the machine, because it is on the media
-4. each seq up to the head is alive, evicted, deleted or in a reported lost range; reported ones are not alive
-5. a seq belongs for ever to the record that was acked or shown at it; the head never goes back
-6. an acked delete stays; one in doubt (or of a class that the crash can take) happened wholly or not at all
-7. what a recovery did not show, and what was refused, never comes later; reported losses stay reported
+1. survivors were sent: byte-equal, with their tag, each once, at the seq that was acknowledged for it
+2. a request survives whole or not at all (except for its deleted or evicted records)
+3. an acknowledged request survives: class fsync always, class disk unless the machine failed, and any class
+   if it survived an earlier failure of the machine, because it is on the media
+4. each seq up to the head is live, evicted, deleted or in a reported lost range; reported ones are not live
+5. a seq belongs forever to the record that was acknowledged or shown at it; the head never decreases
+6. an acknowledged delete stays; one in doubt (or of a class that the crash can lose) happened wholly or not
+   at all
+7. what a recovery did not show, and what was refused, never appears later; reported losses stay reported
 
-What was shown counts as acked from then on: a reader has seen it.
+What was shown counts as acknowledged from then on: a reader has seen it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def judge(
     machine_failed: bool,
     exact: bool,
 ) -> None:
-    """Raise AssertionError when a rule is broken; else enter what was learned into the page."""
+    """Raise AssertionError if a rule is broken; otherwise enter what was learned into the page."""
     alive = _check_survivors(page, sent, found)
     standing = _check_deletions(page, alive, machine_failed)
     deleted = {seq for deletion in standing for seq in deletion.seqs}
@@ -48,7 +49,7 @@ def _must_survive(durability: Durability, on_media: bool, machine_failed: bool) 
 
 
 def _check_survivors(page: TopicPage, sent: dict[bytes, tuple[Request, int]], found: Found) -> set[int]:
-    """Rules 1, 5 and 7; learns where the requests are whose ack never came."""
+    """Check rules 1, 5 and 7; learn the seqs of requests whose ack never arrived."""
     name = page.name
     seqs = [seq for seq, _, _ in found.records]
     assert seqs == sorted(set(seqs)), f"{name}: seqs out of order or twice: {seqs}"
@@ -69,7 +70,10 @@ def _check_survivors(page: TopicPage, sent: dict[bytes, tuple[Request, int]], fo
 
 
 def _check_deletions(page: TopicPage, alive: set[int], machine_failed: bool) -> list[Deletion]:
-    """Rule 6. A delete stands when nothing of it is alive; one that does not stand explains nothing."""
+    """Check rule 6; return the deletes that hold.
+
+    A delete holds when none of its records is live; one that does not hold explains no missing record.
+    """
     standing = []
     for deletion in page.deletions:
         survivors = alive & deletion.seqs
@@ -83,7 +87,7 @@ def _check_deletions(page: TopicPage, alive: set[int], machine_failed: bool) -> 
 
 
 def _check_requests(page: TopicPage, alive: set[int], explained: set[int], machine_failed: bool) -> None:
-    """Rules 2 and 3."""
+    """Check rules 2 and 3."""
     for request in page.requests:
         seqs = set(request.seqs())
         missing = seqs - alive - explained
@@ -97,7 +101,7 @@ def _check_requests(page: TopicPage, alive: set[int], explained: set[int], machi
 
 
 def _check_ends(page: TopicPage, found: Found, alive: set[int]) -> None:
-    """Rule 5 and the floors."""
+    """Check rule 5 and the floors."""
     name = page.name
     given = max(page.owners, default=0)
     assert found.head_seq >= given, f"{name}: the head is {found.head_seq}, but seq {given} was given already"
@@ -115,7 +119,7 @@ def _check_ends(page: TopicPage, found: Found, alive: set[int]) -> None:
 
 
 def _check_losses(page: TopicPage, found: Found, lost: set[int], exact: bool) -> None:
-    """Rule 7, and no loss made up where the head can be known."""
+    """Check rule 7, and that no loss is reported where the head is known."""
     name = page.name
     assert max(lost, default=0) <= found.head_seq, (
         f"{name}: a loss beyond the head {found.head_seq}: {found.lost}"
@@ -126,7 +130,7 @@ def _check_losses(page: TopicPage, found: Found, lost: set[int], exact: bool) ->
     if exact:
         made_up = lost - before
         assert not made_up, f"{name}: seqs {sorted(made_up)} are reported as lost, but the head can be known"
-        # What was evicted before anybody was told of it was given out too.
+        # Seqs that were evicted before they were shown were assigned too.
         unseen = min(found.evict_floor - 1, found.head_seq)
         given = max(page.last.head_seq, *page.owners, unseen, 0)
         assert found.head_seq == given, (
@@ -142,7 +146,7 @@ def _settle(
     explained: set[int],
     machine_failed: bool,
 ) -> None:
-    """From here on, this is what happened."""
+    """Record the judged state as what happened."""
     page.last = found
     page.deletions = standing
     for deletion in standing:

@@ -1,9 +1,9 @@
-"""A process that writes to a shard on the real disk, reports what it is told, and waits for its SIGKILL.
+"""A process that writes to a shard on the real disk and reports its answers until SIGKILL.
 
-Promises: `start` forks it; it opens the shard with a real loop (asyncio's, or uvloop by the seed) and a real
-disk thread, says `ready`, and then keeps a few requests on their way at any time. Each line in the pipe is
-written before (`sent`, `deleting`) or after (`acked`, `deleted`) what it says, so that whoever holds the
-other end knows what a client knows, whenever the process dies. On SIGTERM it closes the shard and ends.
+Promises: `start` forks it. It opens the shard with a real loop (asyncio's, or uvloop by the seed) and a real
+disk thread, says `ready`, and then keeps a few requests in flight at any time. Each line in the pipe is
+written before (`sent`, `deleting`) or after (`acked`, `deleted`) the event, so that the reader of the pipe
+knows what a client knows, whenever the process dies. On SIGTERM it closes the shard and ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from topicsd.engine.requests import AppendRequest, DeleteRequest, NewRecord
 from topicsd.engine.shard import Shard, open_shard
 
 TOPICS: dict[str, Durability] = {"f": "fsync", "d": "disk", "m": "memory", "e": "ephemeral"}
-# Files small enough to be changed in most rounds.
+# Files small enough to rotate in most rounds.
 SETTINGS = Settings(shards=1, wal_file_bytes=128 << 10, sync_interval_ms=5)
 ON_THEIR_WAY = 8
 KEPT_RECORDS = 50
@@ -33,7 +33,7 @@ _SIZES = (1, 30, 30, 200, 2000, 9000)
 
 
 class Sent(NamedTuple):
-    """A request as both ends know it: what it holds follows from these."""
+    """A request as both ends know it: its contents follow from these fields."""
 
     generation: int
     number: int
@@ -54,7 +54,7 @@ class Sent(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What one process is to do. It may delete when all that is there is known, to whoever checks, too."""
+    """The task of one process. It may delete if the checker also knows every existing record."""
 
     generation: int
     seed: str
@@ -84,7 +84,7 @@ class Writer:
         self._send(sent)
 
     def write(self) -> None:
-        """Have enough on the way again; called for every answer, too."""
+        """Keep enough requests in flight; also called for every answer."""
         while self._waiting < ON_THEIR_WAY and not self._is_refused:
             if self._task.may_delete and self._rng.random() < 0.03:
                 self._delete(self._rng.choice(("f", "d", "m")))
@@ -110,7 +110,7 @@ class Writer:
             self.say("refused", sent.generation, sent.number, answer.code)
         else:
             self.say("acked", sent.generation, sent.number, answer.first_seq)
-        # Not at once: an ephemeral topic answers before the call returns.
+        # Deferred: an ephemeral topic answers before the call returns.
         asyncio.get_running_loop().call_soon(self.write)
 
     def _delete(self, name: str) -> None:
@@ -134,7 +134,7 @@ class Writer:
 
 
 def start(data_dir: str, task: Task) -> tuple[int, int]:
-    """Fork the process; its pid and the end of the pipe to read from."""
+    """Fork the process; return its pid and the read end of its pipe."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:

@@ -1,12 +1,12 @@
-"""The ledger of what was sent and answered, across crashes, and the door to its judge.
+"""The ledger of sent requests and their answers across crashes, checked by the judge.
 
-Promises: it knows nothing but what a client knows. Payloads are unique, so that every surviving record is
-looked up by its bytes and belongs to one request; a retry is the same request under its idempotency key. A
-test writes into it what happens, says `new_generation` at every crash or stop, and hands what the recovery
-shows to `check`, which has the rules of `judge`.
+Promises: it knows only what a client knows. Payloads are unique, so that every surviving record is identified
+by its bytes and belongs to one request; a retry is the same request under its idempotency key. A test records
+what happens, calls `new_generation` at every crash or stop, and passes what the recovery shows to `check`,
+which applies the rules of `judge`.
 
-A topic that is not among the found ones counts as empty. A topic that is deleted and created again is
-another topic here (call it "name#2").
+A topic that was not found counts as empty. A topic that is deleted and created again is another topic here
+(call it "name#2").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Ledger:
         self._machine_failed = False
 
     def topic(self, name: str, durability: Durability = "disk", *, evicts: bool = False) -> None:
-        """Make a topic known; `evicts` says that it has a cap or a TTL."""
+        """Add a topic; `evicts` is true if it has a cap or a TTL."""
         assert name not in self._pages, f"{name} is in the ledger already"
         self._pages[name] = TopicPage(name, durability, evicts)
 
@@ -38,7 +38,7 @@ class Ledger:
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Request:
-        """A request is on its way; it has the class of its topic unless told."""
+        """Note a request in flight; its class is that of its topic unless given."""
         page = self._pages[topic]
         sent = list(payloads)
         request = Request(topic, sent, list(tags) or [None] * len(sent), durability or page.durability, key)
@@ -50,7 +50,7 @@ class Ledger:
         return request
 
     def retried(self, request: Request) -> None:
-        """Sent once more under its idempotency key; where it is acked already it must get the same seqs."""
+        """Note a repetition under the idempotency key; an acknowledged request must get the same seqs."""
         assert request.key is not None, "without a key a retry is another request, with other payloads"
         if request.fate != "acked":
             request.fate = "in_flight"
@@ -67,15 +67,15 @@ class Ledger:
             page.own(seq, payload)
 
     def errored(self, request: Request) -> None:
-        """Answered with an error that leaves open what became of it."""
+        """Note an error that leaves the outcome open."""
         request.fate = "errored"
 
     def refused(self, request: Request) -> None:
-        """Answered with an error that says that nothing was written."""
+        """Note an error that means nothing was written."""
         request.fate = "refused"
 
     def deleting(self, topic: str, seqs: Iterable[int]) -> Deletion:
-        """A delete of these seqs is on its way: what it matches of `live`."""
+        """Note a delete in flight of these seqs: what it matches of `live`."""
         deletion = Deletion(topic, frozenset(seqs))
         self._pages[topic].deletions.append(deletion)
         return deletion
@@ -84,8 +84,10 @@ class Ledger:
         deletion.acked = True
 
     def live(self, topic: str, *, with_leaving: bool = False) -> list[tuple[int, str | None]]:
-        """(seq, tag) of what is acked and not being deleted, in order; `with_leaving`: of what is not known
-        to be deleted, which is what a delete can match that another one has not come to yet."""
+        """Return (seq, tag) of acknowledged records that are not being deleted, in order.
+
+        `with_leaving` includes records in unacknowledged deletes, which another delete can still match.
+        """
         page = self._pages[topic]
         deleted = {
             seq for deletion in page.deletions if deletion.acked or not with_leaving for seq in deletion.seqs
@@ -100,18 +102,18 @@ class Ledger:
         return sorted(found.items())
 
     def withdraw(self, deletion: Deletion) -> None:
-        """Answered with an error that says that nothing was deleted."""
+        """Note an error that means nothing was deleted."""
         self._pages[deletion.topic].deletions.remove(deletion)
 
     def page(self, topic: str) -> TopicPage:
         return self._pages[topic]
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted; what was sent to it may not be seen in any other."""
+        """Remove a deleted topic; its records may not appear in any other."""
         del self._pages[topic]
 
     def rehome(self, request: Request, topic: str) -> None:
-        """It went to another topic than was thought when it was sent; nothing is known of it yet."""
+        """Move a request without an outcome to the topic that it actually reached."""
         assert request.first_seq is None
         self._pages[request.topic].requests.remove(request)
         request.topic = topic
@@ -121,14 +123,14 @@ class Ledger:
         return self._sent[payload][0]
 
     def on_media(self, topic: str, last_seq: int) -> None:
-        """What is acked up to this seq is known to be on the disk itself, whatever its class."""
+        """Note that acknowledged records up to this seq are on the disk itself, whatever their class."""
         for request in self._pages[topic].requests:
             seqs = request.seqs()
             if request.fate == "acked" and seqs and seqs[-1] <= last_seq:
                 request.on_media = True
 
     def new_generation(self, *, machine_failed: bool) -> None:
-        """The process is gone; with its machine or its disk (a power cut, a failed sync) or without."""
+        """Note the end of the process; `machine_failed` if a power cut or failed sync caused it."""
         self.generation += 1
         self._machine_failed = self._machine_failed or machine_failed
         for page in self._pages.values():
@@ -137,8 +139,10 @@ class Ledger:
                     request.fate = "unknown"
 
     def check(self, found: Mapping[str, Found], *, exact: bool | Collection[str] = False) -> None:
-        """Judge what is there now. `exact`: the head can be known, of all topics or of these, so no loss may
-        be reported for it."""
+        """Judge what exists now.
+
+        `exact`: the head is known, of all topics or of these, so no loss may be reported for it.
+        """
         strangers = found.keys() - self._pages.keys()
         assert not strangers, f"topics that nobody made: {sorted(strangers)}"
         for name, page in self._pages.items():

@@ -1,4 +1,4 @@
-"""The words of the ledger: a request, a deletion, what a recovery shows, and a topic's page of them."""
+"""The entries of the ledger: requests, deletions, findings of a recovery, pages of topics."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal
 
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 
-# in_flight: no answer yet; errored: an answer that leaves it open; unknown: either of them once the process
-# is gone; refused: an answer that says that nothing was written; gone: a recovery did not show it.
+# in_flight: no answer yet; errored: an answer that leaves the outcome open; unknown: either of them after the
+# process is gone; refused: an answer that means nothing was written; gone: a recovery did not show it.
 Fate = Literal["in_flight", "acked", "errored", "refused", "unknown", "gone"]
 
 
@@ -20,9 +20,9 @@ class Request:
     durability: Durability
     key: str | None = None
     fate: Fate = "in_flight"
-    # Known from the ack, or from the recovery that showed it.
+    # Known from the ack, or from the recovery that showed the request.
     first_seq: int | None = None
-    # It was there after a failure of the machine: whatever its class, it is on the media.
+    # It survived a failure of the machine, so it is on the media whatever its class.
     on_media: bool = False
 
     def seqs(self) -> range:
@@ -39,19 +39,19 @@ class Request:
 
 @dataclass(eq=False)
 class Deletion:
-    """A delete of these seqs: what it matched when it was called."""
+    """A delete of the seqs that it matched when it was called."""
 
     topic: str
     seqs: frozenset[int]
     acked: bool = False
     on_media: bool = False
-    # The class under which it was acked, where that of its topic has changed since.
+    # The class under which it was acknowledged, if the topic's class changed since.
     durability: Durability | None = None
 
 
 @dataclass
 class Found:
-    """What a topic shows. `evict_floor` is the last evicted seq plus one, 0 or 1 when there is none."""
+    """What a topic shows. `evict_floor` is the last evicted seq plus one, 0 or 1 if there is none."""
 
     head_seq: int = 0
     evict_floor: int = 0
@@ -69,13 +69,13 @@ class Found:
 class TopicPage:
     name: str
     durability: Durability
-    # It has a cap or a TTL.
+    # Whether the topic has a cap or a TTL.
     evicts: bool
     requests: list[Request] = field(default_factory=list)
     deletions: list[Deletion] = field(default_factory=list)
-    # Who a seq was ever acked or shown for.
+    # The payload that each seq was ever acknowledged or shown for.
     owners: dict[int, bytes] = field(default_factory=dict)
-    # What the last check found.
+    # The result of the last check.
     last: Found = field(default_factory=Found)
 
     def own(self, seq: int, payload: bytes) -> None:

@@ -1,13 +1,13 @@
-"""Random life around a few streams, and what each of them must have been told of it.
+"""Random operations around a few streams, and what each stream must have delivered.
 
-Promises: the same seed does the same. Two shards (`live_stage.py`), topics on both; records are appended,
-deleted and evicted, topics deleted and made anew, streams stop reading and go on, lose their connection and
-come back with the id of an event they got, the other shard dies and returns.
+Promises: the same seed does the same. There are two shards (`live_stage.py`) with topics on both. Records are
+appended, deleted and evicted, topics deleted and created again; streams stop reading and resume, lose their
+connection and return with the id of a received event; the other shard dies and returns.
 
-The oracle knows every record that was published, by topic, incarnation and seq, and which of them were taken
-away on purpose. At the end, when all has settled, each stream has, for each topic and since its cursor:
-each record that is alive exactly once for each time that it was asked for, in order, as it was written; and
-of every other record either that, or a tombstone over it, or the word that its topic is deleted.
+The oracle knows every published record by topic, incarnation and seq, and which records were deleted on
+purpose. At the end, when everything has settled, each stream has delivered, for each topic and since its
+cursor: each live record exactly once for each time that it was requested, in order, as it was written; and
+for every other record either the same, or a tombstone over it, or the notice that its topic is deleted.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ TOPICS = ("a0", "b0", "c1", "d1")
 
 
 class Told(msgspec.Struct):
-    """How much of one topic a client was told of."""
+    """The part of one topic that a client has received."""
 
     incarnation: int
     seq: int = 0
-    """It has been told of everything up to here."""
+    """Everything up to here was received or reported."""
     is_deleted: bool = False
 
 
 class Client:
-    """One that reads its stream and keeps nothing but the last id."""
+    """A client that reads its stream and keeps only the last id."""
 
     def __init__(self, model: LiveModel, limit: int) -> None:
         self._model = model
@@ -45,7 +45,7 @@ class Client:
         self.begin()
 
     def begin(self) -> None:
-        """With a session of its own."""
+        """Begin with a session of its own."""
         model = self._model
         topics = model.rng.sample(TOPICS, model.rng.randint(1, len(TOPICS)))
         self.following = Followed(model.stage, dict.fromkeys(topics, 0), heartbeat_ms=60_000)
@@ -59,12 +59,12 @@ class Client:
         self.is_connected = True
 
     def leave(self) -> None:
-        """What was written and not read is lost with the connection."""
+        """Drop the connection; written and unread events are lost with it."""
         self.stream.on_lost()
         self.is_connected = False
 
     def come_back(self) -> None:
-        """As a session has it: what the client says only ever rewinds."""
+        """Reconnect; as in a session, the client's cursor can only rewind."""
         if not self._last_id:
             self.begin()
             return
@@ -115,10 +115,10 @@ class LiveModel:
         self.clients = [Client(self, self.rng.choice([1, 3, 256])) for _ in range(self.rng.randint(1, 4))]
 
     def now(self) -> dict[str, int]:
-        """Which incarnations there are, to be kept beside what is written now."""
+        """Return the current incarnations, to be kept beside what is written now."""
         return dict(self.incarnation)
 
-    # -- what happens --------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------
 
     def step(self) -> None:
         actions = [self._append] * 10 + [self._settle] * 6
@@ -129,7 +129,7 @@ class LiveModel:
         self.rng.choice(actions)()
 
     def finish(self) -> None:
-        """Everybody is back and reads to the end."""
+        """Reconnect all clients and let them read to the end."""
         self.stage.mend()
         self.stage.pass_time(1000)
         for client in self.clients:
@@ -216,7 +216,7 @@ class LiveModel:
     def _mend(self) -> None:
         self.stage.mend()
 
-    # -- what must hold ------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------
 
     def check_record(self, topic: str, told: Told, record: dict[str, Any]) -> None:
         seq = record["$seq"]
@@ -227,7 +227,7 @@ class LiveModel:
         told.seq = seq
 
     def check_skipped(self, topic: str, told: Told, upto: int) -> None:
-        """Only what was deleted on purpose is passed over in silence."""
+        """Check that only records deleted on purpose are skipped silently."""
         deleted = self.deleted[topic, told.incarnation]
         missed = [seq for seq in range(told.seq + 1, upto + 1) if seq not in deleted]
         assert not missed, f"{topic}: {missed} went missing in silence"

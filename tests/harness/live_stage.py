@@ -1,8 +1,8 @@
-"""Two shards and what is followed between them, without a socket: feeds, a link that can be cut, sinks.
+"""Two shards and the feeds between them, without a socket: a link that can be cut, and sinks.
 
-Promises: the shards share a clock and a loop, so one `settle` goes on with both. Topics whose names end with
-the number of a shard live there. The link between them takes one turn of the loop each way; while it is `cut`
-nobody is reached, and what was under way is lost.
+Promises: the shards share a clock and a loop, so one `settle` runs both. A topic is placed on the shard whose
+number ends its name. The link takes one turn of the loop in each direction; while it is `cut` the other shard
+is unreachable, and messages in transit are lost.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LiveStage:
         self.link.is_cut = False
 
     def restart_away(self, kill: bool = True) -> None:
-        """The other worker dies, and another one takes its place."""
+        """Kill or restart the other worker, and start its replacement."""
         self.cut()
         self.away.kill() if kill else self.away.restart()
         self.away_feeds = Feeds(self.away.shard.state, self.away.loop)
@@ -77,7 +77,7 @@ class LiveStage:
 
 
 class _StageFeeds(Feeds):
-    """Placement by the end of the name."""
+    """Feeds that place a topic by the end of its name."""
 
     def __init__(self, stage: LiveStage, ways: Ways) -> None:
         super().__init__(stage.home.shard.state, stage.home.loop, 0, 2, ways)
@@ -90,7 +90,7 @@ class _StageFeeds(Feeds):
 
 
 class Collector:
-    """A sink that keeps what it is given."""
+    """A sink that keeps what it receives."""
 
     def __init__(self, feed: Feed, seq: int = 0, epoch: int | None = None) -> None:
         self.is_clogged = False
@@ -103,7 +103,7 @@ class Collector:
 
     @property
     def seqs(self) -> list[int]:
-        """Of the records that came."""
+        """Return the seqs of the received records."""
         return [
             record["$seq"] for piece in self.pieces for record in msgspec.json.decode(b"[%b]" % piece.records)
         ]
@@ -129,7 +129,7 @@ class Collector:
 
 
 class FakeStream:
-    """A stream in memory; the test says when it is clogged or lost."""
+    """An in-memory stream that is paused or lost when the test says so."""
 
     def __init__(self) -> None:
         self.on_ready: Callable[[], None] = do_nothing
@@ -138,7 +138,7 @@ class FakeStream:
         self.is_closed = False
         self.written = b""
         self.stamp: Callable[[], Any] = do_nothing
-        """What it gives when an event is written is kept beside the event."""
+        """Called for each written event; its result is kept beside the event."""
         self._stamps: list[Any] = []
         self.is_lagging = False
         self.has_ended = False
@@ -164,7 +164,7 @@ class FakeStream:
         self.on_ready()
 
     def take(self) -> list[Event]:
-        """The events since the last look."""
+        """Return the events since the last call."""
         assert self.written == b"" or self.written.endswith(b"\n\n")
         text, self.written = self.written, b""
         stamps, self._stamps = self._stamps, []
@@ -185,7 +185,7 @@ class Event(msgspec.Struct):
 
 
 def read_event(block: bytes) -> Event | None:
-    """As a client reads it; None for what is no event."""
+    """Parse an event as a client does; return None for a block that is no event."""
     id_, name, data = "", "", []
     for line in block.decode().split("\n"):
         field, _, value = line.partition(": ")
@@ -199,7 +199,7 @@ def read_event(block: bytes) -> Event | None:
 
 
 class Followed:
-    """What a stream follows, as a watch session says it."""
+    """The topics and positions of a stream, as in a watch session."""
 
     def __init__(self, stage: LiveStage, seqs: dict[str, int], heartbeat_ms: int = 15_000) -> None:
         self.names = list(seqs)

@@ -1,4 +1,4 @@
-"""Threads that go on until the block around them is left, and have come to their end then."""
+"""Threads that run until the block around them is left, and are joined then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ JOIN_SECONDS: Final = 60.0
 
 
 class LiveThreads:
-    """Who is one fills `_threads`, and each of them looks at `_ending`."""
+    """A group of threads: subclasses fill `_threads`, and each thread checks `_ending`."""
 
     def __init__(self) -> None:
         self._ending = threading.Event()

@@ -1,4 +1,4 @@
-"""The logging of this process as it was, after a test that sets it up as a server would."""
+"""A guard that restores the logging configuration after a test changed it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def logging_as_it_was() -> Iterator[None]:
     try:
         yield
     finally:
-        # Takes back the levels of modules.
+        # Resets the levels of modules.
         set_up_logging("warning", "test", io.StringIO())
         root.handlers[:] = handlers
         root.setLevel(level)

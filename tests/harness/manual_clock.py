@@ -1,7 +1,8 @@
-"""A clock that stands still until a test moves it.
+"""A clock that advances only when a test advances it.
 
 A `shared.runtime.clock.Clock`: `advance` moves wall time and monotonic time together, and `step_wall` moves
-the wall alone, also backwards. Counted in whole nanoseconds, so that a thousand small steps add up exactly.
+wall time alone, also backwards. Time is counted in whole nanoseconds, so that a thousand small steps add up
+exactly.
 """
 
 from __future__ import annotations
@@ -32,5 +33,5 @@ class ManualClock:
         self._monotonic_ns += ns
 
     def step_wall(self, ms: int) -> None:
-        """What ntpd or an operator does to a clock."""
+        """Step the wall clock, as ntpd or an operator would."""
         self._wall_ns += ms * _NS_PER_MS

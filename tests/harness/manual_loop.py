@@ -1,12 +1,12 @@
-"""An event loop and a disk thread that do nothing until the test says so.
+"""An event loop and a disk thread that run only when the test asks.
 
-Promises: the few methods of asyncio's loop that the engine uses, in asyncio's order (a callback that is
-made ready during a turn runs in the next one; due timers run in the order of their times, then of their
-making). `StepThread` stands for the thread that syncs: jobs one at a time, in order, each when the test
-wants it, so every interleaving of loop and thread can be played on one thread, the same way every time.
+Promises: the loop has the methods of asyncio's loop that the engine uses, in asyncio's order: a callback that
+becomes ready during a turn runs in the next turn, and due timers run in the order of their times, then of
+their creation. `StepThread` replaces the disk thread: it runs jobs one at a time, in order, when the test
+asks, so that every interleaving of loop and thread can be reproduced on one thread.
 
-An exception of a callback or a job (a `PowerCut` above all) comes out of the driver's call, and what was
-behind it stays queued.
+An exception of a callback or a job (above all a `PowerCut`) propagates from the driver's call, and everything
+after it stays queued.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TURNS_MAX = 100_000
 
 
 class ManualHandle:
-    """What asyncio's Handle and TimerHandle are to their callers."""
+    """A handle with the interface of asyncio's Handle and TimerHandle."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "when_ns")
 
@@ -81,7 +81,7 @@ class ManualLoop:
         return handle
 
     def run_turn(self) -> int:
-        """Run what is ready now, due timers included; answers how many callbacks that were."""
+        """Run what is ready now, due timers included; return the number of callbacks."""
         self._take_due()
         count = len(self._ready)
         for _ in range(count):
@@ -89,14 +89,14 @@ class ManualLoop:
         return count
 
     def run_until_idle(self) -> None:
-        """Turns until nothing is ready. Time stands still, so a timer that is not due stays."""
+        """Run turns until nothing is ready. Time does not pass, so timers that are not due stay."""
         for _ in range(_TURNS_MAX):
             if not self.run_turn():
                 return
         raise AssertionError(f"the loop was still busy after {_TURNS_MAX} turns in which no time passed")
 
     def advance(self, ms: float) -> None:
-        """Let time pass, from timer to timer, running each at its time and then what it makes ready."""
+        """Advance time from timer to timer, running each at its time and then what it makes ready."""
         end_ns = self._clock.monotonic_ns() + round(ms * 1e6)
         self.run_until_idle()
         while (when_ns := self.next_timer_ns()) is not None and when_ns <= end_ns:
@@ -105,7 +105,7 @@ class ManualLoop:
         self._clock.advance_ns(max(0, end_ns - self._clock.monotonic_ns()))
 
     def next_timer_ns(self) -> int | None:
-        """When the next timer is due, None without one."""
+        """Return when the next timer is due, or None without a timer."""
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
@@ -127,7 +127,7 @@ class ManualLoop:
 
 
 class StepThread:
-    """The engine's disk thread, one step at a time."""
+    """A disk thread that runs one job at a time on request."""
 
     def __init__(self, loop: ManualLoop) -> None:
         self._loop = loop
@@ -144,7 +144,7 @@ class StepThread:
         self._jobs.append((job, done))
 
     def run_one(self) -> bool:
-        """Do the oldest job and post its outcome to the loop; False when there was none."""
+        """Run the oldest job and post its outcome to the loop; return False if there was none."""
         if not self._jobs:
             return False
         job, done = self._jobs.popleft()
@@ -164,7 +164,7 @@ class StepThread:
         return count
 
     def drain(self) -> None:
-        """As a caller that blocks until the thread is through with what it has; what that sets off waits."""
+        """Finish the submitted jobs and deliver their outcomes, like a caller that blocks on them."""
         for _ in range(len(self._jobs)):
             self.run_one()
         self._deliver()
@@ -175,6 +175,6 @@ class StepThread:
             done(outcome)
 
     def stop(self) -> None:
-        """As a thread that is joined: what was submitted is still done, nothing more is taken."""
+        """Stop like a joined thread: submitted jobs are done, new ones are refused."""
         self._stopped = True
         self.run_all()

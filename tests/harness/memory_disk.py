@@ -1,18 +1,17 @@
-"""A disk in memory behind `Fs` that knows what was only written and what was synced.
+"""An in-memory disk with the interface `Fs` that distinguishes written from synced bytes.
 
 Promises: it answers as the kernel does (short reads at the end, errno for errno), and keeps two images: the
-page cache that calls see and the media that a power cut leaves. `cut_power_after(n)` lets n more mutating
-calls be done; the next one is in flight when the power goes: it raises `PowerCut`, its effect is pending like
-all that is unsynced (so an outcome may have all, a part or nothing of it), and after it every call raises but
-`close`, which changes nothing and comes whenever something is forgotten.
-Calls that only look still answer before it; so a script that acks after its n-th call has acked whatever it
-could. With n = 0 the first call is the one in flight; with n = all calls of the script nothing raises, and
-the outcome is taken after the last.
+page cache that calls see and the media that a power cut leaves. `cut_power_after(n)` allows n more mutating
+calls. The next one is in flight when the power fails: it raises `PowerCut` and its effect is pending like
+everything unsynced, so an outcome may have all, a part or nothing of it. After it every call raises except
+`close`, which changes nothing and is called during cleanup. Calls that only read still answer before it, so a
+script that acknowledges after its n-th call has acknowledged everything it could. With n = 0 the first call
+is in flight; with n = all calls of the script nothing raises, and the outcome is taken after the last one.
 
-The model, in full: sectors and sizes in `memory_file`, names in `memory_names`, outcomes in `power_cut`,
-faults in `faults`, endings in `memory_machine`. Space is counted by the sizes of files (an extension takes
-its room at once); a file without a name gives its room back with its last descriptor. A failed `sync_dir`
-leaves names pending. Symbolic links, permissions, other mounts and `..` do not exist here.
+The complete model: sectors and sizes are in `memory_file`, names in `memory_names`, outcomes in `power_cut`,
+faults in `faults`, endings in `memory_machine`. Space is counted by file sizes (an extension takes its space
+at once); a file without a name frees its space with its last descriptor. A failed `sync_dir` leaves names
+pending. Symbolic links, permissions, other mounts and `..` do not exist here.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _FREE_UNLIMITED = 1 << 40
 
 
 class MemoryDisk(MemoryMachine):
-    """`Fs`, in memory."""
+    """An `Fs` in memory."""
 
-    # Fs: the calls that change something.
+    # Mutating calls of Fs.
 
     @mutating
     def create(self, path: str) -> int:
@@ -121,7 +120,7 @@ class MemoryDisk(MemoryMachine):
         self._locks[file.inode] = fd
         return fd
 
-    # Fs: the calls that only look.
+    # Read-only calls of Fs.
 
     @looking
     def open_read(self, path: str) -> int:

@@ -1,10 +1,10 @@
 """The bytes of one file, twice: as reads see them (the page cache) and as the media holds them.
 
-Promises: every sector (512 bytes) that was written since the last sync is known with the versions it went
-through, and every change of the size in its order, so that `power_cut` can make any outcome of them. A failed
-sync does what ext4 does: the sectors count as clean and have not reached the media.
+Promises: every sector (512 bytes) written since the last sync is kept in all its versions, and every change
+of the size in order, so that `power_cut` can produce any outcome of them. A failed sync does what ext4 does:
+the sectors count as clean and have not reached the media.
 
-Both images end at the last byte that was ever written and are zeros from there to the size: room of a
+Both images end at the last byte that was ever written and are zeros from there to the size: a preallocated
 megabyte costs nothing until it is used, and a disk is copied in microseconds.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 SECTOR_BYTES = 512
 
-# A sector that is written again and again keeps its first versions and the last one.
+# A sector that is written repeatedly keeps its first versions and the last one.
 VERSIONS_MAX = 4
 
 Buffer = bytes | bytearray | memoryview
@@ -35,7 +35,7 @@ class MemoryFile:
     )
 
     def __init__(self, inode: int, content: bytes | bytearray = b"", size: int | None = None) -> None:
-        """A file that is wholly on the media."""
+        """Create a file that is wholly on the media."""
         self.inode = inode
         self.links = 0
         self.opens = 0
@@ -46,7 +46,7 @@ class MemoryFile:
         self.dirty: dict[int, list[tuple[int, bytes]]] = {}
         # (stamp, size) of each change of the size since the last sync, oldest first
         self.sizes: list[tuple[int, int]] = []
-        # Sectors whose failed sync left the cache and the media apart.
+        # Sectors that differ between cache and media after a failed sync.
         self.unwritten: set[int] = set()
 
     def read(self, size: int, offset: int) -> bytes:
@@ -90,7 +90,7 @@ class MemoryFile:
         self.sizes.append((stamp, size))
 
     def shrinks(self, last_index: int | None = None) -> list[tuple[int, int]]:
-        """Those of the pending changes of size (up to one of them) that cut something off."""
+        """Return the pending truncations, up to one of the changes of size."""
         found = []
         before = self.media_size
         for stamp, size in self.sizes[:last_index]:
@@ -108,10 +108,10 @@ class MemoryFile:
         del self.media[self.size :]
 
     def fail_sync(self, reached: Callable[[int], bool]) -> None:
-        """The error of a sync: every dirty sector counts as clean; `reached` says which got to the media.
+        """Fail a sync: every dirty sector counts as clean; `reached` selects those on the media.
 
-        The size stays pending, as a journal commits it with a later transaction; only a cut that happened
-        before the data must not come after it.
+        The size stays pending, as a journal commits it with a later transaction; only a truncation that
+        happened before the data must not be applied after it.
         """
         if self.shrinks():
             self._commit_size()
@@ -124,7 +124,7 @@ class MemoryFile:
         self.dirty.clear()
 
     def drop_cache(self) -> None:
-        """Clean sectors come from the media again. Only after a failed sync do the two differ."""
+        """Reload clean sectors from the media; they differ from it only after a failed sync."""
         if not self.unwritten:
             return
         fresh = bytearray(self.media)
@@ -137,7 +137,7 @@ class MemoryFile:
         self.unwritten.clear()
 
     def flip(self, offset: int, mask: int) -> None:
-        """Bit rot: cache and media both."""
+        """Flip bits of one byte in the cache and on the media."""
         assert offset < self.size
         assert 0 < mask < 256
         for image in (self.cache, self.media):
@@ -150,7 +150,7 @@ class MemoryFile:
             versions[-1] = (versions[-1][0], bytes(self.cache[start : start + SECTOR_BYTES]))
 
     def copied(self) -> MemoryFile:
-        """The same file with everything that is pending; nobody has it open."""
+        """Return a copy with everything that is pending, and no open descriptors."""
         twin = MemoryFile(self.inode)
         twin.cache = self.cache[:]
         twin.media = self.media[:]
@@ -173,7 +173,7 @@ class MemoryFile:
 
 
 def put_sector(image: bytearray, sector: int, content: bytes) -> None:
-    """Set one sector of an image; what `content` lacks to a whole sector is zeros."""
+    """Set one sector of an image; short content is padded with zeros."""
     start = sector * SECTOR_BYTES
     if len(image) < start:
         image.extend(bytes(start - len(image)))

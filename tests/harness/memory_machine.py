@@ -1,9 +1,9 @@
-"""The machine around the disk in memory: descriptors, boots, what a test arms, and how it all ends.
+"""The machine around the in-memory disk: descriptors, boots, armed faults, and endings.
 
-Promises: every call of `Fs` passes one of two gates. `mutating` counts it, carries out what was armed for it
-(a fault, a power cut, a SIGKILL) and else lets it through; `looking` does not count. The endings
-(`after_power_cut`, `after_process_kill`, `after_reboot`, `copied`) each make a new disk and leave this one as
-it is, so that one disk can be the template of many outcomes.
+Promises: every call of `Fs` passes one of two gates. `mutating` counts it and applies what was armed for it
+(a fault, a power cut, a SIGKILL), or runs it; `looking` does not count. The endings (`after_power_cut`,
+`after_process_kill`, `after_reboot`, `copied`) each make a new disk and leave this one unchanged, so that one
+disk can be the template of many outcomes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Method = Callable[Concatenate[M, P], R]
 
 
 def posix_error(code: int, path: str = "") -> OSError:
-    """The subclass that the kernel's errno would give."""
+    """Return an OSError of the subclass that belongs to the errno."""
     return OSError(code, os.strerror(code), path) if path else OSError(code, os.strerror(code))
 
 
@@ -63,7 +63,7 @@ def looking(method: Method[M, P, R]) -> Method[M, P, R]:
     def call(self: MemoryMachine, *args: Any, **kwargs: Any) -> Any:
         if self._gone is not None:
             if name == "close":
-                return None  # Of what cleans up behind itself when it is forgotten, long after the end.
+                return None  # Called by cleanup of forgotten objects, long after the end.
             raise self._gone.again()
         if self._faults:
             fault = self._fault(name, False)
@@ -76,7 +76,7 @@ def looking(method: Method[M, P, R]) -> Method[M, P, R]:
 
 
 class OpenFile:
-    """What a descriptor stands for."""
+    """An open descriptor."""
 
     __slots__ = ("file", "path", "writable")
 
@@ -89,7 +89,7 @@ class OpenFile:
 class MemoryMachine(MemoryTree):
     def __init__(self, *, space_bytes: int | None = None, traced: bool = False) -> None:
         super().__init__(space_bytes)
-        # Mutating calls so far, the one that failed or was cut included; also the stamp of what they did.
+        # Mutating calls so far, including the one that failed or was cut; also the stamp of their effects.
         self.calls = 0
         self.trace: list[tuple[str, str]] | None = [] if traced else None
         self._boot = 1
@@ -102,14 +102,14 @@ class MemoryMachine(MemoryTree):
         self._ends_with: type[MachineGoneError] = PowerCut
         self._write_torn = False
 
-    # What a test arms.
+    # Arming of faults and endings.
 
     def cut_power_after(self, n: int) -> None:
-        """Let n more mutating calls be done; the one after them is in flight when the power goes."""
+        """Allow n more mutating calls; the one after them is in flight when the power fails."""
         self._end_call, self._ends_with = self.calls + n + 1, PowerCut
 
     def kill_process_after(self, n: int, *, torn: bool = False) -> None:
-        """Let n more mutating calls be done; the one after them is not (`torn`: a write is done by half)."""
+        """Allow n more mutating calls; the one after them is not done (`torn`: a write is half done)."""
         self._end_call, self._ends_with, self._write_torn = self.calls + n + 1, ProcessKilled, torn
 
     def fail(
@@ -123,10 +123,10 @@ class MemoryMachine(MemoryTree):
         short_bytes: int | None = None,
         seed: int | None = None,
     ) -> Fault:
-        """Arm a fault for the n-th call from now on: of that name, or of any mutating name.
+        """Arm a fault for the n-th call from now on, of that name or of any mutating call.
 
         `short` makes it a pwrite that takes only `short_bytes` (else half). `seed` decides which sectors a
-        failed sync_data wrote all the same; without it, none. `Fault.fired` tells how often it hit.
+        failed sync_data wrote anyway; without it, none. `Fault.fired` counts how often it was applied.
         """
         fault = Fault(call, nth, error, forever, short, short_bytes, seed)
         self._faults.append(fault)
@@ -139,10 +139,10 @@ class MemoryMachine(MemoryTree):
     def is_gone(self) -> bool:
         return self._gone is not None
 
-    # How it ends. Each makes a new disk and leaves this one as it is.
+    # Endings. Each makes a new disk and leaves this one unchanged.
 
     def after_power_cut(self, rng: Random) -> Self:
-        """The machine is up again: what survived counts as synced, the inodes are the same."""
+        """Return the disk after the machine restarted: survivors count as synced, inodes are kept."""
         outcome = Outcome(rng, self.calls)
         twin = self._machine(self._boot + 1, self.inode_next)
         twin.adopt(
@@ -151,7 +151,7 @@ class MemoryMachine(MemoryTree):
         return twin
 
     def after_process_kill(self) -> Self:
-        """Another process on the same machine: no descriptors, no locks, the page cache as it was."""
+        """Return the disk for the next process: page cache kept, no descriptors, no locks."""
         twin = self._machine(self._boot, self.inode_next)
         twin.calls = self.calls
         twin.names = self.names.copied()
@@ -160,7 +160,7 @@ class MemoryMachine(MemoryTree):
         return twin
 
     def after_reboot(self) -> Self:
-        """A planned one: the kernel wrote back what was dirty (what a failed sync lost stays lost)."""
+        """Return the disk after a planned reboot: dirty data was written, failed syncs stay lost."""
 
         def synced(inode: int) -> MemoryFile:
             file = self.files[inode].copied()
@@ -172,7 +172,7 @@ class MemoryMachine(MemoryTree):
         return twin
 
     def copied(self) -> Self:
-        """What `cp -r` of everything gives: what reads see, in new inodes, all of it synced."""
+        """Return a copy as by `cp -r`: what reads see, in new inodes, all of it synced."""
         offset = self.inode_next
         tree: Tree = {
             directory + offset * (directory != ROOT): {name: inode + offset for name, inode in names.items()}
@@ -190,14 +190,14 @@ class MemoryMachine(MemoryTree):
     def _machine(self, boot: int, inode_next: int) -> Self:
         twin = type(self)(space_bytes=self.space_bytes, traced=self.trace is not None)
         twin._boot, twin.inode_next = boot, inode_next
-        # A descriptor of the old machine is a mistake on the new one.
+        # A descriptor of the old machine is invalid on the new one.
         twin._fd_next = self._fd_next
         return twin
 
-    # Behind the decorators.
+    # Implementation of the decorators.
 
     def _fault(self, name: str, mutating: bool) -> Fault | None:
-        # Every armed fault counts the call, also when another one has hit already.
+        # Every armed fault counts the call, also when another one was applied already.
         hits = [fault for fault in self._faults if fault.hits(name, mutating)]
         return hits[0] if hits else None
 
@@ -215,11 +215,11 @@ class MemoryMachine(MemoryTree):
     def _end(
         self, name: str, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> NoReturn:
-        """The call during which everything ends: carried out in the image that the outcome is made of."""
+        """Carry out the call during which everything ends, in the image the outcome is made of."""
         self._gone = self._ends_with(f"in call {self.calls}: {name} {self._summary(args)}")
         try:
             if self._ends_with is PowerCut:
-                # A sync in flight makes nothing certain; what it may have written is pending anyway.
+                # A sync in flight guarantees nothing; what it may have written is pending anyway.
                 if name not in ("sync_data", "sync_dir", "drop_cache"):
                     plain(self, *args, **kwargs)
             elif name == "pwrite" and self._write_torn:
@@ -246,7 +246,7 @@ class MemoryMachine(MemoryTree):
         return found
 
     def _opened(self, file: MemoryFile, path: str, *, writable: bool) -> int:
-        # Numbers are not used again, so that a descriptor used after its close is an error here.
+        # Numbers are never reused, so that a descriptor used after its close is an error here.
         self._fd_next += 1
         self._fds[self._fd_next] = OpenFile(file, path, writable)
         file.opens += 1

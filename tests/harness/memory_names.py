@@ -1,14 +1,14 @@
-"""The names of the disk in memory: as calls see them, and as the media will have them.
+"""The names of the in-memory disk: as calls see them, and as the media will have them.
 
 Promises: a create, link, unlink, rename or make_dir is one operation that maps names to inodes. It stays
 pending until every directory it touched was synced (a rename over two directories: both). `survivors` keeps
-or loses each pending one whole, so that a rename never leaves both names or none, and applies what it keeps
-in the order in which it was done.
+or loses each pending operation whole, so that a rename never leaves both names or none, and applies the kept
+ones in their order.
 
 One order is enforced, because every file system with an atomic rename keeps it: an operation that starts from
-a name (rename, link, unlink) cannot survive without the pending one that put that name there. Everything
-else is free: a later create may survive an earlier unlink that does not. A name that survives has its inode,
-also when the name under which that inode was created did not; a file in a directory whose own name is lost is
+a name (rename, link, unlink) cannot survive without the pending one that created that name. Everything else
+is free: a later create may survive an earlier unlink that does not. A surviving name has its inode, also when
+the name under which that inode was created did not survive; a file in a directory whose own name is lost is
 lost, however often it was synced.
 """
 
@@ -23,7 +23,7 @@ Tree = dict[int, dict[str, int]]
 
 
 class NameOp:
-    """One pending operation: what it sets (None: takes away), whose sync it waits for, what it builds on."""
+    """One pending operation: names set (None: removed), the syncs it waits for, its prerequisites."""
 
     __slots__ = ("effects", "needs", "stamp", "waits")
 
@@ -38,13 +38,13 @@ class Names:
     __slots__ = ("durable", "ops", "seen")
 
     def __init__(self, tree: Tree | None = None) -> None:
-        """Names that are all durable."""
+        """Start with names that are all durable."""
         self.seen: Tree = {ROOT: {}} if tree is None else tree
         self.durable: Tree = {directory: dict(names) for directory, names in self.seen.items()}
         self.ops: list[NameOp] = []
 
     def add_directory(self, inode: int) -> None:
-        """An empty directory that has no name yet."""
+        """Add an empty directory that has no name yet."""
         self.seen[inode] = {}
         self.durable[inode] = {}
 
@@ -76,7 +76,7 @@ class Names:
         self._settle()
 
     def _settle(self) -> None:
-        """Make durable what waits for nothing, unless something pending comes before it there."""
+        """Make complete operations durable, unless an earlier pending one touches the same name."""
         for op in reversed(self.ops):
             if not op.waits:
                 for needed in op.needs:
@@ -92,7 +92,7 @@ class Names:
         self.ops = pending
 
     def survivors(self, kept: Callable[[NameOp], bool]) -> Tree:
-        """The names after a power cut that kept those pending operations (and what they build on)."""
+        """Return the names after a power cut that kept these operations and their prerequisites."""
         alive: set[int] = set()
         for op in reversed(self.ops):
             if not op.waits or id(op) in alive or kept(op):
@@ -125,7 +125,7 @@ def _put(tree: Tree, effects: dict[Entry, int | None]) -> None:
 
 
 def _reachable(tree: Tree) -> Tree:
-    """Without the directories that no name leads to."""
+    """Return the tree without the directories that no name leads to."""
     found: Tree = {}
     todo = [ROOT]
     while todo:

@@ -1,8 +1,8 @@
-"""The files of the disk in memory under their paths, with no descriptors and no faults.
+"""The files of the in-memory disk under their paths, without descriptors and faults.
 
-Promises: paths lead to inodes as in the kernel, with its errno for each way not to; every change of a name
-is handed to `Names` as one operation; links and used space are counted. Also the doors for tests, which make
-no calls and can be used on a disk whose power is gone: `write_file`, `read_file`, `flip`, `tree`.
+Promises: paths lead to inodes as in the kernel, with its errno for each failure; every change of a name is
+passed to `Names` as one operation; links and used space are counted. `write_file`, `read_file`, `flip` and
+`tree` are for tests: they make no calls and work on a disk whose power is gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MemoryTree:
         self.inode_next = ROOT + 1
 
     def adopt(self, tree: Tree, file_of: Callable[[int], MemoryFile]) -> None:
-        """Take over these names, all durable, and make the file of each inode that they lead to."""
+        """Take over these names, all durable, and create the file of each inode they lead to."""
         self.names = Names({directory: dict(names) for directory, names in tree.items()})
         for names in tree.values():
             for inode in names.values():
@@ -41,10 +41,10 @@ class MemoryTree:
                     self.used_bytes += self.files[inode].size
                 self.files[inode].links += 1
 
-    # Doors for tests.
+    # Direct access for tests.
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Put a file there, name and bytes durable, over what was there."""
+        """Write a file, name and bytes durable, replacing an existing one."""
         try:
             file = self.file_at(path)
         except FileNotFoundError:
@@ -55,17 +55,17 @@ class MemoryTree:
         file.sync()
 
     def read_file(self, path: str) -> bytes:
-        """What reads see."""
+        """Return the bytes that reads see."""
         file = self.file_at(path)
         return file.read(file.size, 0)
 
     def read_media(self, path: str) -> bytes:
-        """What was surely synced of it (a power cut may leave more)."""
+        """Return the bytes that were surely synced; a power cut may leave more."""
         file = self.file_at(path)
         return bytes(file.media[: file.media_size]).ljust(file.media_size, b"\0")
 
     def make_dirs(self, path: str) -> None:
-        """Durable directories, as many as are missing."""
+        """Create missing directories, durable."""
         made = ""
         for part in _parts(path):
             made += "/" + part
@@ -75,11 +75,11 @@ class MemoryTree:
                 self.new_directory(made, 0, durable=True)
 
     def flip(self, path: str, offset: int, mask: int = 0xFF) -> None:
-        """Bit rot in one byte."""
+        """Flip bits of one byte."""
         self.file_at(path).flip(offset, mask)
 
     def tree(self) -> list[str]:
-        """Every path, sorted; a directory ends with a slash."""
+        """Return every path, sorted; a directory ends with a slash."""
         found: list[str] = []
         todo = [(ROOT, "")]
         while todo:
@@ -199,7 +199,7 @@ class MemoryTree:
         return _ROOM_UNLIMITED if self.space_bytes is None else self.space_bytes - self.used_bytes
 
     def release(self, file: MemoryFile) -> None:
-        """Give back the room of a file that nobody can reach. A power cut may still bring it back."""
+        """Free the space of a file that is unreachable. A power cut may still restore the file."""
         if not file.links and not file.opens:
             self.used_bytes -= file.size
 

@@ -1,7 +1,7 @@
-"""A folder of files whose owner dies in front of the n-th thing that it changes, or behind it.
+"""A folder of files whose owner dies before its n-th change, or after it.
 
-Promises: it has what `HadoopFolder` has, over a directory, one change after the other; a rename of a file and
-the end of a write are one step each, as they are on a disk.
+Promises: it has the interface of `HadoopFolder`, over a directory, one change after the other. A rename of a
+file and the end of a write are one step each, as they are on a disk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Death(BaseException):
-    """Of the process: nothing behind it is done."""
+    """The death of the process: later steps do not happen."""
 
 
 class MortalFolder:
@@ -51,7 +51,7 @@ class MortalFolder:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(path.name + ".new")
-        # Cut off in the middle, half of it is there under the other name.
+        # After a death in mid-write, half of the data has the temporary name.
         beside.write_bytes(data[: len(data) // 2])
         self._change()
         beside.write_bytes(data)

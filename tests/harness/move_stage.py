@@ -1,8 +1,8 @@
-"""Two shards that move records to each other, without a socket: either can be lost at any call of its disk.
+"""Two shards that transfer records to each other, without a socket; either can be lost at any disk call.
 
-Promises: topics whose names end with the number of a shard live there. A question to the other shard takes a
-turn of the loop each way. Who is lost starts again at once on the disk that such an end leaves: what it had
-asked has no answer any more, and what it was asked is answered as in doubt.
+Promises: a topic is placed on the shard whose number ends its name. A request to the other shard takes one
+turn of the loop in each direction. A lost shard starts again at once on the disk that such an end leaves: its
+own requests get no answer, and requests to it are answered as in doubt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topicsd.service.queues.redrive import Redrives
 
 FIELDS = msgspec.structs.replace(NO_FIELDS, content_type="application/json")
 Again = Callable[[MemoryDisk], MemoryDisk]
-"""The disk after an end, for who starts again."""
+"""The disk for the next start, made from the disk of the lost shard."""
 
 
 class Asked(Call, kw_only=True, eq=False):
@@ -44,7 +44,7 @@ class _Side:
     def __init__(self, stage: MoveStage, shard: OneShard) -> None:
         self.shard = shard
         self.unanswered: list[Call] = []
-        """What the other one asked."""
+        """Requests of the other worker."""
         self.handlers = Handlers(shard.shard, shard.settings, shard.loop)
         state, ask = shard.shard.state, partial(stage.ask, self)
         self.dead_letters = DeadLetters(state, shard.loop, ask)
@@ -57,7 +57,7 @@ class MoveStage:
         self.clock = ManualClock()
         self.losses = 0
         self.loses_answers = False
-        """What the other shard answers is lost on its way, each time."""
+        """Whether answers of the other shard are lost in transit."""
         self._failures: list[AssertionError] = []
         self._again = again
         self.shards = [OneShard(clock=self.clock, **settings) for _ in range(2)]
@@ -67,7 +67,7 @@ class MoveStage:
         return self.shards[int(topic[-1])]
 
     def names_asked(self, side: int, operation: str) -> list[str]:
-        """The topics that a shard is asked to do this to, from now on."""
+        """Return a list to which later requests for this operation add their topics."""
         asked: list[str] = []
         handlers = self._sides[side].handlers
         start = handlers._table[operation]
@@ -79,7 +79,7 @@ class MoveStage:
         handlers.add(operation, noted)
         return asked
 
-    # -- between the two -----------------------------------------------------------------------------------
+    # -- messages between the shards -----------------------------------------------------------------------
 
     def ask(self, asker: _Side, operation: str, call: Call) -> None:
         owner = self._sides[int(call.name[-1])]
@@ -106,7 +106,7 @@ class MoveStage:
         owner.shard.loop.call_soon(owner.handlers.start, operation, asked)
 
     def lose(self, number: int) -> None:
-        """One of the two ends, and another one takes its place."""
+        """End one of the two, and start its replacement."""
         self.losses += 1
         shard, lost = self.shards[number], self._sides[number]
         shard.open(self._again(shard.disk))
@@ -116,10 +116,10 @@ class MoveStage:
         for call in in_doubt:
             call.refuse(Refusal(IN_DOUBT, "it went away"))
 
-    # -- how it goes on ------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Until nothing is under way any more; who is lost meanwhile comes back."""
+        """Run until nothing is in flight; lost shards are started again."""
         self._settle()
         if self._failures:
             raise self._failures[0]
@@ -142,12 +142,14 @@ class MoveStage:
     def send(
         self, operation: str, topic: str, body: object, then: Callable[[Any], object] = lambda answer: None
     ) -> Told:
-        """A request of a client of the topic's shard; its answer is a status and a body. `then` gets the
-        body when it comes."""
+        """Send a client's request to the topic's shard; the answer is a status and a body.
+
+        `then` receives the body when it arrives.
+        """
         told = Told()
 
         def answered(status: int, text: bytes) -> None:
-            # Who answers would take a failure of this for one of its own.
+            # Kept for `settle`: the handler would treat a failure here as its own.
             try:
                 told((status, msgspec.json.decode(text)))
                 then(told.answer[1])
@@ -166,7 +168,7 @@ class MoveStage:
             self.lose(number)
 
     def request(self, operation: str, topic: str, body: object) -> tuple[int, Any] | None:
-        """The answer; None when the shard was lost before it."""
+        """Send a request; return its answer, or None if the shard was lost before it."""
         told = self.send(operation, topic, body)
         losses = self.losses
         self.settle()
@@ -175,7 +177,7 @@ class MoveStage:
         return told.answer if told.came else None
 
     def records(self, topic: str) -> list[Any]:
-        """What lies there, as a reader gets it."""
+        """Return the records of a topic as a reader receives them."""
         return [
             (msgspec.json.decode(one.data), None if one.meta is None else msgspec.json.decode(one.meta))
             for one in self.home(topic).read(topic, limit=1000).records

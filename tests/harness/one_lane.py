@@ -1,7 +1,8 @@
-"""One connection in the fast lane of a worker of two shards, in the hands of a test, without a socket.
+"""One HTTP/1.1 connection of a worker under the control of a test, without a socket.
 
-Promises: the shard is `OneShard`'s, on its manual clock and loop; what is for the other shard ends in
-`links.asked`, and the test says what becomes of it. `HOME` and `AWAY` are topics of the one and of the other.
+Promises: the server has two shards. This worker's shard is a `OneShard` with its manual clock and loop.
+Requests for the other shard end in `links.asked`, and the test decides their outcome. `HOME` and `AWAY` are
+topics of the one and the other.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ AWAY = _topic_of(1)
 
 
 class SilentLinks(LinkPool):
-    """Nobody answers but the test."""
+    """Links that only the test answers."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, LinkKind, bytes, Done]] = []
         self.questions: list[Question] = []
         self.bodies: list[bytes | SharedBody] = []
-        """Those that went apart; empty for a question without."""
+        """The bodies that were sent separately; empty for a request without one."""
 
     def call(
         self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
@@ -72,7 +73,7 @@ class OneLane:
         self.connections.discard(connection)
 
     def receive(self, *requests: bytes) -> None:
-        """In one segment."""
+        """Deliver the requests in one segment."""
         self.lane.data_received(b"".join(requests))
 
     def settle(self) -> None:
@@ -80,7 +81,7 @@ class OneLane:
 
     @property
     def under_way(self) -> int:
-        """Writes of this connection that joined the log and are not answered."""
+        """Return the number of writes in the log that are not answered yet."""
         topic = self.one.shard.state.topics.get(HOME)
         return 0 if topic is None else topic.pending_count
 

@@ -1,9 +1,8 @@
-"""One open shard in the hands of a test: its disk, its clock, its loop and its thread, all made to order.
+"""One open shard under the control of a test, with a fake disk, clock, loop and threads.
 
-Promises: nothing happens until the test says so. `send_*` hands a request in and gives back the `Told` that
-will hold its answer; the same without `send_` goes on until everything that was asked is answered. The
-endings (`restart`, `kill`, `cut_power`, `reboot`) go on with the same clock on the disk that such an end
-leaves.
+Promises: nothing happens until the test asks for it. `send_*` submits a request and returns the `Told` that
+will hold its answer; the same method without `send_` runs until every request is answered. `restart`, `kill`,
+`cut_power` and `reboot` continue with the same clock on the disk that such an end leaves.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ SMALL = {"wal_file_bytes": 1 << 20, "background_bytes_per_second": 16 << 30}
 
 
 class Told:
-    """The answer to one request, once it comes; a second one is a mistake."""
+    """The reply callback of one request; a second answer is an error."""
 
     def __init__(self) -> None:
         self._answers: list[Any] = []
@@ -75,12 +74,12 @@ class Told:
 
     @property
     def code(self) -> str | None:
-        """Of the refusal that came, None for any other answer."""
+        """Return the code of a refusal, None for any other answer."""
         return self.answer.code if isinstance(self.answer, Refusal) else None
 
 
 def record(data: object = 1, tag: str | None = None, node: str | None = None, meta: Any = None) -> NewRecord:
-    """A record as a client sends it; bytes are taken as they are, anything else becomes JSON."""
+    """Return a record as a client sends it; bytes are kept, other values become JSON."""
     raw = data if isinstance(data, bytes) else msgspec.json.encode(data)
     meta_raw = NO_META if meta is None else msgspec.Raw(msgspec.json.encode(meta))
     return NewRecord(msgspec.Raw(raw), tag, node, meta_raw)
@@ -116,27 +115,27 @@ class OneShard:
             self.failures.append,
         )
 
-    # How it goes on.
+    # Progress.
 
     def settle(self) -> None:
-        """Go on until everything that was asked is answered; no time passes."""
+        """Run until every request is answered; no time passes."""
         self.loop.run_until_idle()
         while self.thread.run_one() or self.copy_thread.run_one():
             self.loop.run_until_idle()
 
     def turn(self) -> None:
-        """One turn of the loop and one job of each thread."""
+        """Run one turn of the loop and one job of each thread."""
         self.loop.run_turn()
         self.thread.run_one()
         self.copy_thread.run_one()
 
     def checkpoint(self) -> None:
-        """A whole one."""
+        """Run a whole checkpoint."""
         self.shard.start_checkpoint()
         self.settle()
 
     def pass_time(self, ms: float) -> None:
-        """Let time pass, with the background work that is due in it."""
+        """Advance time and run the background work that becomes due."""
         end = self.clock.monotonic_ns() + round(ms * 1e6)
         self.settle()
         while (due := self.loop.next_timer_ns()) is not None and due <= end:
@@ -148,22 +147,22 @@ class OneShard:
         self.shard.close(checkpoint)
 
     def restart(self) -> None:
-        """A clean stop and a start."""
+        """Stop cleanly and start again."""
         self.shard.close()
         self.open(self.disk)
 
     def kill(self) -> None:
-        """SIGKILL, and a start on the same machine."""
+        """Kill the process with SIGKILL and start on the same machine."""
         self.open(self.disk.after_process_kill())
 
     def cut_power(self, seed: int = 0) -> None:
         self.open(self.disk.after_power_cut(Random(seed)))
 
     def reboot(self) -> None:
-        """A SIGKILL, and then a machine that goes down in good order."""
+        """Kill the process with SIGKILL, then shut the machine down cleanly."""
         self.open(self.disk.after_reboot())
 
-    # What is asked.
+    # Requests.
 
     def send_append(self, topic: str, *records: object, **request: Any) -> Told:
         told = Told()
@@ -194,7 +193,7 @@ class OneShard:
         return self._finished(self.send_claim(topic, node, count, lease_ms), ClaimAnswer)
 
     def claimed(self, topic: str, node: str, count: int = 1, lease_ms: int | None = None) -> list[int]:
-        """The seqs of the jobs that a claim got."""
+        """Claim jobs and return their seqs."""
         return [one.seq for one in self.claim(topic, node, count, lease_ms).claimed]
 
     def send_settle(self, settle: Settle, topic: str, node: str, *seqs: int, **request: Any) -> Told:
@@ -238,7 +237,7 @@ class OneShard:
         return answer
 
     def seqs(self, topic: str, from_seq: int = 0, **request: Any) -> list[int]:
-        """What one read delivers."""
+        """Return the seqs that one read delivers."""
         return [one.seq for one in self.read(topic, from_seq, **{"limit": 100_000, **request}).records]
 
     def state(self, topic: str) -> TopicState:
@@ -250,7 +249,7 @@ class OneShard:
         return self.shard.state.topics[name]
 
     def wal_files(self) -> list[str]:
-        """Their paths, in order."""
+        """Return the paths of the WAL files, in order."""
         return [path for path in self.disk.all_files() if path.startswith(f"{PATHS.wal}/wal-")]
 
     def _finished(self, told: Told, kind: type[T]) -> T:

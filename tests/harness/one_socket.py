@@ -1,7 +1,7 @@
-"""The session of one WebSocket at a worker of two shards, in the hands of a test, without a socket.
+"""One WebSocket session of a worker under the control of a test, without a socket.
 
-Promises: `OneLane`'s worker is behind it, so what is for the other shard ends in `links.asked`, and the test
-says what becomes of it (`answer`). What the session says is in `take`, message by message.
+Promises: the worker is that of `OneLane`, with two shards, so requests for the other shard end in
+`links.asked`, and the test answers them (`answer`). `take` returns the session's messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topicsd.stream.remote_feed import Ways
 
 
 def texts_in(frames: bytes) -> list[Any]:
-    """The messages of whole frames of text."""
+    """Return the messages of whole text frames."""
     found, at = [], 0
     while at < len(frames):
         assert frames[at] == 0x81
@@ -67,7 +67,7 @@ class OneSocket:
         self.say("publish", topic=topic, records=[{"data": data}], **fields)
 
     def settle(self) -> list[Any]:
-        """Go on until nothing happens any more; what was said since the last look."""
+        """Run until idle; return the messages since the last call."""
         self.worker.settle()
         return self.take()
 
@@ -77,10 +77,10 @@ class OneSocket:
 
     @property
     def asked_count(self) -> int:
-        """Of the other shard."""
+        """Return the number of requests to the other shard."""
         return len(self.worker.links.asked)
 
     def answer(self, number: int, body: object, status: int = 200, fields: bytes = b"") -> None:
-        """What the other shard was asked, by its place."""
+        """Answer the request to the other shard with this index."""
         *_, done = self.worker.links.asked[number]
         done(encode_answer(status, fields, [json.dumps(body).encode()]))

@@ -1,7 +1,7 @@
-"""Watchers that have no session: one that asks again and again, and one that follows on a WebSocket.
+"""Watchers without a session: one that polls, and one that follows on a WebSocket.
 
-Promises: as those of `watch_crew.py` they do what their seed says and are judged by the `WatchBook`, keep
-their cursors themselves, lose connections, leave, come back, and read to the end in `finish`.
+Promises: like those of `watch_crew.py`, they act by their seed and are judged by the `WatchBook`. They keep
+their cursors themselves, lose connections, leave, return, and read to the end in `finish`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUFFER_BYTES: Final = 4096
 PATIENCE_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.05
 QUIET_SECONDS: Final = 0.05
-# A place of one that never saw its topic: of any incarnation.
+# The epoch of a watcher that never saw its topic; it matches any incarnation.
 UNKNOWN: Final = None
 
 
@@ -37,7 +37,7 @@ class Place(msgspec.Struct):
 
 
 class OtherWatcher:
-    """What both have: some of the topics, and how far they are in each."""
+    """A watcher of some topics, with its position in each."""
 
     def __init__(self, port: int, book: WatchBook, rng: Random, topics: list[str]) -> None:
         self._port = port
@@ -51,7 +51,7 @@ class OtherWatcher:
         raise NotImplementedError
 
     def _go_on(self) -> None:
-        """A few steps of reading."""
+        """Take a few steps of reading."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class OtherWatcher:
         while not self._is_done():
             assert time.monotonic() < deadline, f"{self._places} is all that it was told"
             self._go_on()
-        # Whatever would come twice comes now.
+        # A duplicate would arrive now.
         for _ in range(3):
             self._go_on()
 
@@ -79,7 +79,7 @@ class OtherWatcher:
 
 
 class Poller(OtherWatcher):
-    """Asks for what is behind its cursor, and waits for it."""
+    """A watcher that long-polls after its cursor."""
 
     _client: Client | None = None
 
@@ -112,12 +112,12 @@ class Poller(OtherWatcher):
                 self._book.told_loss(place.told, name, told["tombstone"], self._nodes)
             self._take_records(name, place, told["records"], told["next_from_seq"])
         elif answer is not None:
-            # 404: it is being made anew.
+            # 404: the topic is being created again.
             assert answer.status in (404, 429, 503, 504), answer
             time.sleep(RETRY_SECONDS)
 
     def _ask(self, target: str, body: bytes, leaves: bool) -> Answer | None:
-        """None when the connection ended before the answer."""
+        """Send a request; return None if the connection ended before the answer."""
         try:
             if self._client is None:
                 self._client = Client(self._port)
@@ -140,7 +140,7 @@ class Poller(OtherWatcher):
 
 
 class _Socket(WsClient, Client):
-    """It takes the end of its connection for what it is."""
+    """A WebSocket that reports a closed connection as such."""
 
 
 class SocketWatcher(OtherWatcher):
@@ -149,7 +149,7 @@ class SocketWatcher(OtherWatcher):
     def __init__(self, port: int, book: WatchBook, rng: Random, topics: list[str]) -> None:
         super().__init__(port, book, rng, topics)
         self._entering: dict[str, Place] = {}
-        """What it asked to be told from where, and was not answered yet."""
+        """The positions of subscriptions that are not confirmed yet."""
         self._followed: set[str] = set()
 
     def live(self, ending: threading.Event) -> None:
@@ -188,7 +188,7 @@ class SocketWatcher(OtherWatcher):
         return self._socket.has_more or bool(select.select([self._socket.socket], [], [], QUIET_SECONDS)[0])
 
     def _subscribe(self, names: list[str]) -> None:
-        """From where it is now; what still comes of an earlier subscription is told again then."""
+        """Subscribe from the current positions; later messages of an old subscription repeat records."""
         assert self._socket is not None
         self._entering = {name: self._places[name].copy() for name in names}
         places = {
@@ -206,7 +206,7 @@ class SocketWatcher(OtherWatcher):
             )
 
     def _take(self, message: Any) -> bool:
-        """Whether the socket goes on."""
+        """Take a message; return whether the socket continues."""
         if isinstance(message, Closed):
             self.close()
             return False
@@ -226,7 +226,7 @@ class SocketWatcher(OtherWatcher):
     def _take_error(self, message: dict[str, Any]) -> bool:
         self._book.count(f"error {message['code']} on a socket")
         if "request_id" in message:
-            # It is being made anew, or its shard is away. What was followed before still is.
+            # The topic is being created again, or its shard is away. Earlier subscriptions continue.
             assert message["code"] in ("topic_not_found", "not_ready"), message
             self._entering = {}
             time.sleep(RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""A PNG of a palette, back as lines of colours; every checksum on the way is tested."""
+"""A reader of palette PNGs that checks every checksum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark.chart.canvas import PALETTE
 
 
 def read_png(data: bytes) -> tuple[int, int, list[bytes]]:
-    """Width, height and the lines of palette indices; every sum is checked."""
+    """Return width, height and the lines of palette indices; check every checksum."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     chunks: dict[bytes, bytes] = {}
     at = 8

@@ -1,13 +1,13 @@
-"""What a power cut leaves: one outcome out of all that are legal, chosen by a `random.Random`.
+"""The result of a power cut: one of all legal outcomes, chosen by a `random.Random`.
 
-Promises: the same disk and the same rng give the same outcome. Every sector that was not synced is lost (the
-media's version), kept (any version it had since the sync) or torn (two versions, cut somewhere) on its own;
-the size of the file is any that it had since the sync, sectors that a kept size leaves without content are
-zeros, and what a kept truncation cut off does not come back. Names go by `Names.survivors`.
+Promises: the same disk and the same rng give the same outcome. Each unsynced sector is independently lost
+(the media's version), kept (any version since the sync) or torn (two versions, cut somewhere). The size of
+the file is any that it had since the sync; sectors without content within the size are zeros, and data cut
+off by a kept truncation does not return. `Names.survivors` decides about names.
 
-Sectors that are all independent almost never show the plain outcomes: everything lost, everything kept, or
-a disk that wrote in order until it stopped. So a cut first draws a manner for the data and one for the
-names; "each" is the independent one and the most frequent.
+Independent sectors almost never produce the plain outcomes: everything lost, everything kept, or a disk that
+wrote in order until it stopped. A cut therefore first draws a manner for the data and one for the names;
+"each" is the independent one and the most frequent.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NEWEST_SHARE = 0.6
 
 
 class Outcome:
-    """The dice of one cut."""
+    """The random decisions of one cut."""
 
     def __init__(self, rng: Random, stamp_last: int) -> None:
         self._rng = rng
         self._data_manner = rng.choice(_MANNERS)
         self._name_manner = rng.choice(_MANNERS)
-        # The disk that writes in order did everything up to here, and this one perhaps in part. Near the
-        # end is where the promises are, so half of the draws are there.
+        # A disk that writes in order has done everything before this call, and this call perhaps in part. The
+        # last calls matter most, so half of the draws are there.
         self._horizon = rng.randint(max(0, stamp_last - 3) if rng.random() < 0.5 else 0, stamp_last)
 
     def keeps_name(self, op: NameOp) -> bool:
@@ -41,7 +41,7 @@ class Outcome:
         return self._name_manner == "all"
 
     def survivor(self, file: MemoryFile) -> MemoryFile:
-        """The file as the machine finds it when it is up again: on the media, all of it."""
+        """Return the file as found after the restart, all of it on the media."""
         size, shrinks = self._kept_size(file)
         image = file.media[:]
         for _, cut_at in shrinks:
@@ -55,7 +55,7 @@ class Outcome:
         return MemoryFile(file.inode, image, size)
 
     def _kept_size(self, file: MemoryFile) -> tuple[int, list[tuple[int, int]]]:
-        """A size of the file's history, and the truncations that came true with it."""
+        """Return a size of the file's history, and the truncations applied with it."""
         count = len(file.sizes)
         if self._data_manner == "none":
             count = 0
@@ -69,7 +69,7 @@ class Outcome:
     def _kept_sector(
         self, image: bytearray, sector: int, versions: list[tuple[int, bytes]], share: float
     ) -> bytes | None:
-        """The content the sector ends with; None is what the media had."""
+        """Return the final content of the sector; None keeps what the media had."""
         rng = self._rng
         manner = self._data_manner
         if manner == "none":
@@ -103,7 +103,7 @@ class Outcome:
 def _clipped(
     versions: list[tuple[int, bytes]], shrinks: list[tuple[int, int]], sector: int
 ) -> list[tuple[int, bytes]]:
-    """The versions as the truncations that came after them left them."""
+    """Return the versions as later truncations left them."""
     if not shrinks:
         return versions
     start = sector * SECTOR_BYTES

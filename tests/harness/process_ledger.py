@@ -1,8 +1,8 @@
-"""The ledger as the clients of a running server keep it: many threads write into it, the API shows what is.
+"""The ledger of a running server's clients, written by many threads and checked by the API.
 
-Promises: the rules are `judge`'s. What a client had for sure is told from what it does not know: an answer is
-an ack, a refusal after which nothing was written, or leaves it open, and so does a connection that ends. What
-a reader was shown counts like an ack. `check` reads every topic through the API, with nobody writing.
+Promises: the rules are those of `judge`. Known outcomes are kept apart from unknown ones: an answer is an
+ack, a refusal after which nothing was written, or leaves the outcome open, as does a connection that ends.
+What a reader saw counts like an ack. `check` reads every topic through the API while no client writes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.harness.whole_server import name_on
 
 PAGE_RECORDS: Final = 997
 PATIENCE_SECONDS: Final = 10.0
-# Answers that say that nothing was written, and those that leave it open.
+# Answers that mean nothing was written, and answers that leave it open.
 REFUSED: Final = {
     (503, "not_ready"),
     (503, "shutting_down"),
@@ -35,17 +35,17 @@ _SIZES: Final = (1, 10, 100, 100, 1000, 10_000)
 
 
 class Sent(NamedTuple):
-    """A request with all that it takes to send it again."""
+    """A request with everything needed to send it again."""
 
     request: Request
     wire: bytes
     is_again: bool = False
-    # What a repetition has to be answered with; None when that depends on what the crash left.
+    # The expected answer of a repetition; None if it depends on what the crash left.
     was_there: bool | None = None
 
 
 class Seen(NamedTuple):
-    """An answer that was no ack, and who got it."""
+    """An answer that was no ack, and its topic."""
 
     topic: str
     status: int
@@ -85,7 +85,7 @@ def seed_of_this_run() -> int:
 
 
 def book_of(shard_count: int) -> ProcessLedger:
-    """Of each shard a topic of class disk, `d…`, and one of class fsync, `f…`."""
+    """Return a ledger with two topics for each shard: `d…` of class disk, `f…` of class fsync."""
     book: dict[str, Durability] = {}
     for shard in range(shard_count):
         book[name_on(shard, shard_count, "d")] = "disk"
@@ -108,7 +108,7 @@ class ProcessLedger:
         for name, durability in topics.items():
             self.ledger.topic(name, durability)
 
-    # -- what writers tell ---------------------------------------------------------------------------------
+    # -- reports of writers --------------------------------------------------------------------------------
 
     def make_topics(self, port: int) -> None:
         for name, durability in self.topics.items():
@@ -116,7 +116,7 @@ class ProcessLedger:
             assert made.status == 201, made
 
     def send(self, topic: str, rng: Random, *, size: int | None = None) -> Sent:
-        """A request is about to be sent: some records, some with a key, some with tags."""
+        """Note a request before it is sent: some records, some with a key, some with tags."""
         with self._lock:
             self._number += 1
             number = self._number
@@ -142,7 +142,7 @@ class ProcessLedger:
             self.ledger.retried(sent.request)
 
     def answered(self, sent: Sent, answer: Answer) -> bool:
-        """Note what came; whether it was an ack."""
+        """Note an answer; return whether it was an ack."""
         with self._lock:
             if answer.status in (200, 201):
                 self._acked(sent, answer)
@@ -150,7 +150,7 @@ class ProcessLedger:
             told = Seen(sent.request.topic, answer.status, answer.code)
             self.answers[told] += 1
             if (told.status, told.code) in REFUSED:
-                # Of one that is sent again it says nothing about the first time.
+                # A refused repetition says nothing about the first attempt.
                 if sent.is_again:
                     self._leave_open(sent)
                 else:
@@ -165,12 +165,12 @@ class ProcessLedger:
         return False
 
     def lost(self, sent: Sent) -> None:
-        """The connection ended before the answer."""
+        """Note that the connection ended before the answer."""
         with self._lock:
             self._leave_open(sent)
 
     def _leave_open(self, sent: Sent) -> None:
-        # What is known to be there stays known, whatever becomes of a repetition.
+        # A request known to be stored stays known, whatever happens to its repetition.
         if sent.request.fate != "acked":
             self.ledger.errored(sent.request)
 
@@ -189,10 +189,10 @@ class ProcessLedger:
         self.acked_count += 1
         self.deduped_count += told["deduped"]
 
-    # -- what readers tell ---------------------------------------------------------------------------------
+    # -- reports of readers --------------------------------------------------------------------------------
 
     def read_on(self, client: RawClient, name: str, cursor: int) -> int:
-        """Read one page behind the cursor while others write; where the next one begins."""
+        """Read one page after the cursor while others write; return the next cursor."""
         answer = client.ask("POST", f"/v0/topics/{name}/diff", b'{"from_seq":%d,"limit":1000}' % cursor)
         if answer.status != 200:
             assert (answer.status, answer.code) in REFUSED | IN_DOUBT, answer
@@ -206,10 +206,10 @@ class ProcessLedger:
                 self._seen[name][record.seq] = bytes(record.data)
         return page.next_from_seq
 
-    # -- a crash, and what it left -------------------------------------------------------------------------
+    # -- a crash and its outcome ---------------------------------------------------------------------------
 
     def crashed(self) -> list[Sent]:
-        """Processes are gone, and nobody writes: the keyed requests of which nothing is known."""
+        """Note a crash while no client writes; return the keyed requests with unknown outcome."""
         doubtful = [
             sent._replace(is_again=True)
             for sent in self._keyed
@@ -220,8 +220,10 @@ class ProcessLedger:
         return doubtful
 
     def check(self, port: int) -> None:
-        """Everything that is there, against everything that is known. A crash of processes loses nothing, so
-        no loss may be reported either."""
+        """Check all stored records against all known requests.
+
+        A crash of processes loses nothing, so no loss may be reported either.
+        """
         assert not self.complaints, self.complaints[:3]
         found = {name: self._found(port, name) for name in self.topics}
         for name, seen in self._seen.items():
@@ -231,7 +233,7 @@ class ProcessLedger:
         self.ledger.check(found, exact=True)
 
     def settled(self, doubtful: list[Sent]) -> list[Sent]:
-        """After a check it is known how each has to be answered when it is sent again."""
+        """Return the doubtful requests with the answers they must get when sent again."""
         return [sent._replace(was_there=sent.request.fate == "acked") for sent in doubtful]
 
     def _found(self, port: int, name: str) -> Found:
@@ -258,7 +260,7 @@ class ProcessLedger:
 
 
 def _ask(port: int, method: str, target: str, body: bytes | None = None) -> Answer:
-    """Ask, and again while a worker has no turn on a machine that is busy with other things."""
+    """Ask, and retry while a worker on a busy machine is not ready."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         with RawClient(port) as client:

@@ -1,8 +1,8 @@
-"""The text format of Prometheus, read more strictly than Prometheus does.
+"""A parser of Prometheus's text format that is stricter than Prometheus.
 
-What a scraper would quietly take, or drop with half of the scrape, fails here with its line: a family without
-help or type, or told in two places; a series told twice; a counter that is not called `_total`; a histogram
-whose buckets fall, or whose last one is not its count.
+Text that a scraper would accept silently, or drop with half of the scrape, fails here with its line: a family
+without help or type, or declared twice; a duplicate series; a counter that is not called `_total`; a
+histogram whose buckets fall, or whose last one is not its count.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Family(NamedTuple):
     kind: str
     help: str
     series: dict[tuple[str, Labels], float]
-    """By the name of the line, which in a histogram has `_bucket`, `_sum` or `_count` behind it."""
+    """By the name of the line, which in a histogram ends with `_bucket`, `_sum` or `_count`."""
 
     def total(self) -> float:
         return sum(self.series.values())
 
 
 def parse(text: str) -> dict[str, Family]:
-    """All families by name; WrongText with the line that is wrong."""
+    """Return all families by name; raise WrongText with the wrong line."""
     if not text.endswith("\n"):
         raise WrongText("the last line does not end")
     families: dict[str, Family] = {}

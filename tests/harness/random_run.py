@@ -1,10 +1,9 @@
-"""Long scripts by chance: a shard is written in every way, ended in every way, and started again, many times.
+"""Long random scripts: a shard is written to, ended in every way, and started again.
 
-Promises: a run is a number of generations on one disk with one book, all of it decided by its seed. Each
-generation does some dozens of random things in a random manner of the disk thread and ends in a power cut, a
+Promises: a run is a number of generations on one disk with one book, decided entirely by its seed. Each
+generation takes some dozens of random steps in a random manner of the disk thread and ends in a power cut, a
 SIGKILL, a failed sync, a write error, a full disk or a clean stop, at a random call; then the next one judges
-what it finds. Checkpoints begin at any time, and now and then the newest snapshot is damaged
-between two runs.
+what it finds. Checkpoints begin at any time, and the newest snapshot is sometimes damaged between two runs.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class RandomRun:
         self.clock = ManualClock()
         self.exact = self.clean = True
         self.history: list[str] = []
-        """What every generation did, for whoever looks at a failure."""
+        """The steps of every generation, shown with a failure."""
         self._keyed: list[Request] = []
 
     def steps(self) -> list[str]:
@@ -76,7 +75,7 @@ class RandomRun:
         except MachineGoneError:
             pass
         except RecoveryRefused:
-            # Only a fault may refuse a start, and none is armed before it is over.
+            # Only a fault may refuse a start, and none is armed during a start.
             raise AssertionError(f"a start was refused: {self.history}") from None
         self._end(run, end)
 
@@ -110,7 +109,7 @@ class RandomRun:
         request = run.append("c", 10)
         run.settle()
         assert request.fate == "acked", run.calls[-1].answer
-        # The background has the time to log again what the full disk kept out of the log.
+        # Give the background time to log again what the full disk kept out of the log.
         run.advance(60)
 
     def _end(self, run: ShardRun | None, end: str) -> None:
@@ -123,14 +122,14 @@ class RandomRun:
         self.exact = self.exact and not machine_failed
         self.disk = disk.after_power_cut(self.rng) if end == "power cut" else disk.after_process_kill()
         if end == "power cut" and not disk.is_gone:
-            # The script was over before; then the power went.
+            # The script ended first; then the power failed.
             self.book.ledger.new_generation(machine_failed=True)
             self.exact = False
         self.clock = ManualClock(self.clock.now_ms() + self.rng.randrange(2000), 5000.0)
         if self.clean and self.rng.random() < 0.3:
             self.clock.step_wall(-self.rng.randrange(5000))
 
-    # -- what a generation does ------------------------------------------------------------------------
+    # -- steps of a generation -------------------------------------------------------------------------
 
     def _script(self, run: ShardRun) -> None:
         for _ in range(self.rng.randrange(10, 60)):
@@ -175,11 +174,11 @@ class RandomRun:
             self._keyed.append(request)
 
     def _retry(self, run: ShardRun) -> None:
-        """Of a topic that is still the one it was sent to."""
+        """Repeat a request to a topic that is still the same incarnation."""
         request = self.rng.choice(self._keyed)
         topic = run.book.of_name(request.topic.split("#")[0])
         is_there = topic is not None and topic.page == request.topic and topic.is_born and not topic.leaving
-        # What forgets its records with its process forgets their keys.
+        # A class that loses its records with the process loses their keys, too.
         if is_there and request.durability != "ephemeral" and request.fate != "in_flight":
             run.retry(request)
 
@@ -192,7 +191,7 @@ class RandomRun:
         run.delete(name, before_seq=before_seq, tag=tag, is_prefix=self.rng.random() < 0.5)
 
     def _change(self, run: ShardRun, name: str) -> None:
-        # Whose change it was cannot be told when the deletion in front of it is refused.
+        # If the preceding deletion is refused, it is unknown which topic was changed.
         same = [topic for topic in run.book.topics if topic.name == name]
         if same and not self._is_settled(same):
             return

@@ -1,7 +1,7 @@
-"""A client of HTTP/1.1 that sends what it is told to, byte for byte, and reads answers strictly.
+"""An HTTP/1.1 client that sends given bytes unchanged and parses answers strictly.
 
-Promises: nothing is sent that the test did not write. An answer is parsed to the letter, so a header that is
-malformed, a body of another length than announced, or a byte too many is an error of the test.
+Promises: nothing is sent that the test did not write. A malformed header, a body of another length than
+announced, or an extra byte is an error of the test.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Of an error."""
+        """Return the code of an error."""
         return str(self.json["error"]["code"])
 
     @property
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, dict[str, str], Any]:
-        """All of it but for times."""
+        """Return the whole answer except times."""
         told = dict(self.json)
         told["performance"] = sorted(told.get("performance", ()))
         fields = {name: value for name, value in self.fields.items() if name != "content-length"}
@@ -62,11 +62,11 @@ class Answer(NamedTuple):
 
 
 def connected(port: int, buffer_bytes: int | None) -> socket.socket:
-    """With `buffer_bytes`, the kernel keeps about so much for a client that does not read."""
+    """Connect; with `buffer_bytes` the kernel buffers about that much for a slow reader."""
     client = socket.socket()
     client.settimeout(ANSWER_SECONDS)
     if buffer_bytes is not None:
-        # Before it connects, as the window is told then.
+        # Before connecting: the window is announced then.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
     try:
         client.connect(("127.0.0.1", port))
@@ -94,7 +94,7 @@ class RawClient:
         self.socket.close()
 
     def reset(self) -> None:
-        """Go away without a word: the server gets a reset."""
+        """Close the connection with a TCP reset."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
@@ -104,7 +104,7 @@ class RawClient:
         self.socket.sendall(data)
 
     def send_in_pieces(self, pieces: Iterable[bytes], pause_seconds: float = 0.0005) -> None:
-        """Each in a segment of its own, so far apart that the server reads them one by one."""
+        """Send each piece in a TCP segment of its own, so that the server reads them one by one."""
         for piece in pieces:
             self.socket.sendall(piece)
             time.sleep(pause_seconds)
@@ -115,7 +115,7 @@ class RawClient:
     # -- reading -------------------------------------------------------------------------------------------
 
     def read_answer(self, method: str = "GET") -> Answer:
-        """The next final answer; the body of one to HEAD is not there."""
+        """Read the next final answer; an answer to HEAD has no body."""
         head = self._read_until(b"\r\n\r\n")
         status_line, *lines = head.split(b"\r\n")
         found = _STATUS_LINE.fullmatch(status_line)
@@ -131,7 +131,7 @@ class RawClient:
         return Answer(int(found[1]), found[2].decode(), fields, self._read_exactly(length))
 
     def read_end(self) -> None:
-        """The server closes here, in good order and without another byte."""
+        """Check that the server closes the connection cleanly, without another byte."""
         assert self._held == b"", self._held
         rest = self.socket.recv(READ_BYTES)
         assert rest == b"", rest
@@ -155,7 +155,7 @@ class RawClient:
         content_type: str | None = JSON_TYPE,
         is_chunked: bool = False,
     ) -> str:
-        """Send a request; what is given back is for `finish`, in the order of the requests."""
+        """Send a request; return the argument for `finish`, to be called in request order."""
         request = request_bytes(
             method, target, body, *fields, content_type=content_type, is_chunked=is_chunked
         )
@@ -197,7 +197,7 @@ def request_bytes(
     content_type: str | None = JSON_TYPE,
     is_chunked: bool = False,
 ) -> bytes:
-    """A well-formed request."""
+    """Return a well-formed request."""
     lines = [f"{method} {target} HTTP/1.1", "host: localhost", *fields]
     if body is None:
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
@@ -209,6 +209,6 @@ def request_bytes(
 
 
 def chunks_of(body: bytes, *, size: int = 1 << 16) -> bytes:
-    """The body in chunks of that size, with their end."""
+    """Return the body in chunks of that size, with the last chunk."""
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"

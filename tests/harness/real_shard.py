@@ -1,7 +1,7 @@
-"""One open shard on the real disk, in the hands of a test: as `OneShard`, but for where its bytes are.
+"""One open shard on the real disk under the control of a test; otherwise like `OneShard`.
 
-Promises: a directory as a server leaves it, file for file, with the time of the manual clock in it. `kill`
-lets go of it as a SIGKILL would, with nothing said in CURRENT.
+Promises: the directory is as a server leaves it, file for file, with times of the manual clock. `kill`
+releases it as a SIGKILL would, without a note in CURRENT.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RealShard(OneShard):
         self.reopen()
 
     def reopen(self) -> None:
-        """Start on what there is, as another process would."""
+        """Start on the existing directory, as another process would."""
         self.loop = ManualLoop(self.clock)
         self.thread = StepThread(self.loop)
         self.copy_thread = StepThread(self.loop)
@@ -64,7 +64,7 @@ class RealShard(OneShard):
         self.reopen()
 
     def stop_dead(self) -> None:
-        """As a SIGKILL would: nothing more is written, and the lock is free."""
+        """End as by SIGKILL: write nothing more and free the lock."""
         self.shard._files.close()
         self.shard._lock.release()
 

@@ -1,6 +1,7 @@
-"""A transport that keeps what was written to it and goes nowhere; the test says what comes in.
+"""A transport that records all writes; the test supplies the input.
 
-Promises: nothing happens by itself. `pause` and `resume` tell the protocol what a full buffer would.
+Promises: nothing happens by itself. `pause` and `resume` call the protocol as a full and a drained buffer
+would.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class RecordingTransport(asyncio.Transport):
         return b"".join(self.writes)
 
     def take(self) -> bytes:
-        """What was written since the last look."""
+        """Return what was written since the last call."""
         written = self.written
         self.writes.clear()
         return written

@@ -1,4 +1,4 @@
-"""One script, on a new disk each time, that is ended at each of its calls to the disk."""
+"""A sweep that runs one script on a new disk each time and ends it at each of its disk calls."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from topicsd.disk.layout import create_data_dir
 class Script(Protocol):
     @property
     def is_over(self) -> bool:
-        """It came to its own end."""
+        """Whether the script ran to its own end."""
         ...
 
 
 class JudgedScript(Script, Protocol):
     def judge(self, disk: MemoryDisk, *, is_kept: bool) -> None:
-        """`is_kept`: nothing that was acked may be missing."""
+        """Judge the disk. `is_kept`: no acknowledged data may be missing."""
         ...
 
 
@@ -33,7 +33,7 @@ def sweep_script(
     arm: Callable[[MemoryDisk, int], None],
     judge: Callable[[Played, MemoryDisk], None],
 ) -> int:
-    """How many calls it has; `arm` says what becomes of the disk after so many."""
+    """End the script at each call through `arm`; return the number of its calls."""
     for calls in range(1000):
         disk = MemoryDisk()
         create_data_dir(disk, DATA_DIR, 1, INSTANCE)
@@ -47,7 +47,7 @@ def sweep_script(
 
 
 def sweep_power_cuts(play: Callable[[MemoryDisk], Judged], seeds: int, *, is_kept: bool) -> int:
-    """The power goes in each of its calls; what was not synced has so many outcomes each time."""
+    """Cut the power in each call; unsynced data has `seeds` outcomes each time."""
 
     def judge(script: Judged, disk: MemoryDisk) -> None:
         for seed in range(seeds):
@@ -57,7 +57,7 @@ def sweep_power_cuts(play: Callable[[MemoryDisk], Judged], seeds: int, *, is_kep
 
 
 def sweep_kills(play: Callable[[MemoryDisk], Judged], *, torn: bool) -> int:
-    """The process is killed in each of its calls, which may have been half done."""
+    """Kill the process in each call, which may be half done."""
 
     def judge(script: Judged, disk: MemoryDisk) -> None:
         script.judge(disk.after_process_kill(), is_kept=True)

@@ -1,7 +1,7 @@
-"""A server as a person or systemd starts it: `topicsd serve` in a process of its own.
+"""A server as a user or systemd starts it: `topicsd serve` in a process of its own.
 
-Promises: inside `served` it is ready; behind it, it is gone, with what it said in `log`. Sockets that
-are passed to it are its descriptors from 3 on, as systemd does it.
+Promises: inside `served` the server is ready; after it, the server is gone, with its output in `log`. Passed
+sockets are its descriptors from 3 on, as with systemd.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from tests.harness.command_run import PROJECT
 
 START_SECONDS = 30.0
-# What systemd does before it starts a program: LISTEN_PID is the process that becomes it.
+# As systemd does before it starts a program: LISTEN_PID is the process that becomes it.
 PASS_SOCKETS = """
 import os, sys
 count = int(sys.argv[1])
@@ -54,10 +54,10 @@ def served(
     before: tuple[str, ...] = (),
     answers_at: str = "127.0.0.1",
 ) -> Iterator[Served]:
-    """The server over `folder`/data, with two shards unless told; all that it needs is in `folder`.
+    """Run a server over `folder`/data, by default with two shards; its other files are in `folder`.
 
-    It is this tree's, or the one installed for another `python`.
-    `before` is a command that runs the rest of its line, such as `setpriv`.
+    It runs this tree, or the one installed for another `python`. `before` is a command that runs the rest of
+    its line, such as `setpriv`.
     """
     port_file, log = folder / "port", folder / "log"
     port_file.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def served(
 
 def _is_ready(host: str, port: int) -> bool:
     with closing(http.client.HTTPConnection(host, port, timeout=START_SECONDS)) as connection:
-        # Also where the test has a shard that does not start.
+        # Ready even if the test has a shard that does not start.
         connection.request("GET", "/v0/ready?allow_degraded=true")
         return connection.getresponse().status == 200
 

@@ -1,7 +1,7 @@
-"""`HttpServer` in a process of its own, so that its memory can be measured apart from the test's.
+"""An `HttpServer` in a process of its own, for measurements of its memory.
 
-Promises: inside the block it listens; behind it, it is gone. `peak_bytes` is the most resident memory since
-`reset_peak_bytes`, as the kernel has counted it.
+Promises: inside the block it listens; after it, it is gone. `peak_bytes` is the highest resident memory since
+`reset_peak_bytes`, as counted by the kernel.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class ServerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # It ends with its input.
+        # Closing its input ends the process.
         self._process.communicate(timeout=20)
         assert self._process.returncode == 0
 
     def reset_peak_bytes(self) -> int:
-        """What is resident now, from which on the peak is counted."""
+        """Reset the peak to the current resident memory, and return that."""
         (self._proc / "clear_refs").write_text("5")
         return self._status_bytes("VmRSS")
 
@@ -48,7 +48,7 @@ class ServerProcess:
         return self._status_bytes("VmHWM")
 
     def cpu_seconds(self) -> float:
-        """Of all its threads, since it began."""
+        """Return the CPU seconds of all its threads since the start."""
         fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / 100
 

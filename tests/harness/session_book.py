@@ -1,9 +1,9 @@
-"""What a client of one shard knows of its watch sessions, across all its crashes.
+"""A client's knowledge of a shard's watch sessions across all crashes.
 
-The rules: an answered session is there after the process was killed, and after a power cut when it was on
-the media; one is as it was asked for or not at all; one that ended may come back, when its end was not
-written or was lost with the machine; what a recovery did not show never comes later, and nothing is there
-that nobody asked for.
+The rules: an answered session exists after the process was killed, and after a power cut if it was on the
+media; a session is exactly as requested or absent; an ended session may return if its end was not written or
+was lost with the machine; a session that a recovery did not show never appears later, and no session appears
+that was not requested.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topicsd.log.control_frame import WatchSession
 class KnownSession:
     wanted: WatchSession
     end_position: int = 0
-    """Of its frame, in the log of the run that was asked for it."""
+    """The end of its frame in the log of the run that created it."""
     is_acked: bool = False
     is_on_media: bool = False
     has_ended: bool = False
@@ -30,7 +30,7 @@ class SessionBook:
         self._count = 0
 
     def new(self, names: tuple[str, ...]) -> KnownSession:
-        """One that nobody asked for before."""
+        """Return a session that was never requested before."""
         self._count += 1
         number = self._count
         columns = (list(names), [number + n for n in range(len(names))], [7 * number] * len(names))
@@ -42,22 +42,21 @@ class SessionBook:
         return known
 
     def refused(self, session: KnownSession) -> None:
-        """Nothing of it was written."""
+        """Note that nothing of the session was written."""
         del self.known[session.wanted.session]
 
     def synced(self, position: int) -> None:
-        """The log is on the media up to there."""
+        """Note that the log is on the media up to this position."""
         for known in self.known.values():
             known.is_on_media = known.is_on_media or (known.is_acked and known.end_position <= position)
 
     def begin_run(self) -> None:
-        """Positions of the log are of one run."""
+        """Forget positions: they belong to one run."""
         for known in self.known.values():
             known.end_position = 1 << 62
 
     def shows(self, found: Mapping[bytes, WatchSession]) -> None:
-        """While a run goes on: nothing is kept that was not answered, and all that was, until its end is
-        written."""
+        """Check that a running shard holds every answered session until its end, and no other."""
         acked = {session for session, known in self.known.items() if known.is_acked}
         ended = {session for session, known in self.known.items() if known.has_ended}
         assert acked - ended <= set(found) <= acked

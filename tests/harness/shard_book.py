@@ -1,11 +1,11 @@
-"""What a client of one shard knows of its topics, across all its crashes: the ledger and what goes beside it.
+"""A client's knowledge of a shard's topics across crashes: ledger and configurations.
 
-Promises: a name may be deleted and made again; each time it is another page of the ledger (`name#2`), and
-which one a recovery shows is decided by the epoch, which never belongs to two. What was asked of a topic's
-configuration is kept with it: a recovery may show the last acked one or one that was on its way, and evict
-only what a cap or a TTL that was ever asked for allows.
+Promises: a name may be deleted and created again. Each incarnation is another page of the ledger (`name#2`),
+and the epoch, which is never reused, decides which one a recovery shows. Configuration changes are kept with
+their topic: a recovery may show the last acknowledged one or one that was in flight, and may evict only what
+a cap or TTL that was ever requested allows.
 
-A book is plain data: `copied` gives one to each of the outcomes that one crash may have.
+A book is plain data: `copied` makes one for each outcome of a crash.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tests.harness.ledger_entries import Found, Request
 from tests.harness.session_book import SessionBook
 from topicsd.engine.requests import TopicState
 
-# What a frame has besides tag, node and payload.
+# The bytes of a frame besides tag, node and payload.
 FRAME_OVERHEAD = 50
 
 
 @dataclass(eq=False)
 class Incarnation:
-    """One topic from its creation to its deletion. `epoch` is None until somebody has shown it."""
+    """One topic from its creation to its deletion. `epoch` is None until an answer shows it."""
 
     name: str
     page: str
@@ -35,11 +35,11 @@ class Incarnation:
     has_shown_config: bool = False
     # The highest floor that was ever shown.
     floor: int = 0
-    # Changes whose answer is out, oldest first.
+    # Unanswered changes, oldest first.
     coming: list[TopicConfig] = field(default_factory=list)
-    # Everything that was ever asked for.
+    # Every configuration that was ever requested.
     asked: list[TopicConfig] = field(default_factory=list)
-    # What changes that were sent before its birth may make of it: the writes before them may be refused.
+    # Results of changes that were sent before the topic was created: writes before them may fail.
     either: list[TopicConfig] = field(default_factory=list)
 
     @property
@@ -60,7 +60,7 @@ class ShardBook:
         self.ledger = Ledger()
         self.sessions = SessionBook()
         self.topics: list[Incarnation] = []
-        """Those that may be there, in the order of their creation."""
+        """Topics that may exist, in the order of their creation."""
         self.sent_ms: dict[bytes, int] = {}
         self.latest_ms = 0
         self._page_count: dict[str, int] = {}
@@ -70,20 +70,20 @@ class ShardBook:
         twin: ShardBook = pickle.loads(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
         return twin
 
-    # What is asked.
+    # Requests.
 
     def payload(self, size: int) -> bytes:
-        """Never the same twice; JSON, and at least so long."""
+        """Return a unique JSON payload of at least that size."""
         self._payload_count += 1
         text = b'{"n":%d,"x":""}' % self._payload_count
         return b'{"n":%d,"x":"%s"}' % (self._payload_count, b"x" * max(0, size - len(text)))
 
     def target(self, name: str, patch: TopicConfigPatch | None = None) -> Incarnation:
-        """The topic that a write to the name goes to now; a new one when there is none, or it is leaving."""
+        """Return the topic that a write to the name reaches; create one if none takes writes."""
         for topic in reversed(self.topics):
             if topic.name == name and not topic.leaving:
                 if not topic.is_born:
-                    # Whichever write comes to be the first that is taken makes the topic.
+                    # The first write that is accepted creates the topic.
                     topic.asked.append(first_config(name, patch))
                 return topic
         config = first_config(name, patch)
@@ -94,13 +94,13 @@ class ShardBook:
         return topic
 
     def of_name(self, name: str) -> Incarnation | None:
-        """The topic that readers of the name see, if there may be one."""
+        """Return the topic that readers of the name see, or None."""
         return next((topic for topic in self.topics if topic.name == name), None)
 
     def ask_config(self, topic: Incarnation, patch: TopicConfigPatch) -> None:
-        """A change is on its way, if it is one that the topic can make."""
+        """Note a change in flight, if it is valid for the topic."""
         if not topic.is_born:
-            # Any of the writes before it may turn out to have made the topic.
+            # Any of the earlier writes may have created the topic.
             merged = [merge_config(asked, patch, topic.name) for asked in topic.asked]
             topic.either += [config for config in merged if isinstance(config, TopicConfig)]
             topic.asked += topic.either
@@ -109,7 +109,7 @@ class ShardBook:
             topic.coming.append(config)
             topic.asked.append(config)
 
-    # What is answered.
+    # Answers.
 
     def born(self, topic: Incarnation, epoch: int) -> None:
         others = {other.epoch for other in self.topics if other is not topic}
@@ -117,7 +117,7 @@ class ShardBook:
         topic.epoch = epoch
 
     def has_config(self, topic: Incarnation, config: TopicConfig) -> None:
-        """This is what it is now; changes before this one were taken too, or replaced by it."""
+        """Note the topic's configuration; earlier changes were applied too, or replaced by it."""
         if config in topic.coming:
             del topic.coming[: topic.coming.index(config) + 1]
         elif config not in topic.either:
@@ -127,7 +127,7 @@ class ShardBook:
         topic.config = config
         page = self.ledger.page(topic.page)
         page.durability = config.durability
-        # A change that nobody acked may have been taken for a while, too.
+        # An unacknowledged change may have been in effect for a while, too.
         page.evicts = any(_evicts(asked) for asked in topic.asked)
 
     def gone(self, topic: Incarnation) -> None:
@@ -135,7 +135,7 @@ class ShardBook:
         self.ledger.forget(topic.page)
 
     def stays(self, topic: Incarnation, requests: list[Request]) -> None:
-        """Its deletion was refused: what came for the next topic of the name is for this one."""
+        """Note a refused deletion: requests for the next topic of the name belong to this one."""
         topic.leaving = False
         next_topics = [other for other in self.topics if other.name == topic.name and other is not topic]
         for after in next_topics:
@@ -144,7 +144,7 @@ class ShardBook:
                     self.ledger.rehome(request, topic.page)
             self.gone(after)
 
-    # What a recovery shows.
+    # Results of a recovery.
 
     def check(
         self,
@@ -154,7 +154,7 @@ class ShardBook:
         exact: bool,
         clean: bool = False,
     ) -> None:
-        """Judge what is there. `exact`: only the process ended; `clean`: and it had the time to say so."""
+        """Judge what exists. `exact`: only the process ended; `clean`: it also closed the log."""
         pages: dict[str, Found] = {}
         for topic in list(self.topics):
             state = states.get(topic.name)
@@ -190,15 +190,17 @@ class ShardBook:
         return exact or clean or topic.is_always_fsync
 
     def _check_floor(self, topic: Incarnation, floor: int, exact: bool) -> None:
-        """Floors only rise; but what raised one may be lost with the machine, as floors by age are not waited
-        for, nor are records below class fsync."""
+        """Check that a floor only rises, unless the machine may have lost what raised it.
+
+        Floors by age are not synced, nor are records below class fsync.
+        """
         has_ttl = any(config.ttl_ms for config in topic.asked)
         if exact or (topic.is_always_fsync and not has_ttl):
             assert floor >= topic.floor, f"{topic.page}: the floor fell from {topic.floor} to {floor}"
         topic.floor = floor
 
     def _check_evicted(self, topic: Incarnation, found: Found) -> None:
-        """What was evicted was too old, or more than a cap had room for, at some time."""
+        """Check that evicted records were too old or over a cap at some time."""
         last = found.evict_floor - 1
         if last < 1 or topic.config.durability == "ephemeral":
             return
@@ -220,7 +222,7 @@ class ShardBook:
         assert not young, f"{told}: {found}"
 
     def _bytes_from(self, topic: Incarnation, first: int) -> int:
-        """At least what the records from here on had in the log; those that were never shown may have."""
+        """Return the minimal bytes of the records from `first` on in the log; unseen ones count."""
         return sum(
             len(payload) + 2 * FRAME_OVERHEAD
             for request in self.ledger.page(topic.page).requests

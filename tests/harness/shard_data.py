@@ -1,4 +1,4 @@
-"""The data of a shard for tests of loading and replay: its log files on a disk in memory, and no segments."""
+"""The data of a shard for tests of loading and replay: log files only, on a fake disk."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""A real `Shard` on the disk in memory, driven step by step, with everything it answers in a book.
+"""A real `Shard` on the in-memory disk, driven step by step, with all its answers in a book.
 
-Promises: one `ShardRun` is one run of the process. Nothing happens until the script says so: `turn` lets the
-loop go on until it is idle, `sync` does one job of the thread that syncs, `copy` one of the thread that works
-for checkpoints and for who looks into segments, `advance` lets time pass. Every request is answered at most
-once, at once judged, and `end_answered` says whether each was. What readers see is checked against what was
-acked (`audit`), so nothing may be visible before its class is satisfied. A checkpoint fails by the disk only.
+Promises: one `ShardRun` is one run of the process. Nothing happens until the script asks: `turn` runs the
+loop until it is idle, `sync` runs one job of the disk thread, `copy` one job of the thread for checkpoints
+and segment lookups, and `advance` lets time pass. Every request is answered at most once, is judged at once,
+and `end_answered` checks that each was answered. What readers see is checked against what was acknowledged
+(`audit`), so nothing may be visible before its durability class is satisfied. A checkpoint may fail only
+because of the disk.
 
-The manner says when the two threads do their jobs, "sync/copy" or one word for both: `prompt` at the end of
-every turn, `late` one job every third turn (one a turn of copying, which has many), so that batches gather
-and rotations, syncs and checkpoints overlap, `by hand` only when the script says so.
+The manner says when the two threads run their jobs, as "sync/copy" or one word for both: `prompt` at the end
+of every turn; `late` one job every third turn (one a turn for copying, which has many), so that batches
+gather and rotations, syncs and checkpoints overlap; `by hand` only when the script asks.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ DATA_DIR = "/data"
 INSTANCE = b"crash-harness..."
 IDENTITY = Identity(INSTANCE, 0)
 PATHS = shard_paths(DATA_DIR, 0)
-# Files so small that a script goes through several of them.
+# Files small enough that a script fills several of them.
 SMALL = Settings(
     wal_file_bytes=4096,
     segment_max_events=4,
@@ -77,15 +78,15 @@ Manner = str
 MANNERS: tuple[Manner, ...] = ("prompt/late", "late/prompt", "by hand")
 EVERY_MANNER: tuple[Manner, ...] = tuple(f"{sync}/{copy}" for sync in PACES for copy in PACES)
 
-# What says that nothing was written; any other refusal leaves it open.
+# Refusals that mean nothing was written; any other refusal leaves it open.
 NOTHING_WRITTEN = frozenset({STORAGE_FULL, THROTTLED, TOPIC_FULL})
-# And these, where what the script counts on was refused before.
+# Refusals that also mean it, if an earlier request of the script was refused.
 _CONSEQUENCES = frozenset({TOPIC_NOT_FOUND, TOPIC_EXISTS_INCOMPATIBLE, IDEMPOTENCY_MISMATCH})
 _LATE_TURNS = 3
 
 
 def empty_disk(**options: Any) -> MemoryDisk:
-    """A data directory of one shard, all of it on the media."""
+    """Return a disk with a data directory of one shard, all of it on the media."""
     disk = MemoryDisk(**options)
     create_data_dir(disk, DATA_DIR, 1, INSTANCE)
     return disk.after_reboot()
@@ -123,7 +124,7 @@ class ShardRun:
         self.failures: list[OSError] = []
         self.calls: list[Call] = []
         self.steps: list[str] = []
-        """What the script did, for whoever looks at a failure."""
+        """The steps of the script, shown with a failure."""
         self._pace, _, self._copy_pace = manner.partition("/")
         self._copy_pace = self._copy_pace or self._pace
         assert {self._pace, self._copy_pace} <= set(PACES)
@@ -143,7 +144,7 @@ class ShardRun:
             self.failures.append,
         )
 
-    # -- how it goes on ----------------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         self.loop.run_until_idle()
@@ -156,7 +157,7 @@ class ShardRun:
         self.look()
 
     def _run_threads(self, *, late_ones: bool = False) -> None:
-        """Those that are not to wait until they are told."""
+        """Run the threads that do not wait for the script."""
         paces = ("prompt", "late") if late_ones else ("prompt",)
         threads = [
             thread
@@ -167,7 +168,7 @@ class ShardRun:
             self.loop.run_until_idle()
 
     def sync(self) -> None:
-        """The jobs of the thread up to a sync, and what the loop does with their outcomes."""
+        """Run jobs of the disk thread up to a sync, and deliver their outcomes."""
         self.steps.append("sync")
         before = self.shard.log.counters.syncs
         while self.thread.run_one():
@@ -177,7 +178,7 @@ class ShardRun:
         self.look()
 
     def copy(self, jobs: int = 1) -> None:
-        """Some of the thread that copies, each with what the loop does with its outcome."""
+        """Run jobs of the copying thread, and deliver the outcome of each."""
         self.steps.append(f"copy {jobs}")
         for _ in range(jobs):
             self.copy_thread.run_one()
@@ -185,12 +186,12 @@ class ShardRun:
             self.look()
 
     def checkpoint(self) -> None:
-        """Begin one, if none is at it."""
+        """Begin a checkpoint if none is running."""
         self.steps.append("checkpoint")
         self.shard.start_checkpoint()
 
     def advance(self, ms: float) -> None:
-        """Let time pass; the background work that is due is done, but by threads that are worked by hand."""
+        """Advance time and do the background work that becomes due, except on manual threads."""
         self.steps.append(f"advance {ms:g}")
         end_ns = self.clock.monotonic_ns() + round(ms * 1e6)
         while True:
@@ -204,7 +205,7 @@ class ShardRun:
         self.look()
 
     def settle(self) -> None:
-        """Go on until everything is answered; no time passes."""
+        """Run until everything is answered; no time passes."""
         self.loop.run_until_idle()
         while self.thread.run_one() + self.copy_thread.run_one():
             self.loop.run_until_idle()
@@ -216,14 +217,14 @@ class ShardRun:
 
     @property
     def checkpoint_failure(self) -> Exception | None:
-        """Of the last one that came to its end."""
+        """Return the failure of the last checkpoint that ended."""
         return self.shard.checkpoints.failure
 
     @property
     def has_failed(self) -> bool:
         return self.shard.log.failed is not None
 
-    # -- what is asked -----------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -233,7 +234,7 @@ class ShardRun:
         key: str | None = None,
         **patch: Any,
     ) -> Request:
-        """One request with a record of each of these sizes; a topic that is not there is made by it."""
+        """Append a record of each size in one request; a missing topic is created by it."""
         topic = self.book.target(name, TopicConfigPatch(**patch))
         payloads = [self.book.payload(size) for size in sizes]
         for payload in payloads:
@@ -245,7 +246,7 @@ class ShardRun:
         return request
 
     def retry(self, request: Request) -> None:
-        """The same request once more, under its key."""
+        """Send the same request again under its idempotency key."""
         self.book.ledger.retried(request)
         self._send(request.topic.split("#")[0], request, None)
 
@@ -274,7 +275,7 @@ class ShardRun:
         self.shard.delete_records(name, DeleteRequest(before_seq, tag, is_prefix), told)
 
     def put(self, name: str, **patch: Any) -> None:
-        """Make a topic, or change it."""
+        """Create a topic, or change its configuration."""
         wanted = TopicConfigPatch(**patch)
         is_there = any(topic.name == name and not topic.leaving for topic in self.book.topics)
         topic = self.book.target(name, wanted)
@@ -290,7 +291,7 @@ class ShardRun:
         self.shard.delete_topic(name, self._call(f"drop {name}", self._dropped, topic))
 
     def watch(self, *names: str) -> KnownSession:
-        """Make a watch session of these topics."""
+        """Create a watch session of these topics."""
         known = self.book.sessions.new(names)
         told = self._call(f"watch {names}", self._watched, known)
         keep_session(self.shard.state, known.wanted, told)
@@ -298,14 +299,14 @@ class ShardRun:
         return known
 
     def unwatch(self, known: KnownSession) -> None:
-        """It ends, if it is there."""
+        """End a session if it exists."""
         session = known.wanted.session
         if session in self.shard.state.watch_sessions and not known.has_ended:
             self.steps.append(f"unwatch {session.hex()}")
             known.has_ended = True
             drop_session(self.shard.state, session)
 
-    # -- what is answered --------------------------------------------------------------------------------
+    # -- answers -----------------------------------------------------------------------------------------
 
     def _call(self, what: str, act: Callable[..., None], *args: Any) -> Callable[[Any], None]:
         self.steps.append(what)
@@ -344,7 +345,7 @@ class ShardRun:
         ledger.acked(request, answer.first_seq)
 
     def _was_evicted(self, request: Request, answer: Appended) -> bool:
-        """A repeat tells that the write had been taken, and was evicted before anybody was shown it."""
+        """Return whether the repeated write was accepted and evicted before it was shown."""
         last = self.book.ledger.page(request.topic).last
         if answer.first_seq > last.head_seq:
             return False
@@ -369,7 +370,7 @@ class ShardRun:
             elif topic.is_born:
                 assert answer.config == config or answer.config in topic.either
             else:
-                # The topic before it is still there: it was to be deleted, and that was refused.
+                # The topic before it still exists: its deletion was refused.
                 topic = self.book.of_name(topic.name) or topic
             self.book.has_config(topic, answer.config)
         elif self._is_nothing_written(answer):
@@ -401,20 +402,20 @@ class ShardRun:
             assert any(isinstance(one, Refusal) and one is not answer for one in before), answer
             return True
         if answer.code == SHUTTING_DOWN:
-            # What waited for a topic to be gone came too late.
+            # A request that waited for a topic's deletion was refused by the shutdown.
             assert self.steps[-1] == "close"
             return True
         return answer.code in NOTHING_WRITTEN
 
     def end_answered(self) -> None:
-        """Nothing is left without an answer."""
+        """Check that every request was answered."""
         waiting = [call for call in self.calls if call.answer is None]
         assert not waiting, f"never answered: {waiting}"
 
-    # -- what is seen ------------------------------------------------------------------------------------
+    # -- observations ------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Note what is promised to be on the disk, and that nothing is shown that is not acked."""
+        """Note the data promised to be on disk; check that only acknowledged data is visible."""
         failure = self.checkpoint_failure
         assert failure is None or isinstance(failure, OSError), failure
         shard = self.shard.state
@@ -451,7 +452,7 @@ class ShardRun:
         return {name: self.found(name) for name in self.shard.topic_names()}
 
     def states(self) -> dict[str, TopicState]:
-        """But for what is on the disk meanwhile."""
+        """Return the states of all topics, without their durable seqs."""
         states = {}
         for name in self.shard.topic_names():
             state = self.shard.topic_state(name)
@@ -463,7 +464,7 @@ class ShardRun:
         return dict(self.shard.state.watch_sessions)
 
     def check(self, *, exact: bool, clean: bool = False) -> None:
-        """Have the book judge what this run shows; for a run that has only begun."""
+        """Let the book judge what this run shows; call it right after the start."""
         self.book.check(self.all_found(), self.states(), exact=exact, clean=clean)
         self.book.sessions.check(self.shard.state.watch_sessions, exact=exact or clean)
 

@@ -1,8 +1,8 @@
-"""What a topic shows to a reader who begins at the start and goes on until it is caught up.
+"""The contents of a topic as a reader from the start sees them until it is caught up.
 
-Promises: it reads in small pages, so that the edges between pages are everywhere, and checks what each answer
-promises the next: the cursor goes forward, tombstones join where reading stopped, records lie between the
-cursors. Floor and lost ranges come out as the judge wants them.
+Promises: it reads in small pages, so that page boundaries fall everywhere, and checks what each answer
+promises the next: the cursor advances, tombstones begin where reading stopped, records lie between the
+cursors. Floor and lost ranges have the form that the judge needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Small scripts of what clients do to a shard, for sweeps that stop them after each of their disk calls.
+"""Small scripts of client requests to a shard, for sweeps that stop them after each disk call.
 
-Each is short enough to be stopped everywhere and has one thing that it is about; together they have every
-kind of frame and every way of a file to end. A script may be run in any manner of the disk thread.
+Each script has one subject and is short enough to be stopped everywhere; together they have every kind of
+frame and every way for a file to end. A script may run in any manner of the disk thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def script(make: Script) -> Script:
 
 @script
 def all_classes(run: ShardRun) -> None:
-    """Topics of each class take turns in one log, in requests of one and of several records."""
+    """Alternate topics of each class in one log, in requests of one and of several records."""
     run.put("f", durability="fsync")
     run.put("e", durability="ephemeral")
     run.append("d", 30)
@@ -48,7 +48,7 @@ def all_classes(run: ShardRun) -> None:
 
 @script
 def rotation(run: ShardRun) -> None:
-    """Files fill up within a few requests, and one request is larger than a file."""
+    """Fill files within a few requests, one of which is larger than a file."""
     run.put("f", durability="fsync")
     run.turn()
     for size in (900, 1500, 1200, 300):
@@ -68,13 +68,13 @@ def rotation(run: ShardRun) -> None:
 
 @script
 def deletes(run: ShardRun) -> None:
-    """By seq, by tag and by prefix, in both classes, and again behind what was deleted."""
+    """Delete by seq, by tag and by prefix in both classes, and again after what was deleted."""
     run.put("f", durability="fsync")
     for name in ("f", "d"):
         run.append(name, 10, 10, 10, tags=("a", "ab", None))
         run.append(name, 400, tags=("b",))
     run.turn()
-    # What creates the second topic may be in a file of its own, which has a sync of its own.
+    # The creation of the second topic may be in a file of its own, which has a sync of its own.
     run.sync()
     run.sync()
     run.delete("d", tag="a")
@@ -98,7 +98,7 @@ def deletes(run: ShardRun) -> None:
 
 @script
 def caps(run: ShardRun) -> None:
-    """Records and bytes are evicted by what comes; one topic rejects instead."""
+    """Evict by caps of records and bytes; one topic rejects instead."""
     run.put("f", durability="fsync", cap_records=3)
     run.put("d", cap_bytes=800)
     run.put("r", cap_records=2, discard="reject")
@@ -125,7 +125,7 @@ def caps(run: ShardRun) -> None:
 
 @script
 def ages(run: ShardRun) -> None:
-    """A TTL takes records by the clock, and what a reader was told stays gone."""
+    """Expire records by TTL; what a reader was shown as gone stays gone."""
     run.put("f", durability="fsync", ttl_ms=1000)
     run.put("d", ttl_ms=500, cap_records=4)
     run.turn()
@@ -151,7 +151,7 @@ def ages(run: ShardRun) -> None:
 
 @script
 def keyed_writes(run: ShardRun) -> None:
-    """Keys are used, sent again while on their way and afterwards, also by the write that makes a topic."""
+    """Repeat keyed writes in flight and afterwards, including one that creates a topic."""
     first = run.append("f", 10, 20, key="one", durability="fsync")
     run.retry(first)
     run.turn()
@@ -173,7 +173,7 @@ def keyed_writes(run: ShardRun) -> None:
 
 @script
 def changes(run: ShardRun) -> None:
-    """The class of a topic changes while it is written, both ways; what has joined keeps its own."""
+    """Change a topic's class while it is written, both ways; joined entries keep theirs."""
     run.append("a", 10)
     run.append("b", 10, durability="fsync")
     run.turn()
@@ -206,7 +206,7 @@ def changes(run: ShardRun) -> None:
 
 @script
 def incarnations(run: ShardRun) -> None:
-    """Topics are deleted and made again, and written while they are on their way out."""
+    """Delete and recreate topics, and write to them while they are being deleted."""
     run.append("t", 10, 10, key="k")
     run.append("u", 10, durability="fsync")
     run.turn()
@@ -235,7 +235,7 @@ def incarnations(run: ShardRun) -> None:
 
 @script
 def quiet_times(run: ShardRun) -> None:
-    """Bursts and silence: idle marks, ceilings that go up by more than a step and come down again."""
+    """Alternate bursts and silence: idle marks, ceilings that rise several steps and fall."""
     run.append("d", *[1] * 60)
     run.append("e", *[1] * 30, durability="ephemeral")
     run.turn()

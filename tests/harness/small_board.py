@@ -1,6 +1,6 @@
-"""A board of some shards that all serve, for tests of what is counted over them.
+"""A board of some serving shards, for tests of sums over all shards.
 
-Promises: every slot is as its worker would have it: ready, with a beat of the clock's now.
+Promises: every slot looks as its worker would leave it: ready, with a current heartbeat.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SmallBoard:
         os.close(self.board.fd)
 
     def begin(self, shard: int, pid: int, topics: int = 0) -> None:
-        """A worker that is ready."""
+        """Fill the slot of a worker that is ready."""
         slot = self.board.slot(shard)
         slot.clear()
         slot.pid = pid

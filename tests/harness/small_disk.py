@@ -1,7 +1,7 @@
-"""A file system of a few MiB, to be filled and emptied.
+"""A file system of a few MiB that tests fill and empty.
 
-Promises: it is there inside the block and gone behind it. Where it cannot be made (it takes the right to
-mount) the test is skipped, with the reason.
+Promises: it exists inside the block and is gone after it. If it cannot be created (mounting needs privileges)
+the test is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SmallDisk:
         return told.f_bavail * told.f_frsize
 
     def fill(self, keep_bytes: int = 0) -> None:
-        """Take what is free but for so much."""
+        """Fill the free space except `keep_bytes`."""
         with self._filler.open("ab", buffering=0) as file:
             try:
                 while (free := self.free_bytes() - keep_bytes) > 0:

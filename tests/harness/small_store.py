@@ -1,8 +1,8 @@
-"""Small stores, each with its book, for tests that damage their bytes; and the size of every read of a start.
+"""Small stores with their books, for tests that damage bytes or bound the reads of a start.
 
-Promises: a store has topics of class disk and fsync, a delete, a key, tags, a deleted topic. It ended by a
-clean stop, by SIGKILL after the log had said that all of it is synced, or that way with several WAL files.
-All of it is in the log: no checkpoint came to its end.
+Promises: a store has topics of class disk and fsync, a delete, a key, tags, and a deleted topic. It ended by
+a clean stop, by SIGKILL after the log had noted that everything is synced, or the same with several WAL
+files. All data is in the log: no checkpoint was completed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SmallStore:
         return [path for path in self.disk.all_files() if path.startswith(f"{PATHS.wal}/wal-")]
 
     def data_end(self, path: str) -> int:
-        """Behind the last byte that is not zero."""
+        """Return the offset after the last byte that is not zero."""
         return len(self.disk.read_file(path).rstrip(b"\0"))
 
 
@@ -63,13 +63,13 @@ def _write(run: ShardRun, filler: int) -> None:
     run.append("d", 11, filler)
     run.append("f", 13, filler)
     run.turn()
-    # The log says that all is synced, the ceilings come down, and it says that too.
+    # The log notes that everything is synced, the ceilings are lowered, and that is noted too.
     for _ in range(3):
         run.advance(1200)
 
 
 class BoundedReads:
-    """An `Fs` that notes how large the largest read was that anybody asked for."""
+    """An `Fs` that records the size of the largest requested read."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk

@@ -1,4 +1,4 @@
-"""Runs the snippets of a document: what it shows is what a user gets.
+"""A runner of a document's snippets: the document shows what a user gets.
 
 The fences of one document run in order, in one shell, against one server:
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 PROJECT = Path(__file__).parents[2]
 SERVER = "127.0.0.1:4000"
-# A stream has no end: what is there is sent at once.
+# A stream has no end; the records that exist are sent at once.
 STREAM_SECONDS = 3
 TIMEOUT_SECONDS = 120
 
@@ -62,7 +62,7 @@ class Snippet(NamedTuple):
 
 
 def snippets_of(document: str) -> list[Snippet]:
-    """Return what a document shows that can be run, command by command."""
+    """Return the runnable parts of a document, command by command."""
     fences = list(_FENCE.finditer(document))
     found: list[Snippet] = []
     for fence, after in zip_longest(fences, fences[1:]):
@@ -95,7 +95,7 @@ def _commands(line: int, text: str) -> list[Snippet]:
 
 
 def run_snippets(found: list[Snippet], port: int, folder: Path) -> list[str]:
-    """Run them in order and return complaints, each with the line of its fence."""
+    """Run the snippets in order and return complaints, each with the line of its fence."""
     script = _SHELL
     for one in found:
         code = one.code.replace(SERVER, f"127.0.0.1:{port}")
@@ -153,6 +153,6 @@ def _without_layout(text: str) -> str:
 
 
 def _without_chance(text: str) -> str:
-    """Replace values that differ between runs; drop what was measured, and blank lines."""
+    """Replace values that differ between runs; drop measurements and blank lines."""
     text = _IDS.sub(r'"\1":"x"', _NUMBERS.sub(r'"\1":0', _PERFORMANCE.sub("", text)))
     return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())

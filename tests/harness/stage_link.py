@@ -1,7 +1,7 @@
-"""The way from one shard of a stage to another, and back for answers, without a socket.
+"""The link from one shard of a stage to another, and back for answers, without a socket.
 
-Promises: it takes one turn of the asker's loop each way. While it is `cut` nobody is reached, and what was
-under way is lost; a full one takes nothing more just now, and says so at once.
+Promises: a message takes one turn of the requesting shard's loop in each direction. While the link is `cut`
+the other shard is unreachable, and messages in transit are lost; a full link refuses requests at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Answer = Callable[[LinkKind, bytes, Asked], object]
 
 class StageLink(LinkPool):
     def __init__(self, loop: Callable[[], ManualLoop], answer: Answer) -> None:
-        """`loop` is that of the asker, which changes when it is restarted."""
+        """Take the requester's loop as a function: it changes when the requester is restarted."""
         self._loop = loop
         self._answer = answer
         self.is_cut = False
@@ -59,7 +59,7 @@ class StageLink(LinkPool):
             _hurry(self._under_way[number][0])
 
     def cut(self) -> None:
-        """What was asked stays without an answer; who was asked gives up."""
+        """Cut the link: requests stay unanswered, and their handlers stop waiting."""
         self.is_cut = True
         lost, self._under_way = self._under_way, {}
         for asked, done in lost.values():

@@ -1,9 +1,9 @@
-"""A start is ended, or one of its disk calls fails, at each of its calls; then the shard starts again.
+"""A sweep that ends a start, or fails one of its disk calls, at each call; then the shard starts again.
 
-Promises: the start is that of a script which was ended at some call by a power cut, a SIGKILL, a failed sync
-or a clean stop, so every step of recovery happens somewhere: torn tails, later files, lost ranges, copies of
-files that could not be synced. However a start ends, the next one shows what the book allows, and can be
-written to.
+Promises: the start follows a script that was ended at some call by a power cut, a SIGKILL, a failed sync or a
+clean stop, so that every step of recovery happens somewhere: torn tails, later files, lost ranges, copies of
+files that could not be synced. However a start ends, the next one shows what the book allows, and accepts
+writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Before = Literal["power cut", "kill", "failed sync", "clean"]
 
 
 class BrokenStart:
-    """What a script left, for one start after the other, each on a copy of its own."""
+    """The disk that a script left, copied for each of several starts."""
 
     def __init__(self, name: str, manner: Manner, before: Before, calls: int) -> None:
         self.rng = Random(f"{name} {manner} {before} {calls}")
@@ -56,7 +56,7 @@ class BrokenStart:
 
 
 def _arm(disk: MemoryDisk, before: Before, calls: int) -> list[Fault]:
-    """A clean stop is not at a call but where the script ends."""
+    """Arm the end of the script; a clean stop happens at its end and not at a call."""
     if before == "power cut":
         disk.cut_power_after(calls)
     elif before == "kill":
@@ -67,7 +67,7 @@ def _arm(disk: MemoryDisk, before: Before, calls: int) -> list[Fault]:
 
 
 def end_each_start(name: str, manner: Manner, before: Before, calls: int, *, by_cut: bool) -> bool:
-    """End the start in each of its calls; False when the script was over before `calls`."""
+    """End the start in each of its calls; return False if the script ended before `calls`."""
     broken = BrokenStart(name, manner, before, calls)
     start_calls, ended = 0, True
     while ended:
@@ -89,7 +89,7 @@ def end_each_start(name: str, manner: Manner, before: Before, calls: int, *, by_
 
 
 def fail_each_start(name: str, manner: Manner, before: Before, calls: int, way: Way) -> bool:
-    """Let each call of the start fail in this way; False when the script was over before `calls`."""
+    """Fail each call of the start in this way; return False if the script ended before `calls`."""
     broken = BrokenStart(name, manner, before, calls)
     nth, fired = 1, True
     while fired:
@@ -101,10 +101,10 @@ def fail_each_start(name: str, manner: Manner, before: Before, calls: int, way: 
             try:
                 run = ShardRun(disk, book, clock)
             except (RecoveryRefused, UnreadableLog):
-                # The second: the only snapshot could not be read, and the log begins behind it.
+                # UnreadableLog: the only snapshot could not be read, and the log begins after it.
                 assert fault.fired
             except OSError:
-                # Before the directory is ours there is nothing to say about the log.
+                # Before the lock is held, nothing is known about the log.
                 assert fault.fired
                 assert way.call in (None, "lock")
                 assert nth == 1
@@ -112,7 +112,7 @@ def fail_each_start(name: str, manner: Manner, before: Before, calls: int, way: 
                 disk.clear_faults()
                 run.check(exact=exact)
             fired = fault.fired > 0
-            # Who is refused a sync, or the note of it, is not believed any more.
+            # After a failed sync, or a failed note of it, a head is not exact any more.
             exact = exact and not fired
             book.ledger.new_generation(machine_failed=fired)
             recover_and_go_on(disk.after_process_kill(), book, clock, broken.rng, exact=exact)

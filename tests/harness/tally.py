@@ -1,7 +1,7 @@
-"""How many ends and faults the sweeps of this process tried, and what to say when one of them fails.
+"""The number of crashes and faults that sweeps tried, and the notes on a failed one.
 
-Promises: an `attempt` counts once, tried and, when it raises, failed; the exception carries the line that
-plays it again. `summary` is for the end of a test run.
+Promises: an `attempt` counts once as tried and, when it raises, once as failed; the exception carries the
+line that replays it. `summary` is printed at the end of a test run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _no_steps() -> list[str]:
 
 @contextmanager
 def attempt(kind: str, replay: str, steps: Callable[[], list[str]] = _no_steps) -> Iterator[None]:
-    """One try of this kind; `steps` is asked, after a failure, for what had been done."""
+    """Count one attempt of this kind; on failure, note the steps that `steps` returns."""
     TRIED[kind] += 1
     try:
         yield
@@ -33,5 +33,5 @@ def attempt(kind: str, replay: str, steps: Callable[[], list[str]] = _no_steps) 
 
 
 def summary() -> list[str]:
-    """One line a kind."""
+    """Return one line for each kind."""
     return [f"{kind}: {count:,} tried, {FAILED[kind]:,} failed" for kind, count in sorted(TRIED.items())]

@@ -1,7 +1,7 @@
-"""A WAL file put together by hand, so that a test can say exactly what stands where, true or not.
+"""A WAL file built by hand, so that a test controls every byte, valid or not.
 
-Promises: with no arguments everything fits; each field of a BatchEnd can be told otherwise. The chain, the
-ordinals and the offsets go on as the writer would have them go on.
+Promises: without arguments everything is consistent; each field of a BatchEnd can be overridden. The chain,
+the ordinals and the offsets continue as the writer would continue them.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class WalBytes:
         self.ordinal = first_ordinal
         self.chain = chain_seed
         self.batches: list[tuple[int, int]] = []
-        """Where each batch begins and ends, its BatchEnd included."""
+        """The begin and end of each batch, its BatchEnd included."""
 
     @property
     def end(self) -> int:
         return len(self.data)
 
     def batch(self, *frames: bytes, **told: Any) -> tuple[int, int]:
-        """Add a batch; `told` replaces fields of its BatchEnd. Where it begins and ends."""
+        """Add a batch, with fields of its BatchEnd replaced by `told`; return its begin and end."""
         offset, whole = len(self.data), b"".join(frames)
         end = BatchEnd(
             epoch=self.header.epoch,
@@ -62,15 +62,15 @@ class WalBytes:
         return self.batches[-1]
 
     def next_file(self, *, epoch: bytes = b"epoch-of-another", **changes: Any) -> WalBytes:
-        """The file that goes on where this one stops."""
+        """Return the file that continues where this one ends."""
         return WalBytes(self.ordinal, self.chain, epoch=epoch, **changes)
 
     def padded(self) -> bytes:
-        """With the room behind it that the writer reserves."""
+        """Return the bytes, zero-padded to the size that the writer preallocates."""
         return bytes(self.data).ljust(self.header.file_bytes, b"\0")
 
     def put(self, disk: MemoryDisk, paths: ShardPaths) -> str:
-        """Into the directory of a shard, under its name; the path."""
+        """Write the file into a shard's directory under its name; return the path."""
         path = paths.wal_file(self.header.first_ordinal)
         disk.make_dirs(paths.wal)
         disk.make_dirs(paths.quarantine)

@@ -1,11 +1,11 @@
-"""What was written to topics that are watched, and what each watcher must have been told of it.
+"""The records written to watched topics, and what each watcher must have received of them.
 
-Promises: one writer a topic, so every seq is known in the end. A watcher is judged as it reads: records
-come in order, once for each time that its cursor passes, as they were written, none of its own node; what is
-passed over in silence was asked to be deleted by then, or is of its own node; anything else has a tombstone
-over it, and only topics with a cap have those.
+Promises: each topic has one writer, so every seq is known in the end. A watcher is judged as it reads:
+records arrive in order, once for each time that its cursor passes them, as they were written, and none of its
+own node. A record that is skipped silently was requested to be deleted by then, or is of the watcher's own
+node; any other skipped record has a tombstone, and only topics with a cap have tombstones.
 
-A record says of which incarnation of its topic it is (`n`), which is how a watcher learns that.
+A record names the incarnation of its topic (`n`), from which a watcher learns it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class Written(NamedTuple):
 
 
 class Told(msgspec.Struct):
-    """How much of one topic a watcher was told of."""
+    """The part of one topic that a watcher has received."""
 
     seq: int
     incarnation: int | None = None
-    """None until a record says it."""
+    """None until a record shows it."""
     above: int = -1
-    """It is a later one than this."""
+    """The incarnation is later than this one."""
     is_deleted: bool = False
     passed: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    """What was passed over in silence in an incarnation that is not known yet."""
+    """Ranges skipped silently in an incarnation that is not known yet."""
 
     def copy(self) -> Told:
         return msgspec.structs.replace(self, passed=list(self.passed))
 
 
 class _Unsure(NamedTuple):
-    """Passed over in silence while nobody knew yet what it is."""
+    """A record skipped silently before its properties were known."""
 
     topic: str
     incarnation: int
@@ -51,10 +51,10 @@ class _Unsure(NamedTuple):
 
 class WatchBook:
     def __init__(self, caps: dict[str, int]) -> None:
-        """The topics, each with its cap or 0."""
+        """Take the topics, each with its cap or 0."""
         self.caps = caps
         self.counts: Counter[str] = Counter()
-        """Of what happened, for people."""
+        """Events counted for the test's output."""
         self.complaints: list[str] = []
         self._lock = threading.Lock()
         self._incarnations = dict.fromkeys(caps, 0)
@@ -71,7 +71,7 @@ class WatchBook:
         with self._lock:
             self.complaints.append(what)
 
-    # -- what a topic's writer tells -----------------------------------------------------------------------
+    # -- reports of a topic's writer -----------------------------------------------------------------------
 
     def incarnation(self, topic: str) -> int:
         return self._incarnations[topic]
@@ -84,7 +84,7 @@ class WatchBook:
                 known[seq] = record
 
     def deletes(self, topic: str, before_seq: int | None, tag: str | None) -> None:
-        """It is about to be asked; all that is there is known."""
+        """Note a delete before it is sent; every existing record is known."""
         key = (topic, self._incarnations[topic])
         with self._lock:
             self._deleted[key] |= {
@@ -94,13 +94,13 @@ class WatchBook:
             }
 
     def made_anew(self, topic: str) -> None:
-        """It is deleted, and about to be made."""
+        """Note that the topic is deleted, and about to be created again."""
         with self._lock:
             number = self._incarnations[topic] = self._incarnations[topic] + 1
             self._written[topic, number] = {}
             self._deleted[topic, number] = set()
 
-    # -- what a watcher is told ----------------------------------------------------------------------------
+    # -- reports of a watcher ------------------------------------------------------------------------------
 
     def told_record(self, told: Told, topic: str, record: dict[str, Any], nodes: frozenset[str]) -> None:
         seq, data, node = record["$seq"], record["data"], record.get("$node", "")
@@ -123,7 +123,7 @@ class WatchBook:
         assert incarnation == told.incarnation, f"{topic}: was made anew, which nobody said"
 
     def told_upto(self, told: Told, topic: str, seq: int, nodes: frozenset[str]) -> None:
-        """Whatever is there up to here and was not told is passed over in silence."""
+        """Note that every record up to `seq` that was not received was skipped silently."""
         if seq <= told.seq:
             return
         if told.incarnation is None:
@@ -158,10 +158,10 @@ class WatchBook:
         self.told_upto(told, topic, tombstone["gap_from"] - 1, nodes)
         told.seq = tombstone["gap_to"]
 
-    # -- the end -------------------------------------------------------------------------------------------
+    # -- end of the test -----------------------------------------------------------------------------------
 
     def is_told_of_all(self, told: Told, topic: str, nodes: frozenset[str]) -> bool:
-        """Nobody writes any more: whether nothing is left that it must be told of."""
+        """Return whether a watcher has received everything, when all writers have stopped."""
         with self._lock:
             now = self._incarnations[topic]
             written, deleted = self._written[topic, now], self._deleted[topic, now]
@@ -172,7 +172,7 @@ class WatchBook:
             )
 
     def check(self) -> None:
-        """What could not be judged at the time, and what watchers saw against what was written."""
+        """Check open complaints and undecided cases, and what watchers saw against what was written."""
         assert not self.complaints, "\n".join(self.complaints[:5])
         for (topic, incarnation, seq), (value, node) in self._seen.items():
             record = self._written[topic, incarnation].get(seq)

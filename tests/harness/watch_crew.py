@@ -1,9 +1,10 @@
-"""Clients of a server that is killed in parts: a writer for each topic, and watchers of several, on streams
-of events and otherwise (`other_watchers.py`).
+"""Clients of a server that is killed in parts: one writer for each topic, and watchers.
 
-Promises: what they do comes from their seeds, what they are told is judged by the `WatchBook`; a watcher
-stops reading for a while now and then, leaves, takes over from itself, and comes back with the id of an event
-that it got, mostly the last. `finish` has all of them read to the end.
+Watchers here use event streams; others are in `other_watchers.py`.
+
+Promises: seeds decide what clients do, and the `WatchBook` judges what they receive. A watcher sometimes
+stops reading for a while, leaves, takes over its own session, or returns with the id of a received event,
+mostly the last. `finish` lets all of them read to the end.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ PATIENCE_SECONDS: Final = 30.0
 QUIET_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = 0.05
 IDS_KEPT: Final = 20
-# What a stream may say besides what is of its topics.
+# The errors that a stream may report besides those of its topics.
 INTERRUPTED: Final = {"not_ready", "storage_failed"}
 ENDED: Final = {"taken_over", "slow_consumer"}
-# Nothing was done, and it may be asked again.
+# Nothing was done, and the request may be retried.
 COME_AGAIN: Final = {(503, "not_ready"), (429, "throttled")}
 
 
 class TopicWriter:
-    """All that happens to one topic."""
+    """The only writer of one topic, and everything that happens to it."""
 
     def __init__(self, port: int, book: WatchBook, topic: str, rng: Random, is_made_anew: bool) -> None:
         self._port = port
@@ -85,7 +86,7 @@ class TopicWriter:
         for value, node, tag in records:
             data: dict[str, Any] = {"n": number, "v": value}
             if not self._book.caps[self._topic] and self._rng.random() < 0.2:
-                # Much to read for who is behind: it does not fit the buffers of who does not read.
+                # A large record does not fit the buffers of a client that does not read.
                 data["x"] = FILLER
             record: dict[str, Any] = {"data": data}
             told.append(record | ({"node": node} if node else {}) | ({"tag": tag} if tag else {}))
@@ -129,7 +130,7 @@ class TopicWriter:
             time.sleep(RETRY_SECONDS)
 
     def _ask(self, method: str, target: str, body: bytes | None = None) -> Answer | None:
-        """None when the connection ended before the answer."""
+        """Send a request; return None if the connection ended before the answer."""
         try:
             if self._client is None:
                 self._client = Client(self._port)
@@ -148,7 +149,7 @@ class TopicWriter:
 
 
 class _Stream(EventClient):
-    """It reads only as far as there is something, and takes the end of its connection for what it is."""
+    """A stream that reads only available bytes and reports a closed connection as such."""
 
     def begin(self) -> EventClient:
         super().begin()
@@ -165,7 +166,7 @@ class _Stream(EventClient):
         return data
 
     def is_refused(self) -> bool:
-        """Whether there is no stream now, for a reason that passes."""
+        """Return whether the stream was refused for a temporary reason."""
         while len(self._held) < len(b"HTTP/1.1 200"):
             self._read_more()
         if self._held.startswith(b"HTTP/1.1 200"):
@@ -205,14 +206,14 @@ class Watcher:
             self._read()
 
     def finish(self) -> None:
-        """Nobody writes or kills any more."""
+        """Read to the end, when no client writes and no process is killed any more."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self._is_done():
             assert time.monotonic() < deadline, f"{self._told} of {self._target} is all that it was told"
             if any(told.is_deleted for told in self._told.values()):
                 self._come_back(False)
             self._read()
-        # Whatever would come twice comes now.
+        # A duplicate would arrive now.
         for _ in range(3):
             self._read()
 
@@ -224,10 +225,10 @@ class Watcher:
             self._stream.close()
             self._stream = None
 
-    # -- its connections -----------------------------------------------------------------------------------
+    # -- connections ---------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """With a session of its own."""
+        """Begin with a session of its own."""
         self.close()
         names = self._rng.sample(self._topics, self._rng.randint(1, len(self._topics)))
         from_end = self._rng.random() < 0.2
@@ -252,12 +253,12 @@ class Watcher:
                 answer = client.ask("POST", "/v0/watch", body)
                 if answer.status == 200:
                     return answer.json
-                # 404: a topic is being made anew.
+                # 404: a topic is being created again.
                 assert answer.status in (404, 503, 504), answer
         raise AssertionError("no session is made")
 
     def _come_back(self, before_leaving: bool) -> None:
-        """With the last id mostly; `before_leaving`, which takes the session over from itself."""
+        """Reconnect, mostly with the last id; `before_leaving` takes over the still open stream."""
         old, self._stream = self._stream, None
         if old is not None and not before_leaving:
             self._rng.choice((old.close, old.reset))()
@@ -286,7 +287,7 @@ class Watcher:
         raise AssertionError(f"there is no stream of {self._target}")
 
     def _open(self, fields: list[str]) -> _Stream | None:
-        """None when it is refused."""
+        """Open a stream; return None if it is refused."""
         stream = _Stream(self._port, self._target, *fields, buffer_bytes=BUFFER_BYTES)
         try:
             if not stream.is_refused():
@@ -304,10 +305,10 @@ class Watcher:
             yield None
             time.sleep(RETRY_SECONDS)
 
-    # -- what it is told -----------------------------------------------------------------------------------
+    # -- received events -----------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """What is there, up to so many events."""
+        """Read the available events, at most 50."""
         assert self._stream is not None
         try:
             for _ in range(50):
@@ -321,7 +322,7 @@ class Watcher:
             self._come_back(False)
 
     def _take(self, event: Event) -> bool:
-        """Whether the stream goes on."""
+        """Take an event; return whether the stream continues."""
         data, nodes, book = event.data, self._nodes, self._book
         if event.name == "error":
             book.count(f"error {data['code']}")
@@ -351,7 +352,7 @@ class Watcher:
 
 
 class WatchCrew:
-    """All of them, each a thread."""
+    """All writers and watchers, each in a thread."""
 
     def __init__(
         self,
@@ -362,7 +363,7 @@ class WatchCrew:
         watchers: int,
         others: int = 0,
     ) -> None:
-        """`others` is how many of each other kind there are."""
+        """Create the crew; `others` is the number of each other kind of watcher."""
         self._book = book
         topics = list(book.caps)
         self._writers = [
@@ -383,7 +384,7 @@ class WatchCrew:
             self._start(partial(one.live, self._ending))
 
     def finish(self) -> None:
-        """Writing ends, and everybody reads to the end."""
+        """Stop the writers, and let every watcher read to the end."""
         self._ending.set()
         self._join()
         if not self._book.complaints:

@@ -1,8 +1,8 @@
-"""A server with all its processes, over one directory, to be killed and stopped in parts.
+"""A server with all its processes over one directory, which tests stop and kill in parts.
 
-Promises: `start` makes it ready; a process that it names is signalled through a descriptor of it, so never
-another one that came by its number. `kill` ends all processes at once and comes back when none is left. What
-is still there behind the block is ended.
+Promises: `start` returns when the server is ready. A process is signalled through a pidfd, so a signal never
+reaches another process that reuses its number. `kill` ends all processes at once and returns when none is
+left. Leaving the block ends everything that still runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORKER_SPEC = b"TOPICSD_WORKER="
 
 
 class Process:
-    """One that somebody else has started."""
+    """A process that was started by another one."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -43,7 +43,7 @@ class Process:
             signal.pidfd_send_signal(self._fd, number)
 
     def wait(self, seconds: float = END_SECONDS) -> bool:
-        """Whether it has ended by then."""
+        """Return whether the process ends within that time."""
         ended = select.poll()
         ended.register(self._fd, select.POLLIN)
         return bool(ended.poll(seconds * 1000))
@@ -67,7 +67,7 @@ class WholeServer:
         environ: dict[str, str] | None = None,
         data_dir: Path | None = None,
     ) -> None:
-        """The data is in `folder`/data unless told; everything else that it needs is in `folder`."""
+        """Use `folder`/data for the data unless `data_dir` is given, and `folder` for the rest."""
         self.folder = folder
         self.shards = shards
         self._flags = (f"--shards={shards}", *flags)
@@ -84,19 +84,19 @@ class WholeServer:
     def __exit__(self, *about: object) -> None:
         try:
             if self._served is not None:
-                # Nothing stays behind, also not a worker that was stopped and cannot hear of the end.
+                # A stopped worker cannot notice the end of its server: kill everything.
                 self.kill()
         finally:
             self._stack.close()
 
-    # -- its life ------------------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         assert self._served is None
         self._served = self._stack.enter_context(served(self.folder, *self._flags, environ=self._environ))
 
     def start_and_kill(self, seconds: float) -> None:
-        """It has so long to come up, which may be too short for it."""
+        """Start a server and kill it after that time, possibly before it is ready."""
         assert self._served is None
         flags = ["--port=0", f"--data-dir={self.folder / 'data'}", *self._flags]
         with (self.folder / "log").open("ab") as log:
@@ -108,7 +108,7 @@ class WholeServer:
         process.wait()
 
     def stop(self) -> int:
-        """In order, by SIGTERM; the exit code."""
+        """Stop the server by SIGTERM; return the exit code."""
         children = self.children()
         code = self.served.stop()
         for child in children:
@@ -118,8 +118,10 @@ class WholeServer:
         return code
 
     def kill(self, rng: Random | None = None) -> None:
-        """All of it, in an order of `rng`; none of them has the time to do anything about the others. Where
-        the front process is gone already, whoever ended it has to see to its children."""
+        """Kill all processes at once, in an order of `rng`, so that none reacts to another's end.
+
+        If the supervisor is gone already, the caller has to handle its children.
+        """
         is_whole = self.served.process.poll() is None
         processes = [self.front, *self.children()] if is_whole else []
         if rng is not None:
@@ -132,7 +134,7 @@ class WholeServer:
         self._served = None
         self._stack.close()
 
-    # -- its parts -----------------------------------------------------------------------------------------
+    # -- processes -----------------------------------------------------------------------------------------
 
     @property
     def served(self) -> Served:
@@ -148,7 +150,7 @@ class WholeServer:
         return Process(self.served.process.pid)
 
     def worker(self, shard: int) -> Process | None:
-        """Of this shard, when there is one now."""
+        """Return the worker process of this shard, or None if it has none now."""
         found = self.worker_pids().get(shard)
         if found is not None:
             with suppress(ProcessLookupError):
@@ -161,18 +163,18 @@ class WholeServer:
         return found
 
     def worker_pids(self) -> dict[int, int]:
-        """By shard."""
+        """Return the pids of the workers by shard."""
         return _worker_pids(self.served.process.pid)
 
     def children(self) -> list[Process]:
-        """Whatever the front process has started."""
+        """Return every descendant of the supervisor."""
         return _processes(_descendants(self.served.process.pid))
 
     def topic_of(self, shard: int, prefix: str) -> str:
         return name_on(shard, self.shards, prefix)
 
     def wait_for(self, is_so: Callable[[], bool], what: str, seconds: float = END_SECONDS) -> float:
-        """How long it took."""
+        """Wait until `is_so` returns true; return the seconds it took."""
         started = time.monotonic()
         while not is_so():
             waited = time.monotonic() - started
@@ -181,11 +183,11 @@ class WholeServer:
         return time.monotonic() - started
 
     def wait_for_shard(self, shard: int) -> float:
-        """Until new connections to it are served; how long it took."""
+        """Wait until new connections to the shard are served; return the seconds it took."""
         return self.wait_for(lambda: self._is_served(shard), f"shard {shard} serves")
 
     def kill_workers(self, rng: Random, seconds: float, pauses: tuple[float, float]) -> None:
-        """One after the other: each when the one before serves again, and after a pause."""
+        """Kill workers one at a time, each after the one before serves again and after a pause."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             time.sleep(rng.uniform(*pauses))
@@ -204,20 +206,21 @@ class WholeServer:
 
 
 def name_on(shard: int, shard_count: int, prefix: str) -> str:
-    """A topic that the shard owns."""
+    """Return a topic name that the shard owns."""
     names = (f"{prefix}{number}" for number in range(10_000))
     return next(name for name in names if shard_of(topic_id(name), shard_count) == shard)
 
 
 @contextmanager
 def nothing_left_behind(folder: Path) -> Iterator[None]:
-    """Behind it there is no shared memory and no socket that was not there before, in files or without.
+    """Check that the block leaves no shared memory and no socket, in files or abstract.
 
-    The namespace of a server is the device and inode of its LOCK."""
+    The namespace of a server is the device and inode of its LOCK.
+    """
     before = _left_behind(folder)
     yield
     deadline = time.monotonic() + 5
-    # Other programs of this machine have memory with a name for a moment, too.
+    # Other programs of this machine may have named memory for a moment, too.
     while (left := _left_behind(folder) - before) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
@@ -235,7 +238,7 @@ def _left_behind(folder: Path) -> set[str]:
 
 
 def _processes(pids: list[int]) -> list[Process]:
-    """Those that are still there."""
+    """Return the processes that still exist."""
     found = []
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -244,7 +247,7 @@ def _processes(pids: list[int]) -> list[Process]:
 
 
 def _kill(processes: list[Process]) -> None:
-    """All at once: stopped first, none of them has a turn between the first end and the last."""
+    """Kill all at once: all are stopped first, so that none runs between the kills."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for process in processes:
             process.signal(number)

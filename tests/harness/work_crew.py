@@ -1,9 +1,10 @@
-"""Producers and workers of a queue, each a thread with a connection of its own; workers go silent at random.
-Some claim, others have a stream of jobs.
+"""Producers and workers of a queue, each a thread with a connection; workers fall silent at random.
 
-Promises: what they were told is in the `WorkBook`, by the data of a job, and held against what others were
-told before. That a job is held is known from an answer that has come until its deadline, or until the moment
-when its end was sent. Whoever is refused or loses its connection goes on with another.
+Some workers claim, others have a stream of jobs.
+
+Promises: their answers are noted in the `WorkBook`, by the data of a job, and checked against earlier answers
+of others. A job is known to be held from an answer until its deadline, or until the moment when its end was
+sent. A refused or disconnected client continues with another connection.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ QUIET_SECONDS: Final = 0.5
 
 
 class WorkBook:
-    """What is known of each job."""
+    """The known state of each job."""
 
     def __init__(self, queue: str, deliveries_max: int) -> None:
         self.queue = queue
@@ -60,7 +61,7 @@ class WorkBook:
                 self._held_until_ms[number] = job["deadline"]
 
     def is_ending(self, numbers: list[int], verb: str) -> None:
-        """It is about to be sent."""
+        """Note the end of jobs before it is sent."""
         with self.lock:
             for number in numbers:
                 self._held_until_ms[number] = 0
@@ -68,7 +69,7 @@ class WorkBook:
                 self.may_be_done.update(numbers)
 
     def ended(self, jobs: dict[int, int], verb: str, skipped: list[int]) -> None:
-        """`jobs` by their seqs."""
+        """Note ended jobs, given by seq."""
         with self.lock:
             for seq, number in jobs.items():
                 if seq in skipped:
@@ -118,7 +119,7 @@ class WorkCrew(LiveThreads):
         book.claimed(jobs, time.time() * 1000)
         fate = rng.random()
         if not jobs or fate < 0.15:
-            return  # It is never heard of again.
+            return  # The worker falls silent.
         if fate < 0.25:
             time.sleep(LEASE_MS / 1000 * rng.uniform(0.5, 1.5))
         verb = "nack" if fate > 0.85 else "ack"
@@ -130,7 +131,7 @@ class WorkCrew(LiveThreads):
             book.ended(numbers, verb, ended["skipped"])
 
     def _stream(self, client: Client, rng: Random, name: str) -> None:
-        """A stream is held for some jobs, and left with others in hand."""
+        """Hold a stream for some jobs, and leave it with others still held."""
         book = self._book
         held: dict[int, Any] = {}
         with _Stream(
@@ -148,9 +149,9 @@ class WorkCrew(LiveThreads):
                     if rng.random() < 0.7:
                         self._end_one(client, name, held)
             except TimeoutError:
-                pass  # There was no job for a while.
+                pass  # No job arrived for a while.
             finally:
-                # What is held goes back when the connection ends.
+                # The jobs that are held are returned when the connection ends.
                 book.is_ending([job["data"] for job in held.values()], "nack")
 
     def _end_one(self, client: Client, name: str, held: dict[int, Any]) -> None:
@@ -172,7 +173,7 @@ class _Stream(EventClient, Client):
 
 
 def ask(client: RawClient, topic: str, rest: str, body: object) -> Any:
-    """The answer; None when it is a refusal, after which little is known."""
+    """Return the answer; None if it is a refusal, after which little is known."""
     answer = client.ask("POST", f"/v0/topics/{topic}{rest}", json.dumps(body).encode())
     if answer.status in (200, 201):
         return answer.json

@@ -1,8 +1,9 @@
-"""Clients that write without end, each a thread with a connection of its own, and one that reads.
+"""Clients that write continuously, each a thread with its own connection, and one that reads.
 
-Promises: what they send and are told is in the `ProcessLedger` before and after. Some stay with one topic,
-some go round all of them, so that their requests cross the shards; some send several at once. A connection
-that ends is opened again, and whoever is refused waits a moment. Behind the block no request is on its way.
+Promises: requests and answers are noted in the `ProcessLedger` before and after. Some writers stay with one
+topic; others write to all of them, so that their requests cross the shards; some pipeline requests. A
+connection that ends is opened again, and a refused client pauses for a moment. After the block no request is
+in flight.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ PAUSE_SECONDS = 0.02
 
 
 class ConnectionEnded(Exception):
-    """The server closed it, in order or not."""
+    """The server closed the connection, cleanly or not."""
 
 
 class Client(RawClient):
-    """It takes the end of its connection for what it is; a malformed answer stays an error."""
+    """A client that reports a closed connection as such; a malformed answer stays an error."""
 
     def _recv(self) -> bytes:
         try:
@@ -63,7 +64,7 @@ class Crew(LiveThreads):
         self._size = size
         self._retries = deque(retries or ())
         self.ended_count = 0
-        """Connections that ended before an answer."""
+        """The number of connections that ended before an answer."""
         self._threads = [
             threading.Thread(target=self._live, args=(self._write, Random(f"{seed} {number}")))
             for number in range(writers)
@@ -90,7 +91,7 @@ class Crew(LiveThreads):
                 return
 
     def _exchange(self, client: Client, rng: Random, own: str | None, depth: int) -> bool:
-        """Send so many at once and read what comes; whether the connection goes on."""
+        """Pipeline `depth` requests and read the answers; return whether to keep the connection."""
         sent = deque(self._next(rng, own) for _ in range(depth))
         is_refused = False
         try:

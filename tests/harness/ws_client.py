@@ -1,8 +1,8 @@
-"""A client of a WebSocket that sends what it is told to, and reads what comes strictly.
+"""A WebSocket client that sends given frames and parses received ones strictly.
 
-Promises: `say` and `frame` send well-formed frames, masked as a client has to; anything else is sent with
-`send`. What comes is read to the letter: a frame that is masked, fragmented, longer written than it need be,
-or no text of JSON is an error of the test. Pings are answered where nothing else is said.
+Promises: `say` and `frame` send well-formed frames, masked as the protocol requires of a client; `send` sends
+anything else. A received frame that is masked, fragmented, encoded longer than necessary, or not a JSON text
+is an error of the test. Pings are answered while a message is awaited.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Closed(NamedTuple):
 
 
 class NoWebSocket(AssertionError):
-    """It was answered with something else."""
+    """The server did not accept the upgrade."""
 
     def __init__(self, head: list[bytes]) -> None:
         super().__init__(head)
@@ -42,7 +42,7 @@ class NoWebSocket(AssertionError):
 
 
 def masked(first: int, payload: bytes) -> bytes:
-    """A frame of a client; `first` is its first byte as it stands."""
+    """Return a client's frame; `first` is its first byte."""
     size = len(payload)
     if size < 126:
         head = struct.pack("!BB", first, 0x80 | size)
@@ -69,7 +69,10 @@ class WsClient(RawClient):
         behind: bytes = b"",
         buffer_bytes: int | None = None,
     ) -> None:
-        """`before` and `behind` are sent with the request, in one go; what is before has one answer."""
+        """Connect; send `before` and `behind` together with the upgrade request.
+
+        The request in `before` has one answer.
+        """
         super().__init__(port, buffer_bytes=buffer_bytes)
         self._held = b""
         self.pongs: list[bytes] = []
@@ -107,7 +110,7 @@ class WsClient(RawClient):
     # -- reading -------------------------------------------------------------------------------------------
 
     def read(self) -> Any:
-        """The next message, or `Closed`."""
+        """Return the next message, or `Closed`."""
         while True:
             opcode, payload = self.read_frame()
             if opcode == TEXT:
@@ -122,7 +125,7 @@ class WsClient(RawClient):
 
     @property
     def has_more(self) -> bool:
-        """Something was received that is not read yet, at least the beginning of a frame."""
+        """Return whether unread bytes were received, at least the beginning of a frame."""
         return bool(self._held)
 
     def read_frame(self) -> tuple[int, bytes]:
@@ -138,7 +141,7 @@ class WsClient(RawClient):
         return first & 0x0F, self._read_exactly(size)
 
     def expect(self, kind: str, **fields: Any) -> Any:
-        """The next message, of this type and with these fields."""
+        """Read the next message and check its type and fields."""
         message = self.read()
         assert not isinstance(message, Closed), message
         assert message["op"] == kind, message
@@ -147,12 +150,12 @@ class WsClient(RawClient):
         return message
 
     def ask(self, op: str, **fields: Any) -> Any:  # type: ignore[override]
-        """The answer to a message, when nothing else comes in between."""
+        """Send a message and return its answer, which must be the next message."""
         self.say(op, **fields)
         return self.read()
 
     def expect_close(self, code: int) -> str:
-        """The reason."""
+        """Read the close frame, check its code, and return its reason."""
         closed = self.read()
         assert isinstance(closed, Closed), closed
         assert closed.code == code, closed
