@@ -59,12 +59,12 @@ class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     producer: Producer | None = None
     delay_ms: int | str | None = None
     not_before: int | str | None = None
-    """The time at which the jobs of a write to a queue become ready, as the client wrote it.
+    """The time at which the jobs of a write to a queue become ready, as the client sent it.
 
-    At most one of `delay_ms` and `not_before` is given.
+    `delay_ms` is the same as a delay; at most one of the two is given.
     """
     is_stamped: ClassVar[bool] = False
-    """True for the server's own writes, whose additions to the meta do not count against its limits."""
+    """True for writes by the server itself, whose additions to the meta do not count against the limits."""
 
 
 class Move(Producer, gc=False):
@@ -138,7 +138,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
     jobs: dict[int, bytes]
     """The claimed jobs as JSON, by seq, in the order in which they were leased."""
     claimed: list[Claimed]
-    """All leases, also of jobs whose record no longer exists or cannot be read."""
+    """All leases, including jobs whose record no longer exists or cannot be read."""
     ready: int
 
 
