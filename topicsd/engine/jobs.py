@@ -5,7 +5,7 @@ A job is a generator that runs on the loop and yields before each wait:
     None             wait for the next turn of the loop
     a float          wait for this number of seconds
     SYNCED           wait until everything that has joined the log is on the disk and published
-    a callable       run it on the disk thread and send its result back; an OSError is raised at the yield
+    a callable       run it on the disk thread and send its result back; an error is raised at the yield
 
 A job therefore reads from top to bottom, touches the engine's state only between two yields, and a test can
 run it step by step. Computation stays on the loop, in steps of well under a millisecond: on a thread it would
@@ -86,7 +86,7 @@ class Background:
             return end.value  # type: ignore[no-any-return]
 
     def stop(self) -> None:
-        """Stop all jobs, and wait for the call that the disk thread is running."""
+        """Stop all jobs, and wait for the calls that the disk thread already has."""
         self._is_stopped = True
         running, self._running = self._running, set()
         for one in running:

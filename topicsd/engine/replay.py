@@ -1,9 +1,9 @@
 """Replay: apply the frames of the log to the topics in memory.
 
 Replay repeats what publishing did, in the same order: the frames of a topic are in the log in the order in
-which they were published, so floors, counts and indexes are the same as before. Batches were checked as a
-whole before, so replay does not check the checksums of single frames; it does check the records that copies
-refer to (`routes/reference.py`).
+which they were published, so floors, counts and indexes are the same as before. Each batch was checked as a
+whole before, so replay does not check the checksums of append frames again; it does check the records that
+copies refer to (`routes/reference.py`).
 """
 
 from __future__ import annotations

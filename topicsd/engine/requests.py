@@ -20,6 +20,8 @@ NO_META = msgspec.Raw(b"")
 
 
 class NewRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A record to append."""
+
     data: msgspec.Raw
     tag: str | None = None
     node: str | None = None
@@ -44,7 +46,7 @@ class Producer(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A request to append records to a topic.
 
-    `node` applies to records without a node. `create` defaults to the `auto_create` of the topic. With
+    `node` applies to records without a node. A missing topic is created unless `create` is false. With
     `disable_backpressure` the request is refused only at the hard bounds, not before. `expected_head` is the
     highest seq that may have been given out before this request.
     """
@@ -59,12 +61,12 @@ class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     producer: Producer | None = None
     delay_ms: int | str | None = None
     not_before: int | str | None = None
-    """The time at which the jobs of a write to a queue become ready, as the client wrote it.
+    """The time at which the jobs of a write to a queue become ready, as the client sent it.
 
-    At most one of `delay_ms` and `not_before` is given.
+    `delay_ms` is the same as a delay; at most one of the two is given.
     """
     is_stamped: ClassVar[bool] = False
-    """True for the server's own writes, whose additions to the meta do not count against its limits."""
+    """True for writes by the server itself, whose additions to the meta do not count against the limits."""
 
 
 class Move(Producer, gc=False):
@@ -115,6 +117,8 @@ class DeleteRequest(msgspec.Struct, frozen=True):
 
 
 class Deleted(msgspec.Struct, frozen=True):
+    """The answer to a delete of records, with the state of the topic after it."""
+
     topic: str
     deleted: int
     earliest_seq: int
@@ -138,7 +142,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
     jobs: dict[int, bytes]
     """The claimed jobs as JSON, by seq, in the order in which they were leased."""
     claimed: list[Claimed]
-    """All leases, also of jobs whose record no longer exists or cannot be read."""
+    """All leases, including jobs whose record no longer exists or cannot be read."""
     ready: int
 
 
@@ -170,12 +174,16 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class TopicPut(msgspec.Struct, frozen=True):
+    """The answer to the creation or configuration of a topic."""
+
     topic: str
     created: bool
     config: TopicConfig
 
 
 class TopicDeleted(msgspec.Struct, frozen=True):
+    """The answer to the deletion of a topic; `deleted` is false if it did not exist."""
+
     topic: str
     deleted: bool
     forwards: list[str] = []
@@ -183,6 +191,8 @@ class TopicDeleted(msgspec.Struct, frozen=True):
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers and the configuration of one topic."""
+
     topic: str
     epoch: int
     head_seq: int

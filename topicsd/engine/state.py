@@ -150,7 +150,10 @@ class ShardState(ShardData):
     def join_control(
         self, topic: Topic, control: Control, entry: ControlEntry, waits_for_sync: bool = False
     ) -> None:
-        """Log a request's change to the topic in the topic's class; not for ephemeral topics."""
+        """Log a request's change to a topic, in the class of the topic.
+
+        The entry of an ephemeral topic joins the log without a frame.
+        """
         waits = waits_for_sync or topic.is_durable or self.must_wait(topic)
         if waits:
             entry.wait()

@@ -50,7 +50,7 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
     if isinstance(config, Refusal) or refusal is not None:
         reply(refusal)
         return
-    # A pending change to another configuration and back must not be overtaken: this one waits for it too.
+    # While anything is pending this request waits too: it may be a change to another configuration and back.
     if config == topic.config == topic.next_config and topic.visible and not topic.waiting_count:
         reply(TopicPut(name, created=False, config=config))
         return

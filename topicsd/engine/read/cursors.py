@@ -42,11 +42,15 @@ _decode = msgspec.msgpack.Decoder(list[Cursor]).decode
 
 
 class CursorPut(msgspec.Struct, frozen=True):
+    """The answer to `put_cursor`."""
+
     cursor: Cursor
     created: bool
 
 
 class CursorDeleted(msgspec.Struct, frozen=True):
+    """The answer to `delete_cursor`."""
+
     name: str
     deleted: bool
 

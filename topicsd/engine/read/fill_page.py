@@ -156,7 +156,7 @@ def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fet
 def _read_run(
     run: TailRun, log: Source, first: int, last: int, bytes_wanted: int
 ) -> Iterable[tuple[Frames, str]]:
-    """Yield the frames of a range, each time with an error text, which is empty if they were read.
+    """Yield the frames of a range in groups, each with an error text or an empty string.
 
     Frames that are close together are read at once. An unreadable frame is yielded alone, with an error.
     """

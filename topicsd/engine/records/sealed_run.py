@@ -109,7 +109,7 @@ class SealedRun(Run):
 
     @property
     def is_changed(self) -> bool:
-        """Return whether the run differs from its entry in the snapshot."""
+        """Return whether the live or dead records differ from the entry of the segment."""
         entry = self.entry
         return self.live_count != entry.live_count or self.dead_count != entry.dead_count
 

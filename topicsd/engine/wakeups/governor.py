@@ -1,5 +1,6 @@
-"""The pressure on a shard, from 0 to 1, and the stages of the response: deliveries and acks are delayed, but
-nothing is lost and no order changes.
+"""The pressure on a shard, from 0 to 1, and the stages of the response to it.
+
+The response delays deliveries and acks, but loses nothing and changes no order.
 
 Ten times a second three values are sampled, each as a fraction of its maximum and smoothed over about half a
 second (`Pressure`):

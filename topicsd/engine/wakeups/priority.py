@@ -1,7 +1,7 @@
 """Priorities of delivery: a number from -1000 to 1000 for each topic, in one of five bands.
 
-A priority orders delivery and nothing else. It is the sum of the configured priority, or of a value that
-depends on how recently the topic was consumed, and of the time that the topic has waited for its turn:
+A priority affects the order of delivery and nothing else. It has two parts: the configured priority, or a
+value by how recently the topic was consumed; and an addition for the time that the topic waits for its turn:
 
 >>> base_priority(None, is_auto=True, idle_ms=30_000)
 250.0

@@ -1,1 +1,1 @@
-"""Append records: checks, seqs, frames, idempotency keys, producers."""
+"""Writes: checks, seqs, frames, idempotency keys and producers of appended records."""

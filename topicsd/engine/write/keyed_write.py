@@ -74,7 +74,7 @@ def key_of(topic: Topic, request: AppendRequest) -> Key | Refusal | None:
 
 
 def settled_by_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply: Reply) -> bool:
-    """Answer a write whose key was used before or has no room; return False for a new write.
+    """Answer a write whose key is known or has no room; return False for a new write.
 
     A repeat of a pending write is answered together with it.
     """

@@ -21,7 +21,7 @@ def lost_tail(topic: Topic, heads_exact: bool) -> LostRange | None:
 
 
 class LossNotes:
-    """The pending LostRange frames of a start; without them on the disk the shard must not open."""
+    """The pending LostRange frames of a start, which must be on the disk before the shard opens."""
 
     def __init__(self) -> None:
         self.ordinal = 0

@@ -113,7 +113,7 @@ def needs_ceiling(config: TopicConfig) -> bool:
 
 
 def first_ceiling(config: TopicConfig, head: int, first_records: int) -> Ceiling:
-    """Return the first ceiling of a topic with this head, for a first write of so many records."""
+    """Return the first ceiling of a topic with this head, whose first write has `first_records`."""
     return raised_ceiling(head + first_records, head, 1) if needs_ceiling(config) else Ceiling(0, NEVER)
 
 
@@ -152,7 +152,7 @@ def raise_ceiling(shard: ShardState, topic: Topic, now_ms: int) -> None:
 def lower_quiet_ceilings(shard: ShardState, now: float) -> bool:
     """Lower the ceilings of quiet topics; return whether any are still raised.
 
-    A topic is quiet when its head does not move on the monotonic clock; the clock of records may step.
+    Quiet is measured by the head and the monotonic clock, because the clock of record times may step.
     """
     for topic in list(islice(shard.raised, LOWERED_A_TICK)):
         seen = shard.raised[topic]
@@ -166,9 +166,9 @@ def lower_quiet_ceilings(shard: ShardState, now: float) -> bool:
 
 
 def lower_all_ceilings(shard: ShardState) -> None:
-    """Lower all ceilings to the heads at a clean end, when everything is published and synced.
+    """Lower all ceilings at a clean end, when everything is published and synced.
 
-    The next run then has exact heads; it knows the head of an ephemeral topic only by the ceiling.
+    The heads are then exact; the next run knows the head of an ephemeral topic only by its ceiling.
     """
     for topic in list(shard.raised):
         lower_ceiling(shard, topic)
@@ -176,7 +176,10 @@ def lower_all_ceilings(shard: ShardState) -> None:
 
 
 def lower_ceiling(shard: ShardState, topic: Topic) -> bool:
-    """Lower a ceiling to the head if the head is synced and nothing is pending; return if done."""
+    """Lower a ceiling to the head if it is synced and nothing is pending.
+
+    Return whether nothing is left to do.
+    """
     if not needs_ceiling(topic.config) or topic.leaving is not None:
         return topic.leaving is None
     is_settled = topic.head == topic.next_seq - 1 and topic.ceiling_logged == topic.ceiling
