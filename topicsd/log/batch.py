@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from shared.contract.errors import Refusal
 from shared.runtime.histogram import Histogram
@@ -43,8 +43,11 @@ class Bounds(NamedTuple):
     waiting_entries_max: int
 
 
-class CommitTimes(NamedTuple):
-    """Milliseconds of each part of a commit; parts that do not apply are unset."""
+class CommitTimes(Struct, frozen=True):
+    """Milliseconds of each part of a commit; parts that do not apply are unset.
+
+    A struct: each response reads the fields, which costs a fraction of those of a named tuple.
+    """
 
     write: float | UnsetType = UNSET
     sync: float | UnsetType = UNSET

@@ -1,9 +1,9 @@
 """The start of a worker's shard: wait for its lock, replay its log, and report progress.
 
 N1  A replay blocks the loop for as long as the log is long. So the log reader calls back every MiB, and
-    the worker then updates its heartbeat, reports its progress, and checks for a shutdown request. While
-    the worker waits for the disk, another thread updates the heartbeat (`disk/watched_fs.py`), here and
-    later.
+    the worker then updates its heartbeat, reports its progress, and checks for a shutdown request. The
+    supervisor does not kill a worker that waits for the disk without a heartbeat: the kernel says that it
+    waits.
 N2  A worker of the previous generation may still drain and hold the lock. The wait for it has no timeout:
     a start that gave up would leave a shard refused for ever only because the start was too early.
 """
@@ -19,10 +19,9 @@ from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import start_threads
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.dir_lock import DirectoryInUse
-from topicsd.disk.fs import Fs
+from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.disk.memory_fs import MemoryFs
-from topicsd.disk.watched_fs import WatchedFs
 from topicsd.engine.shard import Shard
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog
@@ -76,7 +75,7 @@ class ShardStart:
         threads = start_threads(loop, spec.shard, self._beat)
         identity = Identity(bytes.fromhex(spec.instance), spec.shard)
         paths = shard_paths(spec.data_dir, spec.shard)
-        fs = memory_disk(spec) if spec.settings.memory else WatchedFs(self._beat)
+        fs: Fs = memory_disk(spec) if spec.settings.memory else RealFs()
         try:
             while True:
                 try:
