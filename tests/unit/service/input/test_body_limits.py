@@ -12,14 +12,14 @@ import topicsd.service.input.body_limits
 from shared.contract.errors import Refusal
 from shared.settings.settings import Settings
 from topicsd.service.input.bodies import APPEND_BODY, DeleteBody, DiffBody, decode_append
-from topicsd.service.input.body_limits import look_at_append, needs_look
+from topicsd.service.input.body_limits import check_large_append, is_large_append
 from topicsd.service.input.json_body import CONTROL_BODY_BYTES, FIELD_BYTES_MAX, JsonBody
 
 LIMITS = Settings(max_batch_records=100)
 
 
 def _look(body: Any) -> Refusal | None:
-    return look_at_append(json.dumps(body).encode(), APPEND_BODY, LIMITS)
+    return check_large_append(json.dumps(body).encode(), APPEND_BODY, LIMITS)
 
 
 def test_the_longest_that_is_legal_passes_however_it_is_written() -> None:
@@ -49,13 +49,13 @@ def test_what_is_too_long_is_named(body: Any, field: str) -> None:
 
 @pytest.mark.parametrize("body", [b'{"node":5}', b'{"records":[{"data":1,"tag":5}]}'])
 def test_wrong_types_are_left_to_the_decoder(body: bytes) -> None:
-    assert look_at_append(body, APPEND_BODY, LIMITS) is None
+    assert check_large_append(body, APPEND_BODY, LIMITS) is None
     assert isinstance(decode_append(body, LIMITS), Refusal)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"records":1}', b"{", b'{"records":[' + b"1," * 10**6])
 def test_a_malformed_append_is_refused_before_anything_is_built(body: bytes) -> None:
-    assert look_at_append(body, APPEND_BODY, LIMITS) is not None
+    assert check_large_append(body, APPEND_BODY, LIMITS) is not None
 
 
 SMALL_VALUES = b"[%b]" % b",".join([b"1"] * 1_500_000)
@@ -69,12 +69,12 @@ SMALL_VALUES = b"[%b]" % b",".join([b"1"] * 1_500_000)
         # The key itself is that long: it is not built either.
         (
             b'{"records":[],"%b":1}',
-            "unknown fields or white space of 2.9 MiB (3000020 bytes); the fields are ",
+            "the body has 2.9 MiB (3000020 bytes) of unknown fields or white space; allowed: ",
         ),
     ],
 )
 def test_a_large_append_with_an_unknown_field_is_refused_at_its_key(body: bytes, message: str) -> None:
-    refusal = look_at_append(body % SMALL_VALUES, APPEND_BODY, LIMITS)
+    refusal = check_large_append(body % SMALL_VALUES, APPEND_BODY, LIMITS)
     assert refusal is not None
     assert refusal.message.startswith(message)
 
@@ -83,10 +83,10 @@ def test_only_a_body_that_could_cost_more_than_it_weighs_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topicsd.service.input.body_limits, "APPEND_BODY_BYTES", 10_000)
-    assert not needs_look(b'{"records":[{"data":"%b"}]}' % (b"x" * 5000), 100)
-    assert needs_look(b'{"records":[{"data":"%b"}]}' % (b"x" * 10_000), 100)
+    assert not is_large_append(b'{"records":[{"data":"%b"}]}' % (b"x" * 5000), 100)
+    assert is_large_append(b'{"records":[{"data":"%b"}]}' % (b"x" * 10_000), 100)
     many = b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 101)
-    assert needs_look(many, 100)
+    assert is_large_append(many, 100)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_a_field_of_a_control_body_has_a_bound(kind: type[msgspec.Struct], field
         ),
         (
             b'{"%b":1}' % (b"k" * 10**6),
-            "unknown fields or white space of 976.6 KiB (1000006 bytes); the fields are ",
+            "the body has 976.6 KiB (1000006 bytes) of unknown fields or white space; allowed: ",
         ),
         (b'{"match":["a"' + b',"a"' * 10**6, "the body is not JSON: it ends too early"),
         (b"x" * (CONTROL_BODY_BYTES + 1), "the body is not JSON: invalid character (byte 0)"),
-        (b"\xff" * (CONTROL_BODY_BYTES + 1), "the body is not UTF-8"),
+        (b"\xff" * (CONTROL_BODY_BYTES + 1), "the body must be UTF-8"),
     ],
 )
 def test_a_large_control_body_is_refused_before_anything_is_built(body: bytes, message: str) -> None:

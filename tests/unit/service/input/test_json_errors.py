@@ -130,9 +130,9 @@ OUTER = JsonBody(Outer, '{"name":"a"}', {"nickname": "send name"})
             'cap_bytes: must be an integer of at least 0, a string such as "64 MiB" or null, got a bool',
         ),
         ('{"wait_ms":1e999}', "wait_ms: must be an integer of at least 0, got a number out of range"),
-        ("{'name':1}", "the body is not JSON: strings and keys are written in double quotes (byte 1)"),
+        ("{'name':1}", "the body is not JSON: strings and keys must be in double quotes (byte 1)"),
         ('{"name":"a",}', "the body is not JSON: trailing comma in object (byte 12)"),
-        ('{"name":"a"} x', "the body is not JSON: something follows the end of the object (byte 14)"),
+        ('{"name":"a"} x', "the body is not JSON: unexpected text after the end of the object (byte 14)"),
         ('{"name":"a"', "the body is not JSON: it ends too early"),
         (
             '{"name":"\\ud800"}',

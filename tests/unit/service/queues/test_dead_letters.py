@@ -10,7 +10,7 @@ from tests.harness.move_stage import MoveStage
 from tests.unit.engine.read.test_read_damage import flip
 from topicsd.engine.queue.explain import explain
 from topicsd.service.queues import dead_letters
-from topicsd.service.queues.dead_letters import AGAIN_SECONDS_MAX
+from topicsd.service.queues.dead_letters import RETRY_SECONDS_MAX
 from topicsd.service.queues.transfer import MOVED_AT_ONCE
 
 QUEUE, DEAD = "q0", "d1"
@@ -50,9 +50,10 @@ def test_one_that_is_too_large_for_its_destination_holds_up_no_other_one(
     fail_all(stage)
     assert moved(stage) == [2, 4]
     (said,) = caplog.messages
-    assert said.startswith('jobs of queue "q0" wait for their dead-letter topic "d1": ')
+    assert said.startswith("dead letters: jobs not moved, will retry: ")
+    assert said.endswith("  queue=q0 dead_letter=d1")
     stage.home(DEAD).put(DEAD, cap_bytes=0)
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert len(moved(stage)) == 4
     assert stage.home(QUEUE).state(QUEUE).count == 0
 
@@ -106,7 +107,7 @@ def test_a_destination_that_was_deleted_is_made_again(loses_answers: bool, at_on
     stage.home(DEAD).delete_topic(DEAD)
     stage.request("append", QUEUE, {"records": [{"data": 3}]})
     fail_all(stage)
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     # What is not known to have come there is moved again: what it may have been is deleted.
     assert moved(stage) == ([1, 2, 3] if loses_answers else [3])
     counts = stage.home(QUEUE).state(QUEUE).queue
@@ -139,7 +140,7 @@ def test_one_that_may_be_in_the_topic_named_before_is_in_one_of_them_only(
         end(stage)
     stage.pass_time(2000)
     stage.loses_answers = False
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert both(stage) == ([1, 2, 3][:at_once], [1, 2, 3][at_once:])
     counts = stage.home(QUEUE).state(QUEUE).queue
     assert counts is not None
@@ -164,7 +165,7 @@ def test_another_topic_that_is_named_while_the_job_is_read_from_the_disk_is_not_
         shard.loop.run_turn()
         shard.thread.run_one()
     assert shard.copy_thread.pending, "the job is still being read"
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert both(stage) == ([1, 2][:at_once], [1, 2][at_once:])
 
 
@@ -175,7 +176,7 @@ def test_a_topic_named_before_that_is_gone_keeps_nothing_from_the_next() -> None
     stage.loses_answers = False
     stage.home(DEAD).delete_topic(DEAD)
     stage.home(QUEUE).put(QUEUE, dead_letter=OTHER)
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert both(stage) == ([], [1, 2])
     assert DEAD not in stage.home(DEAD).shard.state.topics
 
@@ -186,7 +187,7 @@ def test_one_that_had_no_room_in_the_topic_named_before_goes_to_the_next() -> No
     fail_all(stage)
     assert len(moved(stage)) == 1
     stage.home(QUEUE).put(QUEUE, dead_letter=OTHER)
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert [len(one) for one in both(stage)] == [1, 2]
 
 

@@ -10,7 +10,7 @@ import uvloop
 
 from shared.ipc.link import Asked, LinkKind, LinkPool, LinkServer, serve_links
 from tests.harness.live_stage import FakeStream
-from topicsd.service.shards.link_stream import UNDER_WAY_BYTES_MAX, LinkStream, PassedOn
+from topicsd.service.shards.link_stream import IN_FLIGHT_BYTES_MAX, LinkStream, StreamRelay
 
 
 class Ends:
@@ -22,14 +22,14 @@ class Ends:
         self.answers: list[bytes | None] = []
         self.home: LinkStream
         self.server: LinkServer
-        self.passed_on: PassedOn
+        self.passed_on: StreamRelay
 
     async def open(self) -> None:
         instance = secrets.token_hex(16)
         self.server = await serve_links(instance, "1", self._asked)
         self.links = LinkPool(instance)
         question = self.links.call("1", LinkKind.REQUEST, b"", self._answered)
-        self.passed_on = PassedOn(question, self._open)
+        self.passed_on = StreamRelay(question, self._open)
         await until(lambda: self.passed_on.is_open)
 
     def _asked(self, kind: int, payload: bytes, asked: Asked) -> None:
@@ -89,7 +89,7 @@ def test_a_client_that_does_not_read_clogs_the_home_and_it_goes_on_when_it_does(
             ends.home.write(b"x" * 1000)
             written += 1000
             await asyncio.sleep(0)
-        assert written <= UNDER_WAY_BYTES_MAX + 1000
+        assert written <= IN_FLIGHT_BYTES_MAX + 1000
         await until(lambda: len(ends.client.written) == written)
         assert not ready
         ends.client.unclog()
@@ -124,7 +124,7 @@ def test_a_client_that_leaves_is_told_to_the_home_once() -> None:
 def test_a_client_that_has_left_is_no_stream_any_more() -> None:
     async def scene(ends: Ends) -> None:
         question = ends.links.call("1", LinkKind.REQUEST, b"", ends.answers.append)
-        passed_on = PassedOn(question, ends.open_never)
+        passed_on = StreamRelay(question, ends.open_never)
         question.hurry()
         await until(lambda: bool(ends.answers))
         assert (passed_on.is_open, ends.answers) == (False, [b""])

@@ -19,9 +19,9 @@ from tests.harness.raw_client import request_bytes
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http1.affinity import LOOKED_AT
 from topicsd.http.http1.stream import ConnectionStream
-from topicsd.service.shards.remote_call import AGAIN_SECONDS, AGAIN_SECONDS_MAX
+from topicsd.service.shards.remote_call import RETRY_SECONDS, RETRY_SECONDS_MAX
 
-AGAIN_MS = int(AGAIN_SECONDS * 1000)
+AGAIN_MS = int(RETRY_SECONDS * 1000)
 KEYED = append(AWAY, 1, "idempotency-key: k")
 BODY_WITH_KEY = b'{"records":[{"data":1}],"idempotency_key":"k"}'
 KEYED_IN_BODY = request("POST", f"/v0/topics/{AWAY}", BODY_WITH_KEY, "x: y")
@@ -77,7 +77,7 @@ def test_a_keyed_append_is_asked_again_until_its_owner_is_back(lane: OneLane, se
 def test_it_is_given_up_when_the_owner_stays_away(lane: OneLane) -> None:
     lane.receive(KEYED)
     _answer(lane, None)
-    for _ in range(int(AGAIN_SECONDS_MAX / AGAIN_SECONDS) + 1):
+    for _ in range(int(RETRY_SECONDS_MAX / RETRY_SECONDS) + 1):
         assert lane.wire.written == b""
         lane.one.pass_time(AGAIN_MS)
         _answer(lane, NEVER_SENT)
@@ -110,7 +110,7 @@ def test_nobody_asks_again_for_a_client_that_went_away_or_a_process_that_ends(la
 @pytest.mark.parametrize(
     ("sent", "status", "told"),
     [
-        (append(AWAY), 504, "with an idempotency key"),
+        (append(AWAY), 504, "send an idempotency key"),
         (request("PUT", f"/v0/topics/{AWAY}", b"{}"), 504, "may or may not have been made"),
         (request("DELETE", f"/v0/topics/{AWAY}", b""), 504, "may or may not have been made"),
         (
@@ -120,7 +120,7 @@ def test_nobody_asks_again_for_a_client_that_went_away_or_a_process_that_ends(la
         ),
         (diff(AWAY), 503, "shard 1 does not answer"),
         (look(AWAY), 503, "shard 1 does not answer"),
-        (request("GET", "/v0/topics", b""), 503, "the front process does not answer"),
+        (request("GET", "/v0/topics", b""), 503, "the supervisor does not answer"),
     ],
 )
 def test_what_a_lost_link_leaves_in_doubt_is_said_so(

@@ -98,7 +98,7 @@ def wanted(*names: str, **changed: Any) -> bytes:
 
 def make(worker: Capped, payload: bytes) -> AnsweredOnce:
     told = AnsweredOnce()
-    worker.dispatch.watching.creating.make(payload, told)  # type: ignore[arg-type]
+    worker.dispatch.watching.creator.create_counted(payload, told)  # type: ignore[arg-type]
     worker.settle()
     return told
 
@@ -185,7 +185,7 @@ def test_a_shard_that_does_not_answer_is_named(worker: Capped, answer: bytes | N
 def entering(worker: Capped, call: StreamCall) -> Any:
     """Ask for the stream; what takes the answer of the front process."""
     worker.links.asked.clear()
-    worker.dispatch.watching.opening.open(call, None)
+    worker.dispatch.watching.opener.open(call, None)
     ((peer, kind, payload, told),) = worker.links.asked
     assert (peer, kind, payload) == (FRONT, LinkKind.ENTER_STREAM, _pack([worker.here.pid, ""]))
     return told
@@ -246,7 +246,7 @@ def test_two_that_come_at_once_have_one_place(worker: Capped) -> None:
     assert not second.way.is_closed
     assert (left(worker), worker.here.sse_connections) == (1, 1)
     third = stream_call(wid)
-    worker.dispatch.watching.opening.open(third, None)
+    worker.dispatch.watching.opener.open(third, None)
     assert third.way is not None
     assert (second.way.is_closed, left(worker)) == (True, 1)
     third.way.on_lost()
@@ -261,7 +261,7 @@ def test_when_the_process_ends_streams_end_and_none_begins(worker: Capped) -> No
     assert first.way is not None
     assert first.way.is_closed
     assert b'"shutting_down"' in first.way.said
-    worker.dispatch.watching.opening.open(second, None)
+    worker.dispatch.watching.opener.open(second, None)
     assert second.status == 503
 
 
