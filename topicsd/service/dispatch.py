@@ -71,10 +71,10 @@ class Dispatch:
         self._connection_sender = connection_sender
         settings = handlers.settings
         self.watching = Streams(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
-        state, watching = handlers.shard.state, self.watching
-        diff = Diff(state, settings, handlers.loop, handlers.counts, watching.feeds)
+        state, streams = handlers.shard.state, self.watching
+        diff = Diff(state, settings, handlers.loop, handlers.counts, streams.feeds)
         handlers.add("diff", diff.start)
-        self._work = WorkOpener(state, settings, handlers.loop, watching.permits, watching.count_stream)
+        self._work = WorkOpener(state, settings, handlers.loop, streams.permits, streams.count_stream)
         self.forward_rules = RouteRules(state, settings, links, peers is not None)
         handlers.on_topic_deleted = self.forward_rules.on_topic_deleted
         counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
@@ -222,10 +222,10 @@ class Dispatch:
         call.is_admin = ADMIN in key.scopes
         if not (is_counted and self._in_flight.bound):
             return None
-        leave = self._in_flight.enter(key)
-        if isinstance(leave, Refusal):
-            return leave
-        call.on_answer = leave
+        on_answer = self._in_flight.enter(key)
+        if isinstance(on_answer, Refusal):
+            return on_answer
+        call.on_answer = on_answer
         return None
 
     # -- over the link -------------------------------------------------------------------------------------

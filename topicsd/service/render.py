@@ -62,7 +62,7 @@ def render_appended(
 ) -> bytes:
     first, last = answer.first_seq, answer.last_seq
     if not first:
-        return encode(_older(answer, with_seqs, elapsed_us))
+        return encode(_duplicate(answer, with_seqs, elapsed_us))
     return encode(
         _AppendBody(
             answer.topic,
@@ -79,7 +79,7 @@ def render_appended(
     )
 
 
-def _older(answer: Appended, with_seqs: bool, elapsed_us: int) -> _AppendBody:
+def _duplicate(answer: Appended, with_seqs: bool, elapsed_us: int) -> _AppendBody:
     """Return the response to a duplicate of a write whose seqs are no longer known."""
     seqs: list[int] | UnsetType = [] if with_seqs else UNSET
     performance = _Performance(elapsed_us / 1000)
@@ -111,7 +111,7 @@ def _read(
     head = result.head_seq
     earliest, tombstone = result.earliest_seq, result.tombstone
     is_plain = tombstone is None and from_seq >= earliest - 1
-    scanned = next_from - from_seq if is_plain else _scanned(result, from_seq, next_from)
+    scanned = next_from - from_seq if is_plain else _count_scanned(result, from_seq, next_from)
     end = _ReadEnd(
         next_from,
         head,
@@ -128,7 +128,7 @@ def _read(
     ]
 
 
-def _scanned(result: ReadAnswer | Piece, from_seq: int, next_from: int) -> int:
+def _count_scanned(result: ReadAnswer | Piece, from_seq: int, next_from: int) -> int:
     """Return the number of seqs that the read covered, without those below the earliest seq."""
     first = result.earliest_seq - 1
     if result.tombstone is None or result.tombstone.reason != RECREATED:

@@ -38,7 +38,7 @@ from topicsd.engine.routes.route import Forward, ForwardDeleted, ForwardPut, del
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type, refuse_nul_in
-from topicsd.service.input.bound_names import other_name
+from topicsd.service.input.bound_names import refuse_uncovered
 from topicsd.service.input.json_body import JsonBody
 from topicsd.service.input.tag_match import parse_match
 from topicsd.service.render import render_refusal
@@ -65,7 +65,7 @@ def decode_route_body(name: str, body: bytes, key: Key | None, tag_bytes_max: in
     if isinstance(route, Refusal):
         return route
     tags = _tags(route.filter, tag_bytes_max)
-    refusal = refuse_forward_name(name) or _refuse_ends(route)
+    refusal = refuse_forward_name(name) or _refuse_topics(route)
     if refusal is not None:
         return refusal
     if isinstance(tags, Refusal):
@@ -84,7 +84,7 @@ def decode_route_body(name: str, body: bytes, key: Key | None, tag_bytes_max: in
     )
 
 
-def _refuse_ends(route: ForwardBody) -> Refusal | None:
+def _refuse_topics(route: ForwardBody) -> Refusal | None:
     refusal = refuse_topic_name(route.source, "source") or refuse_topic_name(route.dest, "dest")
     if refusal is None and route.source == route.dest:
         message = f'dest: must differ from source, got "{route.dest}" for both'
@@ -111,7 +111,7 @@ def _tags(match: str | list[str] | None, bytes_max: int) -> list[str] | Refusal 
 def _refuse_key(key: Key | None, route: ForwardBody) -> Refusal | None:
     for field, name in (("source", route.source), ("dest", route.dest)):
         if key is not None and not key.allows_name(name):
-            return other_name(field, name)
+            return refuse_uncovered(field, name)
     return None
 
 
@@ -135,8 +135,8 @@ class RouteRules:
         if isinstance(rule, Refusal):
             call.refuse(rule)
             return
-        answered = partial(self._on_answer, call)
-        self._links.call(FRONT, LinkKind.PUT_FORWARD, encode_forward(rule), answered)
+        on_answer = partial(self._on_answer, call)
+        self._links.call(FRONT, LinkKind.PUT_FORWARD, encode_forward(rule), on_answer)
 
     def _on_answer(self, call: Call, answer: bytes | None) -> None:
         if answer:
@@ -158,16 +158,16 @@ class RouteRules:
             reply([])
             return
 
-        def answered(answer: bytes | None) -> None:
+        def on_answer(answer: bytes | None) -> None:
             reply(decode_names(answer) if answer else [])
 
-        self._links.call(FRONT, LinkKind.TOPIC_DELETED, encode_forward(TopicGone(name, epoch)), answered)
+        self._links.call(FRONT, LinkKind.TOPIC_DELETED, encode_forward(TopicGone(name, epoch)), on_answer)
 
     # -- requests of the supervisor ------------------------------------------------------------------------
 
     def answer_link(self, kind: int, payload: bytes, link_request: Asked) -> None:
         if kind == LinkKind.LIST_FORWARDS:
-            link_request(encode_forward(list(self._listed(decode_forwards_asked(payload)))))
+            link_request(encode_forward(list(self._list(decode_forwards_asked(payload)))))
         elif kind == LinkKind.DELETE_FORWARD:
             self._delete(decode_delete_forward(payload), link_request)
         else:
@@ -213,7 +213,7 @@ class RouteRules:
         else:
             delete_forward(self._state, request.name, respond)
 
-    def _listed(self, request: ForwardsAsked) -> Iterator[ToldForward]:
+    def _list(self, request: ForwardsAsked) -> Iterator[ToldForward]:
         routes = self._state.forwards
         candidates = routes.keys() & {request.name} if request.name else routes
         names = sorted(

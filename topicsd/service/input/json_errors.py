@@ -71,27 +71,27 @@ def explain(error: Exception, kind: Any, body: bytes, example: str, hints: Mappi
         text, path = str(error), ""
     steps = [name or index for name, index in _STEP.findall(path.removesuffix("`"))]
     expected = _type_at(kind, steps)
-    where = _joined(_with_keys(steps, kind, body))
+    location = _join_path(_resolve_keys(steps, kind, body))
     if (match := _UNKNOWN.fullmatch(text)) is not None:
-        return _unknown(_joined([where, match[1]]), match[1], expected, kind, hints)
+        return _unknown(_join_path([location, match[1]]), match[1], expected, kind, hints)
     if (match := _MISSING.fullmatch(text)) is not None:
-        field = _joined([where, match[1]])
-        return _wrong(field, "is required" if where else f"is required, as in {example}")
+        field = _join_path([location, match[1]])
+        return _wrong(field, "is required" if location else f"is required, as in {example}")
     got = ""
     if (match := _CHOICE.fullmatch(text)) is not None:
-        got = f'"{shown(match[1])}"'
+        got = f'"{shorten(match[1])}"'
     elif (match := _EXPECTED.fullmatch(text)) is not None:
         got = _GOT.get(match[2], match[2])
     rule = f"must be {_allowed_values(match, expected, steps)}, got {got or 'a number out of range'}"
-    if not where:
+    if not location:
         return Refusal(INVALID_REQUEST, f"the body must be a JSON object such as {example}, got {got}")
-    return _wrong(where, rule)
+    return _wrong(location, rule)
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     """Return the text as a message may repeat it, cut at a bound.
 
-    >>> shown("a" * 70) == "a" * 64 + "..."
+    >>> shorten("a" * 70) == "a" * 64 + "..."
     True
     """
     return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}..."
@@ -114,7 +114,7 @@ def _malformed(text: str, body: bytes) -> str:
 
 def _unknown(field: str, name: str, expected: Any, kind: Any, hints: Mapping[str, str]) -> Refusal:
     names = _field_names(expected)
-    field = shown(field)
+    field = shorten(field)
     if not names:
         # The key contains path characters, so the path leads to no struct.
         return _wrong(field, "unknown field")
@@ -197,10 +197,10 @@ def _choices(expected: Any) -> tuple[list[str], set[str]]:
 # -- the name of a key ---------------------------------------------------------------------------------------
 
 
-def _joined(steps: list[str]) -> str:
+def _join_path(steps: list[str]) -> str:
     """Join the steps of a path.
 
-    >>> _joined(["records", "3", "tag"]), _joined(["", "ttl"])
+    >>> _join_path(["records", "3", "tag"]), _join_path(["", "ttl"])
     ('records[3].tag', 'ttl')
     """
     path = ""
@@ -212,7 +212,7 @@ def _joined(steps: list[str]) -> str:
     return path
 
 
-def _with_keys(steps: list[str], kind: Any, body: bytes) -> list[str]:
+def _resolve_keys(steps: list[str], kind: Any, body: bytes) -> list[str]:
     """Replace `...`, the decoder's placeholder for a map key, by the invalid key."""
     if "..." not in steps or len(body) > KEY_SEARCH_BYTES_MAX:
         return steps
@@ -229,5 +229,5 @@ def _with_keys(steps: list[str], kind: Any, body: bytes) -> list[str]:
         try:
             msgspec.json.decode(value, type=value_type.cls)
         except (msgspec.DecodeError, RecursionError):
-            return [*steps[:at], shown(key), *steps[at + 1 :]]
+            return [*steps[:at], shorten(key), *steps[at + 1 :]]
     return steps

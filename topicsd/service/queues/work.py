@@ -85,10 +85,10 @@ class WorkOpener:
                 self._permits.leave(key_id)
                 call.refuse(queue)
                 return
-            left = partial(self._permits.leave, key_id)
+            on_end = partial(self._permits.leave, key_id)
             stream = call.open_stream(FIELDS)
             clamped = {**_clamped_max(call.query, request.count), **clamped_lease(request.lease_ms)}
-            self._streams.open(queue[0], request, stream, left, key_id)
+            self._streams.open(queue[0], request, stream, on_end, key_id)
             if clamped:
                 stream.write(b": clamped %b\n\n" % encode(clamped))
         except Exception as error:

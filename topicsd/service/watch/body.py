@@ -13,7 +13,7 @@ from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from shared.text.units import duration_ms
 from topicsd.service.input.bodies import refuse_node, refuse_nul_in
-from topicsd.service.input.bound_names import other_name
+from topicsd.service.input.bound_names import refuse_uncovered
 from topicsd.service.input.json_body import JsonBody
 from topicsd.service.watch.options import Place, StreamOptions
 
@@ -55,7 +55,7 @@ def decode_watch(
         topics = {name: position for name, position in topics.items() if key.allows_name(name)}
         if len(topics) < len(watch.topics) and not (is_lenient and topics):
             name = next(name for name in watch.topics if name not in topics)
-            return other_name("topics", name)
+            return refuse_uncovered("topics", name)
     return WatchRequest(
         names=list(topics),
         from_seqs=[position.begin for position in topics.values()],

@@ -91,10 +91,10 @@ class WatchCreator:
             return
         self._in_progress += 1
 
-        def respond(made: Made | Refusal) -> None:
+        def respond(result: Made | Refusal) -> None:
             self._in_progress -= 1
             try:
-                status, body, fields = self._render(made, request, call.started)
+                status, body, fields = self._render(result, request, call.started)
                 call.send_parts([body], len(body), status, fields)
             except Exception as error:
                 call.fail("create_watch", error)
@@ -106,8 +106,8 @@ class WatchCreator:
         started = self._monotonic()
         request = decode_watch_request(payload)
 
-        def respond(made: Made | Refusal) -> None:
-            status, body, fields = self._render(made, request, started)
+        def respond(result: Made | Refusal) -> None:
+            status, body, fields = self._render(result, request, started)
             if self._peers is not None:
                 # After `watch_sessions`, which is up to date: a grant without a session is returned.
                 self._peers.slot.watch_session_grants_total += 1
@@ -116,14 +116,14 @@ class WatchCreator:
         self._creation.make(request, respond)
 
     def _render(
-        self, made: Made | Refusal, request: WatchRequest, started: float
+        self, result: Made | Refusal, request: WatchRequest, started: float
     ) -> tuple[int, bytes, bytes]:
         """Return the status, body and further header fields."""
-        if isinstance(made, Refusal):
-            return render_refusal(made)
-        definition = made.session.definition
+        if isinstance(result, Refusal):
+            return render_refusal(result)
+        definition = result.session.definition
         wid = self._ids.make(self._shard, definition.session)
-        columns = zip(definition.names, definition.from_seqs, made.stands, strict=True)
+        columns = zip(definition.names, definition.from_seqs, result.stands, strict=True)
         body = {
             "wid": wid,
             "stream_url": f"/v0/watch/{wid}",

@@ -50,7 +50,7 @@ class Streams:
         self.ids = WatchIds(shard.identity.instance, shard_count)
         creation = WatchMaking(state, self.sessions, number, shard_count, ways)
         self._creation = creation
-        self.forwards = Forwards(state, loop, self.feeds, self._locate_source)
+        self.route_runners = Forwards(state, loop, self.feeds, self._locate_source)
         self.creator = WatchCreator(
             settings, self.ids, number, self.sessions, creation, links, state.clock, peers
         )
