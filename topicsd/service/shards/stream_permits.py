@@ -65,7 +65,7 @@ class StreamPermits:
 
 
 def _cannot_count() -> Refusal:
-    message = "cannot check the limit of streams: the supervisor does not answer, retry after 1 s"
+    message = "cannot check max_sse_connections: the supervisor does not answer, retry after 1 s"
     return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
 
 

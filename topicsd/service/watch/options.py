@@ -32,7 +32,7 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     @property
     def begin(self) -> int | Seek | None:
-        assert not isinstance(self.from_ts, str), "settle comes first"
+        assert not isinstance(self.from_ts, str), "from_ts is not resolved to a number"
         return None if self.tail else seek_of(self.from_ts, self.last) or self.from_seq or 0
 
     @property
@@ -93,12 +93,12 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_onl
 
     @property
     def bytes_max(self) -> int:
-        assert not isinstance(self.max_batch_bytes, str), "settle comes first"
+        assert not isinstance(self.max_batch_bytes, str), "max_batch_bytes is not resolved to a number"
         return min(self.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX)
 
     def clamped(self, limit_max: int) -> dict[str, int]:
         """Return the values used for numbers over their bounds."""
-        assert not isinstance(self.max_batch_bytes, str), "settle comes first"
+        assert not isinstance(self.max_batch_bytes, str), "max_batch_bytes is not resolved to a number"
         bounds = {
             "limit": (self.limit, limit_max),
             "max_batch_bytes": (self.max_batch_bytes, BATCH_BYTES_MAX),
