@@ -79,18 +79,18 @@ def split_moves(
         yield move
 
 
-class _ErrorDetail(msgspec.Struct):
+class _AppendError(msgspec.Struct):
     code: str
     message: str
     detail: dict[str, Any] = {}
 
 
-class _ErrorBody(msgspec.Struct):
-    error: _ErrorDetail
+class _AppendErrorBody(msgspec.Struct):
+    error: _AppendError
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_error = msgspec.json.Decoder(_ErrorBody).decode
+_decode_error = msgspec.json.Decoder(_AppendErrorBody).decode
 
 
 class Transfer:
