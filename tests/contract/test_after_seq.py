@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.api import Api
 
-BOTH = "is 2 and from_seq is 1, two names of one position: send one of them"
+BOTH = "must equal from_seq, which is its other name, got 2 and 1; send one of them"
 
 
 def bodies(api: Api, place: dict[str, Any]) -> list[tuple[str, str, object]]:

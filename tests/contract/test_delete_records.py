@@ -46,7 +46,8 @@ def test_a_bare_tag_that_looks_like_a_prefix_is_refused(api: Api, match: str) ->
     _tagged(api, "a.1", match)
     answer = api.refused(400, "invalid_request", "POST", "/delete", {"match": match})
     assert answer.message == (
-        f'match: send ["tag","Glob","{match}"] for a prefix, ["tag","Eq","{match}"] for this tag'
+        f'match: must not end with *; send ["tag","Glob","{match}"] for a prefix'
+        f' or ["tag","Eq","{match}"] for this tag'
     )
     assert api.delete(match=["tag", "Eq", match])["deleted"] == 1
     assert api.seqs() == [1]

@@ -118,7 +118,7 @@ def test_a_queue_is_not_redriven_nor_what_is_not_there(api: Api) -> None:
         ({"rate": 0}, "rate: must be at least 1"),
         ({"from_ts": -1}, "from_ts: must be at least 0"),
         ({"match": ["tag", "Like", "x"]}, "match: must be a tag"),
-        ({"match": "a\0"}, "match: must not hold a NUL"),
+        ({"match": "a\0"}, "match: must not contain a NUL"),
         ({"dry_run": 1}, "dry_run: "),
     ],
 )

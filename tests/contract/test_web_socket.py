@@ -273,7 +273,7 @@ def test_a_subscription_takes_either_name(socket: WsClient, api: Api) -> None:
         assert [one["data"] for one in socket.expect("record")["records"]] == [3]
         socket.expect("caught_up")
     assert socket.ask("subscribe", topic=api.topic, after_seq=2, from_seq=1)["message"] == (
-        "after_seq: is 2 and from_seq is 1, two names of one position: send one of them"
+        "after_seq: must equal from_seq, which is its other name, got 2 and 1; send one of them"
     )
 
 

@@ -50,11 +50,17 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         EV,
         "{'a':0}",
         400,
-        "the body is not JSON: strings and keys are written in double quotes (byte 1)",
+        "the body is not JSON: strings and keys must be in double quotes (byte 1)",
     ),
     ("POST", EV, '{"records":[],}', 400, "the body is not JSON: trailing comma in object (byte 14)"),
-    ("POST", EV, "", 400, 'the body is empty, it must be a JSON object such as {"records":[{"data":1}]}'),
-    ("POST", EV, b"\xff", 400, "the body is not UTF-8"),
+    (
+        "POST",
+        EV,
+        "",
+        400,
+        'the body must be a JSON object such as {"records":[{"data":1}]}, got an empty body',
+    ),
+    ("POST", EV, b"\xff", 400, "the body must be UTF-8"),
     ("POST", EV, "[]", 400, 'the body must be a JSON object such as {"records":[{"data":1}]}, got an array'),
     (
         "POST",
@@ -132,7 +138,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         EV,
         '{"records":[]}',
         400,
-        "records: unknown field; records are appended with POST /v0/topics/:topic",
+        "records: unknown field; append records with POST /v0/topics/:topic",
     ),
     (
         "PUT",
@@ -226,7 +232,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         f"{EV}/diff",
         '{"last":1,"from_seq":7}',
         400,
-        "last: excludes after_seq, epoch, from_ts, last and tail, send one position",
+        "last: must not be sent with after_seq, epoch, tail or from_ts",
     ),
     (
         "POST",
@@ -285,7 +291,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         f"{EV}/delete",
         '{"match":"a*"}',
         400,
-        'match: send ["tag","Glob","a*"] for a prefix, ["tag","Eq","a*"] for this tag',
+        'match: must not end with *; send ["tag","Glob","a*"] for a prefix or ["tag","Eq","a*"] for this tag',
     ),
     # Queues.
     ("POST", f"{MAILS}/claim", "{}", 400, 'node: is required, as in {"node":"worker-1"}'),
@@ -295,8 +301,8 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         f"{MAILS}/claim",
         '{"node":"w","wait_ms":1000}',
         400,
-        "wait_ms: unknown field; a claim answers at once; GET /v0/topics/:topic/work streams "
-        "jobs as they become ready",
+        "wait_ms: unknown field; a claim does not wait; to wait for jobs, stream them with "
+        "GET /v0/topics/:topic/work",
     ),
     (
         "POST",
@@ -310,7 +316,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         f"{MAILS}/ack",
         '{"node":"w","seqs":[1],"lease_ids":[]}',
         400,
-        "lease_ids: must be one lease_id of a claim for each of seqs",
+        "lease_ids: must have one lease_id from a claim for each seq in seqs",
     ),
     ("POST", f"{EV}/claim", '{"node":"w"}', 409, 'topic "ev" is a log, jobs are in queues ("type":"queue")'),
     (
@@ -325,7 +331,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         f"{MAILS}/redrive",
         "{}",
         409,
-        'topic "mails" is a queue; redrive the log with its dead letters, "mails-dead"',
+        'topic "mails" is a queue; redrive its dead-letter topic "mails-dead" instead',
     ),
     ("GET", f"{MAILS}/explain", None, 400, "seq: is required, as in explain?seq=17"),
     ("GET", f"{MAILS}/explain?seq=x", None, 400, f'seq: must be an integer from 0 to {LARGEST}, got "x"'),
@@ -354,7 +360,8 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         "/v0/routers/r",
         '{"source":"ev","dest":"b","filter":"paid.*"}',
         400,
-        'filter: send ["tag","Glob","paid.*"] for a prefix, ["tag","Eq","paid.*"] for this tag',
+        'filter: must not end with *; send ["tag","Glob","paid.*"] for a prefix'
+        ' or ["tag","Eq","paid.*"] for this tag',
     ),
     (
         "PUT",

@@ -38,7 +38,7 @@ GZIP = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
 JOINED_BYTES_MAX = 32 << 10
 
 
-class Lane(Protocol):
+class CallConnection(Protocol):
     def answered(self) -> None:
         """Send the finished responses at the front of the line; called after each answer."""
         ...
@@ -109,7 +109,7 @@ class Call(msgspec.Struct, eq=False):
 class HttpCall(Call, kw_only=True, eq=False):
     """A call on an HTTP/1.1 connection. Responses leave in the order of the requests."""
 
-    lane: Lane
+    lane: CallConnection
     is_old: bool = False
     """Whether the request is HTTP/1.0, whose clients need an explicit `keep-alive`."""
     answer: list[bytes | memoryview] | None = None
@@ -181,16 +181,20 @@ class HttpCall(Call, kw_only=True, eq=False):
         self.lane.give_to(protocol)
 
 
-def reply_of(call: Call, told: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a reply for the engine that sends a refusal, and passes any other value to `told`."""
+Performance = Callable[[Call], dict[str, float]]
+"""Returns the `performance` member of a call's response."""
+
+
+def reply_of(call: Call, on_result: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a reply for the engine that sends a refusal, and passes any other value to `on_result`."""
 
     def reply(answer: Any) -> None:
         try:
             if isinstance(answer, Refusal):
                 call.refuse(answer)
             else:
-                told(answer)
+                on_result(answer)
         except Exception as error:
-            call.fail("an answer", error)
+            call.fail("a reply", error)
 
     return reply

@@ -19,11 +19,9 @@ from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.log.control_frame import Cursor
-from topicsd.service.call import Call, reply_of
+from topicsd.service.call import Call, Performance, reply_of
 from topicsd.service.input.bodies import decode_cursor
 from topicsd.service.render import encode
-
-Performance = Callable[[Call], dict[str, float]]
 
 
 class CursorHandlers:
@@ -43,12 +41,12 @@ class CursorHandlers:
             call.refuse(body)
             return
 
-        def told(answer: CursorPut) -> None:
-            found = {"topic": call.name, **_told(answer.cursor), "created": answer.created}
+        def respond(answer: CursorPut) -> None:
+            members = {"topic": call.name, **_cursor_members(answer.cursor), "created": answer.created}
             status = 201 if answer.created else 200
-            call.send(encode({**found, "performance": self._performance(call)}), status)
+            call.send(encode({**members, "performance": self._performance(call)}), status)
 
-        reply = reply_of(call, told)
+        reply = reply_of(call, respond)
         put_cursor(self._shard, call.name, call.item, body.from_seq or 0, body.epoch, reply)
 
     def _state(self, call: Call) -> None:
@@ -58,10 +56,10 @@ class CursorHandlers:
             return
         topic = self._shard.topics[call.name]
 
-        def told(lag: Lag) -> None:
+        def respond(lag: Lag) -> None:
             body = {
                 "topic": call.name,
-                **_told(cursor),
+                **_cursor_members(cursor),
                 "epoch": topic.epoch,
                 "head_seq": topic.head,
                 "lag_records": lag.records,
@@ -71,14 +69,14 @@ class CursorHandlers:
             }
             call.send(encode(body))
 
-        measure_lag(self._shard, topic, cursor.from_seq, reply_of(call, told))
+        measure_lag(self._shard, topic, cursor.from_seq, reply_of(call, respond))
 
     def _delete(self, call: Call) -> None:
-        def told(answer: CursorDeleted) -> None:
+        def respond(answer: CursorDeleted) -> None:
             body = {"topic": call.name, "cursor": answer.name, "deleted": answer.deleted}
             call.send(encode({**body, "performance": self._performance(call)}))
 
-        delete_cursor(self._shard, call.name, call.item, reply_of(call, told))
+        delete_cursor(self._shard, call.name, call.item, reply_of(call, respond))
 
     def _list(self, call: Call) -> None:
         topic = self._shard.visible_topic(call.name)
@@ -87,11 +85,13 @@ class CursorHandlers:
             return
         log_expired(self._shard, topic, self._shard.clock.now_ms())
         cursors = [topic.cursors[name] for name in sorted(topic.cursors)]
-        lags = records_behind(topic, [one.from_seq for one in cursors])
-        found = [{**_told(one), "lag_records": lag} for one, lag in zip(cursors, lags, strict=True)]
-        body = {"topic": call.name, "head_seq": topic.head, "cursors": found}
+        lags = records_behind(topic, [cursor.from_seq for cursor in cursors])
+        entries = [
+            {**_cursor_members(cursor), "lag_records": lag} for cursor, lag in zip(cursors, lags, strict=True)
+        ]
+        body = {"topic": call.name, "head_seq": topic.head, "cursors": entries}
         call.send(encode({**body, "performance": self._performance(call)}))
 
 
-def _told(cursor: Cursor) -> dict[str, object]:
+def _cursor_members(cursor: Cursor) -> dict[str, object]:
     return {"cursor": cursor.name, "from_seq": cursor.from_seq, "set_ts": cursor.set_ms}

@@ -25,7 +25,7 @@ from topicsd.engine.topic_admin import topic_not_found
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import DiffBody, decode_diff
 from topicsd.service.input.clamped import clamped_to, with_member
-from topicsd.service.render import render_piece, render_read
+from topicsd.service.render import render_chunk, render_read
 from topicsd.service.request_counts import RequestCounts
 from topicsd.stream.chunks import Piece, Wanted, piece_of
 from topicsd.stream.feeds import Feeds
@@ -56,12 +56,12 @@ class Diff:
         if body.from_ts is not None or body.last is not None:
             assert not isinstance(body.from_ts, str), "decode_diff resolves it"
             # A larger `last` means the newest records that the limit allows.
-            place = Seek(body.from_ts, None if body.last is None else min(body.last, self._limit(body)))
-            seek(self._shard, call.name, place, partial(self._placed, call, body))
+            position = Seek(body.from_ts, None if body.last is None else min(body.last, self._limit(body)))
+            seek(self._shard, call.name, position, partial(self._read_from, call, body))
             return
         self._read(call, body)
 
-    def _placed(self, call: Call, body: DiffBody, cursor: int | Refusal) -> None:
+    def _read_from(self, call: Call, body: DiffBody, cursor: int | Refusal) -> None:
         try:
             if isinstance(cursor, Refusal):
                 call.refuse(cursor)
@@ -122,17 +122,17 @@ class Diff:
                 _name_clamped(parts, body, request.limit)
             call.send_parts(parts, sum(map(len, parts)))
 
-    def send_piece(self, call: Call, body: DiffBody, limit: int, piece: Piece) -> None:
+    def send_chunk(self, call: Call, body: DiffBody, limit: int, chunk: Piece) -> None:
         """Answer a read that waited."""
-        parts = render_piece(piece, self._elapsed_us(call, piece, self._counts.waited_reads))
+        parts = render_chunk(chunk, self._elapsed_us(call, chunk, self._counts.waited_reads))
         _name_clamped(parts, body, limit)
         call.send_parts(parts, sum(map(len, parts)))
 
-    def _elapsed_us(self, call: Call, found: ReadAnswer | Piece, counted: Histogram) -> int:
+    def _elapsed_us(self, call: Call, result: ReadAnswer | Piece, histogram: Histogram) -> int:
         elapsed_us = int((self._monotonic() - call.started) * 1e6)
-        counted.counts[elapsed_us.bit_length()] += 1
-        counted.total += elapsed_us
-        if found.tombstone is not None:
+        histogram.counts[elapsed_us.bit_length()] += 1
+        histogram.total += elapsed_us
+        if result.tombstone is not None:
             self._counts.tombstones += 1
         return elapsed_us
 
@@ -165,7 +165,7 @@ class WaitingDiff:
         self._diff = diff
         self._call = call
         self._body = body
-        wanted = Wanted(
+        selection = Wanted(
             call.name,
             request.nodes,
             request.limit,
@@ -176,25 +176,25 @@ class WaitingDiff:
             is_strong=False,
         )
         self._limit = request.limit
-        self._piece = piece_of(answer, wanted, request.from_seq)
+        self._chunk = piece_of(answer, selection, request.from_seq)
         """Result of the last read."""
-        self._subscription = Subscription(diff.feeds.feed(wanted), self._piece.to_seq, answer.epoch, self)
+        self._subscription = Subscription(diff.feeds.feed(selection), self._chunk.to_seq, answer.epoch, self)
 
     def wait(self, wait_ms: int) -> None:
         self._timer = self._diff.loop.call_later(wait_ms / 1000, self._finish)
         self._call.hurry = self._finish
-        self._subscription.go_on_behind(self._piece)
+        self._subscription.go_on_behind(self._chunk)
 
     def hold(self, subscription: Subscription) -> None:
-        raise AssertionError("an answer is never clogged")
+        raise AssertionError("a single response never pauses")
 
-    def deliver(self, subscription: Subscription, piece: Piece) -> None:
-        self._piece = piece
-        if not piece.is_empty:
+    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+        self._chunk = chunk
+        if not chunk.is_empty:
             self._finish()
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
-        self._leave()
+        self._stop()
         self._call.refuse(refusal)
 
     def ended(self, subscription: Subscription) -> None:
@@ -202,13 +202,13 @@ class WaitingDiff:
 
     def _finish(self) -> None:
         """Answer with the last result."""
-        self._leave()
+        self._stop()
         try:
-            self._diff.send_piece(self._call, self._body, self._limit, self._piece)
+            self._diff.send_chunk(self._call, self._body, self._limit, self._chunk)
         except Exception as error:
             self._call.fail("diff", error)
 
-    def _leave(self) -> None:
+    def _stop(self) -> None:
         self._timer.cancel()
         self._call.hurry = None
         self._subscription.close()

@@ -27,13 +27,13 @@ from topicsd.service.handlers import Handlers
 from topicsd.service.input.query import query_text
 from topicsd.service.queues.dead_letters import DeadLetters
 from topicsd.service.queues.redrive import Redrives
-from topicsd.service.queues.work import WorkOpen
-from topicsd.service.routes import ForwardRules
+from topicsd.service.queues.work import WorkOpener
+from topicsd.service.routes import RouteRules
 from topicsd.service.shards.in_flight import InFlight
 from topicsd.service.shards.link_stream import LinkStream
 from topicsd.service.shards.peers import Peers
-from topicsd.service.shards.remote_call import STREAMS, Forwarder, in_doubt
-from topicsd.service.watch.streams import Watching
+from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, in_doubt
+from topicsd.service.watch.streams import Streams
 from topicsd.stream.stream import Stream
 
 # When the whole server stops, the processes that sent requests over the link stop too, cancel the waits of
@@ -61,54 +61,56 @@ class Dispatch:
         shard: int,
         shard_count: int,
         peers: Peers | None = None,
-        postman: Postman | None = None,
+        connection_sender: Postman | None = None,
     ) -> None:
         self.handlers = handlers
         self.keys = keys
         self.shard = shard
         self._shard_count = shard_count
         self._peers = peers
-        self._postman = postman
+        self._connection_sender = connection_sender
         settings = handlers.settings
-        self.watching = Watching(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
-        state, watching = handlers.shard.state, self.watching
-        diff = Diff(state, settings, handlers.loop, handlers.counts, watching.feeds)
+        self.watching = Streams(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
+        state, streams = handlers.shard.state, self.watching
+        diff = Diff(state, settings, handlers.loop, handlers.counts, streams.feeds)
         handlers.add("diff", diff.start)
-        self._working = WorkOpen(state, settings, handlers.loop, watching.permits, watching.count_stream)
-        self.forward_rules = ForwardRules(state, settings, links, peers is not None)
-        handlers.topic_gone = self.forward_rules.topic_gone
+        self._work = WorkOpener(state, settings, handlers.loop, streams.permits, streams.count_stream)
+        self.forward_rules = RouteRules(state, settings, links, peers is not None)
+        handlers.on_topic_deleted = self.forward_rules.on_topic_deleted
         counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
         self._in_flight = InFlight(settings.max_inflight_per_key, *counts)
         self._probes_need_key = settings.probe_auth
-        self._forwarder = Forwarder(links, peers, handlers.loop, handlers.monotonic, lambda: self.drains)
+        self._remote_caller = RemoteCaller(
+            links, peers, handlers.loop, handlers.monotonic, lambda: self.drains
+        )
         self.dead_letters = DeadLetters(state, handlers.loop, self.ask_owner)
         redrives = Redrives(state, handlers.loop, self.ask_owner, handlers.performance)
         handlers.add("redrive", redrives.start)
-        self._link_calls: set[LinkCall] = set()
-        self._is_idle: asyncio.Future[None] | None = None
+        self._incoming_calls: set[IncomingCall] = set()
+        self._idle: asyncio.Future[None] | None = None
         self.open_socket: OpenSocket = _no_sockets
         """Answers a request for a WebSocket, given the key of the request."""
         self.moved_count = 0
         self.drains = False
-        self._is_in_haste = False
+        self._is_grace_over = False
 
     @property
     def forwarded_count(self) -> int:
-        return self._forwarder.count
+        return self._remote_caller.count
 
     @property
     def lagging_count(self) -> int:
         """Return the number of streams whose clients have not read for a while."""
-        return self.watching.lagging_count + self._working.lagging_count
+        return self.watching.lagging_count + self._work.lagging_count
 
     def owner_of(self, match: Match) -> int | None:
         """Return the shard that owns the request, or None for the supervisor."""
-        route = match.route
-        if not route.is_data:
+        endpoint = match.route
+        if not endpoint.is_data:
             return None
-        if route.variable == TOPIC:
+        if endpoint.variable == TOPIC:
             return shard_of(topic_id(match.name), self._shard_count)
-        wid = self.watching.ids.parse(match.name) if route.variable == WATCH_ID else None
+        wid = self.watching.ids.parse(match.name) if endpoint.variable == WATCH_ID else None
         # A request without an owner is answered here, refused, or sent to the supervisor.
         return self.shard if wid is None else wid.shard
 
@@ -117,7 +119,7 @@ class Dispatch:
         if isinstance(match, Refusal):
             call.refuse(match)
             return
-        route = match.route
+        endpoint = match.route
         call.name = match.name
         if match.item:
             call.item = match.item
@@ -125,52 +127,54 @@ class Dispatch:
         refusal: Refusal | None
         try:
             if self.keys.are_asked_for:
-                found = self._check_key(match, call.fields, call.query)
-                if isinstance(found, Refusal):
-                    refusal = found
+                result = self._check_key(match, call.fields, call.query)
+                if isinstance(result, Refusal):
+                    refusal = result
                 else:
-                    key = found
-                    refusal = None if key is None else self._bind(key, call, is_counted=not route.is_stream)
+                    key = result
+                    refusal = (
+                        None if key is None else self._bind(key, call, is_counted=not endpoint.is_stream)
+                    )
                 if refusal is not None:
                     call.refuse(refusal)
                     return
             if call.query:
-                refusal = refuse_parameters(route, call.query)
+                refusal = refuse_parameters(endpoint, call.query)
                 if refusal is not None:
                     call.refuse(refusal)
                     return
-            if not route.takes_body and call.body:
-                refusal = refuse_body(route, call.body)
+            if not endpoint.takes_body and call.body:
+                refusal = refuse_body(endpoint, call.body)
                 if refusal is not None:
                     call.refuse(refusal)
                     return
-            if not route.is_plain:
-                self._start_other(route, owner, call, key)
+            if not endpoint.is_plain:
+                self._start_other(endpoint, owner, call, key)
             elif owner == self.shard:
-                self.handlers.start(route.operation, call)
+                self.handlers.start(endpoint.operation, call)
             else:
-                self._forwarder.start(route.operation, owner, call, key)
+                self._remote_caller.start(endpoint.operation, owner, call, key)
         except Exception as error:
-            call.fail(route.operation, error)
+            call.fail(endpoint.operation, error)
 
-    def _start_other(self, route: Route, owner: int | None, call: Call, key: Key | None) -> None:
+    def _start_other(self, endpoint: Route, owner: int | None, call: Call, key: Key | None) -> None:
         """Start a call that is not about one topic."""
         if owner != self.shard:
-            self._forwarder.start(route.operation, owner, call, key)
-        elif route.is_upgrade:
+            self._remote_caller.start(endpoint.operation, owner, call, key)
+        elif endpoint.is_upgrade:
             self.open_socket(call, key)
-        elif route.is_stream:
-            self._open_stream(route.operation, call, key)
-        elif route.variable == ROUTER:
+        elif endpoint.is_stream:
+            self._open_stream(endpoint.operation, call, key)
+        elif endpoint.variable == ROUTER:
             self.forward_rules.put(call, key)
         else:
-            self.watching.creating.create(call, key)
+            self.watching.creator.create(call, key)
 
     def _open_stream(self, operation: str, call: Call, key: Key | None) -> None:
         if operation == "work":
-            self._working.open(call, key)
+            self._work.open(call, key)
         else:
-            self.watching.opening.open(call, key)
+            self.watching.opener.open(call, key)
 
     def start_with_key(self, key: Key | None, operation: str, call: Call) -> None:
         """Start an operation on a topic that the key of its connection permits."""
@@ -187,30 +191,30 @@ class Dispatch:
             if owner == self.shard:
                 self.handlers.start(operation, call)
             else:
-                self._forwarder.start(operation, owner, call, None)
+                self._remote_caller.start(operation, owner, call, None)
         except Exception as error:
             call.fail(operation, error)
 
     def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
         """Return the refusal of the request's key, or of its absence, or None."""
-        found = self._check_key(match, fields, query)
-        return found if isinstance(found, Refusal) else None
+        result = self._check_key(match, fields, query)
+        return result if isinstance(result, Refusal) else None
 
     def _check_key(self, match: Match, fields: Fields, query: str) -> Key | Refusal | None:
-        route = match.route
-        if route.is_open and not self._probes_need_key:
+        endpoint = match.route
+        if endpoint.is_open and not self._probes_need_key:
             return None
-        if route.takes_token and fields.sent_key is None:
+        if endpoint.takes_token and fields.sent_key is None:
             token = query_text(query, "token")
             if token is not None:
-                return self.keys.check_token(token, route.scopes, match.bound_name)
-        return self.keys.check_sent(fields.sent_key, route.scopes, match.bound_name)
+                return self.keys.check_token(token, endpoint.scopes, match.bound_name)
+        return self.keys.check_sent(fields.sent_key, endpoint.scopes, match.bound_name)
 
     def change_keys(self, keys: Keys) -> None:
         """Replace the keys, and end streams that they no longer allow. WebSockets check themselves."""
         self.keys = keys
         self.watching.check_keys(keys)
-        self._working.check_keys(keys)
+        self._work.check_keys(keys)
 
     def _bind(self, key: Key, call: Call, is_counted: bool) -> Refusal | None:
         """Apply the key's limits to the call, and count it as in flight until it is answered."""
@@ -218,73 +222,73 @@ class Dispatch:
         call.is_admin = ADMIN in key.scopes
         if not (is_counted and self._in_flight.bound):
             return None
-        leave = self._in_flight.enter(key)
-        if isinstance(leave, Refusal):
-            return leave
-        call.on_answer = leave
+        on_answer = self._in_flight.enter(key)
+        if isinstance(on_answer, Refusal):
+            return on_answer
+        call.on_answer = on_answer
         return None
 
     # -- over the link -------------------------------------------------------------------------------------
 
     def answer_link(self, payload: bytes, reply: Asked) -> None:
         """Answer a remote request for a topic of this shard."""
-        asked = decode_forwarded(payload)
+        request = decode_forwarded(payload)
         # Positional arguments: keyword arguments, or a copy of a template, are several times slower.
         fields = Fields(
             None,
             None,
             False,
-            asked.content_type,
+            request.content_type,
             "",
-            asked.accept,
+            request.accept,
             "",
             None,
-            asked.idempotency_key,
-            asked.last_event_id,
+            request.idempotency_key,
+            request.last_event_id,
         )
         started = self.handlers.monotonic()
-        body = reply.body or asked.body
-        call = LinkCall(asked.name, asked.query, fields, body, started, reply=reply, dispatch=self)
-        call.is_head, call.item, call.prefixes = asked.is_head, asked.item, asked.prefixes
-        call.is_admin = asked.is_admin
-        self._link_calls.add(call)
-        reply.hurry = call.hurry_now
+        body = reply.body or request.body
+        call = IncomingCall(request.name, request.query, fields, body, started, reply=reply, dispatch=self)
+        call.is_head, call.item, call.prefixes = request.is_head, request.item, request.prefixes
+        call.is_admin = request.is_admin
+        self._incoming_calls.add(call)
+        reply.hurry = call.cancel
         try:
-            if asked.asked_ms and not self.handlers.is_key_kept(asked.name, asked.asked_ms):
-                call.refuse(in_doubt(asked.operation, self.shard, is_keyed=False))
-            elif asked.operation in STREAMS:
-                key = Key(asked.key_id, NO_SCOPES, asked.prefixes) if asked.key_id else None
-                self._open_stream(asked.operation, call, key)
+            if request.asked_ms and not self.handlers.is_key_kept(request.name, request.asked_ms):
+                call.refuse(in_doubt(request.operation, self.shard, is_keyed=False))
+            elif request.operation in STREAMS:
+                key = Key(request.key_id, NO_SCOPES, request.prefixes) if request.key_id else None
+                self._open_stream(request.operation, call, key)
             else:
-                self.handlers.start(asked.operation, call)
+                self.handlers.start(request.operation, call)
         except Exception as error:
-            call.fail(asked.operation, error)
-        if self._is_in_haste:
-            call.hurry_now()
+            call.fail(request.operation, error)
+        if self._is_grace_over:
+            call.cancel()
 
-    def answered_link(self, call: LinkCall) -> None:
-        self._link_calls.discard(call)
-        if self._is_idle is not None and not self._link_calls and not self._is_idle.done():
-            self._is_idle.set_result(None)
+    def on_incoming_answered(self, call: IncomingCall) -> None:
+        self._incoming_calls.discard(call)
+        if self._idle is not None and not self._incoming_calls and not self._idle.done():
+            self._idle.set_result(None)
 
     def drain(self) -> None:
         """Stop waiting for new records and jobs before the process ends; finish calls in flight."""
         self.drains = True
         self.watching.drain()
-        self._working.drain()
+        self._work.drain()
         drain_claims(self.handlers.shard.state)
-        self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._hurry_links)
+        self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._cancel_incoming_waits)
 
-    def _hurry_links(self) -> None:
-        self._is_in_haste = True
-        for call in list(self._link_calls):
-            call.hurry_now()
+    def _cancel_incoming_waits(self) -> None:
+        self._is_grace_over = True
+        for call in list(self._incoming_calls):
+            call.cancel()
 
     async def answered_all(self) -> None:
         """Wait until all remote requests are answered."""
-        if self._link_calls:
-            self._is_idle = asyncio.get_running_loop().create_future()
-            await self._is_idle
+        if self._incoming_calls:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
 
     # -- moving a connection -------------------------------------------------------------------------------
 
@@ -294,21 +298,23 @@ class Dispatch:
         The caller makes sure that no call is unanswered. Unwritten output would be lost, so the connection
         stays while there is any.
         """
-        if self._postman is None or self.drains or len(data) > DATA_BYTES_MAX:
+        if self._connection_sender is None or self.drains or len(data) > DATA_BYTES_MAX:
             return False
         if transport.get_write_buffer_size() or transport.is_closing():
             return False
         if self._peers is not None and self._peers.refusal(shard) is not None:
             return False
         connection = transport.get_extra_info("socket")
-        if connection is None or not self._postman.send_connection_to(shard, connection.fileno(), data):
+        if connection is None or not self._connection_sender.send_connection_to(
+            shard, connection.fileno(), data
+        ):
             return False
         self.moved_count += 1
         transport.abort()
         return True
 
 
-class LinkCall(Call, kw_only=True, eq=False):
+class IncomingCall(Call, kw_only=True, eq=False):
     """A remote request that arrived over the link."""
 
     reply: Asked
@@ -319,13 +325,13 @@ class LinkCall(Call, kw_only=True, eq=False):
     ) -> None:
         # The asking process closes its connection, as it would after its own response.
         self.reply(encode_answer(status, fields + CLOSE if self.closes else fields, parts))
-        self.dispatch.answered_link(self)
+        self.dispatch.on_incoming_answered(self)
 
     def open_stream(self, fields: bytes) -> Stream:
         # `answered_all` does not wait for streams: their shutdown ends them.
-        self.dispatch.answered_link(self)
+        self.dispatch.on_incoming_answered(self)
         return LinkStream(self.reply, fields)
 
-    def hurry_now(self) -> None:
+    def cancel(self) -> None:
         if self.hurry is not None:
             self.hurry()

@@ -54,11 +54,11 @@ WITHOUT_BODY = frozenset(
 
 _decode_stamped = msgspec.json.Decoder(StampedAppend).decode
 
-TopicGone = Callable[[str, int, Callable[[list[str]], None]], None]
+OnTopicDeleted = Callable[[str, int, Callable[[list[str]], None]], None]
 
 
-def nobody_is_told(name: str, epoch: int, told: Callable[[list[str]], None]) -> None:
-    told([])
+def _report_no_routes(name: str, epoch: int, reply: Callable[[list[str]], None]) -> None:
+    reply([])
 
 
 # Approximate bytes of a record in the log besides its data.
@@ -76,14 +76,14 @@ class Handlers:
         self.monotonic = shard.state.clock.monotonic
         self.body_bytes_max = settings.max_body_bytes
         self.counts = RequestCounts()
-        self.topic_gone: TopicGone = nobody_is_told
+        self.on_topic_deleted: OnTopicDeleted = _report_no_routes
         """Called with the name and epoch of a deleted topic; reports the routes deleted with it."""
         queues = QueueHandlers(shard.state, settings, self.performance)
         self._table = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
-            "dead_letter": self._moved_here,
-            "bring_back": self._bring_back,
+            "dead_letter": self._append_moved,
+            "bring_back": self._append_redriven,
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
@@ -125,11 +125,11 @@ class Handlers:
     def _append(self, call: Call, kind: JsonBody[AppendRequest] = APPEND_BODY) -> None:
         with_seqs = True
         if call.query:
-            asked = query_boolean(call.query, "return_seqs", True)
-            if isinstance(asked, Refusal):
-                call.refuse(asked)
+            return_seqs = query_boolean(call.query, "return_seqs", True)
+            if isinstance(return_seqs, Refusal):
+                call.refuse(return_seqs)
                 return
-            with_seqs = asked
+            with_seqs = return_seqs
         request = decode_append(call.body, self.settings, kind)
         if isinstance(request, Refusal):
             call.refuse(request)
@@ -170,28 +170,30 @@ class Handlers:
 
         self._join_append(call, request, reply)
 
-    def _bring_back(self, call: Call) -> None:
+    def _append_redriven(self, call: Call) -> None:
         """Append redriven jobs, only to an existing queue."""
-        found = queue_of(self.shard.state, call.name)
-        if isinstance(found, Refusal):
-            call.refuse(found)
+        queue = queue_of(self.shard.state, call.name)
+        if isinstance(queue, Refusal):
+            call.refuse(queue)
         else:
-            self._moved_here(call, create=False)
+            self._append_moved(call, create=False)
 
-    def _moved_here(self, call: Call, create: bool | None = None) -> None:
+    def _append_moved(self, call: Call, create: bool | None = None) -> None:
         """Append the records of a transfer (`transfer.py`). No endpoint leads here."""
         request = _decode_stamped(call.body)
         if create is not None:
             request.create = create
 
-        def told(answer: Appended) -> None:
+        def respond(answer: Appended) -> None:
             call.send(b"{}", 201 if answer.created else 200)
 
-        self._join_append(call, request, reply_of(call, told))
+        self._join_append(call, request, reply_of(call, respond))
 
     def _join_append(self, call: Call, request: AppendRequest, reply: Reply) -> None:
         caps, state = self._caps, self.shard.state
-        counts_topic = caps.counts_topics and call.name not in state.topics and request.create is not False
+        counts_topic = (
+            caps.has_shared_topic_cap and call.name not in state.topics and request.create is not False
+        )
         if counts_topic or caps.bytes_max:
             self._append_capped(call, request, reply, counts_topic)
         else:
@@ -199,7 +201,7 @@ class Handlers:
 
     def _append_capped(self, call: Call, request: AppendRequest, reply: Reply, counts_topic: bool) -> None:
         """Append, or refuse because of a cap over all shards."""
-        caps, told = self._caps, reply
+        caps, final_reply = self._caps, reply
         if caps.bytes_max:
             size = len(call.body) + FRAME_BYTES * len(request.records)
             refusal = caps.begin_bytes(call.name, request, size)
@@ -207,15 +209,15 @@ class Handlers:
                 call.refuse(refusal)
                 return
 
-            def told(answer: Appended | Refusal) -> None:
+            def final_reply(answer: Appended | Refusal) -> None:
                 caps.end_bytes(size)
                 reply(answer)
 
-        make = _guarded(call, "append", lambda: append(self.shard.state, call.name, request, told))
+        create = _guarded(call, "append", lambda: append(self.shard.state, call.name, request, final_reply))
         if counts_topic:
-            caps.with_topic(call.name, make, told)
+            caps.create_topic(call.name, create, final_reply)
         else:
-            make()
+            create()
 
     def is_key_kept(self, name: str, asked_ms: int) -> bool:
         """Return whether a key used `asked_ms` ago is still remembered if its write was applied."""
@@ -231,7 +233,7 @@ class Handlers:
             call.refuse(patch)
             return
 
-        def told(answer: TopicPut) -> None:
+        def respond(answer: TopicPut) -> None:
             body = {
                 "topic": answer.topic,
                 "created": answer.created,
@@ -241,25 +243,25 @@ class Handlers:
             }
             call.send(encode(body), 201 if answer.created else 200)
 
-        reply = reply_of(call, told)
+        reply = reply_of(call, respond)
         state, caps = self.shard.state, self._caps
-        if caps.counts_topics and call.name not in state.topics:
-            make = _guarded(call, "put_topic", lambda: put_topic(state, call.name, patch, reply))
-            caps.with_topic(call.name, make, reply)
+        if caps.has_shared_topic_cap and call.name not in state.topics:
+            create = _guarded(call, "put_topic", lambda: put_topic(state, call.name, patch, reply))
+            caps.create_topic(call.name, create, reply)
         else:
             put_topic(state, call.name, patch, reply)
 
     def _topic_state(self, call: Call) -> None:
-        place = query_seek(call.query, self.shard.state.clock) if call.query else None
-        if isinstance(place, Refusal):
-            call.refuse(place)
-        elif place is not None:
+        position = query_seek(call.query, self.shard.state.clock) if call.query else None
+        if isinstance(position, Refusal):
+            call.refuse(position)
+        elif position is not None:
             reply = reply_of(call, lambda from_seq: self._answer_state(call, {"from_seq": from_seq}))
-            seek(self.shard.state, call.name, place, reply)
+            seek(self.shard.state, call.name, position, reply)
         else:
             self._answer_state(call, {})
 
-    def _answer_state(self, call: Call, place: dict[str, int]) -> None:
+    def _answer_state(self, call: Call, position: dict[str, int]) -> None:
         touch = query_boolean(call.query, "touch", True)
         state = touch if isinstance(touch, Refusal) else topic_state(self.shard.state, call.name, touch)
         if isinstance(state, Refusal):
@@ -281,7 +283,7 @@ class Handlers:
             "last_read_ts": state.last_read_ts,
             "durable_seq": state.durable_seq,
             "epoch": state.epoch,
-            **place,
+            **position,
             "performance": self.performance(call),
         }
         call.send(encode(body))
@@ -294,15 +296,15 @@ class Handlers:
 
         topic = self._topics.get(call.name)
 
-        def told(answer: TopicDeleted) -> None:
+        def on_deleted(answer: TopicDeleted) -> None:
             # In the next turn: operations that waited for the name may recreate the topic in this one.
             self.loop.call_soon(self._caps.publish)
             if topic is None or not answer.deleted:
-                gone(answer, [])
+                respond(answer, [])
             else:
-                self.topic_gone(answer.topic, topic.epoch, reply_of(call, partial(gone, answer)))
+                self.on_topic_deleted(answer.topic, topic.epoch, reply_of(call, partial(respond, answer)))
 
-        def gone(answer: TopicDeleted, names: list[str]) -> None:
+        def respond(answer: TopicDeleted, names: list[str]) -> None:
             body = {
                 "topic": answer.topic,
                 "deleted": answer.deleted,
@@ -311,7 +313,7 @@ class Handlers:
             }
             call.send(encode(body))
 
-        delete_topic(self.shard.state, call.name, if_empty, reply_of(call, told))
+        delete_topic(self.shard.state, call.name, if_empty, reply_of(call, on_deleted))
 
     def _delete_records(self, call: Call) -> None:
         body = decode_delete(call.body)
@@ -322,7 +324,7 @@ class Handlers:
             call.refuse(request)
             return
 
-        def told(answer: Deleted) -> None:
+        def respond(answer: Deleted) -> None:
             body = {
                 "topic": answer.topic,
                 "deleted": answer.deleted,
@@ -334,16 +336,16 @@ class Handlers:
             }
             call.send(encode(body))
 
-        delete_records(self.shard.state, call.name, request, reply_of(call, told))
+        delete_records(self.shard.state, call.name, request, reply_of(call, respond))
 
 
-def _guarded(call: Call, what: str, make: Callable[[], None]) -> Callable[[], None]:
+def _guarded(call: Call, operation: str, action: Callable[[], None]) -> Callable[[], None]:
     """Wrap `make` for a later turn, where no other code catches unexpected errors."""
 
     def guarded() -> None:
         try:
-            make()
+            action()
         except Exception as error:
-            call.fail(what, error)
+            call.fail(operation, error)
 
     return guarded

@@ -29,7 +29,7 @@ class _ReadPerformance(msgspec.Struct, gc=False):
     records_scanned: int
 
 
-class _Append(msgspec.Struct, gc=False):
+class _AppendBody(msgspec.Struct, gc=False):
     topic: str
     first_seq: int
     last_seq: int
@@ -62,9 +62,9 @@ def render_appended(
 ) -> bytes:
     first, last = answer.first_seq, answer.last_seq
     if not first:
-        return encode(_older(answer, with_seqs, elapsed_us))
+        return encode(_duplicate(answer, with_seqs, elapsed_us))
     return encode(
-        _Append(
+        _AppendBody(
             answer.topic,
             first,
             last,
@@ -79,11 +79,13 @@ def render_appended(
     )
 
 
-def _older(answer: Appended, with_seqs: bool, elapsed_us: int) -> _Append:
+def _duplicate(answer: Appended, with_seqs: bool, elapsed_us: int) -> _AppendBody:
     """Return the response to a duplicate of a write whose seqs are no longer known."""
     seqs: list[int] | UnsetType = [] if with_seqs else UNSET
     performance = _Performance(elapsed_us / 1000)
-    return _Append(answer.topic, 0, 0, seqs, answer.head_seq, 0, False, True, answer.durability, performance)
+    return _AppendBody(
+        answer.topic, 0, 0, seqs, answer.head_seq, 0, False, True, answer.durability, performance
+    )
 
 
 def render_read(answer: ReadAnswer, from_seq: int, elapsed_us: int) -> list[bytes | memoryview]:
@@ -94,22 +96,22 @@ def render_read(answer: ReadAnswer, from_seq: int, elapsed_us: int) -> list[byte
     return _read(answer, from_seq, answer.next_from_seq, records, elapsed_us)
 
 
-def render_piece(piece: Piece, elapsed_us: int) -> list[bytes | memoryview]:
+def render_chunk(chunk: Piece, elapsed_us: int) -> list[bytes | memoryview]:
     """Return the parts of a response with a chunk, whose records several waiting reads share."""
-    return _read(piece, piece.from_seq, piece.to_seq, [piece.records], elapsed_us)
+    return _read(chunk, chunk.from_seq, chunk.to_seq, [chunk.records], elapsed_us)
 
 
 def _read(
-    found: ReadAnswer | Piece,
+    result: ReadAnswer | Piece,
     from_seq: int,
     next_from: int,
     records: Sequence[bytes | memoryview],
     elapsed_us: int,
 ) -> list[bytes | memoryview]:
-    head = found.head_seq
-    earliest, tombstone = found.earliest_seq, found.tombstone
+    head = result.head_seq
+    earliest, tombstone = result.earliest_seq, result.tombstone
     is_plain = tombstone is None and from_seq >= earliest - 1
-    scanned = next_from - from_seq if is_plain else _scanned(found, from_seq, next_from)
+    scanned = next_from - from_seq if is_plain else _count_scanned(result, from_seq, next_from)
     end = _ReadEnd(
         next_from,
         head,
@@ -120,16 +122,16 @@ def _read(
         _ReadPerformance(elapsed_us / 1000, scanned),
     )
     return [
-        b'{"topic":"%b","epoch":%d,"records":[' % (found.topic.encode(), found.epoch),
+        b'{"topic":"%b","epoch":%d,"records":[' % (result.topic.encode(), result.epoch),
         *records,
         b"]," + encode(end)[1:],
     ]
 
 
-def _scanned(found: ReadAnswer | Piece, from_seq: int, next_from: int) -> int:
+def _count_scanned(result: ReadAnswer | Piece, from_seq: int, next_from: int) -> int:
     """Return the number of seqs that the read covered, without those below the earliest seq."""
-    first = found.earliest_seq - 1
-    if found.tombstone is None or found.tombstone.reason != RECREATED:
+    first = result.earliest_seq - 1
+    if result.tombstone is None or result.tombstone.reason != RECREATED:
         first = max(first, from_seq)
     return max(0, next_from - first)
 

@@ -38,7 +38,7 @@ from topicsd.engine.routes.route import Forward, ForwardDeleted, ForwardPut, del
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type, refuse_nul_in
-from topicsd.service.input.bound_names import other_name
+from topicsd.service.input.bound_names import refuse_uncovered
 from topicsd.service.input.json_body import JsonBody
 from topicsd.service.input.tag_match import parse_match
 from topicsd.service.render import render_refusal
@@ -56,38 +56,38 @@ class ForwardBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     begin: Beginning = msgspec.field(name="from", default="head")
 
 
-_FORWARD: Final = JsonBody(ForwardBody, '{"source":"orders","dest":"billing"}')
+_ROUTE: Final = JsonBody(ForwardBody, '{"source":"orders","dest":"billing"}')
 
 
-def decode_forward(name: str, body: bytes, key: Key | None, tag_bytes_max: int) -> ForwardRule | Refusal:
+def decode_route_body(name: str, body: bytes, key: Key | None, tag_bytes_max: int) -> ForwardRule | Refusal:
     """Return the rule of a body, between topics that the key covers, or a refusal."""
-    asked = _FORWARD.decode(body)
-    if isinstance(asked, Refusal):
-        return asked
-    tags = _tags(asked.filter, tag_bytes_max)
-    refusal = refuse_forward_name(name) or _refuse_ends(asked)
+    route = _ROUTE.decode(body)
+    if isinstance(route, Refusal):
+        return route
+    tags = _tags(route.filter, tag_bytes_max)
+    refusal = refuse_forward_name(name) or _refuse_topics(route)
     if refusal is not None:
         return refusal
     if isinstance(tags, Refusal):
         return tags
-    return _refuse_key(key, asked) or ForwardRule(
+    return _refuse_key(key, route) or ForwardRule(
         name=name,
-        source=asked.source,
-        dest=asked.dest,
+        source=route.source,
+        dest=route.dest,
         tags=tags,
-        keeps_node=asked.preserve_node,
-        keeps_tag=asked.preserve_tag,
-        makes_dest=asked.create_dest,
-        is_exactly_once=asked.guarantee == "exactly_once",
-        may_cycle=asked.allow_cycle,
-        is_from_start=asked.begin == "earliest",
+        keeps_node=route.preserve_node,
+        keeps_tag=route.preserve_tag,
+        makes_dest=route.create_dest,
+        is_exactly_once=route.guarantee == "exactly_once",
+        may_cycle=route.allow_cycle,
+        is_from_start=route.begin == "earliest",
     )
 
 
-def _refuse_ends(asked: ForwardBody) -> Refusal | None:
-    refusal = refuse_topic_name(asked.source, "source") or refuse_topic_name(asked.dest, "dest")
-    if refusal is None and asked.source == asked.dest:
-        message = f'dest: must be another topic than the source "{asked.dest}"'
+def _refuse_topics(route: ForwardBody) -> Refusal | None:
+    refusal = refuse_topic_name(route.source, "source") or refuse_topic_name(route.dest, "dest")
+    if refusal is None and route.source == route.dest:
+        message = f'dest: must differ from source, got "{route.dest}" for both'
         return Refusal(INVALID_REQUEST, message, {"field": "dest"})
     return refusal
 
@@ -95,23 +95,23 @@ def _refuse_ends(asked: ForwardBody) -> Refusal | None:
 def _tags(match: str | list[str] | None, bytes_max: int) -> list[str] | Refusal | None:
     if match is None:
         return None
-    found = parse_match("filter", match)
-    if isinstance(found, Refusal):
-        return found
-    refusal = refuse_nul_in("filter", [found.tag])
+    tag_match = parse_match("filter", match)
+    if isinstance(tag_match, Refusal):
+        return tag_match
+    refusal = refuse_nul_in("filter", [tag_match.tag])
     if refusal is not None:
         return refusal
-    size = len(found.tag.encode())
+    size = len(tag_match.tag.encode())
     if size > bytes_max:
         message = f"filter: must have a tag of at most {bytes_max} bytes, got {size}"
         return Refusal(INVALID_REQUEST, message, {"field": "filter", "max": bytes_max})
-    return ["tag", "Glob", found.tag + "*"] if found.is_prefix else ["tag", "Eq", found.tag]
+    return ["tag", "Glob", tag_match.tag + "*"] if tag_match.is_prefix else ["tag", "Eq", tag_match.tag]
 
 
-def _refuse_key(key: Key | None, asked: ForwardBody) -> Refusal | None:
-    for field, name in (("source", asked.source), ("dest", asked.dest)):
+def _refuse_key(key: Key | None, route: ForwardBody) -> Refusal | None:
+    for field, name in (("source", route.source), ("dest", route.dest)):
         if key is not None and not key.allows_name(name):
-            return other_name(field, name)
+            return refuse_uncovered(field, name)
     return None
 
 
@@ -120,72 +120,75 @@ FORWARDS: Final = frozenset({LinkKind.PUT_FORWARD, LinkKind.DELETE_FORWARD, Link
 RETRY_AFTER_MS: Final = 1000
 
 
-class ForwardRules:
-    def __init__(self, state: ShardState, settings: Settings, links: LinkPool, has_front: bool) -> None:
+class RouteRules:
+    def __init__(self, state: ShardState, settings: Settings, links: LinkPool, has_supervisor: bool) -> None:
         self._state = state
         self._settings = settings
         self._links = links
-        self._has_front = has_front
+        self._has_supervisor = has_supervisor
 
     # -- as a request --------------------------------------------------------------------------------------
 
     def put(self, call: Call, key: Key | None) -> None:
         refusal = refuse_media_type(call.fields, call.body)
-        rule = refusal or decode_forward(call.name, call.body, key, self._settings.max_tag_bytes)
+        rule = refusal or decode_route_body(call.name, call.body, key, self._settings.max_tag_bytes)
         if isinstance(rule, Refusal):
             call.refuse(rule)
             return
-        answered = partial(self._answered, call)
-        self._links.call(FRONT, LinkKind.PUT_FORWARD, encode_forward(rule), answered)
+        on_answer = partial(self._on_answer, call)
+        self._links.call(FRONT, LinkKind.PUT_FORWARD, encode_forward(rule), on_answer)
 
-    def _answered(self, call: Call, answer: bytes | None) -> None:
+    def _on_answer(self, call: Call, answer: bytes | None) -> None:
         if answer:
             status, fields, body = decode_answer(answer)
             call.send_parts([body], len(body), status, fields)
         elif answer == NEVER_SENT:
-            message = "the front process does not answer"
+            message = "the supervisor does not answer, retry after 1 s"
             call.refuse(Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS))
         else:
-            message = "the front process ended before it answered: the change may or may not have been made"
+            message = (
+                "the supervisor stopped before it answered: the change may or may not have been made;"
+                " retry the request"
+            )
             call.refuse(Refusal(IN_DOUBT, message, retry_after_ms=RETRY_AFTER_MS))
 
-    def topic_gone(self, name: str, epoch: int, told: Callable[[list[str]], None]) -> None:
-        """Report a deleted topic to the supervisor; pass the names of its known routes to `told`."""
-        if not self._has_front:
-            told([])
+    def on_topic_deleted(self, name: str, epoch: int, reply: Callable[[list[str]], None]) -> None:
+        """Report a deleted topic to the supervisor; pass the names of its known routes to `reply`."""
+        if not self._has_supervisor:
+            reply([])
             return
 
-        def answered(answer: bytes | None) -> None:
-            told(decode_names(answer) if answer else [])
+        def on_answer(answer: bytes | None) -> None:
+            reply(decode_names(answer) if answer else [])
 
-        self._links.call(FRONT, LinkKind.TOPIC_DELETED, encode_forward(TopicGone(name, epoch)), answered)
+        self._links.call(FRONT, LinkKind.TOPIC_DELETED, encode_forward(TopicGone(name, epoch)), on_answer)
 
     # -- requests of the supervisor ------------------------------------------------------------------------
 
-    def answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
+    def answer_link(self, kind: int, payload: bytes, link_request: Asked) -> None:
         if kind == LinkKind.LIST_FORWARDS:
-            asked(encode_forward(list(self._listed(decode_forwards_asked(payload)))))
+            link_request(encode_forward(list(self._list(decode_forwards_asked(payload)))))
         elif kind == LinkKind.DELETE_FORWARD:
-            self._delete(decode_delete_forward(payload), asked)
+            self._delete(decode_delete_forward(payload), link_request)
         else:
             assert kind == LinkKind.PUT_FORWARD
-            self._put(payload, asked)
+            self._put(payload, link_request)
 
-    def _put(self, payload: bytes, asked: Asked) -> None:
+    def _put(self, payload: bytes, link_request: Asked) -> None:
         rule, source_epoch = msgspec.structs.astuple(decode_put_forward(payload))
 
-        def told(answer: ForwardPut | Refusal) -> None:
+        def respond(answer: ForwardPut | Refusal) -> None:
             if isinstance(answer, Refusal):
-                _refuse(asked, answer)
+                _refuse(link_request, answer)
                 return
-            forward = ToldForward(answer.rule, answer.forwarded_total, answer.created)
-            asked(encode_answer(201 if answer.created else 200, b"", [encode_forward(forward)]))
+            route = ToldForward(answer.rule, answer.forwarded_total, answer.created)
+            link_request(encode_answer(201 if answer.created else 200, b"", [encode_forward(route)]))
 
         def put(answer: ForwardDeleted | Refusal | None) -> None:
             if isinstance(answer, Refusal):
-                _refuse(asked, answer)
+                _refuse(link_request, answer)
             else:
-                put_forward(self._state, rule, told)
+                put_forward(self._state, rule, respond)
 
         existing = self._state.forwards.get(rule.name)
         if existing is None:
@@ -197,36 +200,38 @@ class ForwardRules:
         else:
             delete_forward(self._state, rule.name, put)
 
-    def _delete(self, request: DeleteForward, asked: Asked) -> None:
-        def told(answer: ForwardDeleted | Refusal) -> None:
+    def _delete(self, request: DeleteForward, link_request: Asked) -> None:
+        def respond(answer: ForwardDeleted | Refusal) -> None:
             if isinstance(answer, Refusal):
-                _refuse(asked, answer)
+                _refuse(link_request, answer)
             else:
-                asked(encode_answer(200, b"", [encode_forward(True)]))
+                link_request(encode_answer(200, b"", [encode_forward(True)]))
 
         existing = self._state.forwards.get(request.name)
         if existing is not None and request.source_epoch not in (None, existing.source_epoch):
-            asked(encode_answer(200, b"", [encode_forward(False)]))
+            link_request(encode_answer(200, b"", [encode_forward(False)]))
         else:
-            delete_forward(self._state, request.name, told)
+            delete_forward(self._state, request.name, respond)
 
-    def _listed(self, asked: ForwardsAsked) -> Iterator[ToldForward]:
-        forwards = self._state.forwards
-        candidates = forwards.keys() & {asked.name} if asked.name else forwards
-        names = sorted(name for name in candidates if name > asked.after and _is_asked(forwards[name], asked))
-        for name in names[: asked.limit or None]:
-            yield ToldForward(forwards[name].rule, forwards[name].forwarded_total)
+    def _list(self, request: ForwardsAsked) -> Iterator[ToldForward]:
+        routes = self._state.forwards
+        candidates = routes.keys() & {request.name} if request.name else routes
+        names = sorted(
+            name for name in candidates if name > request.after and _is_selected(routes[name], request)
+        )
+        for name in names[: request.limit or None]:
+            yield ToldForward(routes[name].rule, routes[name].forwarded_total)
 
 
-def _is_asked(forward: Forward, asked: ForwardsAsked) -> bool:
-    rule = forward.rule
+def _is_selected(route: Forward, request: ForwardsAsked) -> bool:
+    rule = route.rule
     return (
-        rule.name.startswith(asked.prefix)
-        and asked.source in ("", rule.source)
-        and asked.dest in ("", rule.dest)
+        rule.name.startswith(request.prefix)
+        and request.source in ("", rule.source)
+        and request.dest in ("", rule.dest)
     )
 
 
-def _refuse(asked: Asked, refusal: Refusal) -> None:
+def _refuse(link_request: Asked, refusal: Refusal) -> None:
     status, body, fields = render_refusal(refusal)
-    asked(encode_answer(status, fields, [body]))
+    link_request(encode_answer(status, fields, [body]))

@@ -63,15 +63,15 @@ CURSORS_MAX: Final = 100
 """Cursors measured for one page."""
 
 
-def list_topics(shard: ShardState, payload: bytes, told: Callable[[bytes], object]) -> None:
-    """Pass the page to `told`, at once or after the disk reads that its measurements need."""
+def list_topics(shard: ShardState, payload: bytes, reply: Callable[[bytes], object]) -> None:
+    """Pass the page to `reply`, at once or after the disk reads that its measurements need."""
     request = _decode(payload)
     names = shard.sorted_names()
-    at = bisect_right(names, request.after) if request.after else 0
-    at = max(at, bisect_left(names, request.prefix))
+    index = bisect_right(names, request.after) if request.after else 0
+    index = max(index, bisect_left(names, request.prefix))
     page: list[ListedTopic] = []
-    while at < len(names) and names[at].startswith(request.prefix) and len(page) < request.limit:
-        topic = shard.topics[names[at]]
+    while index < len(names) and names[index].startswith(request.prefix) and len(page) < request.limit:
+        topic = shard.topics[names[index]]
         if topic.visible:
             page.append(
                 ListedTopic(
@@ -86,46 +86,46 @@ def list_topics(shard: ShardState, payload: bytes, told: Callable[[bytes], objec
                     shard.watch.effective_priority(topic),
                 )
             )
-        at += 1
-    _Measuring(page, told).run(shard)
+        index += 1
+    _PageMeasurement(page, reply).run(shard)
 
 
-class _Measuring:
+class _PageMeasurement:
     """A page with measurements of cursors and jobs in progress."""
 
-    def __init__(self, page: list[ListedTopic], told: Callable[[bytes], object]) -> None:
+    def __init__(self, page: list[ListedTopic], reply: Callable[[bytes], object]) -> None:
         self._page = page
-        self._told = told
-        self._missing = 1
+        self._reply = reply
+        self._pending_count = 1
 
     def run(self, shard: ShardState) -> None:
-        left = CURSORS_MAX
+        remaining = CURSORS_MAX
         for listed in self._page:
             topic = shard.topics[listed.topic]
             counts = queue_counts(topic, shard.clock.now_ms())
             if counts is not None:
                 listed.ready, listed.in_flight = counts.ready, counts.in_flight
-                self._missing += 1
-                measure_oldest_ready(shard, topic, partial(self._aged, listed))
+                self._pending_count += 1
+                measure_oldest_ready(shard, topic, partial(self._on_age, listed))
             if not topic.cursors:
                 continue
             listed.cursor_count, listed.cursors = len(topic.cursors), []
-            for name in islice(sorted(topic.cursors), left):
-                left -= 1
-                self._missing += 1
-                found = partial(self._found, listed.cursors, name)
-                measure_lag(shard, topic, topic.cursors[name].from_seq, found)
-        self._end_one()
+            for name in islice(sorted(topic.cursors), remaining):
+                remaining -= 1
+                self._pending_count += 1
+                on_lag = partial(self._on_lag, listed.cursors, name)
+                measure_lag(shard, topic, topic.cursors[name].from_seq, on_lag)
+        self._finish_one()
 
-    def _aged(self, listed: ListedTopic, oldest_ready_ms: int) -> None:
+    def _on_age(self, listed: ListedTopic, oldest_ready_ms: int) -> None:
         listed.oldest_ready_seconds = oldest_ready_ms / 1000
-        self._end_one()
+        self._finish_one()
 
-    def _found(self, cursors: list[ListedCursor], name: str, lag: Lag) -> None:
+    def _on_lag(self, cursors: list[ListedCursor], name: str, lag: Lag) -> None:
         cursors.append(ListedCursor(name, lag.records, lag.bytes, lag.ms / 1000))
-        self._end_one()
+        self._finish_one()
 
-    def _end_one(self) -> None:
-        self._missing -= 1
-        if not self._missing:
-            self._told(_encode(self._page))
+    def _finish_one(self) -> None:
+        self._pending_count -= 1
+        if not self._pending_count:
+            self._reply(_encode(self._page))

@@ -1,4 +1,4 @@
-"""A worker between a client that wants a route and the front process, and as the one who keeps the rule."""
+"""Routes in a worker: between a client and the supervisor, and as the shard that stores the rule."""
 
 from __future__ import annotations
 
@@ -33,52 +33,50 @@ def put(lane: OneLane, body: bytes = BODY, *fields: str) -> None:
     lane.receive(request("PUT", "/v0/routers/a%3Eb", body, *fields))
 
 
-def told(lane: OneLane) -> tuple[int, Any]:
+def response(lane: OneLane) -> tuple[int, Any]:
     lane.settle()
     answer = lane.wire.take()
     return int(answer[9:12]), json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
-def test_a_rule_goes_to_the_front_process_as_it_was_read_and_its_answer_passes_through() -> None:
+def test_a_decoded_rule_goes_to_the_supervisor_and_its_answer_to_the_client() -> None:
     lane = OneLane()
     put(lane)
     ((peer, kind, payload, done),) = lane.links.asked
     assert (peer, kind, decode_forward_rule(payload)) == (FRONT, LinkKind.PUT_FORWARD, RULE)
     done(encode_answer(409, b"retry-after: 1\r\n", [b'{"as":"it is"}']))
-    assert told(lane) == (409, {"as": "it is"})
+    assert response(lane) == (409, {"as": "it is"})
 
 
 @pytest.mark.parametrize(
     ("answer", "status", "code"), [(None, 504, "in_doubt"), (NEVER_SENT, 503, "not_ready")]
 )
-def test_what_the_front_process_may_have_done_is_in_doubt(
-    answer: bytes | None, status: int, code: str
-) -> None:
+def test_a_lost_answer_of_the_supervisor_is_in_doubt(answer: bytes | None, status: int, code: str) -> None:
     lane = OneLane()
     put(lane)
     lane.links.asked[0][3](answer)
-    told_status, body = told(lane)
-    assert (told_status, body["error"]["code"]) == (status, code)
+    status_code, body = response(lane)
+    assert (status_code, body["error"]["code"]) == (status, code)
     assert body["error"]["detail"]["retry_after_ms"] == 1000
 
 
-def test_what_is_wrong_and_what_a_key_is_not_for_goes_nowhere() -> None:
+def test_an_invalid_or_forbidden_rule_does_not_reach_the_supervisor() -> None:
     lane = OneLane(keys="a-key-of-some-length::a")
     key = "authorization: Bearer a-key-of-some-length"
     for body, status in ((BODY, 403), (b'{"source":"a","dest":"a"}', 400), (b"[]", 400)):
         put(lane, body, key)
-        assert told(lane)[0] == status
+        assert response(lane)[0] == status
     assert lane.links.asked == []
     put(lane, b'{"source":"a","dest":"ab"}', key)
     assert len(lane.links.asked) == 1
 
 
-def answered(answer: bytes) -> tuple[int, bytes]:
+def decoded(answer: bytes) -> tuple[int, bytes]:
     status, _, body = decode_answer(answer)
     return status, body
 
 
-class Keeper:
+class DestinationShard:
     """The shard of the destination, with both topics."""
 
     def __init__(self) -> None:
@@ -87,82 +85,82 @@ class Keeper:
         for name in ("a", "b", "c"):
             self.one.put(name)
 
-    def ask(self, kind: LinkKind, question: object) -> bytes:
+    def ask(self, kind: LinkKind, request: object) -> bytes:
         answers: list[bytes] = []
-        asked = cast(Asked, answers.append)
-        self.lane.dispatch.forward_rules.answer_link(kind, encode_forward(question), asked)
+        link_request = cast(Asked, answers.append)
+        self.lane.dispatch.forward_rules.answer_link(kind, encode_forward(request), link_request)
         self.one.settle()
         (answer,) = answers
         return answer
 
     def put(self, rule: ForwardRule = RULE, epoch: int | None = None) -> tuple[int, bytes]:
         source_epoch = self.one.topic(rule.source).epoch if epoch is None else epoch
-        return answered(self.ask(LinkKind.PUT_FORWARD, PutForward(rule, source_epoch)))
+        return decoded(self.ask(LinkKind.PUT_FORWARD, PutForward(rule, source_epoch)))
 
     def delete(self, name: str, epoch: int | None = None) -> tuple[int, bytes]:
-        return answered(self.ask(LinkKind.DELETE_FORWARD, DeleteForward(name, epoch)))
+        return decoded(self.ask(LinkKind.DELETE_FORWARD, DeleteForward(name, epoch)))
 
-    def listed(self, **asked: Any) -> list[ToldForward]:
-        return decode_told_forwards(self.ask(LinkKind.LIST_FORWARDS, ForwardsAsked(**asked)))
+    def listed(self, **selection: Any) -> list[ToldForward]:
+        return decode_told_forwards(self.ask(LinkKind.LIST_FORWARDS, ForwardsAsked(**selection)))
 
     @property
     def names(self) -> list[str]:
         return [one.rule.name for one in self.listed()]
 
 
-def test_a_rule_is_kept_and_changed_and_stays_where_it_began() -> None:
-    keeper = Keeper()
-    status, body = keeper.put()
+def test_an_updated_rule_keeps_its_start() -> None:
+    owner = DestinationShard()
+    status, body = owner.put()
     assert (status, decode_told_forward(body)) == (201, ToldForward(RULE, 0, created=True))
     changed = msgspec.structs.replace(RULE, tags=None, is_from_start=False)
-    status, body = keeper.put(changed)
+    status, body = owner.put(changed)
     kept = msgspec.structs.replace(RULE, tags=None)
     assert (status, decode_told_forward(body)) == (200, ToldForward(kept, 0))
-    assert keeper.listed() == [ToldForward(kept, 0)]
+    assert owner.listed() == [ToldForward(kept, 0)]
 
 
-def test_a_rule_of_a_source_that_was_made_anew_begins_anew() -> None:
-    keeper = Keeper()
-    keeper.put()
-    before = keeper.one.shard.state.forwards[RULE.name].source_epoch
-    keeper.one.shard.state.on_forward = lambda forward: None
-    keeper.one.delete_topic("a")
-    keeper.one.put("a")
-    status, body = keeper.put(msgspec.structs.replace(RULE, is_from_start=False))
+def test_a_rule_for_a_recreated_source_starts_again() -> None:
+    owner = DestinationShard()
+    owner.put()
+    before = owner.one.shard.state.forwards[RULE.name].source_epoch
+    owner.one.shard.state.on_forward = lambda forward: None
+    owner.one.delete_topic("a")
+    owner.one.put("a")
+    status, body = owner.put(msgspec.structs.replace(RULE, is_from_start=False))
     assert status == 201
     assert not decode_told_forward(body).rule.is_from_start
-    assert keeper.one.shard.state.forwards[RULE.name].source_epoch == keeper.one.topic("a").epoch != before
+    assert owner.one.shard.state.forwards[RULE.name].source_epoch == owner.one.topic("a").epoch != before
 
 
 def test_a_rule_without_a_destination_is_refused() -> None:
-    keeper = Keeper()
-    status, body = keeper.put(ForwardRule("r", "a", "nobody"), epoch=1)
+    owner = DestinationShard()
+    status, body = owner.put(ForwardRule("r", "a", "missing"), epoch=1)
     assert (status, refusal_in(body).code) == (404, "topic_not_found")
-    assert keeper.names == []
+    assert owner.names == []
 
 
-def test_only_the_rule_of_that_incarnation_of_the_source_ends() -> None:
-    keeper = Keeper()
-    keeper.put()
-    epoch = keeper.one.topic("a").epoch
-    for name, of, is_over in (
+def test_a_delete_names_the_epoch_of_the_source() -> None:
+    owner = DestinationShard()
+    owner.put()
+    epoch = owner.one.topic("a").epoch
+    for name, source_epoch, is_deleted in (
         (RULE.name, epoch + 1, False),
         (RULE.name, epoch, True),
         (RULE.name, epoch, True),
-        ("nobody", None, True),
+        ("missing", None, True),
     ):
-        status, body = keeper.delete(name, of)
-        assert (status, msgspec.msgpack.decode(body)) == (200, is_over)
-    assert keeper.names == []
+        status, body = owner.delete(name, source_epoch)
+        assert (status, msgspec.msgpack.decode(body)) == (200, is_deleted)
+    assert owner.names == []
 
 
-def test_rules_are_told_in_name_order_by_what_is_asked() -> None:
-    keeper = Keeper()
+def test_rules_are_listed_in_name_order_and_filtered() -> None:
+    owner = DestinationShard()
     for name, source, dest in (("r2", "a", "b"), ("r1", "b", "c"), ("s", "c", "a")):
-        assert keeper.put(ForwardRule(name, source, dest))[0] == 201
+        assert owner.put(ForwardRule(name, source, dest))[0] == 201
 
-    def names(**asked: Any) -> list[str]:
-        return [one.rule.name for one in keeper.listed(**asked)]
+    def names(**selection: Any) -> list[str]:
+        return [one.rule.name for one in owner.listed(**selection)]
 
     assert names() == ["r1", "r2", "s"]
     assert names(prefix="r", after="r1") == ["r2"]

@@ -19,7 +19,7 @@ from shared.text.units import duration_ms, instant_ms
 from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord
 from topicsd.engine.routes.stamp import STAMP_KEY
 from topicsd.engine.write.encode_records import refuse_lengths
-from topicsd.service.input.body_limits import look_at_append, needs_look
+from topicsd.service.input.body_limits import check_large_append, is_large_append
 from topicsd.service.input.json_body import JsonBody, not_utf8
 from topicsd.service.input.position import one_position
 from topicsd.service.input.tag_match import parse_match
@@ -69,21 +69,21 @@ class CursorBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     epoch: int | None = None
 
 
-_IN_A_RECORD: Final = 'it belongs in a record, as in {"records":[{"data":1}]}'
-_BELONGS: Final = {
+_RECORD_HINT: Final = 'it belongs in a record, as in {"records":[{"data":1}]}'
+_APPEND_HINTS: Final = {
     **dict.fromkeys(TopicConfigPatch.__struct_fields__, "it belongs in config"),
-    **dict.fromkeys(("data", "tag", "meta"), _IN_A_RECORD),
+    **dict.fromkeys(("data", "tag", "meta"), _RECORD_HINT),
 }
-APPEND_BODY: Final = JsonBody(AppendRequest, '{"records":[{"data":1}]}', _BELONGS)
+APPEND_BODY: Final = JsonBody(AppendRequest, '{"records":[{"data":1}]}', _APPEND_HINTS)
 PUBLISH_BODY: Final[JsonBody[AppendRequest]] = JsonBody(
-    PublishBody, '{"op":"publish","topic":"orders","records":[{"data":1}]}', _BELONGS
+    PublishBody, '{"op":"publish","topic":"orders","records":[{"data":1}]}', _APPEND_HINTS
 )
 _decode_diff: Final = JsonBody(DiffBody, '{"after_seq":0}').decode
 _DELETE: Final = JsonBody(DeleteBody, '{"before_seq":100}')
 _PATCH: Final = JsonBody(
     TopicConfigPatch,
     '{"ttl_ms":60000}',
-    {"records": "records are appended with POST /v0/topics/:topic"},
+    {"records": "append records with POST /v0/topics/:topic"},
 )
 _CURSOR: Final = JsonBody(CursorBody, '{"after_seq":100}')
 _meta = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -113,8 +113,8 @@ def decode_append(
 ) -> AppendRequest | Refusal:
     if not (body.isascii() or is_utf8(body)):
         return not_utf8()
-    if len(body) > SHORT_BYTES_MAX and needs_look(body, limits.max_batch_records):
-        refusal = look_at_append(body, kind, limits)
+    if len(body) > SHORT_BYTES_MAX and is_large_append(body, limits.max_batch_records):
+        refusal = check_large_append(body, kind, limits)
         if refusal is not None:
             return refusal
     try:
@@ -171,10 +171,10 @@ def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
         after = UNSET
     if seq is UNSET or after is not UNSET or not 0 <= seq <= NUMBER_MAX:
         is_after = request.after_seq is not UNSET
-        found = one_position("", UNSET if is_after and after is UNSET else seq, request.after_seq)
-        if isinstance(found, Refusal):
-            return found
-        request.from_seq = seq = found or 0
+        position = one_position("", UNSET if is_after and after is UNSET else seq, request.after_seq)
+        if isinstance(position, Refusal):
+            return position
+        request.from_seq = seq = position or 0
     refusal = None
     if request.wait_ms != 0 and isinstance(request.wait_ms, str):
         wait_ms = duration_ms("wait_ms", request.wait_ms)
@@ -186,11 +186,11 @@ def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
         for field, value in (("limit", min(request.limit, 0)), ("wait_ms", min(request.wait_ms, 0))):
             refusal = refusal or refuse_number(field, value)
     if request.from_ts is not None or request.last is not None:
-        is_placed = seq != 0 or request.epoch is not None
-        sought = settle_seek("", request.from_ts, request.last, is_placed, clock)
-        if isinstance(sought, Refusal):
-            return refusal or sought
-        request.from_ts = sought
+        has_other_position = seq != 0 or request.epoch is not None
+        from_ts = resolve_seek("", request.from_ts, request.last, has_other_position, clock)
+        if isinstance(from_ts, Refusal):
+            return refusal or from_ts
+        request.from_ts = from_ts
     if BACKSLASH in body and may_hold_nul(body):
         nodes = [request.node] if isinstance(request.node, str) else request.node
         refusal = refusal or refuse_nul_in("node", nodes)
@@ -213,12 +213,16 @@ def delete_request(
 ) -> DeleteRequest | Refusal:
     if seqs is not None:
         if before_seq is not None or match is not None:
-            return Refusal(INVALID_REQUEST, "seqs: excludes before_seq and match", {"field": "seqs"})
+            return Refusal(
+                INVALID_REQUEST, "seqs: must not be sent with before_seq or match", {"field": "seqs"}
+            )
         return DeleteRequest(seqs=seqs)
     if match is None:
         return DeleteRequest(before_seq)
-    found = parse_match("match", match)
-    return found if isinstance(found, Refusal) else DeleteRequest(before_seq, found.tag, found.is_prefix)
+    tag_match = parse_match("match", match)
+    if isinstance(tag_match, Refusal):
+        return tag_match
+    return DeleteRequest(before_seq, tag_match.tag, tag_match.is_prefix)
 
 
 def decode_cursor(body: bytes) -> CursorBody | Refusal:
@@ -274,7 +278,7 @@ def _refuse_nul(request: AppendRequest) -> Refusal | None:
 
 def refuse_nul_in(field: str, texts: Sequence[str | None] | None) -> Refusal | None:
     if any(text is not None and "\0" in text for text in texts or ()):
-        return Refusal(INVALID_REQUEST, f"{field}: must not hold a NUL character", {"field": field})
+        return Refusal(INVALID_REQUEST, f"{field}: must not contain a NUL character", {"field": field})
     return None
 
 
@@ -303,19 +307,20 @@ def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
     return None
 
 
-def settle_seek(
-    prefix: str, from_ts: int | str | None, last: int | None, is_placed: bool, clock: Clock
+def resolve_seek(
+    prefix: str, from_ts: int | str | None, last: int | None, has_other_position: bool, clock: Clock
 ) -> int | Refusal | None:
-    """Return `from_ts` in ms; `is_placed` means that the position is also given otherwise."""
+    """Return `from_ts` in ms; `has_other_position` means that another field sets the position."""
     if from_ts is not None:
-        found = instant_ms(f"{prefix}from_ts", from_ts, clock.now_ms())
-        if isinstance(found, Refusal):
-            return found
-        from_ts = found
+        time_ms = instant_ms(f"{prefix}from_ts", from_ts, clock.now_ms())
+        if isinstance(time_ms, Refusal):
+            return time_ms
+        from_ts = time_ms
     refusal = refuse_number(f"{prefix}from_ts", from_ts) or refuse_number(f"{prefix}last", last)
-    if refusal is None and (from_ts is not None) + (last is not None) + is_placed > 1:
+    if refusal is None and (from_ts is not None) + (last is not None) + has_other_position > 1:
         field = f"{prefix}from_ts" if last is None else f"{prefix}last"
-        message = f"{field}: excludes after_seq, epoch, from_ts, last and tail, send one position"
+        others = "after_seq, epoch, tail or " + ("from_ts" if last is not None else "last")
+        message = f"{field}: must not be sent with {others}"
         return Refusal(INVALID_REQUEST, message, {"field": field})
     return refusal or from_ts
 

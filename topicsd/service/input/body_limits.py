@@ -39,8 +39,8 @@ class _TooManyRecords(Exception):
     pass
 
 
-class _Room:
-    left = 0
+class _RecordBudget:
+    remaining = 0
 
 
 class _RawRecord(msgspec.Struct, gc=False):
@@ -50,8 +50,8 @@ class _RawRecord(msgspec.Struct, gc=False):
     meta: msgspec.Raw = _NOTHING
 
     def __post_init__(self) -> None:
-        _Room.left -= 1
-        if _Room.left < 0:
+        _RecordBudget.remaining -= 1
+        if _RecordBudget.remaining < 0:
             raise _TooManyRecords
 
 
@@ -68,20 +68,20 @@ class _RawAppend(msgspec.Struct, gc=False):
 _raw_append = msgspec.json.Decoder(_RawAppend)
 
 
-def needs_look(body: bytes, records_max: int) -> bool:
+def is_large_append(body: bytes, records_max: int) -> bool:
     """Return whether an append is large or may have too many records."""
     return len(body) > APPEND_BODY_BYTES or (
         len(body) > records_max * _RECORD_BYTES_MIN and body.count(b"{") > records_max
     )
 
 
-def look_at_append(body: bytes, kind: JsonBody[AppendRequest], limits: Settings) -> Refusal | None:
+def check_large_append(body: bytes, kind: JsonBody[AppendRequest], limits: Settings) -> Refusal | None:
     """Refuse malformed, unknown, too long or too many parts; the decoder refuses wrong types."""
-    records_max = _Room.left = limits.max_batch_records
+    records_max = _RecordBudget.remaining = limits.max_batch_records
     try:
         request = _raw_append.decode(body)
     except _TooManyRecords:
-        message = f"records: must be at most {records_max} in one write"
+        message = f"records: must have at most {records_max} entries"
         return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": records_max})
     except (msgspec.DecodeError, RecursionError) as error:
         return kind.explain(body, error)

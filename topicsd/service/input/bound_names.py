@@ -23,7 +23,7 @@ def is_within(prefixes: Sequence[str], name: str) -> bool:
     return not prefixes or name.startswith(tuple(prefixes))
 
 
-def other_name(field: str, name: str) -> Refusal:
+def refuse_uncovered(field: str, name: str) -> Refusal:
     message = f'{field}: the key does not cover the name "{name}"'
     return Refusal(FORBIDDEN, message, {"field": field, "topic": name})
 
@@ -35,4 +35,6 @@ def refuse_dead_letter(prefixes: Sequence[str], patch: TopicConfigPatch | None) 
     """
     if not prefixes or patch is None or not isinstance(patch.dead_letter, str):
         return None
-    return None if is_within(prefixes, patch.dead_letter) else other_name("dead_letter", patch.dead_letter)
+    if is_within(prefixes, patch.dead_letter):
+        return None
+    return refuse_uncovered("dead_letter", patch.dead_letter)

@@ -34,7 +34,7 @@ class JsonBody(Generic[T]):
         """Decode a body; raises the exceptions that `explain` accepts."""
         self._example = example
         self._hints = hints
-        names = [one.encode_name for one in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
+        names = [field.encode_name for field in msgspec.structs.fields(kind)]  # type: ignore[arg-type]
         fields: list[Any] = [(name, msgspec.Raw, _NOTHING) for name in names]
         self._decode_raw = msgspec.json.Decoder(msgspec.defstruct(f"Raw{kind.__name__}", fields)).decode
         self._names = names
@@ -65,7 +65,7 @@ class JsonBody(Generic[T]):
     def explain(self, body: bytes, error: Exception) -> Refusal:
         """Return the refusal of a body that failed to decode."""
         if not body:
-            message = f"the body is empty, it must be a JSON object such as {self._example}"
+            message = f"the body must be a JSON object such as {self._example}, got an empty body"
             return Refusal(INVALID_REQUEST, message)
         return explain(error, self.kind, body, self._example, self._hints)
 
@@ -84,9 +84,8 @@ class JsonBody(Generic[T]):
             return self.explain(body, error)
         except (msgspec.DecodeError, RecursionError):
             pass
-        message = (
-            f"unknown fields or white space of {size_text(rest)}; the fields are {', '.join(self._names)}"
-        )
+        names = ", ".join(self._names)
+        message = f"the body has {size_text(rest)} of unknown fields or white space; allowed: {names}"
         return Refusal(INVALID_REQUEST, message)
 
     def _refuse_large(self, body: bytes) -> Refusal | None:
@@ -106,4 +105,4 @@ class JsonBody(Generic[T]):
 
 
 def not_utf8() -> Refusal:
-    return Refusal(INVALID_REQUEST, "the body is not UTF-8")
+    return Refusal(INVALID_REQUEST, "the body must be UTF-8")

@@ -56,7 +56,7 @@ _SHAPES: Final = {
 }
 _REASONS: Final = {
     "object keys must be strings": "object keys must be strings in double quotes",
-    "trailing characters": "something follows the end of the object",
+    "trailing characters": "unexpected text after the end of the object",
 }
 
 
@@ -70,35 +70,35 @@ def explain(error: Exception, kind: Any, body: bytes, example: str, hints: Mappi
     if not text:
         text, path = str(error), ""
     steps = [name or index for name, index in _STEP.findall(path.removesuffix("`"))]
-    found = _type_at(kind, steps)
-    place = _joined(_with_keys(steps, kind, body))
+    expected = _type_at(kind, steps)
+    location = _join_path(_resolve_keys(steps, kind, body))
     if (match := _UNKNOWN.fullmatch(text)) is not None:
-        return _unknown(_joined([place, match[1]]), match[1], found, kind, hints)
+        return _unknown(_join_path([location, match[1]]), match[1], expected, kind, hints)
     if (match := _MISSING.fullmatch(text)) is not None:
-        field = _joined([place, match[1]])
-        return _wrong(field, "is required" if place else f"is required, as in {example}")
+        field = _join_path([location, match[1]])
+        return _wrong(field, "is required" if location else f"is required, as in {example}")
     got = ""
     if (match := _CHOICE.fullmatch(text)) is not None:
-        got = f'"{shown(match[1])}"'
+        got = f'"{shorten(match[1])}"'
     elif (match := _EXPECTED.fullmatch(text)) is not None:
         got = _GOT.get(match[2], match[2])
-    told = f"must be {_wanted(match, found, steps)}, got {got or 'a number out of range'}"
-    if not place:
+    rule = f"must be {_allowed_values(match, expected, steps)}, got {got or 'a number out of range'}"
+    if not location:
         return Refusal(INVALID_REQUEST, f"the body must be a JSON object such as {example}, got {got}")
-    return _wrong(place, told)
+    return _wrong(location, rule)
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     """Return the text as a message may repeat it, cut at a bound.
 
-    >>> shown("a" * 70) == "a" * 64 + "..."
+    >>> shorten("a" * 70) == "a" * 64 + "..."
     True
     """
     return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}..."
 
 
-def _wrong(field: str, told: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
+def _wrong(field: str, rule: str) -> Refusal:
+    return Refusal(INVALID_REQUEST, f"{field}: {rule}", {"field": field})
 
 
 def _malformed(text: str, body: bytes) -> str:
@@ -108,13 +108,13 @@ def _malformed(text: str, body: bytes) -> str:
         return "it ends too early" + (", or one half of a \\ud pair is missing" if is_escape else "")
     reason, at = match[1], int(match[2])
     if body[at : at + 1] == b"'":
-        reason = "strings and keys are written in double quotes"
+        reason = "strings and keys must be in double quotes"
     return f"{_REASONS.get(reason, reason)} (byte {at})"
 
 
-def _unknown(field: str, name: str, found: Any, kind: Any, hints: Mapping[str, str]) -> Refusal:
-    names = _field_names(found)
-    field = shown(field)
+def _unknown(field: str, name: str, expected: Any, kind: Any, hints: Mapping[str, str]) -> Refusal:
+    names = _field_names(expected)
+    field = shorten(field)
     if not names:
         # The key contains path characters, so the path leads to no struct.
         return _wrong(field, "unknown field")
@@ -126,14 +126,14 @@ def _unknown(field: str, name: str, found: Any, kind: Any, hints: Mapping[str, s
     return _wrong(field, unknown_name("field", name, names))
 
 
-def _wanted(match: re.Match[str] | None, found: Any, steps: list[str]) -> str:
+def _allowed_values(match: re.Match[str] | None, expected: Any, steps: list[str]) -> str:
     """Describe the values that are allowed at a path."""
-    choices, other = _choices(found)
+    choices, other = _choices(expected)
     if choices:
         # A field with choices allows nothing else but null.
         quoted = [f'"{choice}"' for choice in choices]
-        told = f"one of {', '.join(quoted)}" if len(quoted) > 1 else quoted[0]
-        return f"{told} or null" if "null" in other else told
+        values = f"one of {', '.join(quoted)}" if len(quoted) > 1 else quoted[0]
+        return f"{values} or null" if "null" in other else values
     kinds = match[1].split(" | ") if match is not None and match.re is _EXPECTED else ["int"]
     name = next((step for step in reversed(steps) if not step.isdigit()), "")
     if name in _SHAPES and steps[-1] == name:
@@ -144,52 +144,52 @@ def _wanted(match: re.Match[str] | None, found: Any, steps: list[str]) -> str:
     if "int" in kinds:
         units = (unit for suffix, unit in _UNITS.items() if name.endswith(suffix))
         words["str"] = next(units, words["str"])
-    order = sorted(_ORDER, key=lambda one: one != "int")
-    alternatives = [words[one] for one in order if one in kinds] or ["another value"]
+    order = sorted(_ORDER, key=lambda kind: kind != "int")
+    alternatives = [words[kind] for kind in order if kind in kinds] or ["another value"]
     return " or ".join(filter(None, [", ".join(alternatives[:-1]), alternatives[-1]]))
 
 
 # -- the type at a path --------------------------------------------------------------------------------------
 
 
-def _members(found: Any) -> Iterator[Any]:
-    if isinstance(found, inspect.UnionType):
-        for one in found.types:
-            yield from _members(one)
-    elif found is not None:
-        yield found
+def _members(expected: Any) -> Iterator[Any]:
+    if isinstance(expected, inspect.UnionType):
+        for member in expected.types:
+            yield from _members(member)
+    elif expected is not None:
+        yield expected
 
 
 def _type_at(kind: Any, steps: list[str]) -> Any:
     """Return the type expected at a path, or None when the path leads nowhere."""
-    found: Any = inspect.type_info(kind)
+    expected: Any = inspect.type_info(kind)
     for step in steps:
-        found = next(filter(None, (_below(one, step) for one in _members(found))), None)
-    return found
+        expected = next(filter(None, (_child_type(member, step) for member in _members(expected))), None)
+    return expected
 
 
-def _below(found: Any, step: str) -> Any:
-    if isinstance(found, inspect.StructType):
-        return next((one.type for one in found.fields if one.encode_name == step), None)
-    if isinstance(found, inspect.DictType) and step == "...":
-        return found.value_type
-    if isinstance(found, inspect.ListType) and step.isdigit():
-        return found.item_type
+def _child_type(expected: Any, step: str) -> Any:
+    if isinstance(expected, inspect.StructType):
+        return next((field.type for field in expected.fields if field.encode_name == step), None)
+    if isinstance(expected, inspect.DictType) and step == "...":
+        return expected.value_type
+    if isinstance(expected, inspect.ListType) and step.isdigit():
+        return expected.item_type
     return None
 
 
-def _field_names(found: Any) -> list[str]:
-    structs = [one for one in _members(found) if isinstance(one, inspect.StructType)]
-    return [field.encode_name for one in structs for field in one.fields]
+def _field_names(expected: Any) -> list[str]:
+    structs = [member for member in _members(expected) if isinstance(member, inspect.StructType)]
+    return [field.encode_name for member in structs for field in member.fields]
 
 
-def _choices(found: Any) -> tuple[list[str], set[str]]:
+def _choices(expected: Any) -> tuple[list[str], set[str]]:
     choices: list[str] = []
     other: set[str] = set()
-    for one in _members(found):
-        if isinstance(one, inspect.LiteralType):
-            choices += map(str, one.values)
-        elif isinstance(one, inspect.NoneType):
+    for member in _members(expected):
+        if isinstance(member, inspect.LiteralType):
+            choices += map(str, member.values)
+        elif isinstance(member, inspect.NoneType):
             other.add("null")
     return choices, other
 
@@ -197,10 +197,10 @@ def _choices(found: Any) -> tuple[list[str], set[str]]:
 # -- the name of a key ---------------------------------------------------------------------------------------
 
 
-def _joined(steps: list[str]) -> str:
+def _join_path(steps: list[str]) -> str:
     """Join the steps of a path.
 
-    >>> _joined(["records", "3", "tag"]), _joined(["", "ttl"])
+    >>> _join_path(["records", "3", "tag"]), _join_path(["", "ttl"])
     ('records[3].tag', 'ttl')
     """
     path = ""
@@ -212,7 +212,7 @@ def _joined(steps: list[str]) -> str:
     return path
 
 
-def _with_keys(steps: list[str], kind: Any, body: bytes) -> list[str]:
+def _resolve_keys(steps: list[str], kind: Any, body: bytes) -> list[str]:
     """Replace `...`, the decoder's placeholder for a map key, by the invalid key."""
     if "..." not in steps or len(body) > KEY_SEARCH_BYTES_MAX:
         return steps
@@ -229,5 +229,5 @@ def _with_keys(steps: list[str], kind: Any, body: bytes) -> list[str]:
         try:
             msgspec.json.decode(value, type=value_type.cls)
         except (msgspec.DecodeError, RecursionError):
-            return [*steps[:at], shown(key), *steps[at + 1 :]]
+            return [*steps[:at], shorten(key), *steps[at + 1 :]]
     return steps

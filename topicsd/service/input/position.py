@@ -18,7 +18,7 @@ def one_position(prefix: str, from_seq: Seq, after_seq: Seq) -> int | Refusal | 
     >>> [one_position("", *given) for given in ((5, None), (None, 5), (5, 5), (None, None))]
     [5, 5, 5, None]
     >>> one_position("topics.a.", 4, 5).message
-    'topics.a.after_seq: is 5 and from_seq is 4, two names of one position: send one of them'
+    'topics.a.after_seq: must equal from_seq, which is its other name, got 5 and 4; send one of them'
     """
     is_new_name = after_seq is not UNSET and after_seq is not None
     name, seq = ("after_seq", after_seq) if is_new_name else ("from_seq", from_seq)
@@ -29,6 +29,7 @@ def one_position(prefix: str, from_seq: Seq, after_seq: Seq) -> int | Refusal | 
         bound = f"at least 0, got {seq}" if seq < 0 else f"at most {NUMBER_MAX}"
         return Refusal(INVALID_REQUEST, f"{field}: must be {bound}", {"field": field})
     if from_seq is not UNSET and from_seq is not None and from_seq != seq:
-        message = f"{field}: is {seq} and from_seq is {from_seq}, two names of one position: send one of them"
+        got = f"got {seq} and {from_seq}"
+        message = f"{field}: must equal from_seq, which is its other name, {got}; send one of them"
         return Refusal(INVALID_REQUEST, message, {"field": field})
     return seq

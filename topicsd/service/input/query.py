@@ -42,7 +42,7 @@ def query_seek(query: str, clock: Clock) -> Seek | Refusal | None:
     if isinstance(last, Refusal):
         return last
     if from_ts is not None and last is not None:
-        return Refusal(INVALID_REQUEST, "last: excludes from_ts", {"field": "last"})
+        return Refusal(INVALID_REQUEST, "last: must not be sent with from_ts", {"field": "last"})
     return seek_of(from_ts, last)
 
 

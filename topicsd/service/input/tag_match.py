@@ -22,10 +22,11 @@ def parse_match(field: str, match: str | list[str]) -> TagMatch | Refusal:
     if isinstance(match, str):
         if match.endswith("*"):
             # Taken literally it would match nothing, which looks like success.
-            told = (
-                f'send ["tag","Glob",{quoted(match)}] for a prefix, ["tag","Eq",{quoted(match)}] for this tag'
+            message = (
+                f'{field}: must not end with *; send ["tag","Glob",{quoted(match)}] for a prefix'
+                f' or ["tag","Eq",{quoted(match)}] for this tag'
             )
-            return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
+            return Refusal(INVALID_REQUEST, message, {"field": field})
         return TagMatch(match, is_prefix=False)
     if len(match) == 3 and match[0] == "tag":
         if match[1] == "Eq":

@@ -45,7 +45,7 @@ class ExtendBody(AckBody, kw_only=True, gc=False):
 _CLAIM: Final = JsonBody(
     ClaimBody,
     '{"node":"worker-1"}',
-    {"wait_ms": "a claim answers at once; GET /v0/topics/:topic/work streams jobs as they become ready"},
+    {"wait_ms": "a claim does not wait; to wait for jobs, stream them with GET /v0/topics/:topic/work"},
 )
 _ACK: Final = JsonBody(AckBody, '{"node":"worker-1","seqs":[1]}')
 _NACK: Final = JsonBody(NackBody, '{"node":"worker-1","seqs":[1]}')
@@ -53,10 +53,10 @@ _EXTEND: Final = JsonBody(ExtendBody, '{"node":"worker-1","seqs":[1],"lease_ms":
 
 
 def decode_claim(body: bytes, limits: Settings) -> ClaimRequest | Refusal:
-    asked = _CLAIM.decode(body)
-    if isinstance(asked, Refusal):
-        return asked
-    return claim_request(asked.node, asked.max, asked.lease_ms, limits)
+    claim = _CLAIM.decode(body)
+    if isinstance(claim, Refusal):
+        return claim
+    return claim_request(claim.node, claim.max, claim.lease_ms, limits)
 
 
 def claim_request(node: str, count: int, lease: int | str | None, limits: Settings) -> ClaimRequest | Refusal:
@@ -70,58 +70,58 @@ def claim_request(node: str, count: int, lease: int | str | None, limits: Settin
 
 
 def decode_ack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
-    asked = _ACK.decode(body)
-    return asked if isinstance(asked, Refusal) else _request(asked, limits)
+    ack = _ACK.decode(body)
+    return ack if isinstance(ack, Refusal) else _request(ack, limits)
 
 
 def decode_nack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
-    asked = _NACK.decode(body)
-    if isinstance(asked, Refusal):
-        return asked
-    delay_ms = _duration_ms("delay_ms", asked.delay_ms)
+    nack = _NACK.decode(body)
+    if isinstance(nack, Refusal):
+        return nack
+    delay_ms = _duration_ms("delay_ms", nack.delay_ms)
     if isinstance(delay_ms, Refusal):
         return delay_ms
-    size = len(asked.reason.encode())
+    size = len(nack.reason.encode())
     if size > REASON_BYTES_MAX:
         message = f"reason: must be at most {REASON_BYTES_MAX} bytes, got {size}"
         return Refusal(INVALID_REQUEST, message, {"field": "reason", "max": REASON_BYTES_MAX})
-    refusal = refuse_nul_in("reason", [asked.reason]) if may_hold_nul(body) else None
-    return refusal or _request(asked, limits, delay_ms, asked.reason)
+    refusal = refuse_nul_in("reason", [nack.reason]) if may_hold_nul(body) else None
+    return refusal or _request(nack, limits, delay_ms, nack.reason)
 
 
 def decode_extend(body: bytes, limits: Settings) -> SettleRequest | Refusal:
-    asked = _EXTEND.decode(body)
-    if isinstance(asked, Refusal):
-        return asked
-    lease_ms = _duration_ms("lease_ms", asked.lease_ms)
-    return lease_ms if isinstance(lease_ms, Refusal) else _request(asked, limits, lease_ms)
+    extension = _EXTEND.decode(body)
+    if isinstance(extension, Refusal):
+        return extension
+    lease_ms = _duration_ms("lease_ms", extension.lease_ms)
+    return lease_ms if isinstance(lease_ms, Refusal) else _request(extension, limits, lease_ms)
 
 
-def _request(asked: AckBody, limits: Settings, ms: int = 0, reason: str = "") -> SettleRequest | Refusal:
-    refusal = _refuse_holder(asked.node, limits)
+def _request(ack: AckBody, limits: Settings, ms: int = 0, reason: str = "") -> SettleRequest | Refusal:
+    refusal = _refuse_holder(ack.node, limits)
     if refusal is not None:
         return refusal
-    seqs = asked.seqs
+    seqs = ack.seqs
     if len(seqs) > SEQS_MAX:
-        message = f"seqs: must be at most {SEQS_MAX} in one call, got {len(seqs)}"
+        message = f"seqs: must have at most {SEQS_MAX} entries, got {len(seqs)}"
         return Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
     leases: list[int] | None = None
-    if asked.lease_ids is not None:
-        found = list(map(_LEASE_ID.fullmatch, asked.lease_ids))
-        if len(found) != len(seqs) or None in found:
-            message = "lease_ids: must be one lease_id of a claim for each of seqs"
+    if ack.lease_ids is not None:
+        matches = list(map(_LEASE_ID.fullmatch, ack.lease_ids))
+        if len(matches) != len(seqs) or None in matches:
+            message = "lease_ids: must have one lease_id from a claim for each seq in seqs"
             return Refusal(INVALID_REQUEST, message, {"field": "lease_ids"})
-        leases = [int(one[1], 16) for one in found if one is not None]
-    return SettleRequest(asked.node, seqs, leases, ms, reason)
+        leases = [int(match[1], 16) for match in matches if match is not None]
+    return SettleRequest(ack.node, seqs, leases, ms, reason)
 
 
 def _duration_ms(field: str, given: int | str) -> int | Refusal:
     """Return a duration whose upper bound the engine clamps."""
-    found = duration_ms(field, given)
-    if isinstance(found, Refusal):
-        return found
-    found = min(found, NUMBER_MAX)
-    return refuse_number(field, found) or found
+    ms = duration_ms(field, given)
+    if isinstance(ms, Refusal):
+        return ms
+    ms = min(ms, NUMBER_MAX)
+    return refuse_number(field, ms) or ms
 
 
 def _refuse_holder(node: str, limits: Settings) -> Refusal | None:

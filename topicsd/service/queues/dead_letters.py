@@ -28,39 +28,46 @@ from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.queue.settle import end_jobs
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.service.queues.transfer import MOVED_AT_ONCE, Ask, Letter, Moving, Told, at_once
+from topicsd.service.queues.transfer import (
+    MOVED_AT_ONCE,
+    MoveReply,
+    RunAtOwner,
+    Transfer,
+    TransferRecord,
+    split_moves,
+)
 
 logger = logging.getLogger("topicsd.http")
 
-AGAIN_SECONDS: Final = 0.5
-AGAIN_SECONDS_MAX: Final = 30.0
+RETRY_SECONDS: Final = 0.5
+RETRY_SECONDS_MAX: Final = 30.0
 OPERATION: Final = "dead_letter"
 
 
 class DeadLetters:
     """The movers of all queues of a shard; `ask` runs an operation on a topic at its owner."""
 
-    def __init__(self, shard: ShardState, loop: Loop, ask: Ask) -> None:
+    def __init__(self, shard: ShardState, loop: Loop, run_at_owner: RunAtOwner) -> None:
         self._shard = shard
         self._loop = loop
-        self._ask = ask
-        self._moving: set[Topic] = set()
+        self._run_at_owner = run_at_owner
+        self._running: set[Topic] = set()
         shard.on_parked = self.wake
         for topic in shard.topics.values():
             if topic.queue is not None and topic.queue.parked:
-                loop.call_later(AGAIN_SECONDS, self.wake, topic)
+                loop.call_later(RETRY_SECONDS, self.wake, topic)
 
     def wake(self, topic: Topic) -> None:
         """Start moving the parked jobs of a topic."""
         queue = topic.queue
-        if topic not in self._moving and queue is not None:
-            self._moving.add(topic)
-            source = _Parked(self._shard, topic, queue)
-            moving = Moving(source, OPERATION, self._ask, self._shard.clock.monotonic)
-            _Run(self._shard, self._loop, source, moving, partial(self._moving.discard, topic)).next()
+        if topic not in self._running and queue is not None:
+            self._running.add(topic)
+            source = _ParkedJobs(self._shard, topic, queue)
+            transfer = Transfer(source, OPERATION, self._run_at_owner, self._shard.clock.monotonic)
+            _Run(self._shard, self._loop, source, transfer, partial(self._running.discard, topic)).next()
 
 
-class _Parked:
+class _ParkedJobs:
     """The parked jobs of a queue, as the source of a transfer."""
 
     def __init__(self, shard: ShardState, topic: Topic, queue: LeaseQueue) -> None:
@@ -70,7 +77,7 @@ class _Parked:
         self.id = f"\0dead_letter:{topic.epoch}:{topic.topic_id:x}"
 
     @property
-    def is_here(self) -> bool:
+    def is_live(self) -> bool:
         return self._shard.topics.get(self.topic.name) is self.topic and self.topic.leaving is None
 
     def first(self, count: int) -> list[int]:
@@ -79,16 +86,16 @@ class _Parked:
         return [*islice((seq for seq in self.queue.parked if not jobs[seq].is_leaving), count)]
 
     def has(self, seq: int) -> bool:
-        is_alive = self.is_here and self.topic.next_live(seq) == seq
-        return is_alive and seq in self.queue.parked and not self.queue.jobs[seq].is_leaving
+        has_record = self.is_live and self.topic.next_live(seq) == seq
+        return has_record and seq in self.queue.parked and not self.queue.jobs[seq].is_leaving
 
-    def put_off(self, seq: int) -> None:
+    def move_to_back(self, seq: int) -> None:
         """Move a job after all other parked jobs."""
         if seq in self.queue.parked:
             self.queue.parked.move_to_end(seq)
 
-    def end(self, seqs: list[int], told: Told) -> None:
-        end_jobs(self._shard, self.topic, self.queue, seqs, lambda: told(None), told, is_dead_letter=True)
+    def delete(self, seqs: list[int], reply: MoveReply) -> None:
+        end_jobs(self._shard, self.topic, self.queue, seqs, lambda: reply(None), reply, is_dead_letter=True)
 
 
 class _Run:
@@ -98,106 +105,108 @@ class _Run:
         self,
         shard: ShardState,
         loop: Loop,
-        source: _Parked,
-        moving: Moving,
-        ended: Callable[[], None],
+        source: _ParkedJobs,
+        transfer: Transfer,
+        on_end: Callable[[], None],
     ) -> None:
         self._shard = shard
         self._loop = loop
         self._source = source
-        self._moving = moving
-        self._ended = ended
-        self._wait_seconds = AGAIN_SECONDS
+        self._transfer = transfer
+        self._on_end = on_end
+        self._wait_seconds = RETRY_SECONDS
         """Length of the next wait."""
-        self._put_off_count = 0
+        self._moved_back_count = 0
         """Jobs moved to the back since the last success or wait."""
-        self._count_at_once = min(MOVED_AT_ONCE, shard.settings.max_batch_records)
+        self._move_size = min(MOVED_AT_ONCE, shard.settings.max_batch_records)
         self._single_count = 0
         """Number of jobs to move one by one, because they were refused together."""
-        self._told_of: set[str] = set()
+        self._logged_codes: set[str] = set()
         """Codes of the failures already logged."""
 
     def next(self) -> None:
         source = self._source
-        has_place = source.is_here and source.topic.config.dead_letter is not None
-        seqs = source.first(1 if self._single_count else self._count_at_once) if has_place else []
+        has_destination = source.is_live and source.topic.config.dead_letter is not None
+        seqs = source.first(1 if self._single_count else self._move_size) if has_destination else []
         former = next(iter(source.queue.former), None)
         if seqs and former is not None:
-            self._moving.look(former, partial(self._looked, former))
+            self._transfer.reconcile(former, partial(self._on_reconciled, former))
         elif seqs:
             self._single_count = max(0, self._single_count - 1)
-            read_texts(self._shard, source.topic, seqs, partial(self._read, seqs))
+            read_texts(self._shard, source.topic, seqs, partial(self._on_read, seqs))
         else:
-            self._ended()
+            self._on_end()
 
-    def _looked(self, former: str, refusal: Refusal | None) -> None:
+    def _on_reconciled(self, former: str, refusal: Refusal | None) -> None:
         if refusal is None:
             self._source.queue.former.pop(former, None)
             self._loop.call_soon(self.next)
         else:
-            self._say(refusal.code, f'what may be in "{former}" is not known: {refusal.message}')
-            self._later()
+            self._log_once(
+                refusal.code, f'former dead-letter topic "{former}" cannot be checked: {refusal.message}'
+            )
+            self._retry_later()
 
-    def _read(self, seqs: list[int], texts: Texts) -> None:
+    def _on_read(self, seqs: list[int], texts: Texts) -> None:
         source = self._source
         destination = source.topic.config.dead_letter
         if destination is None or source.queue.former:
             # The records were read for the former destination.
             self._loop.call_soon(self.next)
             return
-        letters: list[Letter] = []
+        records: list[TransferRecord] = []
         for seq in sorted(seqs):
             job, text = source.queue.jobs.get(seq), texts.by_seq.get(seq)
             if job is None or text is None:
                 if seq in texts.damaged:
-                    self._say(CORRUPT_SEGMENT, f"seq {seq}: {texts.damaged[seq]}")
-                source.put_off(seq)
-                self._put_off_count += 1
+                    self._log_once(CORRUPT_SEGMENT, f"seq {seq}: {texts.damaged[seq]}")
+                source.move_to_back(seq)
+                self._moved_back_count += 1
                 continue
             record = decode_text(text)
             meta = stamped_meta(bytes(record.meta), source.topic.name, seq, job.deliveries, job.reason)
-            letters.append(Letter(seq, record, meta))
-        if letters:
-            letters = next(at_once(letters))
-            self._moving.move(destination, letters, partial(self._told, letters))
+            records.append(TransferRecord(seq, record, meta))
+        if records:
+            records = next(split_moves(records))
+            self._transfer.move(destination, records, partial(self._on_moved, records))
         else:
-            self._next_or_later()
+            self._continue()
 
-    def _told(self, letters: list[Letter], refusal: Refusal | None) -> None:
+    def _on_moved(self, records: list[TransferRecord], refusal: Refusal | None) -> None:
         if refusal is None:
-            self._wait_seconds, self._put_off_count = AGAIN_SECONDS, 0
-            # In a turn of its own: thousands may follow each other.
+            self._wait_seconds, self._moved_back_count = RETRY_SECONDS, 0
+            # In a separate turn: thousands of moves may follow.
             self._loop.call_soon(self.next)
             return
-        if len(letters) > 1 and STATUS[refusal.code] in (400, 422):
+        if len(records) > 1 and STATUS[refusal.code] in (400, 422):
             # The destination may accept some of them.
-            self._single_count = len(letters)
+            self._single_count = len(records)
             self._loop.call_soon(self.next)
             return
-        self._say(refusal.code, refusal.message)
+        self._log_once(refusal.code, refusal.message)
         if STATUS[refusal.code] == 400:
-            self._source.put_off(letters[0].seq)
-            self._put_off_count += 1
-            self._next_or_later()
+            self._source.move_to_back(records[0].seq)
+            self._moved_back_count += 1
+            self._continue()
         else:
-            self._later()
+            self._retry_later()
 
-    def _say(self, code: str, message: str) -> None:
-        if code not in self._told_of:
-            self._told_of.add(code)
+    def _log_once(self, code: str, message: str) -> None:
+        if code not in self._logged_codes:
+            self._logged_codes.add(code)
             topic = self._source.topic
-            told = 'jobs of queue "%s" wait for their dead-letter topic "%s": %s'
-            logger.warning(told, topic.name, topic.config.dead_letter, message)
+            text = "dead letters: jobs not moved, will retry: %s  queue=%s dead_letter=%s"
+            logger.warning(text, message, topic.name, topic.config.dead_letter)
 
-    def _next_or_later(self) -> None:
+    def _continue(self) -> None:
         """Continue, or wait when every parked job was moved to the back."""
-        if self._put_off_count < len(self._source.queue.parked):
+        if self._moved_back_count < len(self._source.queue.parked):
             self._loop.call_soon(self.next)
         else:
-            self._later()
+            self._retry_later()
 
-    def _later(self) -> None:
-        self._put_off_count = self._single_count = 0
+    def _retry_later(self) -> None:
+        self._moved_back_count = self._single_count = 0
         seconds = self._wait_seconds
-        self._wait_seconds = min(2 * seconds, AGAIN_SECONDS_MAX)
+        self._wait_seconds = min(2 * seconds, RETRY_SECONDS_MAX)
         self._loop.call_later(seconds, self.next)

@@ -12,14 +12,14 @@ from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.settle import NACK_DELAY_MS_MAX, Settle, ack, extend, nack
 from topicsd.engine.requests import ClaimAnswer, Settled, SettleRequest
 from topicsd.engine.state import ShardState
-from topicsd.service.call import Call, reply_of
+from topicsd.service.call import Call, Performance, reply_of
 from topicsd.service.input.clamped import clamped_lease, clamped_to, member
 from topicsd.service.input.query import query_number
 from topicsd.service.queues.bodies import decode_ack, decode_claim, decode_extend, decode_nack
 from topicsd.service.render import encode
 
 Decode = Callable[[bytes, Settings], SettleRequest | Refusal]
-_SETTLES: Final[dict[str, tuple[Decode, Settle]]] = {
+_SETTLEMENTS: Final[dict[str, tuple[Decode, Settle]]] = {
     "ack": (decode_ack, ack),
     "nack": (decode_nack, nack),
     "extend": (decode_extend, extend),
@@ -27,9 +27,7 @@ _SETTLES: Final[dict[str, tuple[Decode, Settle]]] = {
 
 
 class QueueHandlers:
-    def __init__(
-        self, shard: ShardState, settings: Settings, performance: Callable[[Call], dict[str, float]]
-    ) -> None:
+    def __init__(self, shard: ShardState, settings: Settings, performance: Performance) -> None:
         self._shard = shard
         self._settings = settings
         self._performance = performance
@@ -50,7 +48,7 @@ class QueueHandlers:
         count = min(request.count, self._settings.max_claim)
         clamped = member({**clamped_to(max=(request.count, count)), **clamped_lease(request.lease_ms)})
 
-        def told(answer: ClaimAnswer) -> None:
+        def respond(answer: ClaimAnswer) -> None:
             end = {
                 "count": len(answer.jobs),
                 "ready": answer.ready,
@@ -63,7 +61,7 @@ class QueueHandlers:
             ]
             call.send_parts(parts, sum(map(len, parts)))
 
-        call.hurry = claim(self._shard, call.name, request, reply_of(call, told))
+        call.hurry = claim(self._shard, call.name, request, reply_of(call, respond))
 
     def _explain(self, call: Call) -> None:
         seq = query_number(call.query, "seq")
@@ -76,13 +74,13 @@ class QueueHandlers:
             call.send(encode({**answer, "performance": self._performance(call)}))
 
     def _settle(self, operation: str, call: Call) -> None:
-        decode, settle = _SETTLES[operation]
+        decode, settle = _SETTLEMENTS[operation]
         request = decode(call.body, self._settings)
         if isinstance(request, Refusal):
             call.refuse(request)
             return
 
-        def told(answer: Settled) -> None:
+        def respond(answer: Settled) -> None:
             body: dict[str, object] = {
                 "topic": answer.topic,
                 f"{operation}ed": len(answer.done),
@@ -101,4 +99,4 @@ class QueueHandlers:
             body["performance"] = self._performance(call)
             call.send(encode(body))
 
-        settle(self._shard, call.name, request, reply_of(call, told))
+        settle(self._shard, call.name, request, reply_of(call, respond))

@@ -36,7 +36,7 @@ class RedriveBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     dry_run: bool = False
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class RedriveRequest(msgspec.Struct, frozen=True):
     """The selected records after `after_seq`, at most `count` of them."""
 
     seqs: list[int] | None
@@ -53,7 +53,7 @@ class Wanted(msgspec.Struct, frozen=True):
     is_dry: bool
     clamped: dict[str, int]
 
-    def fits(self, tag: str) -> bool:
+    def matches(self, tag: str) -> bool:
         if self.tag is None:
             return True
         return tag.startswith(self.tag) if self.is_prefix else tag == self.tag
@@ -62,47 +62,47 @@ class Wanted(msgspec.Struct, frozen=True):
 _REDRIVE: Final = JsonBody(RedriveBody, '{"max":100}')
 
 
-def decode_redrive(body: bytes, now_ms: int) -> Wanted | Refusal:
-    asked = _REDRIVE.decode(body)
-    if isinstance(asked, Refusal):
-        return asked
-    after_seq = one_position("", asked.from_seq, asked.after_seq)
+def decode_redrive(body: bytes, now_ms: int) -> RedriveRequest | Refusal:
+    redrive = _REDRIVE.decode(body)
+    if isinstance(redrive, Refusal):
+        return redrive
+    after_seq = one_position("", redrive.from_seq, redrive.after_seq)
     if isinstance(after_seq, Refusal):
         return after_seq
     after_seq = after_seq or 0
-    from_ts, to_ts = (_instant_ms(field, getattr(asked, field), now_ms) for field in ("from_ts", "to_ts"))
+    from_ts, to_ts = (_instant_ms(field, getattr(redrive, field), now_ms) for field in ("from_ts", "to_ts"))
     if isinstance(from_ts, Refusal):
         return from_ts
     if isinstance(to_ts, Refusal):
         return to_ts
     refusal = None
-    for field, value in (("max", asked.max), ("rate", asked.rate)):
+    for field, value in (("max", redrive.max), ("rate", redrive.rate)):
         if refusal is None and value is not None and value < 1:
             refusal = Refusal(INVALID_REQUEST, f"{field}: must be at least 1, got {value}", {"field": field})
-    seqs = asked.seqs
+    seqs = redrive.seqs
     if refusal is None and seqs is not None and len(seqs) > SEQS_MAX:
-        message = f"seqs: must be at most {SEQS_MAX} in one call, got {len(seqs)}"
+        message = f"seqs: must have at most {SEQS_MAX} entries, got {len(seqs)}"
         refusal = Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
     if refusal is None and may_hold_nul(body):
-        match = [asked.match] if isinstance(asked.match, str) else asked.match
+        match = [redrive.match] if isinstance(redrive.match, str) else redrive.match
         refusal = refuse_nul_in("match", match)
-    tags = DeleteRequest() if asked.match is None else delete_request(None, asked.match)
+    tags = DeleteRequest() if redrive.match is None else delete_request(None, redrive.match)
     if refusal is not None or isinstance(tags, Refusal):
         return refusal or tags  # type: ignore[return-value]
-    return Wanted(
+    return RedriveRequest(
         None if seqs is None else sorted({seq for seq in seqs if seq > after_seq}),
         tags.tag,
         tags.is_prefix,
         from_ts,
         NUMBER_MAX if to_ts is None else to_ts,
         after_seq,
-        min(asked.max, MAX_MAX),
-        asked.rate or 0,
-        asked.dry_run,
-        clamped_to(max=(asked.max, min(asked.max, MAX_MAX))),
+        min(redrive.max, MAX_MAX),
+        redrive.rate or 0,
+        redrive.dry_run,
+        clamped_to(max=(redrive.max, min(redrive.max, MAX_MAX))),
     )
 
 
 def _instant_ms(field: str, given: int | str | None, now_ms: int) -> int | Refusal | None:
-    found = None if given is None else instant_ms(field, given, now_ms)
-    return found if isinstance(found, Refusal) else refuse_number(field, found) or found
+    ms = None if given is None else instant_ms(field, given, now_ms)
+    return ms if isinstance(ms, Refusal) else refuse_number(field, ms) or ms

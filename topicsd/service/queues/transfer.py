@@ -30,13 +30,13 @@ MOVE_BYTES: Final = 256 << 10
 _NO_SEQ: Final = -1
 _FIELDS: Final = Fields(content_type="application/json")
 
-Ask = Callable[[str, Call], None]
+RunAtOwner = Callable[[str, Call], None]
 """Runs an operation on a topic at its owner."""
-Told = Callable[[Refusal | None], object]
+MoveReply = Callable[[Refusal | None], object]
 """Receives None after a successful move, or the refusal."""
 
 
-class Source(Protocol):
+class TransferSource(Protocol):
     """The topic that records leave."""
 
     id: str
@@ -46,12 +46,12 @@ class Source(Protocol):
         """Return whether the record is still here and to be moved."""
         ...
 
-    def end(self, seqs: list[int], told: Told) -> None:
+    def delete(self, seqs: list[int], reply: MoveReply) -> None:
         """Delete these records, synced."""
         ...
 
 
-class Letter(NamedTuple):
+class TransferRecord(NamedTuple):
     """A record to transfer, and its meta at the destination."""
 
     seq: int
@@ -63,109 +63,119 @@ class Letter(NamedTuple):
         return len(bytes(self.record.data)) + len(self.meta)
 
 
-def at_once(letters: Sequence[Letter], count_max: int = MOVED_AT_ONCE) -> Iterator[list[Letter]]:
+def split_moves(
+    records: Sequence[TransferRecord], count_max: int = MOVED_AT_ONCE
+) -> Iterator[list[TransferRecord]]:
     """Split records into moves within the bounds."""
-    some: list[Letter] = []
+    move: list[TransferRecord] = []
     size = 0
-    for one in letters:
-        size += one.size
-        if some and (len(some) == count_max or size > MOVE_BYTES):
-            yield some
-            some, size = [], one.size
-        some.append(one)
-    if some:
-        yield some
+    for record in records:
+        size += record.size
+        if move and (len(move) == count_max or size > MOVE_BYTES):
+            yield move
+            move, size = [], record.size
+        move.append(record)
+    if move:
+        yield move
 
 
-class _Told(msgspec.Struct):
+class _AppendError(msgspec.Struct):
     code: str
     message: str
     detail: dict[str, Any] = {}
 
 
-class _Refused(msgspec.Struct):
-    error: _Told
+class _AppendErrorBody(msgspec.Struct):
+    error: _AppendError
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Refused).decode
+_decode_error = msgspec.json.Decoder(_AppendErrorBody).decode
 
 
-class Moving:
-    def __init__(self, source: Source, operation: str, ask: Ask, monotonic: Callable[[], float]) -> None:
+class Transfer:
+    def __init__(
+        self,
+        source: TransferSource,
+        operation: str,
+        run_at_owner: RunAtOwner,
+        monotonic: Callable[[], float],
+    ) -> None:
         self._source = source
         self._operation = operation
-        self._ask = ask
+        self._run_at_owner = run_at_owner
         self._monotonic = monotonic
         self._last: dict[str, int | None] = {}
         """Highest seq of the last move to each destination, once none of its records is here."""
 
-    def move(self, destination: str, letters: Sequence[Letter], told: Told) -> None:
+    def move(self, destination: str, records: Sequence[TransferRecord], reply: MoveReply) -> None:
         """Move all records, in the order of their seqs, or none. One move at a time."""
-        if not letters:
-            told(None)
+        if not records:
+            reply(None)
             return
-        seqs = [one.seq for one in letters]
+        seqs = [record.seq for record in records]
         move = {"id": self._source.id, "seq": seqs[-1], "after": self._last.get(destination)}
         if len(seqs) > 1:
             move["seqs"] = seqs
-        body = _encode({"records": [_sent(one) for one in letters], "producer": move})
-        answered = partial(self._answered, destination, letters, told)
-        self._ask(
-            self._operation, _Append(destination, "", _FIELDS, body, self._monotonic(), answered=answered)
-        )
+        body = _encode({"records": [_append_record(record) for record in records], "producer": move})
+        self._append(destination, body, partial(self._on_append, destination, records, reply))
 
-    def look(self, destination: str, told: Told) -> None:
+    def reconcile(self, destination: str, reply: MoveReply) -> None:
         """Delete here the records that the last move has written to a former destination.
 
         No more records are sent to that destination, and no move may be in progress.
         """
 
-        def answered(refusal: Refusal | None) -> None:
-            assert refusal is not None, "no move has such numbers"
+        def on_append(refusal: Refusal | None) -> None:
+            assert refusal is not None, "no move has the seq -1"
             if refusal.code == PRODUCER_GAP:
-                self._end(destination, *_last_move(refusal), told)
+                self._delete(destination, *_last_move(refusal), reply)
             else:
-                told(None if refusal.code == TOPIC_NOT_FOUND else refusal)
+                reply(None if refusal.code == TOPIC_NOT_FOUND else refusal)
 
         move = {"id": self._source.id, "seq": _NO_SEQ, "after": _NO_SEQ}
-        body = _encode({"records": [], "producer": move, "create": False})
-        self._ask(
-            self._operation, _Append(destination, "", _FIELDS, body, self._monotonic(), answered=answered)
-        )
+        self._append(destination, _encode({"records": [], "producer": move, "create": False}), on_append)
 
-    def _answered(
-        self, destination: str, letters: Sequence[Letter], told: Told, refusal: Refusal | None
+    def _append(self, destination: str, body: bytes, reply: MoveReply) -> None:
+        call = _AppendCall(destination, "", _FIELDS, body, self._monotonic(), reply=reply)
+        self._run_at_owner(self._operation, call)
+
+    def _on_append(
+        self,
+        destination: str,
+        records: Sequence[TransferRecord],
+        reply: MoveReply,
+        refusal: Refusal | None,
     ) -> None:
         if refusal is None:
-            self._end(destination, letters[-1].seq, [one.seq for one in letters], told)
+            self._delete(destination, records[-1].seq, [record.seq for record in records], reply)
         elif refusal.code == PRODUCER_GAP:
-            last, there = _last_move(refusal)
-            left = [one for one in letters if one.seq not in there]
+            last, moved_seqs = _last_move(refusal)
+            remaining = [record for record in records if record.seq not in moved_seqs]
 
-            def ended(failed: Refusal | None) -> None:
-                if failed is None:
-                    self.move(destination, left, told)
+            def on_delete(failure: Refusal | None) -> None:
+                if failure is None:
+                    self.move(destination, remaining, reply)
                 else:
-                    told(failed)
+                    reply(failure)
 
-            self._end(destination, last, there, ended)
+            self._delete(destination, last, moved_seqs, on_delete)
         else:
-            told(refusal)
+            reply(refusal)
 
-    def _end(self, destination: str, last: int | None, seqs: list[int], told: Told) -> None:
+    def _delete(self, destination: str, last: int | None, seqs: list[int], reply: MoveReply) -> None:
         """Delete here the records that are at their destination."""
 
-        def ended(refusal: Refusal | None) -> None:
+        def on_delete(refusal: Refusal | None) -> None:
             if refusal is None:
                 self._last[destination] = last
-            told(refusal)
+            reply(refusal)
 
-        here = [seq for seq in seqs if self._source.has(seq)]
-        if here:
-            self._source.end(here, ended)
+        live = [seq for seq in seqs if self._source.has(seq)]
+        if live:
+            self._source.delete(live, on_delete)
         else:
-            ended(None)
+            on_delete(None)
 
 
 def _last_move(refusal: Refusal) -> tuple[int | None, list[int]]:
@@ -175,28 +185,29 @@ def _last_move(refusal: Refusal) -> tuple[int | None, list[int]]:
     return last, detail.get("last_seqs") or ([] if last is None else [last])
 
 
-def _sent(letter: Letter) -> dict[str, object]:
-    record = letter.record
-    sent: dict[str, object] = {"data": record.data}
-    if letter.meta:
-        sent["meta"] = msgspec.Raw(letter.meta)
-    if record.tag:
-        sent["tag"] = record.tag
-    if record.node:
-        sent["node"] = record.node
-    return sent
+def _append_record(record: TransferRecord) -> dict[str, object]:
+    """Return the record as the body of an append has it."""
+    rendered = record.record
+    body: dict[str, object] = {"data": rendered.data}
+    if record.meta:
+        body["meta"] = msgspec.Raw(record.meta)
+    if rendered.tag:
+        body["tag"] = rendered.tag
+    if rendered.node:
+        body["node"] = rendered.node
+    return body
 
 
-class _Append(Call, kw_only=True, eq=False):
+class _AppendCall(Call, kw_only=True, eq=False):
     """The append to the destination, as an internal call."""
 
-    answered: Told
+    reply: MoveReply
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
         if status in (200, 201):
-            self.answered(None)
+            self.reply(None)
             return
-        error = _decode(b"".join(parts)).error
-        self.answered(Refusal(error.code, error.message, error.detail))
+        error = _decode_error(b"".join(parts)).error
+        self.reply(Refusal(error.code, error.message, error.detail))

@@ -22,14 +22,14 @@ from topicsd.service.input.query import query_text
 from topicsd.service.queues.bodies import claim_request
 from topicsd.service.render import encode
 from topicsd.service.shards.stream_permits import StreamPermits
-from topicsd.service.watch.open import ENDING, accepts_events
+from topicsd.service.watch.open import STOPPING, accepts_events
 from topicsd.stream.sessions.open import FIELDS
 from topicsd.stream.work_stream import WorkStreams
 
 READ_AND_WRITE: Final = frozenset({READ, WRITE})
 
 
-class WorkOpen:
+class WorkOpener:
     """The opener of job streams; calls `count` with 1 for each start of one and -1 for each end."""
 
     def __init__(
@@ -44,7 +44,7 @@ class WorkOpen:
         self._settings = settings
         self._permits = permits
         self._streams = WorkStreams(shard, loop, count)
-        self._drains = False
+        self._is_draining = False
 
     def open(self, call: Call, key: Key | None) -> None:
         request = self._request(call)
@@ -54,15 +54,15 @@ class WorkOpen:
             call.send_parts([], 0, 200, FIELDS)
         else:
             key_id = "" if key is None else key.id
-            self._permits.enter(key_id, partial(self._entered, call, request, key_id))
+            self._permits.enter(key_id, partial(self._on_permit, call, request, key_id))
 
     def _request(self, call: Call) -> ClaimRequest | Refusal:
         refusal = refuse_topic_name(call.name)
         if refusal is not None:
             return refusal
-        found = queue_of(self._shard, call.name)
-        if isinstance(found, Refusal):
-            return found
+        queue = queue_of(self._shard, call.name)
+        if isinstance(queue, Refusal):
+            return queue
         if not accepts_events(call.fields.accept):
             return Refusal(NOT_ACCEPTABLE, "accept: must allow text/event-stream")
         count, text = _number(call.query, "max", 1), query_text(call.query, "lease_ms")
@@ -75,20 +75,20 @@ class WorkOpen:
         count = min(1 if count is None else count, self._settings.max_claim)
         return claim_request(node, count, lease, self._settings)
 
-    def _entered(self, call: Call, request: ClaimRequest, key_id: str, refusal: Refusal | None) -> None:
+    def _on_permit(self, call: Call, request: ClaimRequest, key_id: str, refusal: Refusal | None) -> None:
         try:
             if refusal is not None:
                 call.refuse(refusal)
                 return
-            found = ENDING if self._drains else queue_of(self._shard, call.name)
-            if isinstance(found, Refusal):
+            queue = STOPPING if self._is_draining else queue_of(self._shard, call.name)
+            if isinstance(queue, Refusal):
                 self._permits.leave(key_id)
-                call.refuse(found)
+                call.refuse(queue)
                 return
-            left = partial(self._permits.leave, key_id)
+            on_end = partial(self._permits.leave, key_id)
             stream = call.open_stream(FIELDS)
             clamped = {**_clamped_max(call.query, request.count), **clamped_lease(request.lease_ms)}
-            self._streams.open(found[0], request, stream, left, key_id)
+            self._streams.open(queue[0], request, stream, on_end, key_id)
             if clamped:
                 stream.write(b": clamped %b\n\n" % encode(clamped))
         except Exception as error:
@@ -104,7 +104,7 @@ class WorkOpen:
 
     def drain(self) -> None:
         """End all streams with a final event, and refuse new ones."""
-        self._drains = True
+        self._is_draining = True
         self._streams.drain()
 
 

@@ -36,8 +36,8 @@ GRANTED: Final = _encode_shard(True)
 FULL: Final = _encode_shard(False)
 
 
-class Waiting(NamedTuple):
-    make: Callable[[], None]
+class PendingCreation(NamedTuple):
+    create: Callable[[], None]
     refuse: Callable[[Refusal], None]
 
 
@@ -52,10 +52,10 @@ class Caps:
         self._peers = peers
         self._links = links
         self._topics_max = state.settings.max_topics
-        self._asking: dict[str, list[Waiting]] = {}
-        self._bytes_on_their_way = 0
+        self._pending: dict[str, list[PendingCreation]] = {}
+        self._pending_bytes = 0
         self.bytes_max = state.settings.max_total_bytes
-        self.counts_topics = bool(self._topics_max) and peers is not None and len(peers) > 1
+        self.has_shared_topic_cap = bool(self._topics_max) and peers is not None and len(peers) > 1
         self.publish()
 
     def publish(self) -> None:
@@ -63,35 +63,35 @@ class Caps:
         if self._peers is not None:
             slot = self._peers.slot
             slot.topics = len(self._state.topics)
-            slot.bytes_live = self._state.totals.live_bytes + self._bytes_on_their_way
+            slot.bytes_live = self._state.totals.live_bytes + self._pending_bytes
 
     # -- topics --------------------------------------------------------------------------------------------
 
-    def with_topic(self, name: str, make: Callable[[], None], refuse: Callable[[Refusal], None]) -> None:
-        """Call `make`, which creates the topic, once there is room for it; otherwise call `refuse`."""
-        waiting = self._asking.get(name)
-        if waiting is not None:
-            waiting.append(Waiting(make, refuse))
-        elif name in self._state.topics or not self._is_near():
-            make()
+    def create_topic(self, name: str, create: Callable[[], None], refuse: Callable[[Refusal], None]) -> None:
+        """Call `create`, which creates the topic, once there is room for it; otherwise call `refuse`."""
+        pending = self._pending.get(name)
+        if pending is not None:
+            pending.append(PendingCreation(create, refuse))
+        elif name in self._state.topics or not self._is_near_cap():
+            create()
         else:
             assert self._links is not None
-            self._asking[name] = [Waiting(make, refuse)]
-            told = partial(self._told, name)
-            self._links.call(FRONT, LinkKind.RESERVE_TOPIC, _encode_shard(self._shard), told)
+            self._pending[name] = [PendingCreation(create, refuse)]
+            on_answer = partial(self._on_answer, name)
+            self._links.call(FRONT, LinkKind.RESERVE_TOPIC, _encode_shard(self._shard), on_answer)
 
-    def _is_near(self) -> bool:
+    def _is_near_cap(self) -> bool:
         peers = self._peers
-        if not self.counts_topics or peers is None:
+        if not self.has_shared_topic_cap or peers is None:
             return False
         count = len(self._state.topics) + peers.topics_elsewhere()
         return count + UNSEEN_TOPICS_MAX * (len(peers) - 1) >= self._topics_max
 
-    def _told(self, name: str, answer: bytes | None) -> None:
-        for make, refuse in self._asking.pop(name):
+    def _on_answer(self, name: str, answer: bytes | None) -> None:
+        for create, refuse in self._pending.pop(name):
             # The first one creates the topic for all.
             if answer == GRANTED or name in self._state.topics:
-                make()
+                create()
             else:
                 refuse(self._refusal(answer))
         self.publish()
@@ -108,26 +108,26 @@ class Caps:
                 detail,
                 RETRY_AFTER_MS,
             )
-        told = "a shard is not ready" if answer else "the front process does not answer"
-        message = f"topics cannot be counted now: {told}; retry after 1 s"
+        cause = "a shard is not ready" if answer else "the supervisor does not answer"
+        message = f"cannot check max_topics: {cause}, retry after 1 s"
         return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
 
     # -- bytes ---------------------------------------------------------------------------------------------
 
     def begin_bytes(self, name: str, request: AppendRequest, size: int) -> Refusal | None:
         """Admit an append of `size` bytes or refuse it; call `end_bytes` after an admitted one."""
-        here = self._state.totals.live_bytes + self._bytes_on_their_way
-        total = here if self._peers is None else here + self._peers.bytes_elsewhere()
+        own = self._state.totals.live_bytes + self._pending_bytes
+        total = own if self._peers is None else own + self._peers.bytes_elsewhere()
         if total >= self.bytes_max and not self._is_known(name, request):
             detail: dict[str, object] = {"limit": "max_total_bytes", "max": self.bytes_max}
-            message = f"all topics hold {size_text(total)}, TOPICS_MAX_TOTAL_BYTES is {self.bytes_max}"
+            message = f"all topics hold {size_text(total)}; TOPICS_MAX_TOTAL_BYTES is {self.bytes_max}"
             return Refusal(THROTTLED, message, detail, RETRY_AFTER_MS)
-        self._bytes_on_their_way += size
+        self._pending_bytes += size
         self.publish()
         return None
 
     def end_bytes(self, size: int) -> None:
-        self._bytes_on_their_way -= size
+        self._pending_bytes -= size
         self.publish()
 
     def _is_known(self, name: str, request: AppendRequest) -> bool:

@@ -32,9 +32,7 @@ class InFlight:
         for counts in self._others:
             count += counts[place]
         if count >= self.bound:
-            message = (
-                f"{count} requests of this key are in progress, TOPICS_MAX_INFLIGHT_PER_KEY is {self.bound}"
-            )
+            message = f"this key has {count} requests in flight; TOPICS_MAX_INFLIGHT_PER_KEY is {self.bound}"
             detail: dict[str, object] = {"limit": "max_inflight_per_key", "max": self.bound}
             return Refusal(THROTTLED, message, detail, retry_after_ms=1000)
         self._own[place] += 1

@@ -27,12 +27,12 @@ from shared.ipc.remote_request import Forwarded, decode_answer, encode_forwarded
 from shared.runtime.body_memory import SharedBody
 from shared.runtime.disk_thread import Loop
 from topicsd.service.call import Call
-from topicsd.service.shards.link_stream import PassedOn
+from topicsd.service.shards.link_stream import StreamRelay
 from topicsd.service.shards.peers import Peers
 
-AGAIN_SECONDS: Final = 0.1
+RETRY_SECONDS: Final = 0.1
 # Longer than the time after which a hanging worker is killed, plus its restart.
-AGAIN_SECONDS_MAX: Final = 20.0
+RETRY_SECONDS_MAX: Final = 20.0
 RETRY_AFTER_MS: Final = 1000
 
 # A claim is no write here: a lost answer leaves its effect unknown, but its leases expire by themselves.
@@ -67,7 +67,7 @@ class _Keyed(msgspec.Struct, gc=False):
 _decode_key = msgspec.json.Decoder(_Keyed).decode
 
 
-class Forwarder:
+class RemoteCaller:
     def __init__(
         self,
         links: LinkPool,
@@ -92,7 +92,7 @@ class Forwarder:
                 return
         self.count += 1
         fields = call.fields
-        asked = Forwarded(
+        request = Forwarded(
             operation,
             call.name,
             call.query,
@@ -109,59 +109,59 @@ class Forwarder:
             call.item,
             call.is_admin,
         )
-        Foreign(self, owner, call, asked).ask()
+        RemoteCall(self, owner, call, request).send()
 
 
-class Foreign(msgspec.Struct, eq=False):
+class RemoteCall(msgspec.Struct, eq=False):
     """One remote request from its first attempt to its answer."""
 
-    forwarder: Forwarder
+    caller: RemoteCaller
     owner: int | None
     call: Call
-    asked: Forwarded
-    since: float = -1.0
+    request: Forwarded
+    first_sent: float = -1.0
     """Time of the first attempt, once that is in doubt; negative before."""
-    passed_on: PassedOn | None = None
+    relay: StreamRelay | None = None
     timer: Any = None
     """Timer of the next attempt."""
 
-    def ask(self) -> None:
-        asked, call = self.asked, self.call
+    def send(self) -> None:
+        request, call = self.request, self.call
         peer = FRONT if self.owner is None else str(self.owner)
-        apart: bytes | SharedBody = b""
-        if self.owner is not None and not asked.body:
-            apart = call.shared_body or call.body
-        payload = encode_forwarded(asked)
-        question = self.forwarder.links.call(peer, LinkKind.REQUEST, payload, self._answered, apart)
-        if asked.operation in WAITS:
-            call.hurry = question.hurry
-        if asked.operation in STREAMS:
-            self.passed_on = PassedOn(question, call.open_stream)
+        separate_body: bytes | SharedBody = b""
+        if self.owner is not None and not request.body:
+            separate_body = call.shared_body or call.body
+        payload = encode_forwarded(request)
+        link_call = self.caller.links.call(peer, LinkKind.REQUEST, payload, self._on_answer, separate_body)
+        if request.operation in WAITS:
+            call.hurry = link_call.hurry
+        if request.operation in STREAMS:
+            self.relay = StreamRelay(link_call, call.open_stream)
 
-    def _answered(self, answer: bytes | None) -> None:
+    def _on_answer(self, answer: bytes | None) -> None:
         call = self.call
         call.hurry = None
-        if self.passed_on is not None and self.passed_on.is_open:
-            self.passed_on.close()
+        if self.relay is not None and self.relay.is_open:
+            self.relay.close()
         elif answer:
             status, fields, body = decode_answer(answer)
             if fields.endswith(CLOSE):
                 call.closes, fields = True, fields.removesuffix(CLOSE)
             call.send_parts([body], len(body), status, fields)
-        elif (answer == NEVER_SENT and self.since < 0) or self.asked.operation not in WRITES:
-            call.refuse(self._not_reached())
+        elif (answer == NEVER_SENT and self.first_sent < 0) or self.request.operation not in WRITES:
+            call.refuse(self._unavailable())
         elif self._is_keyed():
-            self._ask_later()
+            self._retry_later()
         else:
             call.refuse(self._in_doubt())
 
     # -- retries -------------------------------------------------------------------------------------------
 
     def _is_keyed(self) -> bool:
-        asked = self.asked
-        if asked.operation not in APPENDS:
+        request = self.request
+        if request.operation not in APPENDS:
             return False
-        if asked.idempotency_key:
+        if request.idempotency_key:
             return True
         try:
             shared = self.call.shared_body
@@ -170,53 +170,55 @@ class Foreign(msgspec.Struct, eq=False):
         except (msgspec.DecodeError, RecursionError):
             return False
 
-    def _ask_later(self) -> None:
-        forwarder, call = self.forwarder, self.call
-        now = forwarder.monotonic()
-        if self.since < 0:
-            self.since = call.started
-        if now - self.since > AGAIN_SECONDS_MAX or forwarder.is_ending():
+    def _retry_later(self) -> None:
+        caller, call = self.caller, self.call
+        now = caller.monotonic()
+        if self.first_sent < 0:
+            self.first_sent = call.started
+        if now - self.first_sent > RETRY_SECONDS_MAX or caller.is_ending():
             call.refuse(self._in_doubt())
             return
-        self.timer = forwarder.loop.call_later(AGAIN_SECONDS, self._ask_again)
-        call.hurry = self._give_up
+        self.timer = caller.loop.call_later(RETRY_SECONDS, self._retry)
+        call.hurry = self._cancel_retry
 
-    def _ask_again(self) -> None:
-        forwarder = self.forwarder
-        peers = forwarder.peers
+    def _retry(self) -> None:
+        caller = self.caller
+        peers = caller.peers
         if peers is not None and self.owner is not None and peers.refusal(self.owner) is not None:
-            self._ask_later()
+            self._retry_later()
             return
         self.call.hurry = None
-        self.asked.asked_ms = int((forwarder.monotonic() - self.since) * 1000) + 1
-        self.ask()
+        self.request.asked_ms = int((caller.monotonic() - self.first_sent) * 1000) + 1
+        self.send()
 
-    def _give_up(self) -> None:
+    def _cancel_retry(self) -> None:
         self.timer.cancel()
         self.call.hurry = None
         self.call.refuse(self._in_doubt())
 
     # -- refusals ------------------------------------------------------------------------------------------
 
-    def _not_reached(self) -> Refusal:
-        return Refusal(NOT_READY, f"{_named(self.owner)} does not answer", _shard(self.owner), RETRY_AFTER_MS)
+    def _unavailable(self) -> Refusal:
+        return Refusal(
+            NOT_READY, f"{_owner_name(self.owner)} does not answer", _shard_detail(self.owner), RETRY_AFTER_MS
+        )
 
     def _in_doubt(self) -> Refusal:
-        return in_doubt(self.asked.operation, self.owner, self._is_keyed())
+        return in_doubt(self.request.operation, self.owner, self._is_keyed())
 
 
 def in_doubt(operation: str, owner: int | None, is_keyed: bool) -> Refusal:
-    message = f"{_named(owner)} ended before it answered: the change may or may not have been made"
+    message = f"{_owner_name(owner)} stopped before it answered: the change may or may not have been made"
     if is_keyed:
         message += "; retry with the same idempotency key"
     elif operation in APPENDS:
-        message += "; with an idempotency key a retry is safe"
-    return Refusal(IN_DOUBT, message, _shard(owner), RETRY_AFTER_MS)
+        message += "; send an idempotency key to make retries safe"
+    return Refusal(IN_DOUBT, message, _shard_detail(owner), RETRY_AFTER_MS)
 
 
-def _named(owner: int | None) -> str:
-    return "the front process" if owner is None else f"shard {owner}"
+def _owner_name(owner: int | None) -> str:
+    return "the supervisor" if owner is None else f"shard {owner}"
 
 
-def _shard(owner: int | None) -> dict[str, object] | None:
+def _shard_detail(owner: int | None) -> dict[str, object] | None:
     return None if owner is None else {"shard": owner}

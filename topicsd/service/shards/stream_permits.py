@@ -23,7 +23,7 @@ _HERE: Final = 0
 _encode = msgspec.msgpack.Encoder().encode
 _decode_limit = msgspec.msgpack.Decoder(str).decode
 
-Told = Callable[[Refusal | None], None]
+PermitReply = Callable[[Refusal | None], None]
 
 
 class StreamPermits:
@@ -34,22 +34,22 @@ class StreamPermits:
         self._links = links
         self._pid = peers.slot.pid if peers is not None and len(peers) > 1 else 0
 
-    def enter(self, key_id: str, told: Told) -> None:
-        """Request a permit; `told` receives None if granted, and then `leave` must follow."""
+    def enter(self, key_id: str, reply: PermitReply) -> None:
+        """Request a permit; `reply` receives None if granted, and then `leave` must follow."""
         if not self._pid:
-            told(self._refusal(self._count.enter(_HERE, key_id)))
+            reply(self._refusal(self._count.enter(_HERE, key_id)))
             return
 
-        def answered(answer: bytes | None) -> None:
-            told(self._refusal(_decode_limit(answer)) if answer else _unknown())
+        def on_answer(answer: bytes | None) -> None:
+            reply(self._refusal(_decode_limit(answer)) if answer else _cannot_count())
 
-        self._links.call(FRONT, LinkKind.ENTER_STREAM, _encode([self._pid, key_id]), answered)
+        self._links.call(FRONT, LinkKind.ENTER_STREAM, _encode([self._pid, key_id]), on_answer)
 
     def leave(self, key_id: str) -> None:
         if not self._pid:
             self._count.leave(_HERE, key_id)
         else:
-            self._links.call(FRONT, LinkKind.LEAVE_STREAM, _encode([self._pid, key_id]), _taken)
+            self._links.call(FRONT, LinkKind.LEAVE_STREAM, _encode([self._pid, key_id]), _ignore_answer)
 
     def _refusal(self, limit: str) -> Refusal | None:
         if not limit:
@@ -64,10 +64,10 @@ class StreamPermits:
         )
 
 
-def _unknown() -> Refusal:
-    message = "streams cannot be counted now: the front process does not answer; retry after 1 s"
+def _cannot_count() -> Refusal:
+    message = "cannot check max_sse_connections: the supervisor does not answer, retry after 1 s"
     return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
 
 
-def _taken(answer: bytes | None) -> None:
+def _ignore_answer(answer: bytes | None) -> None:
     """Ignore the answer: without the supervisor no count exists."""

@@ -13,7 +13,7 @@ from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from shared.text.units import duration_ms
 from topicsd.service.input.bodies import refuse_node, refuse_nul_in
-from topicsd.service.input.bound_names import other_name
+from topicsd.service.input.bound_names import refuse_uncovered
 from topicsd.service.input.json_body import JsonBody
 from topicsd.service.watch.options import Place, StreamOptions
 
@@ -35,59 +35,59 @@ def decode_watch(
     body: bytes, key: Key | None, is_lenient: bool, settings: Settings, clock: Clock
 ) -> WatchRequest | Refusal:
     """Decode and check the body; `is_lenient` skips topics that the key does not cover."""
-    asked = _WATCH.decode(body)
-    if isinstance(asked, Refusal):
-        return asked
-    nodes = asked.nodes
-    heartbeat_ms = _heartbeat_ms(asked)
+    watch = _WATCH.decode(body)
+    if isinstance(watch, Refusal):
+        return watch
+    nodes = watch.nodes
+    heartbeat_ms = _heartbeat_ms(watch)
     refusal = (
-        asked.settle()
+        watch.settle()
         or (heartbeat_ms if isinstance(heartbeat_ms, Refusal) else None)
-        or _settle_topics(asked.topics, settings.max_watch_topics, clock)
+        or _resolve_topics(watch.topics, settings.max_watch_topics, clock)
         or _refuse_nodes(nodes, settings.max_node_bytes)
         or (refuse_nul_in("node", nodes) if may_hold_nul(body) else None)
     )
     if refusal is not None:
         return refusal
     assert isinstance(heartbeat_ms, int)
-    topics = asked.topics
+    topics = watch.topics
     if key is not None and key.prefixes:
-        topics = {name: one for name, one in topics.items() if key.allows_name(name)}
-        if len(topics) < len(asked.topics) and not (is_lenient and topics):
-            name = next(name for name in asked.topics if name not in topics)
-            return other_name("topics", name)
+        topics = {name: position for name, position in topics.items() if key.allows_name(name)}
+        if len(topics) < len(watch.topics) and not (is_lenient and topics):
+            name = next(name for name in watch.topics if name not in topics)
+            return refuse_uncovered("topics", name)
     return WatchRequest(
         names=list(topics),
-        from_seqs=[one.begin for one in topics.values()],
-        epochs=[one.epoch for one in topics.values()],
+        from_seqs=[position.begin for position in topics.values()],
+        epochs=[position.epoch for position in topics.values()],
         key_id="" if key is None else key.id,
         nodes=nodes,
-        limit=asked.limit_within(settings.max_limit),
-        bytes_max=asked.bytes_max,
+        limit=watch.limit_within(settings.max_limit),
+        bytes_max=watch.bytes_max,
         heartbeat_ms=heartbeat_ms,
-        with_tags=asked.include_tags,
-        with_meta=asked.include_meta,
-        with_data=asked.include_data,
-        is_strong=asked.consistency == "strong",
+        with_tags=watch.include_tags,
+        with_meta=watch.include_meta,
+        with_data=watch.include_data,
+        is_strong=watch.consistency == "strong",
         is_lenient=is_lenient,
-        clamped=asked.clamped(settings.max_limit),
+        clamped=watch.clamped(settings.max_limit),
     )
 
 
-def _heartbeat_ms(asked: WatchBody) -> int | Refusal:
-    found = duration_ms("heartbeat_ms", asked.heartbeat_ms)
-    if isinstance(found, Refusal) or HEARTBEAT_MS_MIN <= found <= HEARTBEAT_MS_MAX:
-        return found
-    message = f"heartbeat_ms: must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, got {found}"
+def _heartbeat_ms(watch: WatchBody) -> int | Refusal:
+    heartbeat_ms = duration_ms("heartbeat_ms", watch.heartbeat_ms)
+    if isinstance(heartbeat_ms, Refusal) or HEARTBEAT_MS_MIN <= heartbeat_ms <= HEARTBEAT_MS_MAX:
+        return heartbeat_ms
+    message = f"heartbeat_ms: must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, got {heartbeat_ms}"
     return Refusal(INVALID_REQUEST, message, {"field": "heartbeat_ms"})
 
 
-def _settle_topics(topics: dict[str, Place], count_max: int, clock: Clock) -> Refusal | None:
+def _resolve_topics(topics: dict[str, Place], count_max: int, clock: Clock) -> Refusal | None:
     if not 1 <= len(topics) <= count_max:
-        message = f"topics: must be 1 to {count_max}, got {len(topics)}"
+        message = f"topics: must have 1 to {count_max} entries, got {len(topics)}"
         return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": count_max})
-    for name, one in topics.items():
-        refusal = refuse_topic_name(name, "topics") or one.settle(f"topics.{name}.", clock)
+    for name, position in topics.items():
+        refusal = refuse_topic_name(name, "topics") or position.settle(f"topics.{name}.", clock)
         if refusal is not None:
             return refusal
     return None
@@ -95,6 +95,6 @@ def _settle_topics(topics: dict[str, Place], count_max: int, clock: Clock) -> Re
 
 def _refuse_nodes(nodes: list[str], bytes_max: int) -> Refusal | None:
     if len(nodes) > NODES_MAX:
-        message = f"node: must be at most {NODES_MAX} nodes, got {len(nodes)}"
+        message = f"node: must have at most {NODES_MAX} entries, got {len(nodes)}"
         return Refusal(INVALID_REQUEST, message, {"field": "node", "max": NODES_MAX})
     return next(filter(None, (refuse_node(node, bytes_max) for node in nodes)), None)

@@ -31,7 +31,7 @@ from topicsd.stream.sessions.sessions import SESSION_TTL_SECONDS, WatchSessions
 RETRY_AFTER_MS: Final = 1000
 
 
-class WatchCreate:
+class WatchCreator:
     """The session creation of one worker; `peers` exist on a server with a supervisor."""
 
     def __init__(
@@ -40,7 +40,7 @@ class WatchCreate:
         ids: WatchIds,
         shard: int,
         sessions: WatchSessions,
-        making: WatchMaking,
+        creation: WatchMaking,
         links: LinkPool,
         clock: Clock,
         peers: Peers | None,
@@ -49,23 +49,23 @@ class WatchCreate:
         self._ids = ids
         self._shard = shard
         self._sessions = sessions
-        self._making = making
+        self._creation = creation
         self._links = links
         self._clock = clock
         self._monotonic = clock.monotonic
         self._peers = peers
         self._is_alone = peers is None or len(peers) == 1
-        self._under_way = 0
+        self._in_progress = 0
 
     def create(self, call: Call, key: Key | None) -> None:
         request = self._decode(call, key)
         if isinstance(request, Refusal):
             call.refuse(request)
         elif self._is_alone:
-            self._make_alone(call, request)
+            self._create_alone(call, request)
         else:
             payload = encode_watch_request(request)
-            self._links.call(FRONT, LinkKind.MAKE_WATCH, payload, partial(self._answered, call))
+            self._links.call(FRONT, LinkKind.MAKE_WATCH, payload, partial(self._pass_on, call))
 
     def _decode(self, call: Call, key: Key | None) -> WatchRequest | Refusal:
         is_lenient = query_boolean(call.query, "lenient", False)
@@ -74,70 +74,70 @@ class WatchCreate:
         refusal = refuse_media_type(call.fields, call.body)
         return refusal or decode_watch(call.body, key, is_lenient, self._settings, self._clock)
 
-    def _answered(self, call: Call, answer: bytes | None) -> None:
+    def _pass_on(self, call: Call, answer: bytes | None) -> None:
         if not answer:
-            message = "the front process does not answer"
+            message = "the supervisor does not answer, retry after 1 s"
             call.refuse(Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS))
             return
         status, fields, body = decode_answer(answer)
         call.send_parts([body], len(body), status, fields)
 
-    def _make_alone(self, call: Call, request: WatchRequest) -> None:
+    def _create_alone(self, call: Call, request: WatchRequest) -> None:
         bound = self._settings.max_watch_sessions
-        if bound and len(self._sessions) + self._under_way >= bound:
+        if bound and len(self._sessions) + self._in_progress >= bound:
             detail: dict[str, object] = {"limit": "max_watch_sessions", "max": bound}
             message = f"there are {bound} watch sessions, the most that TOPICS_MAX_WATCH_SESSIONS allows"
             call.refuse(Refusal(THROTTLED, message, detail, RETRY_AFTER_MS))
             return
-        self._under_way += 1
+        self._in_progress += 1
 
-        def told(made: Made | Refusal) -> None:
-            self._under_way -= 1
+        def respond(result: Made | Refusal) -> None:
+            self._in_progress -= 1
             try:
-                status, body, fields = self._rendered(made, request, call.started)
+                status, body, fields = self._render(result, request, call.started)
                 call.send_parts([body], len(body), status, fields)
             except Exception as error:
                 call.fail("create_watch", error)
 
-        self._making.make(request, told)
+        self._creation.make(request, respond)
 
-    def make(self, payload: bytes, asked: Asked) -> None:
+    def create_counted(self, payload: bytes, link_request: Asked) -> None:
         """Create a session that the supervisor has counted, as its home shard."""
         started = self._monotonic()
         request = decode_watch_request(payload)
 
-        def told(made: Made | Refusal) -> None:
-            status, body, fields = self._rendered(made, request, started)
+        def respond(result: Made | Refusal) -> None:
+            status, body, fields = self._render(result, request, started)
             if self._peers is not None:
                 # After `watch_sessions`, which is up to date: a grant without a session is returned.
                 self._peers.slot.watch_session_grants_total += 1
-            asked(encode_answer(status, fields, [body]))
+            link_request(encode_answer(status, fields, [body]))
 
-        self._making.make(request, told)
+        self._creation.make(request, respond)
 
-    def _rendered(
-        self, made: Made | Refusal, request: WatchRequest, started: float
+    def _render(
+        self, result: Made | Refusal, request: WatchRequest, started: float
     ) -> tuple[int, bytes, bytes]:
         """Return the status, body and further header fields."""
-        if isinstance(made, Refusal):
-            return render_refusal(made)
-        asked = made.session.definition
-        wid = self._ids.make(self._shard, asked.session)
-        columns = zip(asked.names, asked.from_seqs, made.stands, strict=True)
-        told = {
+        if isinstance(result, Refusal):
+            return render_refusal(result)
+        definition = result.session.definition
+        wid = self._ids.make(self._shard, definition.session)
+        columns = zip(definition.names, definition.from_seqs, result.stands, strict=True)
+        body = {
             "wid": wid,
             "stream_url": f"/v0/watch/{wid}",
             "session_ttl_ms": int(SESSION_TTL_SECONDS * 1000),
             "topics": {
                 name: {
                     "from_seq": from_seq,
-                    "head_seq": stand.head_seq,
-                    "earliest_seq": stand.earliest_seq,
-                    "epoch": stand.epoch,
+                    "head_seq": position.head_seq,
+                    "earliest_seq": position.earliest_seq,
+                    "epoch": position.epoch,
                 }
-                for name, from_seq, stand in columns
+                for name, from_seq, position in columns
             },
             **member(request.clamped),
             "performance": {"server_total_ms": round((self._monotonic() - started) * 1000, 3)},
         }
-        return 200, encode(told), b""
+        return 200, encode(body), b""

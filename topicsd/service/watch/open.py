@@ -20,27 +20,27 @@ from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
 
 EVENT_STREAM: Final = ("text/event-stream", "text/*", "*/*")
 
-OTHER_KEY: Final = Refusal(FORBIDDEN, "the watch session was created with another key")
+OTHER_KEY: Final = Refusal(FORBIDDEN, "the watch session was created with another key; open it with that key")
 NO_SESSION: Final = Refusal(NOT_FOUND, "unknown watch session; create one with POST /v0/watch")
-ENDED: Final = Refusal(GONE, "the watch session has expired; create a new one with POST /v0/watch")
-ENDING: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
+EXPIRED: Final = Refusal(GONE, "the watch session has expired; create a new one with POST /v0/watch")
+STOPPING: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
 
 
-class OpenWatch(Protocol):
+class OpenSession(Protocol):
     def __call__(self, session: WatchSession, last_event_id: str, call: Answerer) -> None:
         """Open a stream on the session or refuse; sets `session.stream` before it returns."""
         ...
 
 
-class WatchOpen:
+class WatchOpener:
     def __init__(self, ids: WatchIds, sessions: WatchSessions, permits: StreamPermits) -> None:
         self._ids = ids
         self._sessions = sessions
         self._permits = permits
-        self._places: dict[WatchSession, str] = {}
+        self._key_ids: dict[WatchSession, str] = {}
         """Key ids under which the streams of sessions are counted."""
-        self.open_watch: OpenWatch
-        self.drains = False
+        self.open_session: OpenSession
+        self.is_draining = False
         """Whether new streams are refused."""
 
     def open(self, call: Call, key: Key | None) -> None:
@@ -51,23 +51,23 @@ class WatchOpen:
             call.refuse(session)
         elif call.is_head:
             call.send_parts([], 0, 200, FIELDS)
-        elif self.drains:
-            call.refuse(ENDING)
+        elif self.is_draining:
+            call.refuse(STOPPING)
         elif session.stream is not None:
             self._open(session, call)
         else:
             key_id = "" if key is None else key.id
-            entering = _Entering(self, session, key_id, call)
-            call.hurry = entering.give_up
-            self._permits.enter(key_id, entering.entered)
+            wait = _PermitWait(self, session, key_id, call)
+            call.hurry = wait.cancel
+            self._permits.enter(key_id, wait.on_permit)
 
     def _session_for(self, wid: str, key: Key | None) -> WatchSession | Refusal:
-        known = self._ids.parse(wid)
-        if known is None:
+        watch_id = self._ids.parse(wid)
+        if watch_id is None:
             return NO_SESSION
-        session = self._sessions.find(known.session)
+        session = self._sessions.find(watch_id.session)
         if session is None:
-            return ENDED
+            return EXPIRED
         if key is not None:
             if key.id != session.definition.key_id:
                 return OTHER_KEY
@@ -78,19 +78,19 @@ class WatchOpen:
 
     def enter(self, session: WatchSession, key_id: str, call: Call) -> None:
         """Open a stream that has its permit."""
-        is_there = self._sessions.find(session.definition.session) is session
-        if self.drains or not is_there:
+        is_current = self._sessions.find(session.definition.session) is session
+        if self.is_draining or not is_current:
             self._permits.leave(key_id)
-            call.refuse(ENDING if is_there else ENDED)
-        elif session in self._places:
+            call.refuse(STOPPING if is_current else EXPIRED)
+        elif session in self._key_ids:
             # Another stream opened while this one waited for its permit.
             self._permits.leave(key_id)
             self._open(session, call)
         else:
-            self._places[session] = key_id
+            self._key_ids[session] = key_id
             self._open(session, call)
             if session.stream is None:
-                self.left(session)
+                self.on_stream_end(session)
 
     def leave(self, key_id: str) -> None:
         """Return the permit of a stream whose request was cancelled."""
@@ -98,42 +98,42 @@ class WatchOpen:
 
     def _open(self, session: WatchSession, call: Call) -> None:
         try:
-            self.open_watch(session, call.fields.last_event_id, call)
+            self.open_session(session, call.fields.last_event_id, call)
         except Exception as error:
             call.fail("watch", error)
 
-    def left(self, session: WatchSession) -> None:
+    def on_stream_end(self, session: WatchSession) -> None:
         """Return the permit of a session whose stream has ended."""
-        key_id = self._places.pop(session, None)
+        key_id = self._key_ids.pop(session, None)
         if key_id is not None:
             self._permits.leave(key_id)
 
 
-class _Entering:
+class _PermitWait:
     """A request for a stream that waits for its permit."""
 
-    def __init__(self, opening: WatchOpen, session: WatchSession, key_id: str, call: Call) -> None:
-        self._opening = opening
+    def __init__(self, opener: WatchOpener, session: WatchSession, key_id: str, call: Call) -> None:
+        self._opener = opener
         self._session = session
         self._key_id = key_id
         self._call = call
-        self._is_given_up = False
+        self._is_cancelled = False
 
-    def give_up(self) -> None:
-        self._is_given_up = True
+    def cancel(self) -> None:
+        self._is_cancelled = True
         self._call.hurry = None
-        self._call.refuse(ENDING)
+        self._call.refuse(STOPPING)
 
-    def entered(self, refusal: Refusal | None) -> None:
+    def on_permit(self, refusal: Refusal | None) -> None:
         call = self._call
         call.hurry = None
-        if self._is_given_up:
+        if self._is_cancelled:
             if refusal is None:
-                self._opening.leave(self._key_id)
+                self._opener.leave(self._key_id)
         elif refusal is not None:
             call.refuse(refusal)
         else:
-            self._opening.enter(self._session, self._key_id, call)
+            self._opener.enter(self._session, self._key_id, call)
 
 
 def accepts_events(accept: str) -> bool:
@@ -145,8 +145,8 @@ def accepts_events(accept: str) -> bool:
     (False, False)
     """
     weights: dict[str, float] = {}
-    for one in accept.lower().split(","):
-        kind, *parameters = (part.strip() for part in one.split(";"))
+    for entry in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
         weights[kind] = min((_weight(part[2:]) for part in parameters if part.startswith("q=")), default=1.0)
     # The most specific type decides.
     return next((weights[kind] > 0 for kind in EVENT_STREAM if kind in weights), not accept)

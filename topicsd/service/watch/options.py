@@ -10,7 +10,7 @@ from shared.contract.errors import INVALID_REQUEST, Refusal
 from shared.contract.seek import Seek, seek_of
 from shared.runtime.clock import Clock
 from shared.text.units import size_bytes
-from topicsd.service.input.bodies import Consistency, refuse_number, settle_seek
+from topicsd.service.input.bodies import Consistency, refuse_number, resolve_seek
 from topicsd.service.input.position import one_position
 
 LIMIT_DEFAULT: Final = 256
@@ -32,16 +32,16 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     @property
     def begin(self) -> int | Seek | None:
-        assert not isinstance(self.from_ts, str), "settle comes first"
+        assert not isinstance(self.from_ts, str), "from_ts is not resolved to a number"
         return None if self.tail else seek_of(self.from_ts, self.last) or self.from_seq or 0
 
     @property
-    def is_sought(self) -> bool:
+    def needs_lookup(self) -> bool:
         """Return whether the owner must look up the seq of the position."""
         return self.from_ts is not None or self.last is not None
 
     @property
-    def is_placed(self) -> bool:
+    def has_fixed_position(self) -> bool:
         """Return whether the request names a position that needs no lookup."""
         return self.tail or self.from_seq is not None or self.epoch is not None
 
@@ -52,21 +52,21 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
             return seq
         self.from_seq = seq
         refusal = refuse_number(f"{prefix}epoch", self.epoch)
-        if self.is_sought:
-            sought = settle_seek(prefix, self.from_ts, self.last, self.is_placed, clock)
-            if isinstance(sought, Refusal):
-                return refusal or sought
-            self.from_ts = sought
+        if self.needs_lookup:
+            from_ts = resolve_seek(prefix, self.from_ts, self.last, self.has_fixed_position, clock)
+            if isinstance(from_ts, Refusal):
+                return refusal or from_ts
+            self.from_ts = from_ts
         if refusal is None and self.tail and seq is not None:
             field = f"{prefix}tail"
-            refusal = Refusal(INVALID_REQUEST, f"{field}: excludes after_seq", {"field": field})
+            refusal = Refusal(INVALID_REQUEST, f"{field}: must not be sent with after_seq", {"field": field})
         return refusal
 
     @property
     def query(self) -> str:
         """Return the query string with which the owner looks the position up."""
-        sought = (("from_ts", self.from_ts), ("last", self.last))
-        return "".join(f"&{name}={value}" for name, value in sought if value is not None)
+        lookup = (("from_ts", self.from_ts), ("last", self.last))
+        return "".join(f"&{name}={value}" for name, value in lookup if value is not None)
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
@@ -93,12 +93,12 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_onl
 
     @property
     def bytes_max(self) -> int:
-        assert not isinstance(self.max_batch_bytes, str), "settle comes first"
+        assert not isinstance(self.max_batch_bytes, str), "max_batch_bytes is not resolved to a number"
         return min(self.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX)
 
     def clamped(self, limit_max: int) -> dict[str, int]:
         """Return the values used for numbers over their bounds."""
-        assert not isinstance(self.max_batch_bytes, str), "settle comes first"
+        assert not isinstance(self.max_batch_bytes, str), "max_batch_bytes is not resolved to a number"
         bounds = {
             "limit": (self.limit, limit_max),
             "max_batch_bytes": (self.max_batch_bytes, BATCH_BYTES_MAX),

@@ -16,8 +16,8 @@ from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.service.shards.peers import Peers
 from topicsd.service.shards.stream_permits import StreamPermits
-from topicsd.service.watch.create import WatchCreate
-from topicsd.service.watch.open import WatchOpen
+from topicsd.service.watch.create import WatchCreator
+from topicsd.service.watch.open import WatchOpener
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.remote_feed import Ways
 from topicsd.stream.route_runner import Forwards
@@ -31,7 +31,7 @@ WATCHING: Final = frozenset({LinkKind.FEED, LinkKind.MAKE_WATCH, LinkKind.TOPIC_
 READ_ONLY: Final = frozenset({READ})
 
 
-class Watching:
+class Streams:
     def __init__(
         self,
         shard: Shard,
@@ -48,33 +48,33 @@ class Watching:
         self.feeds = Feeds(state, loop, number, shard_count, ways)
         self.sessions = WatchSessions(state, loop)
         self.ids = WatchIds(shard.identity.instance, shard_count)
-        making = WatchMaking(state, self.sessions, number, shard_count, ways)
-        self._making = making
-        self.forwards = Forwards(state, loop, self.feeds, self._stand_of)
-        self.creating = WatchCreate(
-            settings, self.ids, number, self.sessions, making, links, state.clock, peers
+        creation = WatchMaking(state, self.sessions, number, shard_count, ways)
+        self._creation = creation
+        self.route_runners = Forwards(state, loop, self.feeds, self._locate_source)
+        self.creator = WatchCreator(
+            settings, self.ids, number, self.sessions, creation, links, state.clock, peers
         )
         self.permits = StreamPermits(settings, links, peers)
-        self.opening = WatchOpen(self.ids, self.sessions, self.permits)
+        self.opener = WatchOpener(self.ids, self.sessions, self.permits)
         self._other_count = self._other_lagging_count = 0
-        self._streams = WatchStreams(self.sessions, self.feeds, loop, state.clock, self.opening.left)
-        self.opening.open_watch = self._streams.open_watch
+        self._streams = WatchStreams(self.sessions, self.feeds, loop, state.clock, self.opener.on_stream_end)
+        self.opener.open_session = self._streams.open_watch
         self._peers = peers
         self.sessions.on_change = self._publish
         self._publish()
 
-    def _stand_of(self, name: str, found: Callable[[SourceStand | Refusal], object]) -> None:
+    def _locate_source(self, name: str, reply: Callable[[SourceStand | Refusal], object]) -> None:
         """Look up head, earliest seq and epoch of a route's source on another shard."""
 
-        def told(stands: list[Stand | None] | Refusal) -> None:
-            if isinstance(stands, Refusal):
-                found(stands)
-            elif (stand := stands[0]) is None:
-                found(topic_not_found(name))
+        def on_positions(positions: list[Stand | None] | Refusal) -> None:
+            if isinstance(positions, Refusal):
+                reply(positions)
+            elif (position := positions[0]) is None:
+                reply(topic_not_found(name))
             else:
-                found(SourceStand(stand.epoch, stand.head_seq, stand.earliest_seq))
+                reply(SourceStand(position.epoch, position.head_seq, position.earliest_seq))
 
-        self._making.ask(self.feeds.owner_of(name), [(name, None)], told)
+        self._creation.ask(self.feeds.owner_of(name), [(name, None)], on_positions)
 
     def _publish(self) -> None:
         if self._peers is not None:
@@ -87,14 +87,14 @@ class Watching:
         self._other_count += change
         self._publish()
 
-    def answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
+    def answer_link(self, kind: int, payload: bytes, link_request: Asked) -> None:
         if kind == LinkKind.FEED:
-            self.feeds.answer(payload, asked)
+            self.feeds.answer(payload, link_request)
         elif kind == LinkKind.MAKE_WATCH:
-            self.creating.make(payload, asked)
+            self.creator.create_counted(payload, link_request)
         else:
             assert kind == LinkKind.TOPIC_HEADS
-            answer_stands(self._state, payload, asked)
+            answer_stands(self._state, payload, link_request)
 
     @property
     def lagging_count(self) -> int:
@@ -108,12 +108,12 @@ class Watching:
     def check_keys(self, keys: Keys) -> None:
         """End the streams whose key was removed or no longer covers them."""
 
-        def may_go_on(session: WatchSession) -> bool:
+        def may_continue(session: WatchSession) -> bool:
             return keys.allow(session.definition.key_id, READ_ONLY, session.names)
 
-        self._streams.end_where_not(may_go_on)
+        self._streams.end_where_not(may_continue)
 
     def drain(self) -> None:
         """End all streams with a final event, and refuse new ones."""
-        self.opening.drains = True
+        self.opener.is_draining = True
         self._streams.drain()

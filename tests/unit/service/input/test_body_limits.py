@@ -1,4 +1,4 @@
-"""The look at a large body: what it refuses, what it leaves to the decoder, and that legal bodies pass."""
+"""The check of large bodies: refused ones, those left to the decoder, and legal ones that pass."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import topicsd.service.input.body_limits
 from shared.contract.errors import Refusal
 from shared.settings.settings import Settings
 from topicsd.service.input.bodies import APPEND_BODY, DeleteBody, DiffBody, decode_append
-from topicsd.service.input.body_limits import look_at_append, needs_look
+from topicsd.service.input.body_limits import check_large_append, is_large_append
 from topicsd.service.input.json_body import CONTROL_BODY_BYTES, FIELD_BYTES_MAX, JsonBody
 
 LIMITS = Settings(max_batch_records=100)
 
 
-def _look(body: Any) -> Refusal | None:
-    return look_at_append(json.dumps(body).encode(), APPEND_BODY, LIMITS)
+def _check(body: Any) -> Refusal | None:
+    return check_large_append(json.dumps(body).encode(), APPEND_BODY, LIMITS)
 
 
-def test_the_longest_that_is_legal_passes_however_it_is_written() -> None:
+def test_the_longest_legal_append_passes_in_any_spelling() -> None:
     record = {"data": 1, "tag": "\x01" * 256, "node": "é" * 64}
     body = {"records": [record] * 100, "node": "é" * 64, "idempotency_key": "\U0001f600" * 256}
-    assert _look(body) is None
+    assert _check(body) is None
     assert not isinstance(decode_append(json.dumps(body).encode(), LIMITS), Refusal)
 
 
@@ -39,8 +39,8 @@ def test_the_longest_that_is_legal_passes_however_it_is_written() -> None:
         ({"records": [{"data": 1}] * 101}, "records"),
     ],
 )
-def test_what_is_too_long_is_named(body: Any, field: str) -> None:
-    refusal = _look(body)
+def test_the_refusal_names_the_field_that_is_too_long(body: Any, field: str) -> None:
+    refusal = _check(body)
     assert refusal is not None
     assert refusal.detail is not None
     assert refusal.detail["field"] == field
@@ -49,13 +49,13 @@ def test_what_is_too_long_is_named(body: Any, field: str) -> None:
 
 @pytest.mark.parametrize("body", [b'{"node":5}', b'{"records":[{"data":1,"tag":5}]}'])
 def test_wrong_types_are_left_to_the_decoder(body: bytes) -> None:
-    assert look_at_append(body, APPEND_BODY, LIMITS) is None
+    assert check_large_append(body, APPEND_BODY, LIMITS) is None
     assert isinstance(decode_append(body, LIMITS), Refusal)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"records":1}', b"{", b'{"records":[' + b"1," * 10**6])
-def test_a_malformed_append_is_refused_before_anything_is_built(body: bytes) -> None:
-    assert look_at_append(body, APPEND_BODY, LIMITS) is not None
+def test_a_malformed_append_is_refused_before_it_is_decoded(body: bytes) -> None:
+    assert check_large_append(body, APPEND_BODY, LIMITS) is not None
 
 
 SMALL_VALUES = b"[%b]" % b",".join([b"1"] * 1_500_000)
@@ -66,27 +66,27 @@ SMALL_VALUES = b"[%b]" % b",".join([b"1"] * 1_500_000)
     [
         (b'{"record":%b,"records":[]}', "record: unknown field, did you mean records?"),
         (b'{"records":[{"data":1,"dat":%b}]}', "records[0].dat: unknown field, did you mean data?"),
-        # The key itself is that long: it is not built either.
+        # The key itself is that long: it is not decoded either.
         (
             b'{"records":[],"%b":1}',
-            "unknown fields or white space of 2.9 MiB (3000020 bytes); the fields are ",
+            "the body has 2.9 MiB (3000020 bytes) of unknown fields or white space; allowed: ",
         ),
     ],
 )
 def test_a_large_append_with_an_unknown_field_is_refused_at_its_key(body: bytes, message: str) -> None:
-    refusal = look_at_append(body % SMALL_VALUES, APPEND_BODY, LIMITS)
+    refusal = check_large_append(body % SMALL_VALUES, APPEND_BODY, LIMITS)
     assert refusal is not None
     assert refusal.message.startswith(message)
 
 
-def test_only_a_body_that_could_cost_more_than_it_weighs_is_looked_at(
+def test_only_a_body_that_may_decode_to_much_more_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topicsd.service.input.body_limits, "APPEND_BODY_BYTES", 10_000)
-    assert not needs_look(b'{"records":[{"data":"%b"}]}' % (b"x" * 5000), 100)
-    assert needs_look(b'{"records":[{"data":"%b"}]}' % (b"x" * 10_000), 100)
+    assert not is_large_append(b'{"records":[{"data":"%b"}]}' % (b"x" * 5000), 100)
+    assert is_large_append(b'{"records":[{"data":"%b"}]}' % (b"x" * 10_000), 100)
     many = b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 101)
-    assert needs_look(many, 100)
+    assert is_large_append(many, 100)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_field_of_a_control_body_has_a_bound(kind: type[msgspec.Struct], field
     assert isinstance(long, Refusal)
     assert long.message == f"{field}: must be at most 256 KiB (262144 bytes), got 256 KiB (262148 bytes)"
     short = body.decode(b'{"%b":["%b"]}' % (field.encode(), b"x" * (FIELD_BYTES_MAX - 100)))
-    # A list of one text is what these take, but for the number.
+    # The fields take a list of one text, except the number.
     assert isinstance(short, Refusal) == (field == "from_seq")
 
 
@@ -111,14 +111,14 @@ def test_a_field_of_a_control_body_has_a_bound(kind: type[msgspec.Struct], field
         ),
         (
             b'{"%b":1}' % (b"k" * 10**6),
-            "unknown fields or white space of 976.6 KiB (1000006 bytes); the fields are ",
+            "the body has 976.6 KiB (1000006 bytes) of unknown fields or white space; allowed: ",
         ),
         (b'{"match":["a"' + b',"a"' * 10**6, "the body is not JSON: it ends too early"),
         (b"x" * (CONTROL_BODY_BYTES + 1), "the body is not JSON: invalid character (byte 0)"),
-        (b"\xff" * (CONTROL_BODY_BYTES + 1), "the body is not UTF-8"),
+        (b"\xff" * (CONTROL_BODY_BYTES + 1), "the body must be UTF-8"),
     ],
 )
-def test_a_large_control_body_is_refused_before_anything_is_built(body: bytes, message: str) -> None:
+def test_a_large_control_body_is_refused_before_it_is_decoded(body: bytes, message: str) -> None:
     refusal = JsonBody(DeleteBody, "{}").decode(body)
     assert isinstance(refusal, Refusal)
     assert refusal.message.startswith(message)

@@ -13,14 +13,14 @@ from msgspec import inspect
 
 from shared.contract.errors import Refusal
 from topicsd.http.websocket import messages as ws_messages
-from topicsd.service import routes as forward_body
+from topicsd.service import routes as route_body
 from topicsd.service.input import bodies
 from topicsd.service.input.json_body import JsonBody
 from topicsd.service.queues import bodies as queue_bodies
 from topicsd.service.queues import redrive_body
 from topicsd.service.watch import body as watch_body
 
-MODULES = (bodies, forward_body, queue_bodies, redrive_body, watch_body, ws_messages)
+MODULES = (bodies, route_body, queue_bodies, redrive_body, watch_body, ws_messages)
 KINDS: list[JsonBody[Any]] = [
     one
     for module in MODULES
@@ -34,19 +34,19 @@ PYTHON = re.compile(
 )
 
 
-def _paths(found: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every place in a struct, of lists the first element and of maps the key `k`."""
+def _paths(expected: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield every path in a struct, with the first element of lists and the key `k` of maps."""
     yield path
-    if isinstance(found, inspect.UnionType):
-        for one in found.types:
+    if isinstance(expected, inspect.UnionType):
+        for one in expected.types:
             yield from _paths(one, path)
-    elif isinstance(found, inspect.StructType):
-        for field in found.fields:
+    elif isinstance(expected, inspect.StructType):
+        for field in expected.fields:
             yield from _paths(field.type, (*path, field.encode_name))
-    elif isinstance(found, inspect.ListType):
-        yield from _paths(found.item_type, (*path, 0))
-    elif isinstance(found, inspect.DictType):
-        yield from _paths(found.value_type, (*path, "k"))
+    elif isinstance(expected, inspect.ListType):
+        yield from _paths(expected.item_type, (*path, 0))
+    elif isinstance(expected, inspect.DictType):
+        yield from _paths(expected.value_type, (*path, "k"))
 
 
 def _nested(path: tuple[str | int, ...], value: bytes) -> bytes:
@@ -56,7 +56,7 @@ def _nested(path: tuple[str | int, ...], value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("body", KINDS, ids=lambda body: body.kind.__name__)
-def test_no_message_speaks_python(body: JsonBody[Any]) -> None:
+def test_messages_do_not_use_names_of_python_types(body: JsonBody[Any]) -> None:
     messages = set()
     values = [json.dumps(value).encode() for value in VALUES] + RAW
     for path in _paths(inspect.type_info(body.kind)):
@@ -71,16 +71,16 @@ def test_no_message_speaks_python(body: JsonBody[Any]) -> None:
 
 @pytest.mark.parametrize("body", KINDS, ids=lambda body: body.kind.__name__)
 def test_every_kind_is_strict_at_every_level(body: JsonBody[Any]) -> None:
-    def is_strict(found: Any) -> bool:
-        if isinstance(found, inspect.UnionType):
-            return all(map(is_strict, found.types))
-        if isinstance(found, inspect.ListType):
-            return is_strict(found.item_type)
-        if isinstance(found, inspect.DictType):
-            return is_strict(found.value_type)
-        if not isinstance(found, inspect.StructType):
+    def is_strict(expected: Any) -> bool:
+        if isinstance(expected, inspect.UnionType):
+            return all(map(is_strict, expected.types))
+        if isinstance(expected, inspect.ListType):
+            return is_strict(expected.item_type)
+        if isinstance(expected, inspect.DictType):
+            return is_strict(expected.value_type)
+        if not isinstance(expected, inspect.StructType):
             return True
-        return found.forbid_unknown_fields and all(is_strict(field.type) for field in found.fields)
+        return expected.forbid_unknown_fields and all(is_strict(field.type) for field in expected.fields)
 
     assert is_strict(inspect.type_info(body.kind))
 
@@ -130,9 +130,9 @@ OUTER = JsonBody(Outer, '{"name":"a"}', {"nickname": "send name"})
             'cap_bytes: must be an integer of at least 0, a string such as "64 MiB" or null, got a bool',
         ),
         ('{"wait_ms":1e999}', "wait_ms: must be an integer of at least 0, got a number out of range"),
-        ("{'name':1}", "the body is not JSON: strings and keys are written in double quotes (byte 1)"),
+        ("{'name':1}", "the body is not JSON: strings and keys must be in double quotes (byte 1)"),
         ('{"name":"a",}', "the body is not JSON: trailing comma in object (byte 12)"),
-        ('{"name":"a"} x', "the body is not JSON: something follows the end of the object (byte 14)"),
+        ('{"name":"a"} x', "the body is not JSON: unexpected text after the end of the object (byte 14)"),
         ('{"name":"a"', "the body is not JSON: it ends too early"),
         (
             '{"name":"\\ud800"}',
@@ -146,7 +146,7 @@ OUTER = JsonBody(Outer, '{"name":"a"}', {"nickname": "send name"})
         ('{"a` - at `$.many[0].b":1}', "many[0].b.a: unknown field"),
     ],
 )
-def test_what_a_message_says(body: str, message: str) -> None:
+def test_message_of_an_invalid_body(body: str, message: str) -> None:
     refusal = OUTER.decode(body.encode())
     assert isinstance(refusal, Refusal)
     assert refusal.message.startswith(message)

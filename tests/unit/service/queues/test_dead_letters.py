@@ -1,4 +1,4 @@
-"""The mover of dead letters: what cannot go holds up nobody, and is tried again."""
+"""The mover of dead letters: jobs that cannot move do not delay others, and are retried."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.harness.move_stage import MoveStage
 from tests.unit.engine.read.test_read_damage import flip
 from topicsd.engine.queue.explain import explain
 from topicsd.service.queues import dead_letters
-from topicsd.service.queues.dead_letters import AGAIN_SECONDS_MAX
+from topicsd.service.queues.dead_letters import RETRY_SECONDS_MAX
 from topicsd.service.queues.transfer import MOVED_AT_ONCE
 
 QUEUE, DEAD = "q0", "d1"
@@ -18,13 +18,13 @@ QUEUE, DEAD = "q0", "d1"
 
 @pytest.fixture(params=[1, MOVED_AT_ONCE])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many jobs go together."""
+    """Return the number of jobs in one move."""
     count: int = request.param
     monkeypatch.setattr(dead_letters, "MOVED_AT_ONCE", count)
     return count
 
 
-def begun(*data: object, **settings: int) -> MoveStage:
+def queue_stage(*data: object, **settings: int) -> MoveStage:
     stage = MoveStage(**settings)
     stage.home(QUEUE).put(QUEUE, type="queue", max_deliveries=1, dead_letter=DEAD)
     stage.request("append", QUEUE, {"records": [{"data": one} for one in data]})
@@ -42,23 +42,24 @@ def moved(stage: MoveStage) -> list[object]:
     return [data for data, _ in stage.records(DEAD)]
 
 
-def test_one_that_is_too_large_for_its_destination_holds_up_no_other_one(
+def test_a_job_too_large_for_its_destination_does_not_delay_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stage = begun("x" * 5000, 2, "y" * 5000, 4)
+    stage = queue_stage("x" * 5000, 2, "y" * 5000, 4)
     stage.home(DEAD).put(DEAD, cap_bytes=3000, discard="reject")
     fail_all(stage)
     assert moved(stage) == [2, 4]
-    (said,) = caplog.messages
-    assert said.startswith('jobs of queue "q0" wait for their dead-letter topic "d1": ')
+    (message,) = caplog.messages
+    assert message.startswith("dead letters: jobs not moved, will retry: ")
+    assert message.endswith("  queue=q0 dead_letter=d1")
     stage.home(DEAD).put(DEAD, cap_bytes=0)
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert len(moved(stage)) == 4
     assert stage.home(QUEUE).state(QUEUE).count == 0
 
 
-def test_one_that_cannot_be_read_holds_up_no_other_one() -> None:
-    stage = begun(1, 2, 3)
+def test_an_unreadable_job_does_not_delay_others() -> None:
+    stage = queue_stage(1, 2, 3)
     flip(stage.home(QUEUE), 1, topic=QUEUE)
     fail_all(stage)
     assert moved(stage) == [2, 3]
@@ -76,7 +77,7 @@ ENDS: dict[str, Callable[[MoveStage], object]] = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_the_queue_knows_which_are_dead_letters(end: Callable[[MoveStage], object]) -> None:
-    stage = begun(1, 2, 3, 4)
+    stage = queue_stage(1, 2, 3, 4)
     shard = stage.home(QUEUE)
     shard.ack(QUEUE, "w", *shard.claimed(QUEUE, "w"))
     shard.delete(QUEUE, seqs=[1, 3])
@@ -87,8 +88,8 @@ def test_the_queue_knows_which_are_dead_letters(end: Callable[[MoveStage], objec
     assert states == ["acked", "dead", "deleted", "dead"]
 
 
-def test_of_what_a_cap_took_the_queue_does_not_say_that_it_was_acked() -> None:
-    stage = begun(1, 2, 3)
+def test_an_evicted_job_is_not_reported_as_acked() -> None:
+    stage = queue_stage(1, 2, 3)
     shard = stage.home(QUEUE)
     shard.ack(QUEUE, "w", *shard.claimed(QUEUE, "w"))
     shard.put(QUEUE, cap_records=1)
@@ -97,8 +98,8 @@ def test_of_what_a_cap_took_the_queue_does_not_say_that_it_was_acked() -> None:
 
 
 @pytest.mark.parametrize("loses_answers", [False, True])
-def test_a_destination_that_was_deleted_is_made_again(loses_answers: bool, at_once: int) -> None:
-    stage = begun(1, 2)
+def test_a_deleted_destination_is_created_again(loses_answers: bool, at_once: int) -> None:
+    stage = queue_stage(1, 2)
     stage.loses_answers = loses_answers
     fail_all(stage)
     stage.loses_answers = False
@@ -106,8 +107,8 @@ def test_a_destination_that_was_deleted_is_made_again(loses_answers: bool, at_on
     stage.home(DEAD).delete_topic(DEAD)
     stage.request("append", QUEUE, {"records": [{"data": 3}]})
     fail_all(stage)
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
-    # What is not known to have come there is moved again: what it may have been is deleted.
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
+    # Jobs in doubt move again: the topic that may have had them is deleted.
     assert moved(stage) == ([1, 2, 3] if loses_answers else [3])
     counts = stage.home(QUEUE).state(QUEUE).queue
     assert counts is not None
@@ -118,7 +119,7 @@ OTHER = "e1"
 
 
 def both(stage: MoveStage) -> tuple[list[object], list[object]]:
-    """What lies in the dead-letter topic that was named first, and in the one named then."""
+    """Return the records of the first dead-letter topic and of the one that replaced it."""
     topics = stage.home(OTHER).shard.state.topics
     return tuple(
         [data for data, _ in stage.records(name)] if name in topics else [] for name in (DEAD, OTHER)
@@ -127,10 +128,10 @@ def both(stage: MoveStage) -> tuple[list[object], list[object]]:
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("named", [[OTHER], [None, OTHER], [OTHER, DEAD, OTHER]], ids=str)
-def test_one_that_may_be_in_the_topic_named_before_is_in_one_of_them_only(
+def test_a_job_in_doubt_at_the_former_destination_ends_in_one_topic_only(
     named: list[str | None], end: Callable[[MoveStage], object], at_once: int
 ) -> None:
-    stage = begun(1, 2, 3)
+    stage = queue_stage(1, 2, 3)
     stage.loses_answers = True
     fail_all(stage)
     assert moved(stage) == [1, 2, 3][:at_once]
@@ -139,17 +140,17 @@ def test_one_that_may_be_in_the_topic_named_before_is_in_one_of_them_only(
         end(stage)
     stage.pass_time(2000)
     stage.loses_answers = False
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert both(stage) == ([1, 2, 3][:at_once], [1, 2, 3][at_once:])
     counts = stage.home(QUEUE).state(QUEUE).queue
     assert counts is not None
     assert (counts.dead_lettered, counts.parked) == (3, 0)
 
 
-def test_another_topic_that_is_named_while_the_job_is_read_from_the_disk_is_not_asked_first(
+def test_a_destination_changed_during_a_disk_read_is_used_after_the_former_one_is_checked(
     at_once: int,
 ) -> None:
-    stage = begun(1, 2, segment_max_events=1)
+    stage = queue_stage(1, 2, segment_max_events=1)
     stage.loses_answers = True
     fail_all(stage)
     shard = stage.home(QUEUE)
@@ -159,48 +160,48 @@ def test_another_topic_that_is_named_while_the_job_is_read_from_the_disk_is_not_
     stage.clock.advance_ns(10**9)
     while not shard.copy_thread.pending:
         assert shard.loop.run_turn()
-    told = shard.send_put(QUEUE, dead_letter=OTHER)
-    while not told.came:
+    reply = shard.send_put(QUEUE, dead_letter=OTHER)
+    while not reply.came:
         shard.loop.run_turn()
         shard.thread.run_one()
     assert shard.copy_thread.pending, "the job is still being read"
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert both(stage) == ([1, 2][:at_once], [1, 2][at_once:])
 
 
-def test_a_topic_named_before_that_is_gone_keeps_nothing_from_the_next() -> None:
-    stage = begun(1, 2)
+def test_a_deleted_former_destination_does_not_block_the_next() -> None:
+    stage = queue_stage(1, 2)
     stage.loses_answers = True
     fail_all(stage)
     stage.loses_answers = False
     stage.home(DEAD).delete_topic(DEAD)
     stage.home(QUEUE).put(QUEUE, dead_letter=OTHER)
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert both(stage) == ([], [1, 2])
     assert DEAD not in stage.home(DEAD).shard.state.topics
 
 
-def test_one_that_had_no_room_in_the_topic_named_before_goes_to_the_next() -> None:
-    stage = begun("x" * 500, "y" * 500, "z" * 500)
+def test_a_job_that_did_not_fit_the_former_destination_moves_to_the_next() -> None:
+    stage = queue_stage("x" * 500, "y" * 500, "z" * 500)
     stage.home(DEAD).put(DEAD, cap_records=1, discard="reject")
     fail_all(stage)
     assert len(moved(stage)) == 1
     stage.home(QUEUE).put(QUEUE, dead_letter=OTHER)
-    stage.pass_time(round(AGAIN_SECONDS_MAX * 1000))
+    stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert [len(one) for one in both(stage)] == [1, 2]
 
 
-def test_many_go_at_once_and_each_is_counted() -> None:
+def test_many_jobs_move_in_few_requests_and_each_is_counted() -> None:
     count = 2 * MOVED_AT_ONCE + 5
-    stage = begun(*range(count))
-    asked = stage.names_asked(1, "dead_letter")
+    stage = queue_stage(*range(count))
+    destinations = stage.names_asked(1, "dead_letter")
     shard = stage.home(QUEUE)
     shard.nack(QUEUE, "w", *shard.claimed(QUEUE, "w", count))
     while shard.state(QUEUE).count:
         shard.claim(QUEUE, "w", 1)
         stage.pass_time(100)
     assert moved(stage) == [*range(count)]
-    assert len(asked) <= 5
+    assert len(destinations) <= 5
     counts = shard.state(QUEUE).queue
     assert counts is not None
     assert (counts.dead_lettered, counts.parked) == (count, 0)

@@ -1,4 +1,4 @@
-"""A redrive does a bounded part: in time, at a rate, one at a time, while somebody hears the answer."""
+"""A redrive does bounded work: in time, at a rate, one per topic, while its client is connected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topicsd.service.queues.transfer import MOVED_AT_ONCE
 QUEUE, DEAD = "q0", "d1"
 
 
-def begun(count: int) -> MoveStage:
+def dead_letter_stage(count: int) -> MoveStage:
     stage = MoveStage()
     stage.home(QUEUE).put(QUEUE, type="queue")
     stamp = {"$dead_letter_from": QUEUE, "$dead_letter_deliveries": 1, "$dead_letter_src_seq": 1}
@@ -24,14 +24,14 @@ def begun(count: int) -> MoveStage:
     return stage
 
 
-def test_a_rate_is_kept_and_the_answer_comes_in_time() -> None:
-    stage = begun(30)
-    told = stage.send("redrive", DEAD, {"rate": 2})
+def test_the_rate_is_kept_and_the_response_arrives_in_time() -> None:
+    stage = dead_letter_stage(30)
+    reply = stage.send("redrive", DEAD, {"rate": 2})
     stage.pass_time(2900)
     assert len(stage.records(QUEUE)) == 6
-    assert not told.came
+    assert not reply.came
     stage.pass_time(round(SECONDS_MAX * 1000))
-    status, answer = told.answer
+    status, answer = reply.answer
     assert (status, answer["done"], answer["redriven"], answer["next_from_seq"]) == (200, False, 20, 20)
     rest = stage.request("redrive", DEAD, {"from_seq": answer["next_from_seq"]})
     assert rest is not None
@@ -40,7 +40,7 @@ def test_a_rate_is_kept_and_the_answer_comes_in_time() -> None:
 
 
 def test_a_topic_has_one_redrive_at_a_time() -> None:
-    stage = begun(3)
+    stage = dead_letter_stage(3)
     first = stage.send("redrive", DEAD, {"rate": 1})
     second = stage.send("redrive", DEAD, {})
     stage.settle()
@@ -49,8 +49,8 @@ def test_a_topic_has_one_redrive_at_a_time() -> None:
     assert first.answer[1]["redriven"] == 3
 
 
-def test_it_stops_when_nobody_hears_the_answer() -> None:
-    stage = begun(10)
+def test_a_redrive_stops_when_its_client_disconnects() -> None:
+    stage = dead_letter_stage(10)
     answers: list[bytes] = []
     body = b'{"rate":2}'
     call = Asked(DEAD, "", FIELDS, body, 0.0, told=lambda status, answer: answers.append(answer))
@@ -65,8 +65,8 @@ def test_it_stops_when_nobody_hears_the_answer() -> None:
     assert 0 < len(stage.records(QUEUE)) == moved < 10
 
 
-def test_it_stops_where_a_shard_is_away_and_what_was_in_doubt_is_moved_once() -> None:
-    stage = begun(4)
+def test_a_redrive_stops_at_an_unavailable_shard_and_moves_records_in_doubt_once() -> None:
+    stage = dead_letter_stage(4)
     stage.loses_answers = True
     stopped = stage.request("redrive", DEAD, {"from_seq": 1})
     assert stopped is not None
@@ -81,18 +81,18 @@ def test_it_stops_where_a_shard_is_away_and_what_was_in_doubt_is_moved_once() ->
 
 
 @pytest.mark.parametrize(
-    "wanted", [{"seqs": [4]}, {"seqs": [2, 4]}, {"seqs": [1]}, {"from_seq": 2}, {"max": 3}]
+    "selection", [{"seqs": [4]}, {"seqs": [2, 4]}, {"seqs": [1]}, {"from_seq": 2}, {"max": 3}]
 )
-def test_what_was_in_doubt_together_is_moved_once_whatever_is_asked_for_next(wanted: dict[str, Any]) -> None:
-    stage = begun(5)
+def test_records_in_doubt_move_once_whatever_the_next_redrive_selects(selection: dict[str, Any]) -> None:
+    stage = dead_letter_stage(5)
     stage.loses_answers = True
     stopped = stage.request("redrive", DEAD, {"max": 4})
     assert stopped is not None
     assert stopped[1]["stopped_by"] == "in_doubt"
     stage.loses_answers = False
-    if "from_seq" in wanted:
+    if "from_seq" in selection:
         stage.lose(1)
-    stage.request("redrive", DEAD, wanted)
+    stage.request("redrive", DEAD, selection)
     rest = stage.request("redrive", DEAD, {})
     assert rest is not None
     assert rest[1]["done"]
@@ -100,23 +100,23 @@ def test_what_was_in_doubt_together_is_moved_once_whatever_is_asked_for_next(wan
     assert not stage.records(DEAD)
 
 
-def test_many_go_at_once_also_of_several_queues_and_in_their_order() -> None:
-    stage = begun(0)
+def test_many_records_of_several_queues_move_in_few_requests_and_in_order() -> None:
+    stage = dead_letter_stage(0)
     other = "other0"
     stage.home(other).put(other, type="queue")
     count = 2 * MOVED_AT_ONCE + 10
-    stage.request("append", DEAD, {"records": [letter(n, (QUEUE, other)[n % 2]) for n in range(count)]})
-    asked = stage.names_asked(0, "bring_back")
+    stage.request("append", DEAD, {"records": [dead_letter(n, (QUEUE, other)[n % 2]) for n in range(count)]})
+    destinations = stage.names_asked(0, "bring_back")
     answer = stage.request("redrive", DEAD, {"max": count})
     assert answer is not None
     assert answer[1]["queues"] == {QUEUE: count // 2, other: count // 2}
     assert [data for data, _ in stage.records(QUEUE)] == [*range(0, count, 2)]
     assert [data for data, _ in stage.records(other)] == [*range(1, count, 2)]
-    assert len(asked) == 6
+    assert len(destinations) == 6
 
 
-def test_what_its_queue_has_no_room_for_stays_and_what_it_has_room_for_goes() -> None:
-    stage = begun(6)
+def test_records_that_do_not_fit_their_queue_stay_and_the_others_move() -> None:
+    stage = dead_letter_stage(6)
     stage.home(QUEUE).put(QUEUE, cap_records=4, discard="reject")
     answer = stage.request("redrive", DEAD, {})
     assert answer is not None
@@ -124,19 +124,19 @@ def test_what_its_queue_has_no_room_for_stays_and_what_it_has_room_for_goes() ->
     assert [data for data, _ in stage.records(DEAD)] == [4, 5]
 
 
-def test_a_queue_that_is_not_there_is_asked_once_for_all() -> None:
-    stage = begun(6)
+def test_a_missing_queue_is_tried_once_for_all_records() -> None:
+    stage = dead_letter_stage(6)
     stage.home(QUEUE).delete_topic(QUEUE)
-    asked = stage.names_asked(0, "bring_back")
+    destinations = stage.names_asked(0, "bring_back")
     answer = stage.request("redrive", DEAD, {})
     assert answer is not None
     assert (answer[1]["reasons"], answer[1]["next_from_seq"]) == ({"topic_not_found": 6}, 6)
-    assert len(asked) == 1
+    assert len(destinations) == 1
 
 
 @pytest.mark.parametrize("rate", [7, 45, 1000])
-def test_no_more_than_the_rate_go_in_any_second(rate: int) -> None:
-    stage = begun(400)
+def test_the_rate_holds_in_every_second(rate: int) -> None:
+    stage = dead_letter_stage(400)
     stage.send("redrive", DEAD, {"rate": rate})
     moved = [0]
     for _ in range(30):
@@ -147,11 +147,11 @@ def test_no_more_than_the_rate_go_in_any_second(rate: int) -> None:
     assert moved[-1] >= min(400, rate * 2)
 
 
-def test_what_stays_is_told_once_where_it_was_stopped_in_between() -> None:
-    stage = begun(0)
+def test_records_that_stay_are_reported_once_across_a_stop() -> None:
+    stage = dead_letter_stage(0)
     away = "away0"
     stage.home(away).put(away, type="queue")
-    records = [letter(0, QUEUE), {"data": 1}, letter(2, away), {"data": 3}, letter(4, QUEUE)]
+    records = [dead_letter(0, QUEUE), {"data": 1}, dead_letter(2, away), {"data": 3}, dead_letter(4, QUEUE)]
     stage.request("append", DEAD, {"records": records})
     stage.loses_answers = True
     first = stage.request("redrive", DEAD, {})
@@ -164,6 +164,6 @@ def test_what_stays_is_told_once_where_it_was_stopped_in_between() -> None:
     assert sorted(data for data, _ in stage.records(QUEUE)) == [0, 4]
 
 
-def letter(number: int, queue: str) -> dict[str, Any]:
+def dead_letter(number: int, queue: str) -> dict[str, Any]:
     stamp = {"$dead_letter_from": queue, "$dead_letter_deliveries": 1, "$dead_letter_src_seq": 1}
     return {"data": number, "meta": stamp}

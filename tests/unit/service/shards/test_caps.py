@@ -1,4 +1,4 @@
-"""The caps over all shards, as one worker sees them: when it asks, and what it does with the answer."""
+"""The caps over all shards in one worker: when it asks the supervisor, and how it uses the answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODY = b'{"records":[{"data":1}]}'
 
 
 class Capped(OneLane):
-    """A lane of a worker that has a peer, with the board between them."""
+    """A connection of a worker that has a peer, with the board between them."""
 
     def __init__(self, small: SmallBoard | None = None, keys: str = "", **settings: Any) -> None:
         super().__init__(**settings)
@@ -39,14 +39,14 @@ class Capped(OneLane):
         self.lane.connection_made(self.wire)
 
     @property
-    def here(self) -> Any:
+    def own_slot(self) -> Any:
         return self.small.board.slot(0)
 
     @property
-    def there(self) -> Any:
+    def other_slot(self) -> Any:
         return self.small.board.slot(1)
 
-    def told(self) -> list[tuple[int, Any]]:
+    def responses(self) -> list[tuple[int, Any]]:
         self.settle()
         answers = self.wire.take().split(b"HTTP/1.1 ")[1:]
         return [(int(one[:3]), json.loads(one.partition(b"\r\n\r\n")[2])) for one in answers]
@@ -66,27 +66,27 @@ def near(made: list[Capped]) -> Capped:
     return made[0]
 
 
-def test_a_new_topic_waits_for_the_front_process_and_what_exists_does_not(near: Capped) -> None:
+def test_a_new_topic_waits_for_the_supervisor_and_an_existing_one_does_not(near: Capped) -> None:
     near.receive(append(HOME))
     assert [one[:3] for one in near.links.asked] == [(FRONT, LinkKind.RESERVE_TOPIC, b"\x00")]
-    assert near.told() == []
+    assert near.responses() == []
     near.links.asked[0][3](GRANTED)
-    assert near.told()[0][0] == 201
-    assert (near.here.topics, near.here.topic_grants_total) == (1, 1)
+    assert near.responses()[0][0] == 201
+    assert (near.own_slot.topics, near.own_slot.topic_grants_total) == (1, 1)
     near.receive(append(HOME), request("PUT", f"/v0/topics/{HOME}", b"{}"), look(HOME))
-    assert [status for status, _ in near.told()] == [200, 200, 200]
+    assert [status for status, _ in near.responses()] == [200, 200, 200]
     assert len(near.links.asked) == 1
 
 
-def test_all_that_comes_for_a_name_asks_once_and_is_done_in_order(near: Capped) -> None:
+def test_requests_for_one_new_topic_share_a_reservation_and_keep_their_order(near: Capped) -> None:
     near.receive(*(append(HOME, n) for n in range(5)))
     assert len(near.links.asked) == 1
     near.links.asked[0][3](GRANTED)
-    assert [told["first_seq"] for _, told in near.told()] == [1, 2, 3, 4, 5]
+    assert [body["first_seq"] for _, body in near.responses()] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("sent", [append(HOME), request("PUT", f"/v0/topics/{HOME}", b"{}")])
-def test_a_cap_that_is_reached_is_429_and_not_known_is_503(near: Capped, sent: bytes) -> None:
+def test_a_reached_cap_is_429_and_an_unknown_count_is_503(near: Capped, sent: bytes) -> None:
     for answer, status, code in (
         (FULL, 429, "throttled"),
         (None, 503, "not_ready"),
@@ -95,51 +95,51 @@ def test_a_cap_that_is_reached_is_429_and_not_known_is_503(near: Capped, sent: b
     ):
         near.receive(sent)
         near.links.asked[-1][3](answer)
-        ((told_status, told),) = near.told()
-        assert (told_status, told["error"]["code"]) == (status, code)
+        ((response_status, body),) = near.responses()
+        assert (response_status, body["error"]["code"]) == (status, code)
         if status == 429:
-            assert told["error"]["detail"] == {"limit": "max_topics", "max": 10, "retry_after_ms": 1000}
-    assert (near.here.topics, near.here.topic_grants_total) == (0, 0)
+            assert body["error"]["detail"] == {"limit": "max_topics", "max": 10, "retry_after_ms": 1000}
+    assert (near.own_slot.topics, near.own_slot.topic_grants_total) == (0, 0)
 
 
-def test_what_is_allowed_and_refused_for_another_reason_is_given_back(near: Capped) -> None:
+def test_a_grant_is_returned_when_the_request_is_refused_for_another_reason(near: Capped) -> None:
     near.receive(request("POST", f"/v0/topics/{HOME}", b'{"records":[]}'))
     near.links.asked[0][3](GRANTED)
-    assert near.told()[0][0] == 400
-    assert (near.here.topics, near.here.topic_grants_total) == (0, 1)
+    assert near.responses()[0][0] == 400
+    assert (near.own_slot.topics, near.own_slot.topic_grants_total) == (0, 1)
 
 
-def test_a_topic_that_nobody_wants_made_is_not_asked_for(near: Capped) -> None:
+def test_a_request_that_must_not_create_its_topic_reserves_none(near: Capped) -> None:
     near.receive(request("POST", f"/v0/topics/{HOME}", b'{"records":[{"data":1}],"create":false}'))
-    assert near.told()[0][0] == 404
+    assert near.responses()[0][0] == 404
     assert near.links.asked == []
 
 
-def test_a_deletion_is_on_the_board_when_its_turn_is_over(near: Capped) -> None:
+def test_a_deletion_is_on_the_board_at_the_end_of_its_turn(near: Capped) -> None:
     near.receive(append(HOME))
     near.links.asked[0][3](GRANTED)
-    near.told()
+    near.responses()
     near.receive(request("DELETE", f"/v0/topics/{HOME}", b""))
-    assert near.told() == []
-    assert near.here.topics == 0
-    # The front process is told, and knows what forwards went with it.
+    assert near.responses() == []
+    assert near.own_slot.topics == 0
+    # The supervisor is notified, and answers with the routes deleted with the topic.
     assert near.links.asked[-1][:2] == (FRONT, LinkKind.TOPIC_DELETED)
     near.links.asked[-1][3](encode_forward(["a>b", "r"]))
-    assert near.told()[0][1]["routers_removed"] == ["a>b", "r"]
+    assert near.responses()[0][1]["routers_removed"] == ["a>b", "r"]
 
 
-def test_far_from_the_cap_nobody_is_asked(made: list[Capped]) -> None:
+def test_no_reservation_is_needed_far_from_the_cap(made: list[Capped]) -> None:
     far = Capped(max_topics=UNSEEN_TOPICS_MAX + 10)
     made.append(far)
     far.receive(append(HOME))
-    assert far.told()[0][0] == 201
+    assert far.responses()[0][0] == 201
     assert far.links.asked == []
 
 
-def test_near_is_counted_over_all_shards(made: list[Capped]) -> None:
+def test_the_distance_to_the_cap_is_counted_over_all_shards(made: list[Capped]) -> None:
     capped = Capped(max_topics=UNSEEN_TOPICS_MAX + 10)
     made.append(capped)
-    capped.there.topics = 10
+    capped.other_slot.topics = 10
     capped.receive(append(HOME))
     assert capped.links.asked[0][1] is LinkKind.RESERVE_TOPIC
 
@@ -151,54 +151,54 @@ def test_bytes_are_counted_over_all_shards_and_a_deletion_makes_room(made: list[
     capped = Capped(max_total_bytes=1000, max_topics=0)
     made.append(capped)
     capped.receive(append(HOME))
-    capped.there.bytes_live = 980
-    assert capped.told()[0][0] == 201
+    capped.other_slot.bytes_live = 980
+    assert capped.responses()[0][0] == 201
     capped.receive(append(HOME))
-    ((status, told),) = capped.told()
-    assert (status, told["error"]["detail"]["limit"]) == (429, "max_total_bytes")
-    # It still has them while it is down.
-    capped.there.state = WorkerState.REPLAYING
-    capped.there.bytes_live = 0
+    ((status, body),) = capped.responses()
+    assert (status, body["error"]["detail"]["limit"]) == (429, "max_total_bytes")
+    # The shard still has its bytes while it is down.
+    capped.other_slot.state = WorkerState.REPLAYING
+    capped.other_slot.bytes_live = 0
     capped.receive(append(HOME))
-    assert capped.told()[0][0] == 429
-    capped.there.state = WorkerState.READY
+    assert capped.responses()[0][0] == 429
+    capped.other_slot.state = WorkerState.READY
     capped.receive(append(HOME))
-    assert capped.told()[0][0] == 200
+    assert capped.responses()[0][0] == 200
 
 
-def test_what_is_on_its_way_counts(made: list[Capped]) -> None:
+def test_requests_in_flight_count(made: list[Capped]) -> None:
     capped = Capped(max_total_bytes=100, max_topics=0)
     made.append(capped)
     capped.receive(*(append(HOME, n) for n in range(10)))
-    statuses = [status for status, _ in capped.told()]
+    statuses = [status for status, _ in capped.responses()]
     assert statuses[0] == 201
     assert statuses[1:].count(429) >= 8
-    assert capped.here.bytes_live <= 200
+    assert capped.own_slot.bytes_live <= 200
 
 
-def test_a_write_that_was_done_before_is_answered_whatever_the_cap(made: list[Capped]) -> None:
+def test_a_duplicate_write_is_answered_whatever_the_cap(made: list[Capped]) -> None:
     capped = Capped(max_total_bytes=40, max_topics=0)
     made.append(capped)
     for n, (status, deduped) in enumerate([(201, False), (200, True)]):
         capped.receive(append(HOME, 1, "idempotency-key: k"))
-        ((told_status, told),) = capped.told()
-        assert (told_status, told["deduped"]) == (status, deduped), n
+        ((response_status, body),) = capped.responses()
+        assert (response_status, body["deduped"]) == (status, deduped), n
     capped.receive(append(HOME, 1, "idempotency-key: other"))
-    assert capped.told()[0][0] == 429
+    assert capped.responses()[0][0] == 429
 
 
-def test_what_a_key_has_in_flight_elsewhere_counts_here(made: list[Capped]) -> None:
+def test_requests_of_a_key_in_flight_on_other_shards_count(made: list[Capped]) -> None:
     name = "a-key-of-16-chars"
     one = Capped(keys=name, max_inflight_per_key=3)
     made.append(one)
     key = one.dispatch.keys.check(b"Bearer " + name.encode(), frozenset(), "")
     assert isinstance(key, Key)
     sent = request("GET", "/v0/topics/none", b"", f"authorization: Bearer {name}")
-    one.there.in_flight_by_key[key.place] = 2
+    one.other_slot.in_flight_by_key[key.place] = 2
     one.receive(sent)
-    assert [status for status, _ in one.told()] == [404]
-    assert one.here.in_flight_by_key[key.place] == 0
-    one.there.in_flight_by_key[key.place] = 3
+    assert [status for status, _ in one.responses()] == [404]
+    assert one.own_slot.in_flight_by_key[key.place] == 0
+    one.other_slot.in_flight_by_key[key.place] = 3
     one.receive(sent)
-    [(status, told)] = one.told()
-    assert (status, told["error"]["detail"]["limit"]) == (429, "max_inflight_per_key")
+    [(status, body)] = one.responses()
+    assert (status, body["error"]["detail"]["limit"]) == (429, "max_inflight_per_key")

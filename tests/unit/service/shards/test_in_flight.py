@@ -18,7 +18,7 @@ def workers(bound: int, count: int) -> list[InFlight]:
     return [InFlight(bound, one, [other for other in counts if other is not one]) for one in counts]
 
 
-def test_each_key_has_its_own_bound_and_what_is_answered_makes_room() -> None:
+def test_each_key_has_its_own_bound_and_answers_make_room() -> None:
     [in_flight] = workers(2, 1)
     a, b = a_key(0), a_key(KEY_PLACES - 1)
     leave = in_flight.enter(a)
@@ -34,15 +34,15 @@ def test_each_key_has_its_own_bound_and_what_is_answered_makes_room() -> None:
     assert isinstance(in_flight.enter(a), Refusal)
 
 
-def test_the_bound_is_of_all_workers_together() -> None:
-    here, there, idle = workers(3, 3)
+def test_the_bound_covers_all_workers() -> None:
+    first, second, idle = workers(3, 3)
     key = a_key(5)
-    leaves = [here.enter(key), there.enter(key), there.enter(key)]
-    for one in (here, there, idle):
+    leaves = [first.enter(key), second.enter(key), second.enter(key)]
+    for one in (first, second, idle):
         assert isinstance(one.enter(key), Refusal)
     assert not isinstance(idle.enter(a_key(6)), Refusal)
     leave = leaves[0]
     assert not isinstance(leave, Refusal)
     leave()
     assert not isinstance(idle.enter(key), Refusal)
-    assert isinstance(here.enter(key), Refusal)
+    assert isinstance(first.enter(key), Refusal)

@@ -1,4 +1,4 @@
-"""A stream over the link says at one end what was written at the other, and waits for who does not read."""
+"""A stream over the link: parts arrive in order, and a client that does not read pauses the writer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import uvloop
 
 from shared.ipc.link import Asked, LinkKind, LinkPool, LinkServer, serve_links
 from tests.harness.live_stage import FakeStream
-from topicsd.service.shards.link_stream import UNDER_WAY_BYTES_MAX, LinkStream, PassedOn
+from topicsd.service.shards.link_stream import IN_FLIGHT_BYTES_MAX, LinkStream, StreamRelay
 
 
 class Ends:
-    """Both ends of one stream: `home` is written to, `client` gets it."""
+    """Both ends of one stream: writes to `home` arrive at `client`."""
 
     def __init__(self) -> None:
         self.client = FakeStream()
@@ -22,18 +22,18 @@ class Ends:
         self.answers: list[bytes | None] = []
         self.home: LinkStream
         self.server: LinkServer
-        self.passed_on: PassedOn
+        self.relay: StreamRelay
 
     async def open(self) -> None:
         instance = secrets.token_hex(16)
-        self.server = await serve_links(instance, "1", self._asked)
+        self.server = await serve_links(instance, "1", self._on_request)
         self.links = LinkPool(instance)
-        question = self.links.call("1", LinkKind.REQUEST, b"", self._answered)
-        self.passed_on = PassedOn(question, self._open)
-        await until(lambda: self.passed_on.is_open)
+        link_call = self.links.call("1", LinkKind.REQUEST, b"", self._on_answer)
+        self.relay = StreamRelay(link_call, self._open)
+        await until(lambda: self.relay.is_open)
 
-    def _asked(self, kind: int, payload: bytes, asked: Asked) -> None:
-        self.home = LinkStream(asked, b"content-type: text/event-stream\r\n")
+    def _on_request(self, kind: int, payload: bytes, link_request: Asked) -> None:
+        self.home = LinkStream(link_request, b"content-type: text/event-stream\r\n")
 
     def _open(self, fields: bytes) -> FakeStream:
         self.fields = fields
@@ -42,9 +42,9 @@ class Ends:
     def open_never(self, fields: bytes) -> FakeStream:
         raise AssertionError("the connection is gone")
 
-    def _answered(self, answer: bytes | None) -> None:
+    def _on_answer(self, answer: bytes | None) -> None:
         self.answers.append(answer)
-        self.passed_on.close()
+        self.relay.close()
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -66,7 +66,7 @@ def run(scene: Callable[[Ends], Awaitable[None]]) -> None:
     uvloop.run(bounded())
 
 
-def test_what_is_written_comes_out_in_its_order_and_ends() -> None:
+def test_parts_arrive_in_order_and_the_stream_ends() -> None:
     async def scene(ends: Ends) -> None:
         assert ends.fields == b"content-type: text/event-stream\r\n"
         for number in range(100):
@@ -79,7 +79,7 @@ def test_what_is_written_comes_out_in_its_order_and_ends() -> None:
     run(scene)
 
 
-def test_a_client_that_does_not_read_clogs_the_home_and_it_goes_on_when_it_does() -> None:
+def test_a_client_that_does_not_read_pauses_the_home_until_it_reads() -> None:
     async def scene(ends: Ends) -> None:
         ready: list[bool] = []
         ends.home.on_ready = lambda: ready.append(True)
@@ -89,7 +89,7 @@ def test_a_client_that_does_not_read_clogs_the_home_and_it_goes_on_when_it_does(
             ends.home.write(b"x" * 1000)
             written += 1000
             await asyncio.sleep(0)
-        assert written <= UNDER_WAY_BYTES_MAX + 1000
+        assert written <= IN_FLIGHT_BYTES_MAX + 1000
         await until(lambda: len(ends.client.written) == written)
         assert not ready
         ends.client.unclog()
@@ -99,7 +99,7 @@ def test_a_client_that_does_not_read_clogs_the_home_and_it_goes_on_when_it_does(
     run(scene)
 
 
-def test_a_client_that_reads_never_clogs_the_home() -> None:
+def test_a_client_that_reads_never_pauses_the_home() -> None:
     async def scene(ends: Ends) -> None:
         for _ in range(100):
             ends.home.write(b"x" * 20_000)
@@ -109,7 +109,7 @@ def test_a_client_that_reads_never_clogs_the_home() -> None:
     run(scene)
 
 
-def test_a_client_that_leaves_is_told_to_the_home_once() -> None:
+def test_the_home_learns_once_that_the_client_disconnected() -> None:
     async def scene(ends: Ends) -> None:
         lost: list[bool] = []
         ends.home.on_lost = lambda: lost.append(True)
@@ -121,18 +121,18 @@ def test_a_client_that_leaves_is_told_to_the_home_once() -> None:
     run(scene)
 
 
-def test_a_client_that_has_left_is_no_stream_any_more() -> None:
+def test_no_stream_opens_for_a_client_that_has_disconnected() -> None:
     async def scene(ends: Ends) -> None:
-        question = ends.links.call("1", LinkKind.REQUEST, b"", ends.answers.append)
-        passed_on = PassedOn(question, ends.open_never)
-        question.hurry()
+        link_call = ends.links.call("1", LinkKind.REQUEST, b"", ends.answers.append)
+        relay = StreamRelay(link_call, ends.open_never)
+        link_call.hurry()
         await until(lambda: bool(ends.answers))
-        assert (passed_on.is_open, ends.answers) == (False, [b""])
+        assert (relay.is_open, ends.answers) == (False, [b""])
 
     run(scene)
 
 
-def test_a_home_that_dies_ends_the_stream() -> None:
+def test_the_stream_ends_when_its_home_dies() -> None:
     async def scene(ends: Ends) -> None:
         ends.server.close()
         await until(lambda: ends.client.is_closed)
@@ -141,7 +141,7 @@ def test_a_home_that_dies_ends_the_stream() -> None:
     run(scene)
 
 
-def test_a_connection_that_dies_with_its_process_is_told_to_the_home() -> None:
+def test_the_home_learns_that_the_process_of_the_connection_died() -> None:
     async def scene(ends: Ends) -> None:
         lost: list[bool] = []
         ends.home.on_lost = lambda: lost.append(True)

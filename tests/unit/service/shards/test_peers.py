@@ -25,7 +25,9 @@ def small(clock: ManualClock) -> Iterator[SmallBoard]:
 
 
 @pytest.mark.parametrize("state", list(WorkerState))
-def test_a_shard_is_asked_while_it_answers(small: SmallBoard, clock: ManualClock, state: WorkerState) -> None:
+def test_a_shard_receives_requests_while_it_serves(
+    small: SmallBoard, clock: ManualClock, state: WorkerState
+) -> None:
     small.board.slot(1).state = state
     refusal = Peers(small.board, clock, 0).refusal(1)
     if state in (WorkerState.READY, WorkerState.DRAINING):
@@ -39,7 +41,9 @@ def test_a_shard_is_asked_while_it_answers(small: SmallBoard, clock: ManualClock
     assert refusal.retry_after_ms == (None if state is WorkerState.REFUSED else 1000)
 
 
-def test_one_that_is_silent_is_not_asked_until_it_beats(small: SmallBoard, clock: ManualClock) -> None:
+def test_a_silent_shard_is_unavailable_until_its_next_heartbeat(
+    small: SmallBoard, clock: ManualClock
+) -> None:
     peers = Peers(small.board, clock, 0)
     clock.advance(FRESH_MS)
     assert peers.refusal(1) is None
@@ -51,7 +55,7 @@ def test_one_that_is_silent_is_not_asked_until_it_beats(small: SmallBoard, clock
     assert peers.refusal(1) is None
 
 
-def test_what_others_have_is_theirs_alone(small: SmallBoard, clock: ManualClock) -> None:
+def test_totals_of_the_other_shards_exclude_this_shard(small: SmallBoard, clock: ManualClock) -> None:
     for shard, slot in enumerate(small.board):
         slot.topics, slot.bytes_live, slot.connections = 10**shard, 100 * 10**shard, 1
     peers = Peers(small.board, clock, 1)
@@ -63,7 +67,7 @@ def test_what_others_have_is_theirs_alone(small: SmallBoard, clock: ManualClock)
     assert peers.is_anyone_draining()
 
 
-def test_one_that_has_not_heard_of_the_end_may_still_ask(small: SmallBoard, clock: ManualClock) -> None:
+def test_a_ready_peer_may_still_send_requests(small: SmallBoard, clock: ManualClock) -> None:
     peers = Peers(small.board, clock, 1)
     small.board.slot(1).state = WorkerState.DRAINING
     assert peers.is_anyone_ready()

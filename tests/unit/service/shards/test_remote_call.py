@@ -1,4 +1,4 @@
-"""Requests for another shard: asked there once or again, answered once, whatever becomes of the link."""
+"""Requests for another shard: sent once or retried, and answered once, even if the link fails."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.harness.raw_client import request_bytes
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http1.affinity import LOOKED_AT
 from topicsd.http.http1.stream import ConnectionStream
-from topicsd.service.shards.remote_call import AGAIN_SECONDS, AGAIN_SECONDS_MAX
+from topicsd.service.shards.remote_call import RETRY_SECONDS, RETRY_SECONDS_MAX
 
-AGAIN_MS = int(AGAIN_SECONDS * 1000)
+AGAIN_MS = int(RETRY_SECONDS * 1000)
 KEYED = append(AWAY, 1, "idempotency-key: k")
 BODY_WITH_KEY = b'{"records":[{"data":1}],"idempotency_key":"k"}'
 KEYED_IN_BODY = request("POST", f"/v0/topics/{AWAY}", BODY_WITH_KEY, "x: y")
@@ -29,9 +29,9 @@ KEYED_IN_BODY = request("POST", f"/v0/topics/{AWAY}", BODY_WITH_KEY, "x: y")
 
 @pytest.fixture
 def lane() -> OneLane:
-    made = OneLane()
-    made.one.append(HOME, 0)
-    return made
+    lane = OneLane()
+    lane.one.append(HOME, 0)
+    return lane
 
 
 def _status(lane: OneLane) -> int:
@@ -48,7 +48,7 @@ def _answer(lane: OneLane, answer: bytes | None, which: int = -1) -> None:
     done(answer)
 
 
-def _asked(lane: OneLane, which: int = -1) -> Forwarded:
+def _remote_request(lane: OneLane, which: int = -1) -> Forwarded:
     return decode_forwarded(lane.links.asked[which][2])
 
 
@@ -56,14 +56,14 @@ def _asked(lane: OneLane, which: int = -1) -> Forwarded:
 
 
 @pytest.mark.parametrize("sent", [KEYED, KEYED_IN_BODY], ids=["header", "body"])
-def test_a_keyed_append_is_asked_again_until_its_owner_is_back(lane: OneLane, sent: bytes) -> None:
+def test_a_keyed_append_is_retried_until_its_owner_is_back(lane: OneLane, sent: bytes) -> None:
     lane.receive(sent, append(HOME))
-    assert _asked(lane).asked_ms == 0
+    assert _remote_request(lane).asked_ms == 0
     _answer(lane, None)
     for n, outcome in enumerate((NEVER_SENT, NEVER_SENT, None), 1):
         lane.one.pass_time(AGAIN_MS)
         assert len(lane.links.asked) == 1 + n
-        assert n * AGAIN_MS <= _asked(lane).asked_ms <= n * AGAIN_MS + 1
+        assert n * AGAIN_MS <= _remote_request(lane).asked_ms <= n * AGAIN_MS + 1
         _answer(lane, outcome)
         assert lane.wire.written == b""
     lane.one.pass_time(AGAIN_MS)
@@ -74,21 +74,21 @@ def test_a_keyed_append_is_asked_again_until_its_owner_is_back(lane: OneLane, se
     assert len(lane.links.asked) == 5
 
 
-def test_it_is_given_up_when_the_owner_stays_away(lane: OneLane) -> None:
+def test_retries_end_when_the_owner_stays_away(lane: OneLane) -> None:
     lane.receive(KEYED)
     _answer(lane, None)
-    for _ in range(int(AGAIN_SECONDS_MAX / AGAIN_SECONDS) + 1):
+    for _ in range(int(RETRY_SECONDS_MAX / RETRY_SECONDS) + 1):
         assert lane.wire.written == b""
         lane.one.pass_time(AGAIN_MS)
         _answer(lane, NEVER_SENT)
     assert _status(lane) == 504
     assert "same idempotency key" in _error(lane)["message"]
-    asked = len(lane.links.asked)
+    call_count = len(lane.links.asked)
     lane.one.pass_time(10_000)
-    assert len(lane.links.asked) == asked
+    assert len(lane.links.asked) == call_count
 
 
-def test_nobody_asks_again_for_a_client_that_went_away_or_a_process_that_ends(lane: OneLane) -> None:
+def test_retries_end_when_the_client_disconnects_or_the_process_drains(lane: OneLane) -> None:
     timers = lane.one.loop.timer_count
     lane.receive(KEYED)
     _answer(lane, None)
@@ -108,9 +108,9 @@ def test_nobody_asks_again_for_a_client_that_went_away_or_a_process_that_ends(la
 
 
 @pytest.mark.parametrize(
-    ("sent", "status", "told"),
+    ("sent", "status", "text"),
     [
-        (append(AWAY), 504, "with an idempotency key"),
+        (append(AWAY), 504, "send an idempotency key"),
         (request("PUT", f"/v0/topics/{AWAY}", b"{}"), 504, "may or may not have been made"),
         (request("DELETE", f"/v0/topics/{AWAY}", b""), 504, "may or may not have been made"),
         (
@@ -120,52 +120,52 @@ def test_nobody_asks_again_for_a_client_that_went_away_or_a_process_that_ends(la
         ),
         (diff(AWAY), 503, "shard 1 does not answer"),
         (look(AWAY), 503, "shard 1 does not answer"),
-        (request("GET", "/v0/topics", b""), 503, "the front process does not answer"),
+        (request("GET", "/v0/topics", b""), 503, "the supervisor does not answer"),
     ],
 )
-def test_what_a_lost_link_leaves_in_doubt_is_said_so(
-    lane: OneLane, sent: bytes, status: int, told: str
+def test_a_lost_link_leaves_writes_in_doubt_and_reads_unavailable(
+    lane: OneLane, sent: bytes, status: int, text: str
 ) -> None:
     lane.receive(sent)
     _answer(lane, None)
     assert _status(lane) == status
     error = _error(lane)
     assert error["code"] == ("in_doubt" if status == 504 else "not_ready")
-    assert told in error["message"]
+    assert text in error["message"]
     assert b"\r\nretry-after: 1\r\n" in lane.wire.written
 
 
 @pytest.mark.parametrize("sent", [KEYED, append(AWAY), request("DELETE", f"/v0/topics/{AWAY}", b"")])
-def test_what_was_never_sent_is_503_at_once(lane: OneLane, sent: bytes) -> None:
+def test_a_request_that_was_never_sent_is_503_at_once(lane: OneLane, sent: bytes) -> None:
     lane.receive(sent)
     _answer(lane, NEVER_SENT)
     assert (_status(lane), _error(lane)["code"]) == (503, "not_ready")
 
 
-def test_a_large_body_goes_apart_each_time_and_is_read_for_its_key(lane: OneLane) -> None:
+def test_a_large_body_is_sent_separately_on_each_attempt_and_read_for_its_key(lane: OneLane) -> None:
     body = b'{"records":[{"data":"%b"}],"idempotency_key":"k"}' % (b"x" * LARGE_PAYLOAD_BYTES)
     lane.receive(request("POST", f"/v0/topics/{AWAY}", body))
     for _ in range(2):
-        assert (_asked(lane).body, lane.links.bodies[-1]) == (b"", body)
+        assert (_remote_request(lane).body, lane.links.bodies[-1]) == (b"", body)
         _answer(lane, None)
         lane.one.pass_time(AGAIN_MS)
     assert len(lane.links.asked) == 3
 
 
 def _receive_in_two(lane: OneLane, topic: str, body: bytes) -> None:
-    """Send head and body apart, as a socket delivers a large request."""
+    """Send head and body separately, as a socket delivers a large request."""
     sent = request("POST", f"/v0/topics/{topic}", body)
     lane.receive(sent[: -len(body)])
     lane.receive(body)
 
 
-def test_a_body_that_is_shared_goes_each_time_and_is_read_for_its_key(lane: OneLane) -> None:
+def test_a_shared_body_is_sent_on_each_attempt_and_read_for_its_key(lane: OneLane) -> None:
     body = b'{"records":[{"data":"%b"}],"idempotency_key":"k"}' % (b"x" * SHARED_BYTES_MIN)
     _receive_in_two(lane, AWAY, body)
     for _ in range(2):
-        apart = lane.links.bodies[-1]
-        assert isinstance(apart, SharedBody)
-        assert (_asked(lane).body, apart.content()) == (b"", body)
+        body_part = lane.links.bodies[-1]
+        assert isinstance(body_part, SharedBody)
+        assert (_remote_request(lane).body, body_part.content()) == (b"", body)
         _answer(lane, None)
         lane.one.pass_time(AGAIN_MS)
     assert len(lane.links.asked) == 3
@@ -183,33 +183,35 @@ def test_a_large_body_for_this_shard_is_not_shared(lane: OneLane) -> None:
     assert _error(lane)["code"] == "record_too_large"
 
 
-def test_a_body_for_the_front_process_is_refused_here(lane: OneLane) -> None:
+def test_a_body_for_the_supervisor_is_refused_by_the_worker(lane: OneLane) -> None:
     for size in (10, LARGE_PAYLOAD_BYTES):
         lane.receive(request("GET", "/v0/topics", b"x" * size))
-        told = lane.wire.take().partition(b"\r\n\r\n")[2]
-        assert json.loads(told)["error"]["message"] == "the body must be empty: GET /v0/topics takes none"
+        answer = lane.wire.take().partition(b"\r\n\r\n")[2]
+        assert json.loads(answer)["error"]["message"] == "the body must be empty: GET /v0/topics takes none"
     lane.receive(request("GET", "/v0/topics", b"{}"))
-    assert (_asked(lane).body, lane.links.bodies[-1]) == (b"", b"")
+    assert (_remote_request(lane).body, lane.links.bodies[-1]) == (b"", b"")
 
 
 # -- at the owner ------------------------------------------------------------------------------------------
 
 
 class Peer:
-    """Another process that asks this one, over a link of which the test has the wire."""
+    """Another process that sends requests to this one, over a link whose wire the test holds."""
 
     def __init__(self, lane: OneLane, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("shared.ipc.link.asyncio.get_running_loop", lambda: lane.one.loop)
-        self.link = Link(lambda kind, payload, asked: lane.dispatch.answer_link(payload, asked))
+        self.link = Link(lambda kind, payload, request: lane.dispatch.answer_link(payload, request))
         self.wire = RecordingTransport()
         self.link.connection_made(self.wire)
         self._lane = lane
 
-    def ask(self, operation: str, body: bytes, key: str = "", asked_ms: int = 0, name: str = HOME) -> None:
-        self.forward(Forwarded(operation, name, "", "application/json", "", key, body, (), asked_ms))
+    def request(
+        self, operation: str, body: bytes, key: str = "", asked_ms: int = 0, name: str = HOME
+    ) -> None:
+        self.send_request(Forwarded(operation, name, "", "application/json", "", key, body, (), asked_ms))
 
-    def forward(self, asked: Forwarded) -> None:
-        self.receive(LinkKind.REQUEST, remote_request.encode_forwarded(asked))
+    def send_request(self, request: Forwarded) -> None:
+        self.receive(LinkKind.REQUEST, remote_request.encode_forwarded(request))
 
     def receive(self, kind: LinkKind, payload: bytes) -> None:
         self.link.data_received(HEADER.pack(len(payload), kind, 1) + payload)
@@ -228,11 +230,11 @@ def peer(lane: OneLane, monkeypatch: pytest.MonkeyPatch) -> Peer:
     return Peer(lane, monkeypatch)
 
 
-def test_a_write_that_is_asked_again_is_done_once(peer: Peer) -> None:
+def test_a_retried_write_is_applied_once(peer: Peer) -> None:
     body = b'{"records":[{"data":1}]}'
-    peer.ask("append", body, "k")
+    peer.request("append", body, "k")
     first = peer.answer()
-    peer.ask("append", body, "k", asked_ms=500)
+    peer.request("append", body, "k", asked_ms=500)
     again = peer.answer()
     assert first is not None
     assert again is not None
@@ -240,123 +242,121 @@ def test_a_write_that_is_asked_again_is_done_once(peer: Peer) -> None:
     assert (again[0], again[2]["first_seq"], again[2]["deduped"]) == (200, 2, True)
 
 
-def test_a_body_that_came_apart_is_that_of_the_request(peer: Peer) -> None:
+def test_a_separate_body_belongs_to_the_next_request(peer: Peer) -> None:
     peer.receive(LinkKind.BODY, b'{"records":[{"data":1}]}')
-    peer.ask("append", b"")
-    told = peer.answer()
-    assert told is not None
-    assert (told[0], told[2]["first_seq"]) == (200, 2)
+    peer.request("append", b"")
+    answer = peer.answer()
+    assert answer is not None
+    assert (answer[0], answer[2]["first_seq"]) == (200, 2)
 
 
-def test_the_prefixes_of_a_key_bind_what_is_in_a_body_at_the_owner_too(peer: Peer) -> None:
+def test_the_owner_applies_the_prefixes_of_a_key_to_names_in_a_body(peer: Peer) -> None:
     keyed = OneLane(keys=f"key-of-an-owner::{AWAY}|orders.")
     body = b'{"dead_letter":"private"}'
     sent = request("PUT", f"/v0/topics/{AWAY}", body, "authorization: Bearer key-of-an-owner")
     keyed.receive(sent)
-    asked = _asked(keyed)
-    assert asked.prefixes == (AWAY, "orders.")
-    asked.name = HOME
-    peer.forward(asked)
-    told = peer.answer()
-    assert told is not None
-    assert (told[0], told[2]["error"]["detail"]) == (403, {"field": "dead_letter", "topic": "private"})
+    remote_request = _remote_request(keyed)
+    assert remote_request.prefixes == (AWAY, "orders.")
+    remote_request.name = HOME
+    peer.send_request(remote_request)
+    answer = peer.answer()
+    assert answer is not None
+    assert (answer[0], answer[2]["error"]["detail"]) == (403, {"field": "dead_letter", "topic": "private"})
 
 
-def test_a_key_whose_window_has_gone_by_protects_nothing_and_nothing_is_done(
-    lane: OneLane, peer: Peer
-) -> None:
+def test_a_retry_after_the_window_of_its_key_is_in_doubt_and_not_applied(lane: OneLane, peer: Peer) -> None:
     lane.one.put(HOME, idempotency_window_ms=300)
-    peer.ask("append", b'{"records":[{"data":1}]}', "k", asked_ms=300)
-    told = peer.answer()
-    assert told is not None
-    assert (told[0], told[2]["error"]["code"]) == (504, "in_doubt")
+    peer.request("append", b'{"records":[{"data":1}]}', "k", asked_ms=300)
+    answer = peer.answer()
+    assert answer is not None
+    assert (answer[0], answer[2]["error"]["code"]) == (504, "in_doubt")
     assert lane.one.state(HOME).head_seq == 1
-    peer.ask("append", b'{"records":[{"data":1}]}', "k", asked_ms=299)
-    told = peer.answer()
-    assert told is not None
-    assert told[0] == 200
+    peer.request("append", b'{"records":[{"data":1}]}', "k", asked_ms=299)
+    answer = peer.answer()
+    assert answer is not None
+    assert answer[0] == 200
 
 
-def test_a_wait_ends_when_the_one_who_asked_is_in_a_hurry_or_gone(lane: OneLane, peer: Peer) -> None:
+def test_a_wait_ends_when_the_requesting_process_cancels_it_or_disconnects(lane: OneLane, peer: Peer) -> None:
     timers = lane.one.loop.timer_count
     wait = b'{"from_seq":1,"wait_ms":30000}'
-    peer.ask("diff", wait)
+    peer.request("diff", wait)
     assert peer.answer() is None
     peer.receive(LinkKind.HURRY, b"")
-    told = peer.answer()
-    assert told is not None
-    assert (told[0], told[2]["records"]) == (200, [])
-    peer.ask("diff", wait)
+    answer = peer.answer()
+    assert answer is not None
+    assert (answer[0], answer[2]["records"]) == (200, [])
+    peer.request("diff", wait)
     assert lane.one.loop.timer_count == timers + 1
     peer.link.connection_lost(None)
     assert lane.one.loop.timer_count == timers
     assert lane.one.topic(HOME).waiters is None
 
 
-def test_a_stream_that_begins_is_hurried_no_more_until_its_client_leaves(lane: OneLane) -> None:
+def test_an_open_stream_is_not_cancelled_until_its_client_disconnects(lane: OneLane) -> None:
     wid = lane.dispatch.watching.ids.make(1, bytes(16))
     lane.receive(request("GET", f"/v0/watch/{wid}", b""))
-    (question,) = lane.links.questions
-    assert question.piece is not None
-    question.piece(b"content-type: text/event-stream\r\n")
-    assert not question.is_hurried
-    question.piece(b"retry: 2000\n\n")
+    (link_call,) = lane.links.questions
+    assert link_call.piece is not None
+    link_call.piece(b"content-type: text/event-stream\r\n")
+    assert not link_call.is_hurried
+    link_call.piece(b"retry: 2000\n\n")
     assert lane.wire.written.endswith(b"\r\n\r\nretry: 2000\n\n")
     assert isinstance(lane.wire.protocol, ConnectionStream)
     lane.wire.protocol.connection_lost(None)
-    assert question.is_hurried
+    assert link_call.is_hurried
     _answer(lane, NEVER_SENT)
     assert not lane.connections
 
 
-def test_a_wait_ends_when_its_owner_does(lane: OneLane, peer: Peer) -> None:
-    peer.ask("diff", b'{"from_seq":1,"wait_ms":30000}')
+def test_a_wait_ends_when_its_owner_drains(lane: OneLane, peer: Peer) -> None:
+    peer.request("diff", b'{"from_seq":1,"wait_ms":30000}')
     lane.dispatch.drain()
-    # Who asked may end too, and then says so itself.
+    # The requesting process may stop too, and then cancels the wait itself.
     assert peer.answer() is None
     lane.one.pass_time(400)
-    told = peer.answer()
-    assert told is not None
-    assert told[2]["records"] == []
-    peer.ask("diff", b'{"from_seq":1,"wait_ms":30000}')
+    answer = peer.answer()
+    assert answer is not None
+    assert answer[2]["records"] == []
+    peer.request("diff", b'{"from_seq":1,"wait_ms":30000}')
     assert peer.answer() is not None
 
 
-def test_an_error_that_nobody_foresaw_ends_the_connection_of_the_client(
+def test_an_unexpected_error_closes_the_connection_of_the_client(
     lane: OneLane, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(operation: str, call: Any) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(lane.dispatch.handlers, "start", broken)
-    peer.ask("diff", b"{}")
-    told = peer.answer()
-    assert told is not None
-    assert (told[0], told[1], told[2]["error"]["code"]) == (500, CLOSE, INTERNAL)
+    peer.request("diff", b"{}")
+    answer = peer.answer()
+    assert answer is not None
+    assert (answer[0], answer[1], answer[2]["error"]["code"]) == (500, CLOSE, INTERNAL)
     lane.receive(append(AWAY), append(AWAY))
     _answer(lane, encode_answer(500, CLOSE, [b"{}"]), 0)
     assert lane.wire.written.count(CLOSE) == 1
     assert lane.wire.is_closed or lane.wire.has_ended_writing
 
 
-# -- what a client sees ------------------------------------------------------------------------------------
+# -- at the client ------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_leaves_hurries_what_it_waits_for_elsewhere(lane: OneLane) -> None:
+def test_a_client_that_disconnects_cancels_its_remote_wait(lane: OneLane) -> None:
     lane.receive(diff(AWAY, b'{"wait_ms":30000}'))
     assert not lane.links.questions[0].is_hurried
     lane.lane.connection_lost(None)
     assert lane.links.questions[0].is_hurried
 
 
-def test_an_answer_says_once_what_it_is(lane: OneLane) -> None:
+def test_a_response_has_one_content_type(lane: OneLane) -> None:
     lane.receive(request("GET", "/v0/metrics", b""))
     _answer(lane, encode_answer(200, b"content-type: text/plain\r\n", [b"x 1\n"]))
     assert lane.wire.written.count(b"content-type: ") == 1
     assert b"\r\ncontent-type: text/plain\r\n" in lane.wire.written
 
 
-def test_a_key_has_so_many_requests_in_flight_and_no_more() -> None:
+def test_the_requests_in_flight_of_a_key_are_bounded() -> None:
     lane = OneLane(keys="a-key-of-16-chars,b-key-of-16-chars", max_inflight_per_key=2)
     a, b = (f"authorization: Bearer {one}-key-of-16-chars" for one in "ab")
     lane.receive(*(append(AWAY, n, a) for n in range(3)), append(AWAY, 1, b))
@@ -376,17 +376,17 @@ def test_a_key_has_so_many_requests_in_flight_and_no_more() -> None:
 # -- moving ------------------------------------------------------------------------------------------------
 
 
-class Carrier(Postman):
-    """Says what it was given, and whether it takes it."""
+class FakeConnectionSender(Postman):
+    """A sender that records the connections it accepts."""
 
     def __init__(self) -> None:
-        self.taken: list[tuple[int, bytes]] = []
-        self.takes = True
+        self.sent: list[tuple[int, bytes]] = []
+        self.accepts = True
 
     def send_connection_to(self, shard: int, fd: int, data: bytes) -> bool:
-        if self.takes:
-            self.taken.append((shard, data))
-        return self.takes
+        if self.accepts:
+            self.sent.append((shard, data))
+        return self.accepts
 
 
 class Socket:
@@ -404,12 +404,12 @@ class MovableTransport(RecordingTransport):
         return self.unsent
 
 
-class Drifting:
-    """A lane on which nearly all was for the other shard, long enough ago."""
+class MovableConnection:
+    """A connection whose requests were nearly all for the other shard, for long enough."""
 
     def __init__(self, seconds: float = 2.0, sent: bytes = append(AWAY)) -> None:
-        self.carrier = Carrier()
-        self.lane = OneLane(postman=self.carrier)
+        self.sender = FakeConnectionSender()
+        self.lane = OneLane(postman=self.sender)
         self.wire = MovableTransport()
         self.lane.wire = self.wire
         self.lane.lane.connection_made(self.wire)
@@ -424,76 +424,76 @@ class Drifting:
 
     @property
     def stays(self) -> bool:
-        asked = len(self.lane.links.asked)
+        call_count = len(self.lane.links.asked)
         self.lane.receive(append(AWAY))
-        if len(self.lane.links.asked) > asked:
-            assert self.carrier.taken == []
+        if len(self.lane.links.asked) > call_count:
+            assert self.sender.sent == []
             assert not self.wire.is_aborted
             return True
         return False
 
 
-def test_a_connection_moves_with_the_request_that_begins() -> None:
-    drifting = Drifting()
-    assert not drifting.stays
-    assert drifting.carrier.taken == [(1, append(AWAY))]
-    assert drifting.wire.is_aborted
-    assert drifting.wire.written == b""
-    assert drifting.lane.dispatch.moved_count == 1
-    assert drifting.lane.connections == set()
+def test_a_connection_moves_with_its_next_request() -> None:
+    connection = MovableConnection()
+    assert not connection.stays
+    assert connection.sender.sent == [(1, append(AWAY))]
+    assert connection.wire.is_aborted
+    assert connection.wire.written == b""
+    assert connection.lane.dispatch.moved_count == 1
+    assert connection.lane.connections == set()
 
 
-def test_one_whose_bodies_are_chunked_moves_too() -> None:
+def test_a_connection_with_chunked_bodies_moves_too() -> None:
     chunked = request_bytes("POST", f"/v0/topics/{AWAY}", b'{"records":[{"data":1}]}', is_chunked=True)
-    drifting = Drifting(sent=chunked)
-    drifting.lane.receive(chunked)
-    assert drifting.carrier.taken == [(1, chunked)]
+    connection = MovableConnection(sent=chunked)
+    connection.lane.receive(chunked)
+    assert connection.sender.sent == [(1, chunked)]
 
 
-def test_it_stays_while_anything_is_outstanding_or_unsent() -> None:
-    drifting = Drifting()
-    drifting.wire.unsent = 1
-    assert drifting.stays
-    drifting.wire.unsent = 0
-    # One is under way now.
-    drifting.lane.one.pass_time(2000)
-    assert drifting.stays
-    drifting.answer()
-    _answer(drifting.lane, encode_answer(200, b"", [b"{}"]), -2)
-    drifting.lane.receive(append(AWAY)[:20])
-    assert drifting.carrier.taken == [(1, append(AWAY)[:20])]
+def test_a_connection_stays_while_output_or_a_call_is_pending() -> None:
+    connection = MovableConnection()
+    connection.wire.unsent = 1
+    assert connection.stays
+    connection.wire.unsent = 0
+    # One request is in flight now.
+    connection.lane.one.pass_time(2000)
+    assert connection.stays
+    connection.answer()
+    _answer(connection.lane, encode_answer(200, b"", [b"{}"]), -2)
+    connection.lane.receive(append(AWAY)[:20])
+    assert connection.sender.sent == [(1, append(AWAY)[:20])]
 
 
-def test_it_stays_when_the_other_shard_does_not_take_it_and_asks_again_a_second_later() -> None:
-    drifting = Drifting()
-    drifting.carrier.takes = False
-    assert drifting.stays
-    drifting.answer()
-    drifting.carrier.takes = True
-    assert drifting.stays
-    drifting.answer()
-    drifting.lane.one.pass_time(1000)
-    assert not drifting.stays
+def test_a_connection_stays_when_the_other_shard_rejects_it_and_retries_after_a_second() -> None:
+    connection = MovableConnection()
+    connection.sender.accepts = False
+    assert connection.stays
+    connection.answer()
+    connection.sender.accepts = True
+    assert connection.stays
+    connection.answer()
+    connection.lane.one.pass_time(1000)
+    assert not connection.stays
 
 
-def test_it_stays_in_its_first_second_and_when_the_process_ends() -> None:
-    assert Drifting(seconds=0.9).stays
-    drifting = Drifting()
-    drifting.lane.dispatch.drains = True
-    assert drifting.stays
+def test_a_connection_stays_in_its_first_second_and_during_a_drain() -> None:
+    assert MovableConnection(seconds=0.9).stays
+    connection = MovableConnection()
+    connection.lane.dispatch.drains = True
+    assert connection.stays
 
 
-def test_it_stays_with_a_request_of_which_a_part_was_read_before() -> None:
-    drifting = Drifting(seconds=0.5)
-    drifting.lane.receive(append(AWAY)[:20])
-    drifting.lane.one.pass_time(1000)
-    drifting.lane.receive(append(AWAY)[20:])
-    assert drifting.carrier.taken == []
-    drifting.answer()
-    assert not drifting.stays
+def test_a_connection_stays_during_a_request_that_was_partly_read() -> None:
+    connection = MovableConnection(seconds=0.5)
+    connection.lane.receive(append(AWAY)[:20])
+    connection.lane.one.pass_time(1000)
+    connection.lane.receive(append(AWAY)[20:])
+    assert connection.sender.sent == []
+    connection.answer()
+    assert not connection.stays
 
 
-def test_a_refusal_says_which_shard() -> None:
+def test_a_refusal_names_the_shard() -> None:
     lane = OneLane()
     lane.receive(look(AWAY))
     _answer(lane, NEVER_SENT)

@@ -1,4 +1,4 @@
-"""Watch sessions between the processes, as one worker of two sees it: what it asks, and what it does then."""
+"""Watch sessions across processes, in one worker of two: its requests, and how it uses the answers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from topicsd.service.call import Call
 from topicsd.stream.sessions.sessions import SESSION_TTL_SECONDS
 from topicsd.stream.stream import do_nothing
 
-NOT_REACHED = (None, NEVER_SENT)
+NO_ANSWERS = (None, NEVER_SENT)
 _pack = msgspec.msgpack.encode
 
 
-class AnsweredOnce:
-    """What takes the answer to a question over the link."""
+class SingleAnswer:
+    """Receives the answer of a link request, once."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes, bytes]] = []
@@ -43,36 +43,36 @@ class AnsweredOnce:
         return json.loads(self.answers[0][2])
 
 
-class Way:
-    """A stream that nobody reads."""
+class FakeClientStream:
+    """A client stream that keeps what is written to it."""
 
     def __init__(self) -> None:
         self.is_clogged = False
         self.on_ready = self.on_lost = do_nothing
-        self.said = b""
+        self.written = b""
         self.is_closed = False
 
     def write(self, data: bytes) -> None:
-        self.said += data
+        self.written += data
 
     def close(self) -> None:
         self.is_closed = True
 
 
 class StreamCall(Call, kw_only=True, eq=False):
-    """A request for a stream, and what became of it."""
+    """A request for a stream, and its outcome."""
 
     status: int = 0
-    way: Way | None = None
+    stream: FakeClientStream | None = None
 
     def send_parts(self, parts: Any, length: int, status: int = 200, fields: bytes = b"") -> None:
         assert not self.status
         self.status = status
 
-    def open_stream(self, fields: bytes) -> Way:
+    def open_stream(self, fields: bytes) -> FakeClientStream:
         assert not self.status
-        self.status, self.way = 200, Way()
-        return self.way
+        self.status, self.stream = 200, FakeClientStream()
+        return self.stream
 
 
 def stream_call(wid: str, fields: Fields = NO_FIELDS) -> StreamCall:
@@ -83,12 +83,12 @@ def stream_call(wid: str, fields: Fields = NO_FIELDS) -> StreamCall:
 def worker() -> Iterator[Capped]:
     one = Capped(max_topics=0)
     one.receive(append(HOME))
-    assert one.told()[0][0] == 201
+    assert one.responses()[0][0] == 201
     yield one
     one.small.__exit__(None, None, None)
 
 
-def wanted(*names: str, **changed: Any) -> bytes:
+def encoded_request(*names: str, **changed: Any) -> bytes:
     count = len(names)
     plain = WatchRequest(
         list(names), [0] * count, [None] * count, "", [], 256, 4096, 15_000, False, True, True, False, False
@@ -96,206 +96,208 @@ def wanted(*names: str, **changed: Any) -> bytes:
     return encode_watch_request(msgspec.structs.replace(plain, **changed))
 
 
-def make(worker: Capped, payload: bytes) -> AnsweredOnce:
-    told = AnsweredOnce()
-    worker.dispatch.watching.creating.make(payload, told)  # type: ignore[arg-type]
+def make(worker: Capped, payload: bytes) -> SingleAnswer:
+    answer = SingleAnswer()
+    worker.dispatch.watching.creator.create_counted(payload, answer)  # type: ignore[arg-type]
     worker.settle()
-    return told
+    return answer
 
 
 def session_of(worker: Capped) -> str:
-    return str(make(worker, wanted(HOME)).json["wid"])
+    return str(make(worker, encoded_request(HOME)).json["wid"])
 
 
 # -- a new session -------------------------------------------------------------------------------------------
 
 
-def test_what_was_checked_goes_to_the_front_process_and_its_answer_back(worker: Capped) -> None:
+def test_a_checked_request_goes_to_the_supervisor_and_its_answer_to_the_client(worker: Capped) -> None:
     body = json.dumps({"topics": {HOME: {}, AWAY: {"tail": True}}}).encode()
     worker.receive(request("POST", "/v0/watch?lenient=1", body))
-    ((peer, kind, payload, told),) = worker.links.asked
+    ((peer, kind, payload, on_answer),) = worker.links.asked
     assert (peer, kind) == (FRONT, LinkKind.MAKE_WATCH)
-    assert payload == wanted(HOME, AWAY, from_seqs=[0, None], bytes_max=262_144, is_lenient=True)
-    told(encode_answer(429, b"retry-after: 1\r\n", [b'{"as":"it is"}']))
-    assert worker.told() == [(429, {"as": "it is"})]
+    assert payload == encoded_request(HOME, AWAY, from_seqs=[0, None], bytes_max=262_144, is_lenient=True)
+    on_answer(encode_answer(429, b"retry-after: 1\r\n", [b'{"as":"it is"}']))
+    assert worker.responses() == [(429, {"as": "it is"})]
 
 
-@pytest.mark.parametrize("answer", NOT_REACHED)
-def test_without_the_front_process_it_is_503(worker: Capped, answer: bytes | None) -> None:
+@pytest.mark.parametrize("answer", NO_ANSWERS)
+def test_a_session_request_without_a_supervisor_is_503(worker: Capped, answer: bytes | None) -> None:
     worker.receive(request("POST", "/v0/watch", json.dumps({"topics": {HOME: {}}}).encode()))
     worker.links.asked[0][3](answer)
-    ((status, told),) = worker.told()
-    assert (status, told["error"]["code"]) == (503, "not_ready")
+    ((status, body),) = worker.responses()
+    assert (status, body["error"]["code"]) == (503, "not_ready")
 
 
-def test_what_is_refused_is_not_asked_for(worker: Capped) -> None:
+def test_a_refused_request_does_not_reach_the_supervisor(worker: Capped) -> None:
     worker.receive(request("POST", "/v0/watch", b'{"topics":{}}'))
-    assert worker.told()[0][0] == 400
+    assert worker.responses()[0][0] == 400
     assert worker.links.asked == []
 
 
-def test_a_session_that_is_made_or_refused_is_no_longer_reserved(worker: Capped) -> None:
-    told = make(worker, wanted(HOME))
-    assert told.status == 200
-    assert told.json["topics"][HOME]["head_seq"] == 1
-    assert (worker.here.watch_sessions, worker.here.watch_session_grants_total) == (1, 1)
+def test_a_created_or_refused_session_ends_its_reservation(worker: Capped) -> None:
+    answer = make(worker, encoded_request(HOME))
+    assert answer.status == 200
+    assert answer.json["topics"][HOME]["head_seq"] == 1
+    assert (worker.own_slot.watch_sessions, worker.own_slot.watch_session_grants_total) == (1, 1)
     worker.one.shard.log.shut()
-    assert make(worker, wanted(HOME)).status == 503
-    assert (worker.here.watch_sessions, worker.here.watch_session_grants_total) == (1, 2)
+    assert make(worker, encoded_request(HOME)).status == 503
+    assert (worker.own_slot.watch_sessions, worker.own_slot.watch_session_grants_total) == (1, 2)
 
 
-def test_topics_of_another_shard_are_one_question(worker: Capped) -> None:
+def test_topics_of_another_shard_are_looked_up_in_one_request(worker: Capped) -> None:
     others = [AWAY]
-    told = make(worker, wanted(HOME, *others))
-    ((peer, kind, payload, answered),) = worker.links.asked
+    answer = make(worker, encoded_request(HOME, *others))
+    ((peer, kind, payload, on_heads),) = worker.links.asked
     assert (peer, kind, payload) == ("1", LinkKind.TOPIC_HEADS, _pack([(name, None) for name in others]))
-    assert told.answers == []
-    answered(_pack([[9, 4, 77]]))
+    assert answer.answers == []
+    on_heads(_pack([[9, 4, 77]]))
     worker.settle()
     expected = {"from_seq": 0, "head_seq": 9, "earliest_seq": 4, "epoch": 77}
-    assert told.json["topics"][AWAY] == expected
-    assert list(told.json["topics"]) == [HOME, AWAY]
+    assert answer.json["topics"][AWAY] == expected
+    assert list(answer.json["topics"]) == [HOME, AWAY]
 
 
 def test_a_topic_that_another_shard_does_not_have_is_404(worker: Capped) -> None:
-    told = make(worker, wanted(HOME, AWAY))
+    answer = make(worker, encoded_request(HOME, AWAY))
     worker.links.asked[0][3](_pack([None]))
-    assert (told.status, told.json["error"]["code"]) == (404, "topic_not_found")
-    lenient = make(worker, wanted(HOME, AWAY, is_lenient=True))
+    assert (answer.status, answer.json["error"]["code"]) == (404, "topic_not_found")
+    lenient = make(worker, encoded_request(HOME, AWAY, is_lenient=True))
     worker.links.asked[1][3](_pack([None]))
     worker.settle()
     assert list(lenient.json["topics"]) == [HOME]
 
 
-@pytest.mark.parametrize("answer", NOT_REACHED)
+@pytest.mark.parametrize("answer", NO_ANSWERS)
 def test_a_shard_that_does_not_answer_is_named(worker: Capped, answer: bytes | None) -> None:
-    told = make(worker, wanted(HOME, AWAY))
+    session_answer = make(worker, encoded_request(HOME, AWAY))
     worker.links.asked[0][3](answer)
-    assert (told.status, told.json["error"]["detail"]["shard"]) == (503, 1)
-    worker.there.state = WorkerState.REPLAYING
-    told = make(worker, wanted(HOME, AWAY))
-    assert (told.status, told.json["error"]["detail"]["shard"]) == (503, 1)
+    assert (session_answer.status, session_answer.json["error"]["detail"]["shard"]) == (503, 1)
+    worker.other_slot.state = WorkerState.REPLAYING
+    session_answer = make(worker, encoded_request(HOME, AWAY))
+    assert (session_answer.status, session_answer.json["error"]["detail"]["shard"]) == (503, 1)
     assert len(worker.links.asked) == 1
-    assert (worker.here.watch_sessions, worker.here.watch_session_grants_total) == (0, 2)
+    assert (worker.own_slot.watch_sessions, worker.own_slot.watch_session_grants_total) == (0, 2)
 
 
 # -- a stream ------------------------------------------------------------------------------------------------
 
 
-def entering(worker: Capped, call: StreamCall) -> Any:
-    """Ask for the stream; what takes the answer of the front process."""
+def request_permit(worker: Capped, call: StreamCall) -> Any:
+    """Request the stream; return the callback for the answer of the supervisor."""
     worker.links.asked.clear()
-    worker.dispatch.watching.opening.open(call, None)
-    ((peer, kind, payload, told),) = worker.links.asked
-    assert (peer, kind, payload) == (FRONT, LinkKind.ENTER_STREAM, _pack([worker.here.pid, ""]))
-    return told
+    worker.dispatch.watching.opener.open(call, None)
+    ((peer, kind, payload, on_permit),) = worker.links.asked
+    assert (peer, kind, payload) == (FRONT, LinkKind.ENTER_STREAM, _pack([worker.own_slot.pid, ""]))
+    return on_permit
 
 
-def left(worker: Capped) -> int:
+def returned_permits(worker: Capped) -> int:
     return sum(kind is LinkKind.LEAVE_STREAM for _, kind, _, _ in worker.links.asked)
 
 
-def test_a_stream_is_counted_before_it_begins_and_given_back_when_it_ends(worker: Capped) -> None:
+def test_a_stream_is_counted_before_it_opens_and_its_permit_returned_when_it_ends(worker: Capped) -> None:
     call = stream_call(session_of(worker))
-    told = entering(worker, call)
+    on_permit = request_permit(worker, call)
     assert call.status == 0
-    told(_pack(""))
-    assert call.way is not None
-    assert worker.here.sse_connections == 1
-    assert left(worker) == 0
-    call.way.on_lost()
-    assert (left(worker), worker.here.sse_connections) == (1, 0)
+    on_permit(_pack(""))
+    assert call.stream is not None
+    assert worker.own_slot.sse_connections == 1
+    assert returned_permits(worker) == 0
+    call.stream.on_lost()
+    assert (returned_permits(worker), worker.own_slot.sse_connections) == (1, 0)
 
 
 @pytest.mark.parametrize(
     ("answer", "status"), [(_pack("max_sse_connections"), 429), (None, 503), (NEVER_SENT, 503)]
 )
-def test_a_stream_that_may_not_be_is_refused(worker: Capped, answer: bytes | None, status: int) -> None:
+def test_a_stream_without_a_permit_is_refused(worker: Capped, answer: bytes | None, status: int) -> None:
     call = stream_call(session_of(worker))
-    entering(worker, call)(answer)
-    assert (call.status, left(worker), worker.here.sse_connections) == (status, 0, 0)
+    request_permit(worker, call)(answer)
+    assert (call.status, returned_permits(worker), worker.own_slot.sse_connections) == (status, 0, 0)
 
 
-def test_who_leaves_meanwhile_takes_no_place(worker: Capped) -> None:
+def test_a_client_that_disconnects_meanwhile_takes_no_permit(worker: Capped) -> None:
     call = stream_call(session_of(worker))
-    told = entering(worker, call)
+    on_permit = request_permit(worker, call)
     assert call.hurry is not None
     call.hurry()
-    assert (call.status, left(worker)) == (503, 0)
-    told(_pack(""))
-    assert (left(worker), worker.here.sse_connections, call.way) == (1, 0, None)
+    assert (call.status, returned_permits(worker)) == (503, 0)
+    on_permit(_pack(""))
+    assert (returned_permits(worker), worker.own_slot.sse_connections, call.stream) == (1, 0, None)
 
 
-def test_a_session_that_ends_meanwhile_is_410(worker: Capped) -> None:
+def test_a_session_that_expires_meanwhile_is_410(worker: Capped) -> None:
     call = stream_call(session_of(worker))
-    told = entering(worker, call)
+    on_permit = request_permit(worker, call)
     worker.one.pass_time(SESSION_TTL_SECONDS * 1000)
-    told(_pack(""))
-    assert (call.status, left(worker)) == (410, 1)
+    on_permit(_pack(""))
+    assert (call.status, returned_permits(worker)) == (410, 1)
 
 
-def test_two_that_come_at_once_have_one_place(worker: Capped) -> None:
+def test_two_concurrent_streams_of_a_session_share_one_permit(worker: Capped) -> None:
     wid = session_of(worker)
     first, second = stream_call(wid), stream_call(wid)
-    answers = [entering(worker, first), entering(worker, second)]
-    for told in answers:
-        told(_pack(""))
-    assert first.way is not None
-    assert second.way is not None
-    assert first.way.is_closed
-    assert not second.way.is_closed
-    assert (left(worker), worker.here.sse_connections) == (1, 1)
+    callbacks = [request_permit(worker, first), request_permit(worker, second)]
+    for on_permit in callbacks:
+        on_permit(_pack(""))
+    assert first.stream is not None
+    assert second.stream is not None
+    assert first.stream.is_closed
+    assert not second.stream.is_closed
+    assert (returned_permits(worker), worker.own_slot.sse_connections) == (1, 1)
     third = stream_call(wid)
-    worker.dispatch.watching.opening.open(third, None)
-    assert third.way is not None
-    assert (second.way.is_closed, left(worker)) == (True, 1)
-    third.way.on_lost()
-    assert (left(worker), worker.here.sse_connections) == (2, 0)
+    worker.dispatch.watching.opener.open(third, None)
+    assert third.stream is not None
+    assert (second.stream.is_closed, returned_permits(worker)) == (True, 1)
+    third.stream.on_lost()
+    assert (returned_permits(worker), worker.own_slot.sse_connections) == (2, 0)
 
 
-def test_when_the_process_ends_streams_end_and_none_begins(worker: Capped) -> None:
+def test_a_drain_ends_streams_and_refuses_new_ones(worker: Capped) -> None:
     wid = session_of(worker)
     first, second = stream_call(wid), stream_call(wid)
-    entering(worker, first)(_pack(""))
+    request_permit(worker, first)(_pack(""))
     worker.dispatch.watching.drain()
-    assert first.way is not None
-    assert first.way.is_closed
-    assert b'"shutting_down"' in first.way.said
-    worker.dispatch.watching.opening.open(second, None)
+    assert first.stream is not None
+    assert first.stream.is_closed
+    assert b'"shutting_down"' in first.stream.written
+    worker.dispatch.watching.opener.open(second, None)
     assert second.status == 503
 
 
-class NoWayCall(StreamCall, kw_only=True, eq=False):
-    """Its connection cannot be made a stream."""
+class FailingOpenCall(StreamCall, kw_only=True, eq=False):
+    """A call whose connection cannot become a stream."""
 
-    def open_stream(self, fields: bytes) -> Way:
+    def open_stream(self, fields: bytes) -> FakeClientStream:
         raise RuntimeError("the transport is closed")
 
 
-class DeafWay(Way):
+class FailingWriteStream(FakeClientStream):
     def write(self, data: bytes) -> None:
-        if self.said:
+        if self.written:
             raise RuntimeError("the transport is closed")
         super().write(data)
 
 
-class DeafCall(StreamCall, kw_only=True, eq=False):
-    """What is written behind the beginning fails."""
+class FailingWriteCall(StreamCall, kw_only=True, eq=False):
+    """A call whose stream fails at the second write."""
 
-    def open_stream(self, fields: bytes) -> Way:
-        self.status, self.way = 200, DeafWay()
-        return self.way
+    def open_stream(self, fields: bytes) -> FakeClientStream:
+        self.status, self.stream = 200, FailingWriteStream()
+        return self.stream
 
 
-@pytest.mark.parametrize(("kind", "status"), [(NoWayCall, 500), (DeafCall, 200)])
-def test_a_stream_that_cannot_begin_is_over(worker: Capped, kind: type[StreamCall], status: int) -> None:
+@pytest.mark.parametrize(("kind", "status"), [(FailingOpenCall, 500), (FailingWriteCall, 200)])
+def test_a_stream_that_fails_to_open_returns_its_permit(
+    worker: Capped, kind: type[StreamCall], status: int
+) -> None:
     wid = session_of(worker)
     failed, after = kind(wid, "", NO_FIELDS, b"", 0.0), stream_call(wid)
-    entering(worker, failed)(_pack(""))
-    assert (failed.status, left(worker), worker.here.sse_connections) == (status, 1, 0)
-    assert failed.way is None or failed.way.is_closed
-    entering(worker, after)(_pack(""))
-    assert after.way is not None
-    assert (left(worker), worker.here.sse_connections) == (0, 1)
+    request_permit(worker, failed)(_pack(""))
+    assert (failed.status, returned_permits(worker), worker.own_slot.sse_connections) == (status, 1, 0)
+    assert failed.stream is None or failed.stream.is_closed
+    request_permit(worker, after)(_pack(""))
+    assert after.stream is not None
+    assert (returned_permits(worker), worker.own_slot.sse_connections) == (0, 1)
     worker.settle()
-    assert b"event: caught-up" in after.way.said
+    assert b"event: caught-up" in after.stream.written
