@@ -13,7 +13,7 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
 from tests.unit.engine.wakeups.test_pressure import be_late
 from topicsd.service.request_counts import RequestCounts
-from topicsd.worker.board_publisher import BEAT_SECONDS, VitalSigns
+from topicsd.worker.board_publisher import BEAT_SECONDS, BoardPublisher
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def slot() -> Iterator[Slot]:
 
 
 def told(slot: Slot, one: OneShard, requests: RequestCounts | None = None) -> Slot:
-    VitalSigns(slot, one.clock).tell(one.shard, requests or RequestCounts())
+    BoardPublisher(slot, one.clock).publish(one.shard, requests or RequestCounts())
     return slot
 
 
@@ -67,12 +67,12 @@ def test_what_was_lost_is_told_and_not_what_was_deleted(slot: Slot) -> None:
     one.delete("a", before_seq=10)
     assert told(slot, one).evicted_total == 8
     one.restart()
-    signs = VitalSigns(slot, one.clock)
+    signs = BoardPublisher(slot, one.clock)
     signs.begin(one.shard)
-    signs.tell(one.shard, RequestCounts())
+    signs.publish(one.shard, RequestCounts())
     assert slot.evicted_total == 0
     one.append("a", *range(5))
-    signs.tell(one.shard, RequestCounts())
+    signs.publish(one.shard, RequestCounts())
     # Two of those before, and two that never were alive together with the last three.
     assert slot.evicted_total == 4
 
@@ -175,13 +175,13 @@ def test_pressure_is_told_with_its_parts(slot: Slot) -> None:
 
 def test_a_beat_says_how_late_it_comes(slot: Slot) -> None:
     clock = ManualClock()
-    signs = VitalSigns(slot, clock)
-    signs.beat_in_turn()
+    signs = BoardPublisher(slot, clock)
+    signs.beat_on_timer()
     clock.advance(BEAT_SECONDS * 1000 + 30)
-    signs.beat_in_turn()
+    signs.beat_on_timer()
     assert 29_000 <= slot.loop_late_us == slot.loop_late_us_max <= 31_000
     clock.advance(BEAT_SECONDS * 1000)
-    signs.beat_in_turn()
+    signs.beat_on_timer()
     assert slot.loop_late_us < 1000
     assert slot.loop_late_us_max >= 29_000
     assert slot.beat_ms == int(clock.monotonic() * 1000)

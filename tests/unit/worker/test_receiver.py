@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from shared.ipc.handoff import channel_pair, is_told_to_end, send_connection, send_drain
-from topicsd.worker.receiver import DESCRIPTORS_KEPT_MAX, Adoption, descriptors_for_connections
+from topicsd.worker.receiver import DESCRIPTORS_RESERVED_MAX, HandOverReceiver, descriptors_for_connections
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ class Stage:
         os.close(probe)
         self.lanes: list[Lane] = []
         self.ends = 0
-        self.adoption = Adoption(
+        self.adoption = HandOverReceiver(
             self.receiver, lambda first: Lane(first, self.lanes), self._end, probe + room
         )
         self.clients: list[socket.socket] = []
@@ -122,7 +122,7 @@ def test_the_end_of_the_front_process_is_seen_without_room() -> None:
 
 
 def test_a_part_of_the_descriptors_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit, first_kept in ((1 << 18, (1 << 18) - DESCRIPTORS_KEPT_MAX), (256, 128)):
+    for limit, first_kept in ((1 << 18, (1 << 18) - DESCRIPTORS_RESERVED_MAX), (256, 128)):
         monkeypatch.setattr("resource.getrlimit", lambda _, limit=limit: (limit, limit))
         assert descriptors_for_connections() == first_kept
 

@@ -8,7 +8,7 @@ import socket
 
 from shared.ipc.connection_mailbox import Mailbox, Postman
 from shared.ipc.handoff import channel_pair
-from topicsd.worker.receiver import Adoption
+from topicsd.worker.receiver import HandOverReceiver
 
 
 class Lane(asyncio.Protocol):
@@ -25,8 +25,8 @@ def test_what_is_in_the_mailbox_is_taken_now_and_when_the_process_ends() -> None
     async def run() -> None:
         instance = secrets.token_hex(8)
         sender, receiver = channel_pair()
-        adoption = Adoption(
-            receiver, lambda first: Lane(first, came), lambda: None, mailbox=Mailbox(instance, 1)
+        adoption = HandOverReceiver(
+            receiver, lambda first: Lane(first, came), lambda: None, peer_receiver=Mailbox(instance, 1)
         )
         adoption.start()
         postman = Postman(instance)
