@@ -15,7 +15,7 @@ from topicsd.engine.routes.route import delete_forward
 from topicsd.engine.routes.stamp import HOPS_MAX
 from topicsd.engine.routes.step import SKIPPED_MAX
 from topicsd.stream.feed import GATHER_SECONDS
-from topicsd.stream.route_runner import RECORDS_AT_ONCE
+from topicsd.stream.route_runner import CHUNK_RECORDS_MAX
 
 SHARDS = [1, 3]
 ENDS: list[Any] = [OneShard.restart, OneShard.kill, OneShard.reboot]
@@ -290,7 +290,7 @@ def test_what_is_looked_at_in_vain_is_not_looked_at_again_for_ever() -> None:
     made = stage()
     made.put_forward("r", "a", "e", tags=["tag", "Eq", "x"])
     before = made.shards[0].shard.log.counters.frames
-    many = SKIPPED_MAX + RECORDS_AT_ONCE
+    many = SKIPPED_MAX + CHUNK_RECORDS_MAX
     for number in range(many):
         made.shards[0].send_append("a", number)
     made.settle()
@@ -477,7 +477,7 @@ def test_many_that_are_behind_hold_a_turn_of_the_loop_no_longer_than_few() -> No
     for topic in ("a", *dests):
         one.put(topic)
     for _ in range(4):
-        made.append("a", *range(RECORDS_AT_ONCE))
+        made.append("a", *range(CHUNK_RECORDS_MAX))
     for dest in dests:
         made.send_put_forward(ForwardRule(dest, "a", dest, is_from_start=True))
     clock.ticks = True
@@ -488,5 +488,5 @@ def test_many_that_are_behind_hold_a_turn_of_the_loop_no_longer_than_few() -> No
         one.turn()
         served = sum(one.topic(dest).next_seq != seq for dest, seq in zip(dests, before, strict=True))
         served_most = max(served_most, served)
-    assert {one.topic(dest).head for dest in dests} == {4 * RECORDS_AT_ONCE}
+    assert {one.topic(dest).head for dest in dests} == {4 * CHUNK_RECORDS_MAX}
     assert 1 < served_most <= 15

@@ -7,7 +7,7 @@ import pytest
 from tests.harness.forward_stage import ForwardStage
 from topicsd.stream.chunks import Piece, Wanted
 from topicsd.stream.feed import LocalFeed
-from topicsd.stream.route_runner import KEPT_MAX, RECORDS_AT_ONCE
+from topicsd.stream.route_runner import SOURCES_MAX, CHUNK_RECORDS_MAX
 
 
 def piece(from_seq: int, records: bytes = b'{"$seq":1,"$ts":1,"data":1}') -> Piece:
@@ -28,18 +28,18 @@ def test_only_the_last_few_are_kept_and_those_for_a_moment() -> None:
     made = ForwardStage(1)
     forwards = made.forwards[0]
     first = forwards.source(piece(0))
-    others = [forwards.source(piece(seq)) for seq in range(1, KEPT_MAX + 1)]
-    assert forwards.source(piece(KEPT_MAX)) is others[-1]
+    others = [forwards.source(piece(seq)) for seq in range(1, SOURCES_MAX + 1)]
+    assert forwards.source(piece(SOURCES_MAX)) is others[-1]
     assert forwards.source(piece(0)) is not first
     made.pass_time(50)
-    assert forwards.source(piece(KEPT_MAX)) is not others[-1]
+    assert forwards.source(piece(SOURCES_MAX)) is not others[-1]
 
 
 def test_forwards_that_began_at_other_places_come_by_the_same_ones_soon() -> None:
     made = ForwardStage(1)
     wanted = made.forwards[0].feed_of("a").wanted
-    for seq in (0, 1, 100, RECORDS_AT_ONCE - 1, RECORDS_AT_ONCE, 5 * RECORDS_AT_ONCE + 7):
-        assert (seq + wanted.request(seq, None).limit) % RECORDS_AT_ONCE == 0
+    for seq in (0, 1, 100, CHUNK_RECORDS_MAX - 1, CHUNK_RECORDS_MAX, 5 * CHUNK_RECORDS_MAX + 7):
+        assert (seq + wanted.request(seq, None).limit) % CHUNK_RECORDS_MAX == 0
     as_any = Wanted("a", frozenset(), 10, 100, True, True, True, False)
     assert as_any.request(7, None).limit == 10
 
@@ -51,7 +51,7 @@ def test_who_is_behind_has_nobody_look_who_is_at_the_head(monkeypatch: pytest.Mo
         one.put(name)
     made.put_forward("r", "a", "e")
     for number in range(8):
-        made.append("a", *[number] * RECORDS_AT_ONCE)
+        made.append("a", *[number] * CHUNK_RECORDS_MAX)
     head = one.topic("a").head
     looks: list[int] = []
     read = LocalFeed.read
@@ -63,4 +63,4 @@ def test_who_is_behind_has_nobody_look_who_is_at_the_head(monkeypatch: pytest.Mo
     monkeypatch.setattr(LocalFeed, "read", noted)
     made.put_forward("late", "a", "late", is_from_start=True)
     assert one.topic("late").head == head
-    assert looks == list(range(0, head, RECORDS_AT_ONCE))
+    assert looks == list(range(0, head, CHUNK_RECORDS_MAX))

@@ -9,26 +9,26 @@ from shared.contract.route_rule import ForwardRule
 from topicsd.engine.requests import CopiedRecord
 from topicsd.engine.routes.stamp import HOPS_MAX, Stamp, read_stamp, stamped_meta
 from topicsd.stream.chunks import Piece
-from topicsd.stream.route_selection import Source, changed, stamps_of, wanted_of
+from topicsd.stream.route_selection import SourceChunk, copied_records, original_seqs, selected_records
 
 RULE = ForwardRule("r", "a", "b")
 STAMP = Stamp("z", 3, 4, 5)
 
 
-def source(*metas: bytes) -> Source:
+def source(*metas: bytes) -> SourceChunk:
     parts = [
         b'{"$seq":%d,"$ts":1,"meta":%b,"data":%d}' % (seq, meta, seq) for seq, meta in enumerate(metas, 1)
     ]
     records = b",".join(parts)
-    return Source(Piece("a", 9, 0, len(metas), len(metas), 1, len(metas), records, None))
+    return SourceChunk(Piece("a", 9, 0, len(metas), len(metas), 1, len(metas), records, None))
 
 
 def metas(found: list[Any]) -> list[bytes]:
     return [bytes(one.meta) for one in found]
 
 
-def copies_of(source: Source, rule: ForwardRule, held: set[int]) -> list[CopiedRecord]:
-    return changed(source, rule, wanted_of(source, rule, held))
+def copies_of(source: SourceChunk, rule: ForwardRule, held: set[int]) -> list[CopiedRecord]:
+    return copied_records(source, rule, selected_records(source, rule, held))
 
 
 def rule(**changes: Any) -> ForwardRule:
@@ -92,6 +92,6 @@ def test_the_stamps_of_one_source_and_incarnation_are_found() -> None:
     taken = source(
         *(stamped_meta(b"", STAMP._replace(seq=seq, epoch=epoch)) for seq, epoch in ((7, 3), (8, 2)))
     )
-    assert stamps_of(taken.piece, "z", 3) == [7]
-    assert stamps_of(taken.piece, "a", 3) == []
-    assert stamps_of(source(b"{}").piece, "z", 3) == []
+    assert original_seqs(taken.chunk, "z", 3) == [7]
+    assert original_seqs(taken.chunk, "a", 3) == []
+    assert original_seqs(source(b"{}").chunk, "z", 3) == []

@@ -7,7 +7,7 @@ import re
 from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow, wanted
 from topicsd.stream.cursor_token import MAP_TOPICS_MAX, read_token
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
-from topicsd.stream.read_limiter import A_TURN_MAX, AT_ONCE_MAX
+from topicsd.stream.read_limiter import RESUMES_PER_TURN_MAX, CONCURRENT_READS_MAX
 from topicsd.stream.sse_stream import SseStream
 
 
@@ -305,7 +305,7 @@ def test_of_many_topics_a_clogged_stream_reads_no_more_than_a_few() -> None:
     sse.begin()
     stream.is_clogged = True
     stage.settle()
-    assert len(stream.take()) <= 2 * AT_ONCE_MAX
+    assert len(stream.take()) <= 2 * CONCURRENT_READS_MAX
     stream.unclog()
     stage.settle()
     stream.unclog()
@@ -315,25 +315,25 @@ def test_of_many_topics_a_clogged_stream_reads_no_more_than_a_few() -> None:
 
 def test_of_many_topics_a_few_go_on_in_a_turn_of_the_loop() -> None:
     stage = LiveStage()
-    topics = [f"t{number}0" for number in range(4 * A_TURN_MAX)]
+    topics = [f"t{number}0" for number in range(4 * RESUMES_PER_TURN_MAX)]
     for topic in topics:
         stage.home.append(topic, 1)
     followed, stream = Followed(stage, dict.fromkeys(topics, 0)), FakeStream()
     home = stage.home
     sse = SseStream(stream, stage.feeds, home.loop, stage.clock, followed, wanted, stream)
     sse.begin()
-    assert names(stream.take()).count("record") == A_TURN_MAX
+    assert names(stream.take()).count("record") == RESUMES_PER_TURN_MAX
     stage.settle()
-    assert names(stream.take()).count("record") == 3 * A_TURN_MAX
+    assert names(stream.take()).count("record") == 3 * RESUMES_PER_TURN_MAX
     assert followed.seqs == [1] * len(topics)
     stream.is_clogged = True
     for topic in topics:
         stage.home.append(topic, 2)
     stage.settle()
     stream.unclog()
-    assert names(stream.take()).count("record") == A_TURN_MAX
+    assert names(stream.take()).count("record") == RESUMES_PER_TURN_MAX
     stage.settle()
-    assert names(stream.take()).count("record") == 3 * A_TURN_MAX
+    assert names(stream.take()).count("record") == 3 * RESUMES_PER_TURN_MAX
     assert followed.seqs == [2] * len(topics)
 
 

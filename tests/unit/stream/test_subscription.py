@@ -8,8 +8,8 @@ from shared.contract.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY, POSITIO
 from tests.harness.live_stage import Collector, LiveStage, wanted
 from tests.harness.one_shard import PATHS
 from topicsd.stream.chunks import Piece, decode_piece, encode_piece
-from topicsd.stream.feed import FAILED_SECONDS, LocalFeed
-from topicsd.stream.remote_feed import KEPT_SECONDS, TRY_AGAIN_SECONDS, RemoteFeed
+from topicsd.stream.feed import ERROR_DELAY_SECONDS, LocalFeed
+from topicsd.stream.remote_feed import CHUNK_TTL_SECONDS, RETRY_SECONDS, RemoteFeed
 
 BOTH = pytest.mark.parametrize("topic", ["t0", "t1"], ids=["here", "there"])
 
@@ -87,12 +87,12 @@ def test_a_reading_that_fails_as_nobody_foresaw_is_told_once_and_tried_again(
         patched.setattr("topicsd.engine.read.fetch.read", broken)
         owner.append("t0", 2)
         stage.settle()
-        stage.pass_time(int(2500 * FAILED_SECONDS))
+        stage.pass_time(int(2500 * ERROR_DELAY_SECONDS))
     (refusal,) = got.refusals
     assert refusal.code == INTERNAL
     assert "secret" not in refusal.message
     assert len([record for record in caplog.records if record.exc_info]) == 3
-    stage.pass_time(int(1000 * FAILED_SECONDS))
+    stage.pass_time(int(1000 * ERROR_DELAY_SECONDS))
     assert got.seqs == [1, 2]
 
 
@@ -236,7 +236,7 @@ def test_an_owner_that_dies_is_told_once_and_followed_again() -> None:
     assert other.seqs == [1, 2]
     assert got.seqs == [1, 2]
     stage.mend()
-    stage.pass_time(round(TRY_AGAIN_SECONDS * 2000))
+    stage.pass_time(round(RETRY_SECONDS * 2000))
     assert got.seqs == [1, 2, 3]
     assert len(got.refusals) == 1
     stage.away.append("t1", 4)
@@ -323,7 +323,7 @@ def test_what_is_deleted_meanwhile_is_not_given_to_who_comes_later() -> None:
     stage.away.append("t1", 2)
     stage.settle()
     stage.away.delete("t1", before_seq=3)
-    stage.pass_time(round(KEPT_SECONDS * 2000) + 50)
+    stage.pass_time(round(CHUNK_TTL_SECONDS * 2000) + 50)
     second = Collector(stage.feeds.feed(wanted("t1")), seq=1)
     stage.settle()
     assert (first.seqs, second.seqs) == ([1, 2], [])

@@ -9,7 +9,12 @@ import pytest
 
 from tests.harness.one_shard import OneShard, Told
 from topicsd.log.control_frame import WatchSession as Definition
-from topicsd.stream.sessions.sessions import ENDED_AT_ONCE, SESSION_TTL_SECONDS, WatchSession, WatchSessions
+from topicsd.stream.sessions.sessions import (
+    ENDED_PER_TURN_MAX,
+    SESSION_TTL_SECONDS,
+    WatchSession,
+    WatchSessions,
+)
 
 TTL_MS = SESSION_TTL_SECONDS * 1000
 
@@ -18,7 +23,7 @@ class Stream:
     def __init__(self) -> None:
         self.is_taken_over = False
 
-    def taken_over(self) -> None:
+    def end_taken_over(self) -> None:
         self.is_taken_over = True
 
 
@@ -33,7 +38,7 @@ class Home:
     def make(self, number: int = 1, name: str = "orders") -> WatchSession:
         told = Told()
         definition = Definition(number.to_bytes(16), "", [name], [5], [7], limit=256, heartbeat_ms=15_000)
-        self.sessions.make(definition, told)
+        self.sessions.create(definition, told)
         self.one.settle()
         session = told.answer
         assert isinstance(session, WatchSession)
@@ -88,7 +93,7 @@ def test_sessions_end_each_in_its_time(home: Home) -> None:
 
 
 def test_of_many_that_are_due_some_end_in_one_turn(home: Home) -> None:
-    for number in range(ENDED_AT_ONCE * 2 + 1):
+    for number in range(ENDED_PER_TURN_MAX * 2 + 1):
         home.make(number)
     home.one.clock.advance(TTL_MS * 2)
     left = [len(home.sessions)]
