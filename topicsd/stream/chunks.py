@@ -182,7 +182,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Wire).decode
 
 
-def encode_piece(chunk: Piece) -> bytes:
+def encode_chunk(chunk: Piece) -> bytes:
     tombstone = chunk.tombstone
     return _encode(
         (
@@ -199,7 +199,7 @@ def encode_piece(chunk: Piece) -> bytes:
     )
 
 
-def decode_piece(payload: bytes) -> Piece:
+def decode_chunk(payload: bytes) -> Piece:
     topic, epoch, from_seq, to_seq, head_seq, earliest_seq, count, records, tombstone_fields = _decode(
         payload
     )

@@ -9,7 +9,7 @@ from shared.ipc.placement import shard_of
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.stream.chunks import Piece, Wanted, encode_piece
+from topicsd.stream.chunks import Piece, Wanted, encode_chunk
 from topicsd.stream.feed import Feed, LocalFeed
 from topicsd.stream.remote_feed import (
     CHUNK,
@@ -86,7 +86,7 @@ class FeedResponder:
         if self._is_pull and chunk.is_empty:
             # The cursor of the subscription moves over skipped records; the next chunk reports it.
             return
-        self._end(CHUNK + encode_piece(chunk))
+        self._end(CHUNK + encode_chunk(chunk))
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         self._end(REFUSAL + encode_refusal(refusal))

@@ -26,7 +26,7 @@ from shared.runtime.disk_thread import Loop
 from topicsd.engine.pending import tell
 from topicsd.engine.wakeups.priority import RECENT
 from topicsd.engine.wakeups.wake_queue import Waiter, Waiters, Watch
-from topicsd.stream.chunks import Piece, Wanted, decode_piece
+from topicsd.stream.chunks import Piece, Wanted, decode_chunk
 from topicsd.stream.feed import OnChunk
 
 CHUNK_TTL_SECONDS: Final = 0.02
@@ -201,7 +201,7 @@ class RemoteFeed:
             tell(on_chunk, result)
 
     def _keep_chunk(self, cursor: tuple[int, int | None], answer: bytes) -> Piece:
-        chunk = decode_piece(answer[1:])
+        chunk = decode_chunk(answer[1:])
         if not self._chunks:
             self._remote_shards.loop.call_later(CHUNK_TTL_SECONDS, self._chunks.clear)
         self._chunks[cursor] = chunk

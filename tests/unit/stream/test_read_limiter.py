@@ -12,7 +12,7 @@ from tests.harness.manual_loop import ManualLoop
 from topicsd.engine.wakeups.wake_queue import Waiter
 from topicsd.stream.chunks import Piece
 from topicsd.stream.feed import OnChunk
-from topicsd.stream.read_limiter import RESUMES_PER_TURN_MAX, CONCURRENT_READS_MAX, Pace
+from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX, Pace
 from topicsd.stream.subscription import Subscription
 
 TOPICS = 10

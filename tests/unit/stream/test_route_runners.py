@@ -7,7 +7,7 @@ import pytest
 from tests.harness.forward_stage import ForwardStage
 from topicsd.stream.chunks import Piece, Wanted
 from topicsd.stream.feed import LocalFeed
-from topicsd.stream.route_runner import SOURCES_MAX, CHUNK_RECORDS_MAX
+from topicsd.stream.route_runner import CHUNK_RECORDS_MAX, SOURCES_MAX
 
 
 def piece(from_seq: int, records: bytes = b'{"$seq":1,"$ts":1,"data":1}') -> Piece:

@@ -7,7 +7,7 @@ import re
 from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow, wanted
 from topicsd.stream.cursor_token import MAP_TOPICS_MAX, read_token
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
-from topicsd.stream.read_limiter import RESUMES_PER_TURN_MAX, CONCURRENT_READS_MAX
+from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX
 from topicsd.stream.sse_stream import SseStream
 
 

@@ -7,7 +7,7 @@ import pytest
 from shared.contract.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY, POSITION_PAST_HEAD
 from tests.harness.live_stage import Collector, LiveStage, wanted
 from tests.harness.one_shard import PATHS
-from topicsd.stream.chunks import Piece, decode_piece, encode_piece
+from topicsd.stream.chunks import Piece, decode_chunk, encode_chunk
 from topicsd.stream.feed import ERROR_DELAY_SECONDS, LocalFeed
 from topicsd.stream.remote_feed import CHUNK_TTL_SECONDS, RETRY_SECONDS, RemoteFeed
 
@@ -347,7 +347,7 @@ def test_a_piece_crosses_the_link_as_it_was() -> None:
     stage.settle()
     piece = got.pieces[0]
     assert piece.tombstone is not None
-    again = decode_piece(encode_piece(piece))
+    again = decode_chunk(encode_chunk(piece))
     fields = (
         "topic",
         "epoch",

@@ -19,13 +19,15 @@ from shared.runtime.disk_thread import Loop
 from topicsd.engine.requests import Reply
 from topicsd.engine.session_log import drop_session, keep_session
 from topicsd.engine.state import ShardState
-from topicsd.log.control_frame import WatchSession as Definition
+from topicsd.log import control_frame
 from topicsd.stream.chunks import Wanted
 from topicsd.stream.stream import do_nothing
 
 SESSION_TTL_SECONDS: Final = 300.0
 # The number of sessions that end in one turn of the loop.
 ENDED_PER_TURN_MAX: Final = 100
+
+Definition = control_frame.WatchSession
 
 
 class AttachedStream(Protocol):
@@ -60,7 +62,7 @@ class WatchSession:
     def heartbeat_ms(self) -> int:
         return self.definition.heartbeat_ms
 
-    def wanted(self, name: str) -> Wanted:
+    def feed_spec(self, name: str) -> Wanted:
         return Wanted.of(name, self.definition)
 
 

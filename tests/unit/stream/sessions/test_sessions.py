@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from tests.harness.one_shard import OneShard, Told
-from topicsd.log.control_frame import WatchSession as Definition
+from topicsd.log import control_frame
 from topicsd.stream.sessions.sessions import (
     ENDED_PER_TURN_MAX,
     SESSION_TTL_SECONDS,
@@ -37,7 +37,9 @@ class Home:
 
     def make(self, number: int = 1, name: str = "orders") -> WatchSession:
         told = Told()
-        definition = Definition(number.to_bytes(16), "", [name], [5], [7], limit=256, heartbeat_ms=15_000)
+        definition = control_frame.WatchSession(
+            number.to_bytes(16), "", [name], [5], [7], limit=256, heartbeat_ms=15_000
+        )
         self.sessions.create(definition, told)
         self.one.settle()
         session = told.answer
