@@ -63,7 +63,7 @@ class WorkStreams:
         self._on_count_change(-1)
 
     def end_where_not(self, is_allowed: Callable[[str, str], bool]) -> None:
-        """End the streams whose keys were revoked; `may_go_on` gets the key id and the queue name."""
+        """End the streams whose keys were revoked; `is_allowed` gets the key id and the queue name."""
         for one in list(self._streams):
             if not is_allowed(one.key_id, one.topic_name):
                 one.end(UNAUTHORIZED, KEY_TAKEN_BACK)
