@@ -61,7 +61,7 @@ def test_a_shard_that_does_not_start_is_named_without_paths_and_without_a_retry_
         assert b"wal-" not in answer.body, name
     log = one.log.read_text()
     assert f"run `topicsd doctor {tmp_path}/data`, then restart the server" in log
-    assert log.count("does not start") == 1
+    assert log.count("start refused") == 1
 
 
 def ready(port: int) -> tuple[int, Any]:

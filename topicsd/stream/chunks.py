@@ -19,7 +19,7 @@ from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
 RECREATED: Final = "recreated"
 
 
-class Asked(Protocol):
+class FollowOptions(Protocol):
     """The options of a follower, the same for each of its topics."""
 
     @property
@@ -54,16 +54,16 @@ class Wanted(NamedTuple):
     the same ones. For topics of this shard only."""
 
     @classmethod
-    def of(cls, topic: str, asked: Asked) -> Wanted:
+    def of(cls, topic: str, options: FollowOptions) -> Wanted:
         return cls(
             topic,
-            frozenset(asked.nodes),
-            asked.limit,
-            asked.bytes_max,
-            asked.with_tags,
-            asked.with_meta,
-            asked.with_data,
-            asked.is_strong,
+            frozenset(options.nodes),
+            options.limit,
+            options.bytes_max,
+            options.with_tags,
+            options.with_meta,
+            options.with_data,
+            options.is_strong,
         )
 
     def request(self, seq: int, epoch: int | None) -> ReadRequest:
@@ -88,7 +88,7 @@ class Piece:
         "head_seq",
         "records",
         "sse",
-        "sse_alone",
+        "sse_with_ids",
         "to_seq",
         "tombstone",
         "topic",
@@ -120,9 +120,9 @@ class Piece:
         """JSON objects, separated by commas."""
         self.tombstone = tombstone
         self.sse: list[tuple[int, bytes]] | None = None
-        self.sse_alone: bytes | None = None
+        self.sse_with_ids: bytes | None = None
         self.ws: bytes | None = None
-        """`sse`, `sse_alone` and `ws` are the rendered bytes of each protocol, or None."""
+        """`sse`, `sse_with_ids` and `ws` are the rendered bytes of each protocol, or None."""
 
     @property
     def is_at_head(self) -> bool:
@@ -144,7 +144,7 @@ class Piece:
         return not self.count and self.tombstone is None
 
 
-def piece_of(answer: ReadAnswer, wanted: Wanted, from_seq: int) -> Piece:
+def piece_of(answer: ReadAnswer, spec: Wanted, from_seq: int) -> Piece:
     records = b"".join(answer.parts)[:-1]
     return Piece(
         answer.topic,
@@ -154,12 +154,12 @@ def piece_of(answer: ReadAnswer, wanted: Wanted, from_seq: int) -> Piece:
         answer.head_seq,
         answer.earliest_seq,
         answer.count,
-        records if wanted.with_data else _without_data(records),
+        records if spec.with_data else _without_data(records),
         answer.tombstone,
     )
 
 
-class _Bare(msgspec.Struct, gc=False, omit_defaults=True):
+class _BareRecord(msgspec.Struct, gc=False, omit_defaults=True):
     """A record without its data."""
 
     seq: int = msgspec.field(name="$seq")
@@ -169,7 +169,7 @@ class _Bare(msgspec.Struct, gc=False, omit_defaults=True):
     meta: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_decode_bare = msgspec.json.Decoder(list[_Bare]).decode
+_decode_bare = msgspec.json.Decoder(list[_BareRecord]).decode
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -182,24 +182,26 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Wire).decode
 
 
-def encode_piece(piece: Piece) -> bytes:
-    tombstone = piece.tombstone
+def encode_chunk(chunk: Piece) -> bytes:
+    tombstone = chunk.tombstone
     return _encode(
         (
-            piece.topic,
-            piece.epoch,
-            piece.from_seq,
-            piece.to_seq,
-            piece.head_seq,
-            piece.earliest_seq,
-            piece.count,
-            piece.records,
+            chunk.topic,
+            chunk.epoch,
+            chunk.from_seq,
+            chunk.to_seq,
+            chunk.head_seq,
+            chunk.earliest_seq,
+            chunk.count,
+            chunk.records,
             None if tombstone is None else msgspec.structs.astuple(tombstone),
         )
     )
 
 
-def decode_piece(payload: bytes) -> Piece:
-    topic, epoch, from_seq, to_seq, head_seq, earliest_seq, count, records, lost = _decode(payload)
-    tombstone = None if lost is None else Tombstone(*lost)
+def decode_chunk(payload: bytes) -> Piece:
+    topic, epoch, from_seq, to_seq, head_seq, earliest_seq, count, records, tombstone_fields = _decode(
+        payload
+    )
+    tombstone = None if tombstone_fields is None else Tombstone(*tombstone_fields)
     return Piece(topic, epoch, from_seq, to_seq, head_seq, earliest_seq, count, records, tombstone)

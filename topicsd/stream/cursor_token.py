@@ -74,13 +74,13 @@ def read_token(token: str, names: Sequence[str]) -> dict[str, tuple[int, int | N
         epochs: Sequence[int | None] = numbers[1::2] if width == 2 else [None] * len(names)
         return dict(zip(names, zip(numbers[::width], epochs, strict=True), strict=True))
     try:
-        found = _decode(data)
+        seqs = _decode(data)
     except msgspec.DecodeError:
         return None
-    if not all(0 <= seq <= NUMBER_MAX for seq in found.values()):
+    if not all(0 <= seq <= NUMBER_MAX for seq in seqs.values()):
         return None
-    wanted = frozenset(names)
-    return {name: (seq, None) for name, seq in found.items() if name in wanted} or None
+    topics = frozenset(names)
+    return {name: (seq, None) for name, seq in seqs.items() if name in topics} or None
 
 
 def _varints(numbers: Iterable[int]) -> bytes:

@@ -29,9 +29,9 @@ class EventStream:
         "_heartbeat_seconds",
         "_is_lagging",
         "_is_over",
+        "_last_write_at",
         "_loop",
-        "_patience",
-        "_spoke_at",
+        "_slow_timer",
         "_stream",
         "_timer",
     )
@@ -46,84 +46,84 @@ class EventStream:
         self._heartbeat_seconds = heartbeat_ms / 1000
         self._is_over = False
         self._is_lagging = False
-        self._patience: Any = None
+        self._slow_timer: Any = None
         """The timer of a client that does not read."""
-        self._spoke_at = clock.monotonic()
-        stream.on_ready = self._ready
+        self._last_write_at = clock.monotonic()
+        stream.on_ready = self._on_ready
         stream.on_lost = self._end
-        self._timer = loop.call_later(self._heartbeat_seconds, self._beat)
+        self._timer = loop.call_later(self._heartbeat_seconds, self._heartbeat)
 
     # -- implemented by each kind of stream ----------------------------------------------------------------
 
-    def _go_on_again(self) -> None:
+    def _resume(self) -> None:
         """Resume after the client has read and there is room for more."""
         raise NotImplementedError
 
-    def _say(self, text: bytes) -> None:
+    def _write_event(self, text: bytes) -> None:
         """Write an event."""
         self._write(text)
 
-    def _lags(self, is_lagging: bool) -> None:
+    def _on_lagging(self, is_lagging: bool) -> None:
         """Count a stream that begins to lag, or that does not lag any more."""
         raise NotImplementedError
 
-    def _ended(self) -> None:
+    def _clean_up(self) -> None:
         """Release the resources of a stream that ended for any reason."""
         raise NotImplementedError
 
     # -- writing -------------------------------------------------------------------------------------------
 
     def _write(self, data: bytes) -> None:
-        self._spoke_at = self._clock.monotonic()
+        self._last_write_at = self._clock.monotonic()
         self._stream.write(data)
         if self._stream.is_clogged:
-            self._lose_patience()
+            self._start_slow_timer()
 
-    def _ready(self) -> None:
-        self._catch_up()
-        self._go_on_again()
+    def _on_ready(self) -> None:
+        self._end_lag()
+        self._resume()
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         """Write a heartbeat if nothing was written for the heartbeat interval."""
         seconds = self._heartbeat_seconds
-        silence = self._clock.monotonic() - self._spoke_at
+        silence = self._clock.monotonic() - self._last_write_at
         if self._stream.is_clogged:
-            self._lose_patience()
+            self._start_slow_timer()
             silence = 0.0
         elif silence >= seconds:
             self._write(sse_frames.heartbeat(self._clock.now_ms()))
             silence = 0.0
         # A timer may fire slightly early; it then waits for the rest, at least 1 ms.
-        self._timer = self._loop.call_later(max(0.001, seconds - silence), self._beat)
+        self._timer = self._loop.call_later(max(0.001, seconds - silence), self._heartbeat)
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    def _lose_patience(self) -> None:
+    def _start_slow_timer(self) -> None:
         """Start the timer that ends the stream if the client keeps not reading (E2)."""
-        if self._patience is None:
-            self._patience = self._loop.call_later(LAGGING_SECONDS, self._lag)
+        if self._slow_timer is None:
+            self._slow_timer = self._loop.call_later(LAGGING_SECONDS, self._begin_lag)
 
-    def _lag(self) -> None:
+    def _begin_lag(self) -> None:
         """Mark the client as lagging, and start the timer for the rest of its time (E2)."""
         self._is_lagging = True
-        self._lags(True)
-        self._patience = self._loop.call_later(CLOGGED_SECONDS_MAX - LAGGING_SECONDS, self._give_up)
+        self._on_lagging(True)
+        self._slow_timer = self._loop.call_later(CLOGGED_SECONDS_MAX - LAGGING_SECONDS, self._end_slow)
 
-    def _catch_up(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _end_lag(self) -> None:
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
         if self._is_lagging:
             self._is_lagging = False
-            self._lags(False)
+            self._on_lagging(False)
 
-    def _give_up(self) -> None:
+    def _end_slow(self) -> None:
         self.end(TOO_SLOW, f"the client read nothing for {CLOGGED_SECONDS_MAX:.0f} s{self._advice}")
 
     def end(self, code: str, message: str) -> None:
         """End the stream with an error event."""
         if not self._is_over:
-            self._say(sse_frames.error(code, message, None, RETRY_AFTER_MS))
+            self._write_event(sse_frames.error(code, message, None, RETRY_AFTER_MS))
             self._close()
 
     def _close(self) -> None:
@@ -135,6 +135,6 @@ class EventStream:
         if self._is_over:
             return
         self._is_over = True
-        self._catch_up()
+        self._end_lag()
         self._timer.cancel()
-        self._ended()
+        self._clean_up()

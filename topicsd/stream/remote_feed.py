@@ -9,7 +9,7 @@ R1  One pull is in progress at a time, and the next starts when its chunk has ar
     the others.
 R2  When the owner is unavailable, every follower is informed once, and called again when the owner is
     back. Followers keep their own cursors, so no record is missed or repeated.
-R3  A chunk is kept for `KEPT_SECONDS` only: a record deleted meanwhile is not sent to later followers.
+R3  A chunk is kept for `CHUNK_TTL_SECONDS` only: a record deleted meanwhile is not sent to later followers.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from shared.runtime.disk_thread import Loop
 from topicsd.engine.pending import tell
 from topicsd.engine.wakeups.priority import RECENT
 from topicsd.engine.wakeups.wake_queue import Waiter, Waiters, Watch
-from topicsd.stream.chunks import Piece, Wanted, decode_piece
-from topicsd.stream.feed import Found
+from topicsd.stream.chunks import Piece, Wanted, decode_chunk
+from topicsd.stream.feed import OnChunk
 
-KEPT_SECONDS: Final = 0.02
-TRY_AGAIN_SECONDS: Final = 0.1
+CHUNK_TTL_SECONDS: Final = 0.02
+RETRY_SECONDS: Final = 0.1
 RETRY_AFTER_MS: Final = 1000
 
-PIECE: Final = b"P"
-REFUSED: Final = b"R"
+CHUNK: Final = b"P"
+REFUSAL: Final = b"R"
 """The first byte of an answer."""
 
 
-class FeedQuestion(msgspec.Struct, array_like=True):
+class FeedRequest(msgspec.Struct, array_like=True):
     """A request for the records after a cursor.
 
-    With `waits` it is answered when there are records, or when the wait is cancelled.
+    A pull is answered when there are records, or when the wait is cancelled; a read is answered at once.
     """
 
     topic: str
@@ -54,15 +54,15 @@ class FeedQuestion(msgspec.Struct, array_like=True):
     is_strong: bool
     seq: int
     epoch: int | None
-    waits: bool
+    is_pull: bool
 
     @property
     def wanted(self) -> Wanted:
         return Wanted.of(self.topic, self)
 
 
-encode_question = msgspec.msgpack.Encoder().encode
-decode_question = msgspec.msgpack.Decoder(FeedQuestion).decode
+encode_feed_request = msgspec.msgpack.Encoder().encode
+decode_feed_request = msgspec.msgpack.Decoder(FeedRequest).decode
 encode_refusal = msgspec.msgpack.Encoder().encode
 _decode_refusal = msgspec.msgpack.Decoder(Refusal).decode
 
@@ -78,25 +78,29 @@ class Ways(NamedTuple):
 
 
 class RemoteFeed:
-    def __init__(self, ways: Ways, shard: int, wanted: Wanted, on_unused: Callable[[Wanted], None]) -> None:
-        self.wanted = wanted
+    def __init__(
+        self, remote_shards: Ways, shard: int, spec: Wanted, on_unused: Callable[[Wanted], None]
+    ) -> None:
+        self.wanted = spec
         self.waiters: Waiters | None = None
-        self._ways = ways
+        self._remote_shards = remote_shards
         self._shard = shard
         self._on_unused = on_unused
         self._count = 0
         self._pull: Question | None = None
         self._is_pulling = False
-        self._at: tuple[int, int | None] = (0, None)
+        self._pull_cursor: tuple[int, int | None] = (0, None)
         """The cursor of the current pull, or of the last one."""
-        self._pieces: dict[tuple[int, int | None], Piece] = {}
-        self._asking: dict[tuple[int, int | None], list[Found]] = {}
-        self._down: Refusal | None = None
+        self._chunks: dict[tuple[int, int | None], Piece] = {}
+        self._reads: dict[tuple[int, int | None], list[OnChunk]] = {}
+        """The callbacks of the reads in progress, by cursor."""
+        self._owner_refusal: Refusal | None = None
+        """The reason why the owner is unavailable, or None."""
 
-    def enter(self) -> None:
+    def add_follower(self) -> None:
         self._count += 1
 
-    def leave(self) -> None:
+    def remove_follower(self) -> None:
         self._count -= 1
         if not self._count:
             self._on_unused(self.wanted)
@@ -112,121 +116,121 @@ class RemoteFeed:
 
     # -- followers -----------------------------------------------------------------------------------------
 
-    def read(self, seq: int, epoch: int | None, found: Found) -> None:
+    def read(self, seq: int, epoch: int | None, on_chunk: OnChunk) -> None:
         cursor = (seq, epoch)
-        piece = self._pieces.get(cursor)
-        if piece is not None:
-            found(piece)
-        elif self._down is not None:
-            found(self._down)
-        elif cursor in self._asking:
-            self._asking[cursor].append(found)
+        chunk = self._chunks.get(cursor)
+        if chunk is not None:
+            on_chunk(chunk)
+        elif self._owner_refusal is not None:
+            on_chunk(self._owner_refusal)
+        elif cursor in self._reads:
+            self._reads[cursor].append(on_chunk)
         else:
-            self._asking[cursor] = [found]
-            self._ask(cursor, waits=False)
+            self._reads[cursor] = [on_chunk]
+            self._send(cursor, is_pull=False)
 
     def wait(self, seq: int, epoch: int, waiter: Waiter) -> None:
-        self._ways.watch.add(self, waiter)
-        if self._down is None and self._pull is None:
+        self._remote_shards.watch.add(self, waiter)
+        if self._owner_refusal is None and self._pull is None:
             self._begin_pull((seq, epoch))
-        elif (seq, epoch) != self._at and seq <= self._at[0]:
+        elif (seq, epoch) != self._pull_cursor and seq <= self._pull_cursor[0]:
             # The pull reads after records that this follower has not seen yet.
-            self._ways.watch.wake(self)
+            self._remote_shards.watch.wake(self)
 
-    def later(self, waiter: Waiter) -> None:
-        self._ways.watch.add(self, waiter)
-        if self._down is None:
-            self._ways.watch.wake(self)
+    def schedule(self, waiter: Waiter) -> None:
+        self._remote_shards.watch.add(self, waiter)
+        if self._owner_refusal is None:
+            self._remote_shards.watch.wake(self)
 
-    def forget(self, waiter: Waiter) -> None:
-        self._ways.watch.remove(self, waiter)
+    def cancel(self, waiter: Waiter) -> None:
+        self._remote_shards.watch.remove(self, waiter)
 
     # -- requests to the owner -----------------------------------------------------------------------------
 
-    def _ask(self, cursor: tuple[int, int | None], waits: bool) -> None:
-        refusal = self._ways.refusal(self._shard)
+    def _send(self, cursor: tuple[int, int | None], is_pull: bool) -> None:
+        refusal = self._remote_shards.refusal(self._shard)
         if refusal is not None:
-            self._ways.loop.call_soon(self._lose, refusal)
+            self._remote_shards.loop.call_soon(self._on_unavailable, refusal)
             return
-        wanted, (seq, epoch) = self.wanted, cursor
-        question = FeedQuestion(
-            wanted.topic,
-            sorted(wanted.nodes),
-            wanted.limit,
-            wanted.bytes_max,
-            wanted.with_tags,
-            wanted.with_meta,
-            wanted.with_data,
-            wanted.is_strong,
+        spec, (seq, epoch) = self.wanted, cursor
+        request = FeedRequest(
+            spec.topic,
+            sorted(spec.nodes),
+            spec.limit,
+            spec.bytes_max,
+            spec.with_tags,
+            spec.with_meta,
+            spec.with_data,
+            spec.is_strong,
             seq,
             epoch,
-            waits,
+            is_pull,
         )
-        payload = encode_question(question)
-        told = self._pulled if waits else partial(self._answered, cursor)
-        self._is_pulling = waits or self._is_pulling
-        asked = self._ways.links.call(str(self._shard), LinkKind.FEED, payload, told)
-        # A link that accepts no more requests has already called `_pulled`.
-        if waits and self._is_pulling:
-            self._pull = asked
+        payload = encode_feed_request(request)
+        on_answer = self._on_pull_answer if is_pull else partial(self._on_read_answer, cursor)
+        self._is_pulling = is_pull or self._is_pulling
+        call = self._remote_shards.links.call(str(self._shard), LinkKind.FEED, payload, on_answer)
+        # A link that accepts no more requests has already called `_on_pull_answer`.
+        if is_pull and self._is_pulling:
+            self._pull = call
 
     def _begin_pull(self, cursor: tuple[int, int | None]) -> None:
-        self._at = cursor
-        self._ask(cursor, waits=True)
+        self._pull_cursor = cursor
+        self._send(cursor, is_pull=True)
 
-    def _pulled(self, answer: bytes | None) -> None:
+    def _on_pull_answer(self, answer: bytes | None) -> None:
         self._pull = None
         self._is_pulling = False
         if not answer:
-            self._lose(self._not_reached())
+            self._on_unavailable(self._unavailable_refusal())
             return
-        if answer[:1] == PIECE:
-            piece = self._keep(self._at, answer)
-            if not piece.is_empty or piece.to_seq != self._at[0]:
-                self._at = (piece.to_seq, piece.epoch)
+        if answer[:1] == CHUNK:
+            chunk = self._keep_chunk(self._pull_cursor, answer)
+            if not chunk.is_empty or chunk.to_seq != self._pull_cursor[0]:
+                self._pull_cursor = (chunk.to_seq, chunk.epoch)
         # Followers get a refusal when they read.
-        self._ways.watch.wake(self)
+        self._remote_shards.watch.wake(self)
 
-    def _answered(self, cursor: tuple[int, int | None], answer: bytes | None) -> None:
+    def _on_read_answer(self, cursor: tuple[int, int | None], answer: bytes | None) -> None:
         if not answer:
-            self._lose(self._not_reached())
+            self._on_unavailable(self._unavailable_refusal())
             return
-        waiting = self._asking.pop(cursor, [])
-        found = self._keep(cursor, answer) if answer[:1] == PIECE else _decode_refusal(answer[1:])
-        for one in waiting:
-            tell(one, found)
+        callbacks = self._reads.pop(cursor, [])
+        result = self._keep_chunk(cursor, answer) if answer[:1] == CHUNK else _decode_refusal(answer[1:])
+        for on_chunk in callbacks:
+            tell(on_chunk, result)
 
-    def _keep(self, cursor: tuple[int, int | None], answer: bytes) -> Piece:
-        piece = decode_piece(answer[1:])
-        if not self._pieces:
-            self._ways.loop.call_later(KEPT_SECONDS, self._pieces.clear)
-        self._pieces[cursor] = piece
-        return piece
+    def _keep_chunk(self, cursor: tuple[int, int | None], answer: bytes) -> Piece:
+        chunk = decode_chunk(answer[1:])
+        if not self._chunks:
+            self._remote_shards.loop.call_later(CHUNK_TTL_SECONDS, self._chunks.clear)
+        self._chunks[cursor] = chunk
+        return chunk
 
     # -- an unavailable owner ------------------------------------------------------------------------------
 
-    def _not_reached(self) -> Refusal:
-        refusal = self._ways.refusal(self._shard)
+    def _unavailable_refusal(self) -> Refusal:
+        refusal = self._remote_shards.refusal(self._shard)
         message = f"shard {self._shard} does not answer"
         return refusal or Refusal(NOT_READY, message, {"shard": self._shard}, RETRY_AFTER_MS)
 
-    def _lose(self, refusal: Refusal) -> None:
+    def _on_unavailable(self, refusal: Refusal) -> None:
         """Report the refusal to every reader, and wake the waiters, which then read and get it too."""
-        asking, self._asking = self._asking, {}
-        if self._down is None:
-            self._down = refusal
-            self._pieces.clear()
-            self._ways.loop.call_later(TRY_AGAIN_SECONDS, self._try_again)
-            self._ways.watch.wake(self)
-        for waiting in asking.values():
-            for one in waiting:
-                tell(one, refusal)
+        reads, self._reads = self._reads, {}
+        if self._owner_refusal is None:
+            self._owner_refusal = refusal
+            self._chunks.clear()
+            self._remote_shards.loop.call_later(RETRY_SECONDS, self._retry)
+            self._remote_shards.watch.wake(self)
+        for callbacks in reads.values():
+            for on_chunk in callbacks:
+                tell(on_chunk, refusal)
 
-    def _try_again(self) -> None:
-        if self._ways.refusal(self._shard) is None:
-            self._down = None
-            self._ways.watch.wake(self)
+    def _retry(self) -> None:
+        if self._remote_shards.refusal(self._shard) is None:
+            self._owner_refusal = None
+            self._remote_shards.watch.wake(self)
         elif self._count:
-            self._ways.loop.call_later(TRY_AGAIN_SECONDS, self._try_again)
+            self._remote_shards.loop.call_later(RETRY_SECONDS, self._retry)
         else:
-            self._down = None
+            self._owner_refusal = None

@@ -45,15 +45,15 @@ from topicsd.log.control_frame import COPIES_MAX
 from topicsd.stream.chunks import RECREATED, Piece, Wanted
 from topicsd.stream.feed import Feed
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.route_selection import Source, stamps_of
+from topicsd.stream.route_selection import SourceChunk, original_seqs
 from topicsd.stream.subscription import Subscription
 
 logger = logging.getLogger("topicsd.stream")
 
-RECORDS_AT_ONCE: Final = COPIES_MAX
-BYTES_AT_ONCE: Final = 256 << 10
-AGAIN_SECONDS: Final = 0.02
-AGAIN_SECONDS_MAX: Final = 1.0
+CHUNK_RECORDS_MAX: Final = COPIES_MAX
+CHUNK_BYTES_MAX: Final = 256 << 10
+RETRY_SECONDS: Final = 0.02
+RETRY_SECONDS_MAX: Final = 1.0
 
 # The reasons of a loss, as readers of the destination receive them. A crash of the source is a crash for them
 # too.
@@ -63,21 +63,21 @@ _CRASH: Final = "crash"
 _NONE: Final[frozenset[int]] = frozenset()
 
 
-class Sources(Protocol):
+class SharedSources(Protocol):
     """The feeds and decoded chunks that the routes of one shard share."""
 
     def feed_of(self, topic: str) -> Feed: ...
 
-    def source(self, piece: Piece) -> Source: ...
+    def source(self, chunk: Piece) -> SourceChunk: ...
 
-    def look_at(self, topic: str, found: Callable[[Piece | Refusal], None]) -> None:
+    def read_state(self, topic: str, on_state: Callable[[Piece | Refusal], None]) -> None:
         """Read the state of a topic without records, which costs almost nothing."""
         ...
 
 
-class WorkingForward:
-    def __init__(self, shard: ShardState, loop: Loop, sources: Sources, forward: Forward) -> None:
-        self.forward = forward
+class RouteRunner:
+    def __init__(self, shard: ShardState, loop: Loop, sources: SharedSources, route: Forward) -> None:
+        self.route = route
         self.waiters: Waiters | None = None
         """The route itself, while it waits for its turn."""
         self._shard = shard
@@ -85,30 +85,30 @@ class WorkingForward:
         self._sources = sources
         self._is_over = False
         self._is_busy = False
-        self._is_held = False
+        self._is_subscription_waiting = False
         self._is_ending = False
         self._has_turn = False
-        self._at_once = RECORDS_AT_ONCE
-        self._again_seconds = AGAIN_SECONDS
+        self._part_size = CHUNK_RECORDS_MAX
+        self._retry_seconds = RETRY_SECONDS
         self._copies = NO_COPIES
-        self._lost: tuple[int, str, int] | None = None
+        self._loss: tuple[int, str, int] | None = None
         """The number of lost records, the reason, and the last lost seq."""
         self._to_seq = 0
-        self._held: set[int] | None = None
+        self._copied_seqs: set[int] | None = None
         """Seqs of the source of which the destination holds a copy (W5)."""
-        self._look: HeldLook | None = None
-        feed = sources.feed_of(forward.rule.source)
-        self._subscription = Subscription(feed, forward.seq, forward.source_epoch, self)
+        self._scan: CopyScan | None = None
+        feed = sources.feed_of(route.rule.source)
+        self._subscription = Subscription(feed, route.seq, route.source_epoch, self)
 
     def begin(self) -> None:
-        self._ask_for_turn()
+        self._request_turn()
 
     def close(self) -> None:
         self._is_over = True
         self._copies = NO_COPIES
         self._subscription.close()
-        if self._look is not None:
-            self._look.close()
+        if self._scan is not None:
+            self._scan.close()
         self._shard.watch.remove(self, self._take_turn)
 
     # -- results of the subscription -----------------------------------------------------------------------
@@ -119,17 +119,17 @@ class WorkingForward:
 
     def hold(self, subscription: Subscription) -> None:
         if self._is_busy:
-            self._is_held = True
+            self._is_subscription_waiting = True
         else:
-            self._ask_for_turn()
+            self._request_turn()
 
-    def _ask_for_turn(self) -> None:
+    def _request_turn(self) -> None:
         watch = self._shard.watch
         watch.add(self, self._take_turn)
         watch.wake(self)
 
     def base_priority(self, now_ms: int) -> float:
-        base = self.forward.dest.base_priority(now_ms)
+        base = self.route.dest.base_priority(now_ms)
         return one_band_lower(base) if self._shard.watch.ready.pauses else base
 
     def _take_turn(self) -> None:
@@ -139,52 +139,58 @@ class WorkingForward:
         finally:
             self._has_turn = False
 
-    def deliver(self, subscription: Subscription, piece: Piece) -> None:
-        forward = self.forward
-        tombstone = piece.tombstone
-        if piece.epoch != forward.source_epoch or (tombstone is not None and tombstone.reason == RECREATED):
-            self._end_rule()
+    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+        route = self.route
+        tombstone = chunk.tombstone
+        if chunk.epoch != route.source_epoch or (tombstone is not None and tombstone.reason == RECREATED):
+            self._end_route()
             return
-        if not self._knows_held():
+        if not self._has_copied_seqs():
             self._is_busy = True
-            subscription.rewind(forward.seq)
-            self._look = HeldLook(self._sources.feed_of(forward.rule.dest), forward, self._looked)
+            subscription.rewind(route.seq)
+            self._scan = CopyScan(self._sources.feed_of(route.rule.dest), route, self._on_copied_seqs)
             return
         if tombstone is not None:
-            self._lost = self._passed_on(tombstone)
-        if piece.count:
-            self._copies = self._sources.source(piece).copies(forward.rule, self._held or _NONE)
-        self._to_seq = piece.to_seq
+            self._loss = self._loss_of(tombstone)
+        if chunk.count:
+            self._copies = self._sources.source(chunk).copies(route.rule, self._copied_seqs or _NONE)
+        self._to_seq = chunk.to_seq
         self._is_busy = True
         self._step()
 
-    def _passed_on(self, tombstone: Tombstone) -> tuple[int, str, int] | None:
+    def _loss_of(self, tombstone: Tombstone) -> tuple[int, str, int] | None:
         """Return what the destination loses because its source did.
 
         A loss is passed on once in a cycle of routes: it has no stamp that counts hops, and would
         circulate for ever.
         """
-        rule = self.forward.rule
-        is_in_circle = rule.may_cycle or rule.is_in_cycle
-        if is_in_circle and tombstone.reason == _SOURCE_TRIM:
+        rule = self.route.rule
+        is_in_cycle = rule.may_cycle or rule.is_in_cycle
+        if is_in_cycle and tombstone.reason == _SOURCE_TRIM:
             return None
-        reason = _CRASH if tombstone.reason == _CRASH and not is_in_circle else _SOURCE_TRIM
+        reason = _CRASH if tombstone.reason == _CRASH and not is_in_cycle else _SOURCE_TRIM
         return tombstone.gap_to - tombstone.gap_from + 1, reason, tombstone.gap_to
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         if refusal.code == CORRUPT_SEGMENT and refusal.detail is not None:
-            name, next_seq = self.forward.rule.name, int(str(refusal.detail["next_from_seq"]))
-            logger.error('route "%s" has to go on without what is damaged: %s', name, refusal.message)
+            name, next_seq = self.route.rule.name, int(str(refusal.detail["next_from_seq"]))
+            logger.error(
+                'route "%s": skipping damaged records %d..%d: %s',
+                name,
+                self.route.seq + 1,
+                next_seq,
+                refusal.message,
+            )
             self._is_busy = True
             self._to_seq = next_seq
-            self._lost = (next_seq - self.forward.seq, _SOURCE_TRIM, next_seq)
+            self._loss = (next_seq - self.route.seq, _SOURCE_TRIM, next_seq)
             # Runs after the subscription has moved to `next_seq`.
             self._loop.call_soon(self._step)
         elif refusal.code == POSITION_PAST_HEAD:
-            self._end_rule()
+            self._end_route()
 
     def ended(self, subscription: Subscription) -> None:
-        self._end_rule()
+        self._end_route()
 
     # -- copying -------------------------------------------------------------------------------------------
 
@@ -192,115 +198,119 @@ class WorkingForward:
         """Report the loss, copy the next part of the chunk, or move the cursor to its end."""
         if self._is_over:
             return
-        shard, forward = self._shard, self.forward
-        if self._lost is not None:
-            lose_forward(shard, forward, *self._lost, self._stepped)
+        shard, route = self._shard, self.route
+        if self._loss is not None:
+            lose_forward(shard, route, *self._loss, self._on_step)
             return
         copies = self._copies
         if not copies.seqs:
-            pass_over(shard, forward, self._to_seq)
-            self._go_on()
-        elif len(copies.seqs) <= self._at_once:
-            copy_forward(shard, forward, copies, self._to_seq, self._stepped)
+            pass_over(shard, route, self._to_seq)
+            self._accept_next()
+        elif len(copies.seqs) <= self._part_size:
+            copy_forward(shard, route, copies, self._to_seq, self._on_step)
         else:
-            part = copies.part(0, self._at_once)
-            copy_forward(shard, forward, part, part.seqs[-1], self._stepped)
+            part = copies.part(0, self._part_size)
+            copy_forward(shard, route, part, part.seqs[-1], self._on_step)
 
-    def _stepped(self, answer: object) -> None:
+    def _on_step(self, answer: object) -> None:
         if isinstance(answer, Refusal):
-            self._refused(answer)
+            self._on_refusal(answer)
             return
-        if self._lost is not None:
-            self._lost = None
+        if self._loss is not None:
+            self._loss = None
         else:
-            self._copies = self._copies.behind(self._at_once)
-            self._at_once = min(2 * self._at_once, RECORDS_AT_ONCE)
-        self._again_seconds = AGAIN_SECONDS
+            self._copies = self._copies.behind(self._part_size)
+            self._part_size = min(2 * self._part_size, CHUNK_RECORDS_MAX)
+        self._retry_seconds = RETRY_SECONDS
         self._step()
 
-    def _refused(self, refusal: Refusal) -> None:
-        count = min(self._at_once, len(self._copies))
+    def _on_refusal(self, refusal: Refusal) -> None:
+        count = min(self._part_size, len(self._copies))
         if refusal.code in (TOPIC_FULL, RECORD_TOO_LARGE) and count > 1:
-            self._at_once = count // 2
+            self._part_size = count // 2
             self._step()
             return
-        self._copies, self._lost = NO_COPIES, None
-        self._subscription.rewind(self.forward.seq)
-        self._wait()
+        self._copies, self._loss = NO_COPIES, None
+        self._subscription.rewind(self.route.seq)
+        self._schedule_retry()
 
-    def _wait(self) -> None:
-        seconds = self._again_seconds
-        self._again_seconds = min(2 * seconds, AGAIN_SECONDS_MAX)
-        self._loop.call_later(seconds, self._try_again)
+    def _schedule_retry(self) -> None:
+        seconds = self._retry_seconds
+        self._retry_seconds = min(2 * seconds, RETRY_SECONDS_MAX)
+        self._loop.call_later(seconds, self._retry)
 
-    def _try_again(self) -> None:
+    def _retry(self) -> None:
         if self._is_over or self._is_ending:
             return
-        if has_no_room(self._shard, self.forward):
-            self._sources.look_at(self.forward.rule.source, self._looked_at)
-            self._wait()
+        if has_no_room(self._shard, self.route):
+            self._sources.read_state(self.route.rule.source, self._check_source)
+            self._schedule_retry()
             return
-        self._is_held = True
-        self._go_on()
+        self._is_subscription_waiting = True
+        self._accept_next()
 
-    def _looked_at(self, found: Piece | Refusal) -> None:
+    def _check_source(self, state: Piece | Refusal) -> None:
         """End the route if its source no longer exists. Called while the route reads nothing."""
-        if isinstance(found, Refusal):
-            is_gone = found.code == TOPIC_NOT_FOUND
+        if isinstance(state, Refusal):
+            is_gone = state.code == TOPIC_NOT_FOUND
         else:
-            is_gone = found.epoch != self.forward.source_epoch
+            is_gone = state.epoch != self.route.source_epoch
         if is_gone and not self._is_ending:
-            self._end_rule()
+            self._end_route()
 
-    def _go_on(self) -> None:
+    def _accept_next(self) -> None:
         """Accept another chunk, but in a later turn.
 
         The route would otherwise run before replies of the same batch that other clients wait for.
         """
         self._is_busy = False
-        if self._is_held:
-            self._is_held = False
-            self._ask_for_turn()
+        if self._is_subscription_waiting:
+            self._is_subscription_waiting = False
+            self._request_turn()
 
     # -- copies that the destination already holds ---------------------------------------------------------
 
-    def _knows_held(self) -> bool:
-        forward = self.forward
-        if not forward.rule.is_exactly_once or forward.seq >= forward.source_head:
-            self._held = None
+    def _has_copied_seqs(self) -> bool:
+        route = self.route
+        if not route.rule.is_exactly_once or route.seq >= route.source_head:
+            self._copied_seqs = None
             return True
-        return self._held is not None
+        return self._copied_seqs is not None
 
-    def _looked(self, held: set[int]) -> None:
-        self._held = held
-        self._is_held = True
-        self._go_on()
+    def _on_copied_seqs(self, copied_seqs: set[int]) -> None:
+        self._copied_seqs = copied_seqs
+        self._is_subscription_waiting = True
+        self._accept_next()
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    def _end_rule(self) -> None:
+    def _end_route(self) -> None:
         """Delete the route, because its source is gone (W3)."""
         if not self._is_ending:
             self._is_ending = self._is_busy = True
-            rule = self.forward.rule
-            logger.info('route "%s" ends: its source "%s" is gone, or another one', rule.name, rule.source)
+            rule = self.route.rule
+            logger.info(
+                'route "%s": deleted: its source "%s" was deleted, created again or set back',
+                rule.name,
+                rule.source,
+            )
         if not self._is_over:
-            delete_forward(self._shard, self.forward.rule.name, self._rule_ended)
+            delete_forward(self._shard, self.route.rule.name, self._on_route_deleted)
 
-    def _rule_ended(self, answer: object) -> None:
+    def _on_route_deleted(self, answer: object) -> None:
         if isinstance(answer, Refusal) and not self._is_over:
-            self._loop.call_later(AGAIN_SECONDS_MAX, self._end_rule)
+            self._loop.call_later(RETRY_SECONDS_MAX, self._end_route)
 
 
-class HeldLook:
+class CopyScan:
     """A single pass over the destination that collects the source records it holds copies of."""
 
     is_clogged = False
 
-    def __init__(self, feed: Feed, forward: Forward, looked: Callable[[set[int]], None]) -> None:
-        self._forward = forward
-        self._looked = looked
-        self._held: set[int] = set()
+    def __init__(self, feed: Feed, route: Forward, on_done: Callable[[set[int]], None]) -> None:
+        self._route = route
+        self._on_copied_seqs = on_done
+        self._copied_seqs: set[int] = set()
         self._subscription = Subscription(feed, 0, None, self)
         self._subscription.go_on()
 
@@ -308,14 +318,14 @@ class HeldLook:
         self._subscription.close()
 
     def hold(self, subscription: Subscription) -> None:
-        raise AssertionError("a look is never clogged")
+        raise AssertionError("a scan is never paused")
 
-    def deliver(self, subscription: Subscription, piece: Piece) -> None:
-        forward = self._forward
-        self._held.update(
-            seq for seq in stamps_of(piece, forward.rule.source, forward.source_epoch) if seq > forward.seq
+    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+        route = self._route
+        self._copied_seqs.update(
+            seq for seq in original_seqs(chunk, route.rule.source, route.source_epoch) if seq > route.seq
         )
-        if piece.is_at_head:
+        if chunk.is_at_head:
             self._end()
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
@@ -326,69 +336,73 @@ class HeldLook:
 
     def _end(self) -> None:
         self._subscription.close()
-        self._looked(self._held)
+        self._on_copied_seqs(self._copied_seqs)
 
 
-BEGUN_A_TURN: Final = 16
-KEPT_SECONDS: Final = 0.02
-KEPT_MAX: Final = 8
+STARTS_PER_TURN: Final = 16
+SOURCE_TTL_SECONDS: Final = 0.02
+SOURCES_MAX: Final = 8
 
 
 class Forwards:
-    """The routes into topics of this shard. `stand_of` looks up the position of a remote topic."""
+    """The routes into topics of this shard. `position_of` looks up the position of a remote topic."""
 
-    def __init__(self, shard: ShardState, loop: Loop, feeds: Feeds, stand_of: StandOf | None = None) -> None:
+    def __init__(
+        self, shard: ShardState, loop: Loop, feeds: Feeds, position_of: StandOf | None = None
+    ) -> None:
         self._shard = shard
         self._loop = loop
         self._feeds = feeds
-        self._working: dict[Forward, WorkingForward] = {}
-        self._sources: dict[tuple[str, int, int, int], Source] = {}
+        self._runners: dict[Forward, RouteRunner] = {}
+        self._sources: dict[tuple[str, int, int, int], SourceChunk] = {}
         """Recently decoded chunks, by topic, epoch and range."""
-        shard.stand_of = stand_of
-        shard.on_forward = self._changed
+        shard.stand_of = position_of
+        shard.on_forward = self._on_change
         loop.call_soon(self._begin, list(shard.forwards.values()))
 
-    def _begin(self, waiting: list[Forward]) -> None:
-        """Start routes, `BEGUN_A_TURN` in each turn of the loop: a start may have thousands."""
-        for forward in waiting[:BEGUN_A_TURN]:
-            self._changed(forward)
-        if len(waiting) > BEGUN_A_TURN:
-            self._loop.call_soon(self._begin, waiting[BEGUN_A_TURN:])
+    def _begin(self, routes: list[Forward]) -> None:
+        """Start routes, `STARTS_PER_TURN` in each turn of the loop: a start may have thousands."""
+        for route in routes[:STARTS_PER_TURN]:
+            self._on_change(route)
+        if len(routes) > STARTS_PER_TURN:
+            self._loop.call_soon(self._begin, routes[STARTS_PER_TURN:])
 
-    def _changed(self, forward: Forward) -> None:
-        working = self._working.get(forward)
-        if forward.is_gone:
-            if working is not None:
-                del self._working[forward]
-                working.close()
-        elif working is None:
-            working = self._working[forward] = WorkingForward(self._shard, self._loop, self, forward)
-            working.begin()
+    def _on_change(self, route: Forward) -> None:
+        runner = self._runners.get(route)
+        if route.is_gone:
+            if runner is not None:
+                del self._runners[route]
+                runner.close()
+        elif runner is None:
+            runner = self._runners[route] = RouteRunner(self._shard, self._loop, self, route)
+            runner.begin()
 
     def feed_of(self, topic: str) -> Feed:
         is_strong = not self._feeds.is_here(topic)
-        wanted = Wanted(topic, frozenset(), RECORDS_AT_ONCE, BYTES_AT_ONCE, True, True, True, is_strong, True)
-        return self._feeds.feed(wanted)
+        spec = Wanted(
+            topic, frozenset(), CHUNK_RECORDS_MAX, CHUNK_BYTES_MAX, True, True, True, is_strong, True
+        )
+        return self._feeds.feed(spec)
 
-    def look_at(self, topic: str, found: Callable[[Piece | Refusal], None]) -> None:
+    def read_state(self, topic: str, on_state: Callable[[Piece | Refusal], None]) -> None:
         feed = self._feeds.feed(Wanted(topic, frozenset(), 1, 1, False, False, False, False))
-        feed.enter()
+        feed.add_follower()
 
-        def answered(what: Piece | Refusal) -> None:
-            feed.leave()
-            found(what)
+        def on_answer(state: Piece | Refusal) -> None:
+            feed.remove_follower()
+            on_state(state)
 
-        feed.read(NUMBER_MAX, None, answered)
+        feed.read(NUMBER_MAX, None, on_answer)
 
-    def source(self, piece: Piece) -> Source:
-        """Return the decoded chunk, shared for `KEPT_SECONDS` by all routes at the same cursor."""
+    def source(self, chunk: Piece) -> SourceChunk:
+        """Return the decoded chunk, shared for `SOURCE_TTL_SECONDS` by all routes at the same cursor."""
         sources = self._sources
-        place = (piece.topic, piece.epoch, piece.from_seq, piece.to_seq)
-        found = sources.get(place)
-        if found is None or found.piece.records != piece.records:
+        key = (chunk.topic, chunk.epoch, chunk.from_seq, chunk.to_seq)
+        source = sources.get(key)
+        if source is None or source.chunk.records != chunk.records:
             if not sources:
-                self._loop.call_later(KEPT_SECONDS, sources.clear)
-            elif len(sources) == KEPT_MAX:
+                self._loop.call_later(SOURCE_TTL_SECONDS, sources.clear)
+            elif len(sources) == SOURCES_MAX:
                 del sources[next(iter(sources))]
-            found = sources[place] = Source(piece)
-        return found
+            source = sources[key] = SourceChunk(chunk)
+        return source

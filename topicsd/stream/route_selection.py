@@ -21,47 +21,47 @@ from topicsd.stream.chunks import Piece
 _decode: Final = msgspec.json.Decoder(list[CopiedRecord]).decode
 
 
-class Source:
+class SourceChunk:
     """The records of one chunk, decoded once for all routes that read it."""
 
-    __slots__ = ("_frames", "has_stamps", "piece", "records")
+    __slots__ = ("_frames", "chunk", "has_stamps", "records")
 
-    def __init__(self, piece: Piece) -> None:
-        self.piece = piece
-        self.records = _decode(b"[%b]" % piece.records)
-        self.has_stamps = STAMP_TEXT in piece.records
+    def __init__(self, chunk: Piece) -> None:
+        self.chunk = chunk
+        self.records = _decode(b"[%b]" % chunk.records)
+        self.has_stamps = STAMP_TEXT in chunk.records
         self._frames: CopiedFrames | None = None
         """The frames of all records, shared by all routes that copy every record unchanged."""
 
-    def copies(self, rule: ForwardRule, held: Set[int]) -> CopiedFrames:
-        wanted = wanted_of(self, rule, held)
-        records = changed(self, rule, wanted)
+    def copies(self, rule: ForwardRule, copied_seqs: Set[int]) -> CopiedFrames:
+        selected = selected_records(self, rule, copied_seqs)
+        records = copied_records(self, rule, selected)
         if records is not self.records:
-            return CopiedFrames(records, records is not wanted)
+            return CopiedFrames(records, records is not selected)
         if self._frames is None:
             self._frames = CopiedFrames(records, is_changed=False)
         return self._frames
 
 
-def wanted_of(source: Source, rule: ForwardRule, held: Set[int]) -> list[CopiedRecord]:
+def selected_records(source: SourceChunk, rule: ForwardRule, copied_seqs: Set[int]) -> list[CopiedRecord]:
     """Return the records to copy in order, each with the seq of its original.
 
-    `held` are the seqs of records whose copy in the destination must remain the only one.
+    `copied_seqs` are the seqs of records whose copy in the destination must remain the only one.
     """
     records = source.records
     if rule.tags is not None:
-        is_wanted = _tag_test(rule.tags)
-        records = [record for record in records if is_wanted(record.tag or "")]
-    if held:
-        records = [record for record in records if record.seq not in held]
+        is_selected = _tag_test(rule.tags)
+        records = [record for record in records if is_selected(record.tag or "")]
+    if copied_seqs:
+        records = [record for record in records if record.seq not in copied_seqs]
     return records
 
 
-def changed(source: Source, rule: ForwardRule, records: list[CopiedRecord]) -> list[CopiedRecord]:
+def copied_records(source: SourceChunk, rule: ForwardRule, records: list[CopiedRecord]) -> list[CopiedRecord]:
     """Return the records as they are copied; the same list object when no record changes."""
     stamps = rule.stamps
     if stamps or source.has_stamps:
-        epoch = source.piece.epoch
+        epoch = source.chunk.epoch
         stamped = (_stamped(record, rule.source, epoch, stamps) for record in records)
         records = [record for record in stamped if record is not None]
     if rule.keeps_node and rule.keeps_tag:
@@ -91,18 +91,18 @@ def _stamped(record: CopiedRecord, source: str, epoch: int, stamps: bool) -> Cop
 
 
 def _tag_test(match: list[str]) -> Callable[[str], bool]:
-    _, way, tag = match
-    if way == "Glob":
-        return lambda found: found.startswith(tag[:-1])
-    return lambda found: found == tag
+    _, operator, tag = match
+    if operator == "Glob":
+        return lambda tag_of_record: tag_of_record.startswith(tag[:-1])
+    return lambda tag_of_record: tag_of_record == tag
 
 
-def stamps_of(piece: Piece, source: str, epoch: int) -> list[int]:
+def original_seqs(chunk: Piece, source: str, epoch: int) -> list[int]:
     """Return the seqs of the source's records that the records of the chunk are copies of."""
-    found = []
-    if STAMP_TEXT in piece.records:
-        for record in _decode(b"[%b]" % piece.records):
+    seqs = []
+    if STAMP_TEXT in chunk.records:
+        for record in _decode(b"[%b]" % chunk.records):
             stamp, _ = read_stamp(bytes(record.meta))
             if stamp is not None and (stamp.source, stamp.epoch) == (source, epoch):
-                found.append(stamp.seq)
-    return found
+                seqs.append(stamp.seq)
+    return seqs

@@ -33,47 +33,47 @@ def heartbeat(now_ms: int) -> bytes:
     return b": hb %d\n\n" % now_ms
 
 
-def events_of(piece: Piece) -> list[tuple[int, bytes]]:
+def events_of(chunk: Piece) -> list[tuple[int, bytes]]:
     """Return the events of a chunk, each with the cursor after it."""
-    if piece.sse is None:
-        piece.sse = _events(piece)
-    return piece.sse
+    if chunk.sse is None:
+        chunk.sse = _events(chunk)
+    return chunk.sse
 
 
-def alone(piece: Piece) -> bytes:
+def alone(chunk: Piece) -> bytes:
     """Return all events of a chunk with their ids, for streams that follow this topic only."""
-    if piece.sse_alone is None:
-        names = [piece.topic]
-        piece.sse_alone = b"".join(
-            b"id: %b\n%b" % (cursor_token(names, [seq]), text) for seq, text in events_of(piece)
+    if chunk.sse_with_ids is None:
+        names = [chunk.topic]
+        chunk.sse_with_ids = b"".join(
+            b"id: %b\n%b" % (cursor_token(names, [seq]), text) for seq, text in events_of(chunk)
         )
-    return piece.sse_alone
+    return chunk.sse_with_ids
 
 
-def _events(piece: Piece) -> list[tuple[int, bytes]]:
+def _events(chunk: Piece) -> list[tuple[int, bytes]]:
     events = []
-    tombstone = piece.tombstone
+    tombstone = chunk.tombstone
     if tombstone is not None:
-        lost = event(b"tombstone", _encode(told_of(tombstone, piece)))
-        events.append((piece.records_from, lost))
-    if piece.count:
+        text = event(b"tombstone", _encode(told_of(tombstone, chunk)))
+        events.append((chunk.records_from, text))
+    if chunk.count:
         data = b'{"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}' % (
-            piece.topic.encode(),
-            piece.records,
-            piece.records_from,
-            piece.to_seq,
-            piece.head_seq,
+            chunk.topic.encode(),
+            chunk.records,
+            chunk.records_from,
+            chunk.to_seq,
+            chunk.head_seq,
         )
-        events.append((piece.to_seq, event(b"record", data)))
-    if piece.is_at_head and not piece.is_empty:
-        events.append((piece.to_seq, caught_up(piece)))
+        events.append((chunk.to_seq, event(b"record", data)))
+    if chunk.is_at_head and not chunk.is_empty:
+        events.append((chunk.to_seq, caught_up(chunk)))
     return events
 
 
-def told_of(tombstone: Tombstone, piece: Piece) -> dict[str, object]:
+def told_of(tombstone: Tombstone, chunk: Piece) -> dict[str, object]:
     """Return the fields that describe lost records, the same in every protocol."""
     return {
-        "topic": piece.topic,
+        "topic": chunk.topic,
         "reason": tombstone.reason,
         "gap_from": tombstone.gap_from,
         "gap_to": tombstone.gap_to,
@@ -82,8 +82,8 @@ def told_of(tombstone: Tombstone, piece: Piece) -> dict[str, object]:
     }
 
 
-def caught_up(piece: Piece) -> bytes:
-    return event(b"caught-up", b'{"topic":"%b","head_seq":%d}' % (piece.topic.encode(), piece.head_seq))
+def caught_up(chunk: Piece) -> bytes:
+    return event(b"caught-up", b'{"topic":"%b","head_seq":%d}' % (chunk.topic.encode(), chunk.head_seq))
 
 
 def topic_deleted(topic: str, head_seq: int) -> bytes:
@@ -97,11 +97,11 @@ def error(
     retry_after_ms: int | None = None,
     detail: dict[str, object] | None = None,
 ) -> bytes:
-    told: dict[str, object] = {"code": code, "error": message}
+    fields: dict[str, object] = {"code": code, "error": message}
     if retry_after_ms is not None:
-        told["retry_after_ms"] = retry_after_ms
+        fields["retry_after_ms"] = retry_after_ms
     if topics is not None:
-        told["topics"] = topics
+        fields["topics"] = topics
     if detail is not None:
-        told["detail"] = detail
-    return event(b"error", _encode(told))
+        fields["detail"] = detail
+    return event(b"error", _encode(fields))

@@ -1,6 +1,6 @@
 """A stream of server-sent events: the topics of one watch session, on one connection.
 
-Each topic is followed by its own subscription. Chunks are written as they are found, with the cursor of
+Each topic is followed by its own subscription. Chunks are written as they arrive, with the cursor of
 all topics as the id. There is no queue: while the client does not read, the subscriptions wait, and later
 records are sent in larger chunks when it reads again.
 
@@ -23,12 +23,12 @@ from topicsd.stream.chunks import Piece, Wanted
 from topicsd.stream.cursor_token import cursor_token
 from topicsd.stream.event_stream import EventStream
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.read_limiter import AT_ONCE_MAX, Pace
+from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, Pace
 from topicsd.stream.stream import Stream
 from topicsd.stream.subscription import Subscription
 
 
-class Following(Protocol):
+class FollowedTopics(Protocol):
     """The topics that a stream follows, and the cursor up to which records were written."""
 
     seqs: list[int]
@@ -45,7 +45,7 @@ class Following(Protocol):
     def heartbeat_ms(self) -> int: ...
 
 
-class Keeper(Protocol):
+class StreamOwner(Protocol):
     """The owner of a stream."""
 
     def ended(self) -> None:
@@ -58,8 +58,8 @@ class Keeper(Protocol):
 
 
 class SseStream(EventStream):
-    __slots__ = ("_following", "_held", "_is_plain", "_keeper", "_pace", "_subscriptions")
-    _advice = "; come back with the last event id"
+    __slots__ = ("_has_shared_events", "_limiter", "_owner", "_subscriptions", "_topics", "_waiting")
+    _advice = "; reconnect with the last event id"
 
     def __init__(
         self,
@@ -67,30 +67,30 @@ class SseStream(EventStream):
         feeds: Feeds,
         loop: Loop,
         clock: Clock,
-        following: Following,
-        wanted: Callable[[str], Wanted],
-        keeper: Keeper,
+        topics: FollowedTopics,
+        spec_of: Callable[[str], Wanted],
+        owner: StreamOwner,
     ) -> None:
-        super().__init__(stream, loop, clock, following.heartbeat_ms)
-        self._following = following
-        self._keeper = keeper
-        self._is_plain = len(following.names) == 1 and following.epochs == following.first_epochs
+        super().__init__(stream, loop, clock, topics.heartbeat_ms)
+        self._topics = topics
+        self._owner = owner
+        self._has_shared_events = len(topics.names) == 1 and topics.epochs == topics.first_epochs
         """Whether the events of a chunk are the same as in other streams of this topic."""
-        self._held: list[Subscription] = []
-        self._pace = Pace(loop, lambda: stream.is_clogged, self._failed)
-        followed = [feeds.feed(wanted(name)) for name in following.names]
-        if len(followed) > AT_ONCE_MAX:
-            followed = [self._pace.feed(feed) for feed in followed]
+        self._waiting: list[Subscription] = []
+        self._limiter = Pace(loop, lambda: stream.is_clogged, self._on_failure)
+        topic_feeds = [feeds.feed(spec_of(name)) for name in topics.names]
+        if len(topic_feeds) > CONCURRENT_READS_MAX:
+            topic_feeds = [self._limiter.feed(feed) for feed in topic_feeds]
         self._subscriptions = [
-            Subscription(feed, following.seqs[index], following.epochs[index], self, index)
-            for index, feed in enumerate(followed)
+            Subscription(feed, topics.seqs[index], topics.epochs[index], self, index)
+            for index, feed in enumerate(topic_feeds)
         ]
 
     def begin(self) -> None:
         self._stream.write(sse_frames.OPENING)
-        self._pace.go_on_with(self._subscriptions[:])
+        self._limiter.go_on_with(self._subscriptions[:])
 
-    def _failed(self) -> None:
+    def _on_failure(self) -> None:
         """Close the stream after an unexpected error; the session is free again.
 
         The response has begun, so its end is the only way to report the error.
@@ -105,78 +105,80 @@ class SseStream(EventStream):
         return self._stream.is_clogged
 
     def hold(self, subscription: Subscription) -> None:
-        self._lose_patience()
-        self._held.append(subscription)
+        self._start_slow_timer()
+        self._waiting.append(subscription)
 
-    def deliver(self, subscription: Subscription, piece: Piece) -> None:
-        following, index = self._following, subscription.index
+    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+        topics, index = self._topics, subscription.index
         is_new = not subscription.is_told_caught_up
-        if piece.epoch != following.epochs[index]:
-            following.epochs[index] = piece.epoch
-            self._is_plain = False
-        if is_new or not self._is_plain:
-            self._tell(subscription, piece, is_new)
-        elif not piece.is_empty:
-            self._write(sse_frames.alone(piece))
-        following.seqs[index] = piece.to_seq
+        if chunk.epoch != topics.epochs[index]:
+            topics.epochs[index] = chunk.epoch
+            self._has_shared_events = False
+        if is_new or not self._has_shared_events:
+            self._write_chunk(subscription, chunk, is_new)
+        elif not chunk.is_empty:
+            self._write(sse_frames.alone(chunk))
+        topics.seqs[index] = chunk.to_seq
 
-    def _tell(self, subscription: Subscription, piece: Piece, is_new: bool) -> None:
-        seqs, index = self._following.seqs, subscription.index
-        events = sse_frames.events_of(piece)
-        if is_new and piece.is_at_head:
+    def _write_chunk(self, subscription: Subscription, chunk: Piece, is_new: bool) -> None:
+        seqs, index = self._topics.seqs, subscription.index
+        events = sse_frames.events_of(chunk)
+        if is_new and chunk.is_at_head:
             subscription.is_told_caught_up = True
-            events = events or [(piece.to_seq, sse_frames.caught_up(piece))]
+            events = events or [(chunk.to_seq, sse_frames.caught_up(chunk))]
         for seq, text in events:
             seqs[index] = seq
-            self._say(text)
+            self._write_event(text)
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         name = subscription.feed.wanted.topic
         detail = refusal.detail if refusal.code == POSITION_PAST_HEAD else None
-        self._say(sse_frames.error(refusal.code, refusal.message, [name], refusal.retry_after_ms, detail))
+        self._write_event(
+            sse_frames.error(refusal.code, refusal.message, [name], refusal.retry_after_ms, detail)
+        )
         if subscription.is_over:
             self._subscriptions.remove(subscription)
 
     def ended(self, subscription: Subscription) -> None:
         name = subscription.feed.wanted.topic
-        self._say(sse_frames.topic_deleted(name, subscription.head_seq))
+        self._write_event(sse_frames.topic_deleted(name, subscription.head_seq))
         self._subscriptions.remove(subscription)
 
     # -- writing -------------------------------------------------------------------------------------------
 
-    def _say(self, text: bytes) -> None:
+    def _write_event(self, text: bytes) -> None:
         """Write an event with the current cursor of all topics as its id."""
-        following = self._following
-        has_new = following.epochs != following.first_epochs
-        token = cursor_token(following.names, following.seqs, following.epochs if has_new else None)
+        topics = self._topics
+        has_new = topics.epochs != topics.first_epochs
+        token = cursor_token(topics.names, topics.seqs, topics.epochs if has_new else None)
         self._write(b"id: %b\n%b" % (token, text))
 
-    def _go_on_again(self) -> None:
-        held, self._held = self._held, []
-        self._pace.go_on_with(held)
-        self._pace.go_on()
+    def _resume(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._limiter.go_on_with(waiting)
+        self._limiter.go_on()
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    def _lags(self, is_lagging: bool) -> None:
-        self._keeper.lags(is_lagging)
+    def _on_lagging(self, is_lagging: bool) -> None:
+        self._owner.lags(is_lagging)
 
-    def _ended(self) -> None:
+    def _clean_up(self) -> None:
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close()
-        self._held.clear()
-        self._keeper.ended()
+        self._waiting.clear()
+        self._owner.ended()
 
 
-def rewind(following: Following, cursor: Mapping[str, tuple[int, int | None]]) -> None:
+def rewind(topics: FollowedTopics, cursor: Mapping[str, tuple[int, int | None]]) -> None:
     """Move the cursor back to the client's cursor; never forward (V1)."""
-    for index, name in enumerate(following.names):
+    for index, name in enumerate(topics.names):
         if name in cursor:
             seq, epoch = cursor[name]
-            told = following.first_epochs[index] if epoch is None else epoch
-            here = following.epochs[index]
+            client_epoch = topics.first_epochs[index] if epoch is None else epoch
+            current_epoch = topics.epochs[index]
             # Epochs of a topic increase: a client with an older epoch is informed that the topic was created
             # again.
-            if told < here or (told == here and seq < following.seqs[index]):
-                following.seqs[index], following.epochs[index] = seq, told
+            if client_epoch < current_epoch or (client_epoch == current_epoch and seq < topics.seqs[index]):
+                topics.seqs[index], topics.epochs[index] = seq, client_epoch

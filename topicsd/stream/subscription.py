@@ -21,7 +21,7 @@ from topicsd.stream.chunks import Piece
 from topicsd.stream.feed import Feed
 
 
-class Sink(Protocol):
+class ChunkSink(Protocol):
     @property
     def is_clogged(self) -> bool:
         """Return whether the sink is paused. On resuming, it calls `go_on` of the held subscriptions."""
@@ -31,7 +31,7 @@ class Sink(Protocol):
         """Keep a subscription that may have a chunk, until the paused sink resumes."""
         ...
 
-    def deliver(self, subscription: Subscription, piece: Piece) -> None:
+    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
         """Accept a chunk, which may be empty. The cursor of the subscription is already after it."""
         ...
 
@@ -58,7 +58,7 @@ class Subscription:
         "seq",
     )
 
-    def __init__(self, feed: Feed, seq: int, epoch: int | None, sink: Sink, index: int = 0) -> None:
+    def __init__(self, feed: Feed, seq: int, epoch: int | None, sink: ChunkSink, index: int = 0) -> None:
         """Create a subscription, which starts with `go_on`. `index` is for the use of the sink."""
         self.feed = feed
         self.seq = seq
@@ -72,7 +72,7 @@ class Subscription:
         self._sink = sink
         self._is_busy = False
         self._is_interrupted = False
-        feed.enter()
+        feed.add_follower()
 
     def go_on(self) -> None:
         """Read after the cursor unless a read is in progress.
@@ -85,44 +85,44 @@ class Subscription:
             self._sink.hold(self)
             return
         self._is_busy = True
-        self.feed.read(self.seq, self.epoch, self._found)
+        self.feed.read(self.seq, self.epoch, self._on_chunk)
 
     def rewind(self, seq: int) -> None:
         """Move the cursor back to `seq`; the sink calls `go_on` when it can accept the chunk again."""
         if not self.is_over:
-            self.feed.forget(self.go_on)
+            self.feed.cancel(self.go_on)
             self.seq = seq
 
     def close(self) -> None:
         if not self.is_over:
             self.is_over = True
-            self.feed.forget(self.go_on)
-            self.feed.leave()
+            self.feed.cancel(self.go_on)
+            self.feed.remove_follower()
 
-    def _found(self, found: Piece | Refusal) -> None:
+    def _on_chunk(self, result: Piece | Refusal) -> None:
         self._is_busy = False
         if self.is_over:
             return
-        if isinstance(found, Refusal):
-            self._refused(found)
+        if isinstance(result, Refusal):
+            self._on_refusal(result)
             return
         self._is_interrupted = False
-        self.seq = found.to_seq
-        self.epoch = found.epoch
-        self.head_seq = found.head_seq
-        self._sink.deliver(self, found)
-        self.go_on_behind(found)
+        self.seq = result.to_seq
+        self.epoch = result.epoch
+        self.head_seq = result.head_seq
+        self._sink.deliver(self, result)
+        self.go_on_behind(result)
 
-    def go_on_behind(self, found: Piece) -> None:
+    def go_on_behind(self, chunk: Piece) -> None:
         """Wait for news, or read on after a chunk that the sink has and that ends at the cursor."""
         if self.is_over:
             return
-        if found.to_seq >= found.head_seq:
-            self.feed.wait(self.seq, found.epoch, self.go_on)
+        if chunk.to_seq >= chunk.head_seq:
+            self.feed.wait(self.seq, chunk.epoch, self.go_on)
         else:
-            self.feed.later(self.go_on)
+            self.feed.schedule(self.go_on)
 
-    def _refused(self, refusal: Refusal) -> None:
+    def _on_refusal(self, refusal: Refusal) -> None:
         if refusal.code == TOPIC_NOT_FOUND:
             self.close()
             self._sink.ended(self)
@@ -139,4 +139,4 @@ class Subscription:
             self._is_interrupted = True
             self._sink.interrupted(self, refusal)
         if not self.is_over:
-            self.feed.later(self.go_on)
+            self.feed.schedule(self.go_on)

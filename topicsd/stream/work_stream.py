@@ -30,19 +30,19 @@ from topicsd.stream.stream import Stream
 
 HEARTBEAT_MS: Final = 15_000
 # Shares of `lease_ms`: when leases are extended, which leases are, and when to retry after a refusal.
-EXTENDED_AT: Final = 0.5
-EXTENDED_BELOW: Final = 0.75
-RETRIED_AT: Final = 0.125
+EXTEND_AT: Final = 0.5
+EXTEND_BELOW: Final = 0.75
+RETRY_AT: Final = 0.125
 
 
 class WorkStreams:
     """The job streams of one shard. `changed` is called with +1 or -1 when their number changes."""
 
-    def __init__(self, shard: ShardState, loop: Loop, changed: Callable[[int], None]) -> None:
+    def __init__(self, shard: ShardState, loop: Loop, on_count_change: Callable[[int], None]) -> None:
         self.shard = shard
         self.loop = loop
         self.lagging_count = 0
-        self._changed = changed
+        self._on_count_change = on_count_change
         self._streams: set[WorkStream] = set()
 
     def open(
@@ -53,19 +53,19 @@ class WorkStreams:
         on_end: Callable[[], None],
         key_id: str = "",
     ) -> None:
-        opened = WorkStream(self, topic, request, stream, on_end, key_id)
-        self._streams.add(opened)
-        self._changed(1)
-        opened.begin()
+        work_stream = WorkStream(self, topic, request, stream, on_end, key_id)
+        self._streams.add(work_stream)
+        self._on_count_change(1)
+        work_stream.begin()
 
-    def ended(self, one: WorkStream) -> None:
+    def remove(self, one: WorkStream) -> None:
         self._streams.discard(one)
-        self._changed(-1)
+        self._on_count_change(-1)
 
-    def end_where_not(self, may_go_on: Callable[[str, str], bool]) -> None:
-        """End the streams whose keys were revoked; `may_go_on` gets the key id and the queue name."""
+    def end_where_not(self, is_allowed: Callable[[str, str], bool]) -> None:
+        """End the streams whose keys were revoked; `is_allowed` gets the key id and the queue name."""
         for one in list(self._streams):
-            if not may_go_on(one.key_id, one.topic_name):
+            if not is_allowed(one.key_id, one.topic_name):
                 one.end(UNAUTHORIZED, KEY_TAKEN_BACK)
 
     def drain(self) -> None:
@@ -76,8 +76,8 @@ class WorkStreams:
 class WorkStream(EventStream):
     __slots__ = (
         "_extension",
-        "_held",
-        "_is_asking",
+        "_is_claiming",
+        "_leases",
         "_on_end",
         "_request",
         "_shard",
@@ -103,11 +103,11 @@ class WorkStream(EventStream):
         self._topic = topic
         self._request = request
         self._on_end = on_end
-        self._held: dict[int, int] = {}
+        self._leases: dict[int, int] = {}
         """The number of the lease, by seq."""
         self._extension: Any = None
         """The timer of the next extension (J4); None while the stream holds no job."""
-        self._is_asking = False
+        self._is_claiming = False
         self.waiters: Waiters | None = None
         """The stream itself, while it waits for its turn."""
 
@@ -121,9 +121,9 @@ class WorkStream(EventStream):
     def begin(self) -> None:
         self._shard.due.enter(self._topic)
         self._write(sse_frames.OPENING)
-        self._go_on_again()
+        self._resume()
 
-    def _go_on_again(self) -> None:
+    def _resume(self) -> None:
         """Claim again in turn. Only this stream is called, since the cause is its own."""
         if not self._is_over:
             self._shard.watch.add(self, self.go_on)
@@ -131,53 +131,53 @@ class WorkStream(EventStream):
 
     def go_on(self) -> None:
         """Claim as many jobs as there is room for, and wait for the next change of the queue."""
-        if self._is_over or self._is_asking:
+        if self._is_over or self._is_claiming:
             return
         shard, topic = self._shard, self._topic
         if shard.visible_topic(topic.name) is not topic:
-            self._deleted()
+            self._end_deleted()
             return
         if self._stream.is_clogged:
-            self._lose_patience()
+            self._start_slow_timer()
             return
         shard.watch.add(topic, self.go_on)
         assert topic.queue is not None
-        is_there = topic.queue.counts().ready > 0
-        room = self._request.count - len(self._still_held()) if is_there else 0
+        has_ready_jobs = topic.queue.counts().ready > 0
+        room = self._request.count - len(self._live_leases()) if has_ready_jobs else 0
         if room > 0:
-            self._is_asking = True
-            asked = ClaimRequest(self._request.node, room, self._request.lease_ms)
-            claim(shard, topic.name, asked, self._came)
+            self._is_claiming = True
+            request = ClaimRequest(self._request.node, room, self._request.lease_ms)
+            claim(shard, topic.name, request, self._on_claim)
         else:
             # The timer also calls for a job that was appended with a delay.
             shard.due.look(topic)
 
-    def _still_held(self) -> dict[int, int]:
+    def _live_leases(self) -> dict[int, int]:
         queue = self._topic.queue
         assert queue is not None
-        held: dict[int, int] = {}
-        for seq, lease in self._held.items():
+        leases: dict[int, int] = {}
+        for seq, lease in self._leases.items():
             job = queue.jobs.get(seq)
             if job is not None and job.lease == lease and job.state == IN_FLIGHT:
-                held[seq] = lease
-        self._held = held
-        return held
+                leases[seq] = lease
+        self._leases = leases
+        return leases
 
-    def _came(self, answer: ClaimAnswer | Refusal) -> None:
-        self._is_asking = False
+    def _on_claim(self, answer: ClaimAnswer | Refusal) -> None:
+        self._is_claiming = False
         if isinstance(answer, Refusal):
             if answer.code == TOPIC_NOT_FOUND and not self._is_over:
-                self._deleted()
+                self._end_deleted()
             elif not self._is_over:
-                self._loop.call_later(RETRY_AFTER_MS / 1000, self._go_on_again)
+                self._loop.call_later(RETRY_AFTER_MS / 1000, self._resume)
             return
         for one in answer.claimed:
-            self._held[one.seq] = one.lease
+            self._leases[one.seq] = one.lease
         if self._is_over:
             self._release()
             return
         if answer.claimed and self._extension is None:
-            self._extend_later(EXTENDED_AT)
+            self._schedule_extension(EXTEND_AT)
         name = self._topic.name.encode()
         for seq, job in answer.jobs.items():
             event = sse_frames.event(b"job", b'{"topic":"%b",%b' % (name, job[1:]))
@@ -185,59 +185,59 @@ class WorkStream(EventStream):
         if answer.claimed:
             # An answer is bounded in bytes, so there may be more jobs; jobs that end meanwhile have called
             # already.
-            self._go_on_again()
+            self._resume()
 
     # -- keeping the leases --------------------------------------------------------------------------------
 
-    def _extend_later(self, share: float) -> None:
+    def _schedule_extension(self, share: float) -> None:
         """Extend the leases after this share of `lease_ms`."""
         seconds = share * lease_ms_of(self._topic, self._request) / 1000
         self._extension = self._loop.call_later(seconds, self._extend)
 
     def _extend(self) -> None:
         self._extension = None
-        held, queue, topic = self._still_held(), self._topic.queue, self._topic
-        if not held or queue is None or self._shard.visible_topic(topic.name) is not topic:
+        leases, queue, topic = self._live_leases(), self._topic.queue, self._topic
+        if not leases or queue is None or self._shard.visible_topic(topic.name) is not topic:
             return
         lease_ms = lease_ms_of(topic, self._request)
-        until = self._shard.clock.now_ms() + lease_ms * EXTENDED_BELOW
-        due = {seq: lease for seq, lease in held.items() if queue.jobs[seq].deadline < until}
+        until = self._shard.clock.now_ms() + lease_ms * EXTEND_BELOW
+        due = {seq: lease for seq, lease in leases.items() if queue.jobs[seq].deadline < until}
         if due:
             request = SettleRequest(self._request.node, [*due], [*due.values()], lease_ms)
-            extend(self._shard, topic.name, request, self._extended)
+            extend(self._shard, topic.name, request, self._on_extension)
         else:
-            self._extend_later(EXTENDED_AT)
+            self._schedule_extension(EXTEND_AT)
 
-    def _extended(self, answer: object) -> None:
+    def _on_extension(self, answer: object) -> None:
         if not self._is_over and self._extension is None:
-            self._extend_later(RETRIED_AT if isinstance(answer, Refusal) else EXTENDED_AT)
+            self._schedule_extension(RETRY_AT if isinstance(answer, Refusal) else EXTEND_AT)
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    def _deleted(self) -> None:
-        self._say(sse_frames.topic_deleted(self._topic.name, self._topic.head))
+    def _end_deleted(self) -> None:
+        self._write_event(sse_frames.topic_deleted(self._topic.name, self._topic.head))
         self._close()
 
-    def _lags(self, is_lagging: bool) -> None:
+    def _on_lagging(self, is_lagging: bool) -> None:
         self._streams.lagging_count += 1 if is_lagging else -1
 
-    def _ended(self) -> None:
+    def _clean_up(self) -> None:
         self._shard.watch.remove(self, self.go_on)
         self._shard.watch.remove(self._topic, self.go_on)
         self._shard.due.leave(self._topic)
         if self._extension is not None:
             self._extension.cancel()
         self._release()
-        self._streams.ended(self)
+        self._streams.remove(self)
         self._on_end()
 
     def _release(self) -> None:
-        held = self._still_held()
-        self._held = {}
-        if held and self._shard.visible_topic(self._topic.name) is self._topic:
-            request = SettleRequest(self._request.node, [*held], [*held.values()])
-            nack(self._shard, self._topic.name, request, _released)
+        leases = self._live_leases()
+        self._leases = {}
+        if leases and self._shard.visible_topic(self._topic.name) is self._topic:
+            request = SettleRequest(self._request.node, [*leases], [*leases.values()])
+            nack(self._shard, self._topic.name, request, _ignore)
 
 
-def _released(answer: object) -> None:
+def _ignore(answer: object) -> None:
     """Ignore the result: after a refusal, the leases expire."""

@@ -10,7 +10,7 @@ from topicsd.service.request_counts import RequestCounts
 BEAT_SECONDS = 0.5
 
 
-class VitalSigns:
+class BoardPublisher:
     def __init__(self, slot: Slot, clock: Clock) -> None:
         self._slot = slot
         self._clock = clock
@@ -21,7 +21,7 @@ class VitalSigns:
         """Update the heartbeat, also during long work."""
         self._slot.beat_ms = int(self._clock.monotonic() * 1000)
 
-    def beat_in_turn(self) -> None:
+    def beat_on_timer(self) -> None:
         """Update the heartbeat from a timer of the loop, and publish how late the timer fires."""
         now = self._clock.monotonic()
         slot = self._slot
@@ -36,7 +36,7 @@ class VitalSigns:
         """Exclude the evictions that the replay repeated from the published count."""
         self._evicted_before = shard.state.totals.evicted_count
 
-    def tell(self, shard: Shard, requests: RequestCounts) -> None:
+    def publish(self, shard: Shard, requests: RequestCounts) -> None:
         slot, state, log = self._slot, shard.state, shard.log
         slot.topics = len(state.topics)
         by_class = state.totals.by_class
@@ -49,8 +49,8 @@ class VitalSigns:
         slot.bytes_live = state.totals.live_bytes
         slot.idempotency_keys = state.dedupe.count
         slot.log_files = state.files.count
-        self._tell_log(shard)
-        self._tell_pressure(shard)
+        self._publish_log(shard)
+        self._publish_pressure(shard)
         slot.waiting_writes = log.waiting_count
         slot.waiting_writes_max = max(slot.waiting_writes_max, log.waiting_count)
         slot.unsynced_bytes = max(0, log.unsynced_bytes)
@@ -68,7 +68,7 @@ class VitalSigns:
         slot.waited_read_us = requests.waited_reads.words()
         slot.other_us = requests.others.words()
 
-    def _tell_pressure(self, shard: Shard) -> None:
+    def _publish_pressure(self, shard: Shard) -> None:
         slot, watch, pressure = self._slot, shard.state.watch, shard.pressure.pressure
         slot.ready_count = len(watch.ready)
         slot.held_count = watch.ready.held_count
@@ -79,7 +79,7 @@ class VitalSigns:
         slot.refused_under_pressure_total = shard.log.counters.refused_under_pressure
         slot.scheduler_us = watch.latency_us.words()
 
-    def _tell_log(self, shard: Shard) -> None:
+    def _publish_log(self, shard: Shard) -> None:
         slot, counters = self._slot, shard.log.counters
         slot.frames_total = counters.frames
         slot.batches_total = counters.batches

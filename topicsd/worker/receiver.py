@@ -24,10 +24,10 @@ from shared.ipc.handoff import ChannelClosed, Handed, is_told_to_end, receive_co
 
 logger = logging.getLogger("topicsd.worker")
 
-DESCRIPTORS_KEPT_MAX = 512
+DESCRIPTORS_RESERVED_MAX = 512
 # At most the descriptors that are reserved under the lowest possible limit.
 RECEIVED_AT_ONCE = 16
-LOOK_AGAIN_SECONDS = 0.1
+RESUME_CHECK_SECONDS = 0.1
 
 
 def descriptors_for_connections() -> int:
@@ -35,10 +35,10 @@ def descriptors_for_connections() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 30
-    return limit - min(DESCRIPTORS_KEPT_MAX, limit // 2)
+    return limit - min(DESCRIPTORS_RESERVED_MAX, limit // 2)
 
 
-class Adoption:
+class HandOverReceiver:
     """The receiver of one worker.
 
     `on_end` is called when the supervisor requests a shutdown or is gone; possibly twice.
@@ -47,18 +47,18 @@ class Adoption:
     def __init__(
         self,
         channel: socket.socket,
-        make_lane: Callable[[bytes], asyncio.Protocol],
+        make_connection: Callable[[bytes], asyncio.Protocol],
         on_end: Callable[[], None],
         descriptors_max: int | None = None,
-        mailbox: Mailbox | None = None,
+        peer_receiver: Mailbox | None = None,
     ) -> None:
         self._channel = channel
-        self._mailbox = mailbox
-        self._make_lane = make_lane
+        self._peer_receiver = peer_receiver
+        self._make_connection = make_connection
         self._on_end = on_end
         self._descriptors_max = descriptors_for_connections() if descriptors_max is None else descriptors_max
         self._loop = asyncio.get_running_loop()
-        self._adopting: set[asyncio.Task[None]] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
         """The tasks in progress, since the loop holds only weak references to tasks."""
         self._is_paused = False
         self._is_finished = False
@@ -66,55 +66,55 @@ class Adoption:
 
     def start(self) -> None:
         self._loop.add_reader(self._channel.fileno(), self._receive)
-        if self._mailbox is not None:
-            self._loop.add_reader(self._mailbox.fileno(), self._receive_moved, self._mailbox)
+        if self._peer_receiver is not None:
+            self._loop.add_reader(self._peer_receiver.fileno(), self._receive_moved, self._peer_receiver)
 
     def _receive(self) -> None:
         try:
             received = receive_connections(self._channel, RECEIVED_AT_ONCE)
         except ChannelClosed:
-            logger.info("the front process is gone")
+            logger.info("supervisor: exited: this worker drains and stops")
             self._loop.remove_reader(self._channel.fileno())
             self._on_end()
             return
         if any(one.drains for one in received):
             self._on_end()
-        self._take([one for one in received if not one.drains])
+        self._start_connecting([one for one in received if not one.drains])
 
-    def _receive_moved(self, mailbox: Mailbox) -> None:
-        self._take(mailbox.receive())
+    def _receive_moved(self, peer_receiver: Mailbox) -> None:
+        self._start_connecting(peer_receiver.receive())
 
-    def _take(self, received: list[Handed]) -> None:
+    def _start_connecting(self, received: list[Handed]) -> None:
         for one in received:
-            task = self._loop.create_task(self._adopt(one))
-            self._adopting.add(task)
-            task.add_done_callback(self._adopting.discard)
+            task = self._loop.create_task(self._connect(one))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
         if any(one.fd >= self._descriptors_max for one in received):
             self._pause()
 
     def _stop_reading(self) -> None:
         self._loop.remove_reader(self._channel.fileno())
-        if self._mailbox is not None:
-            self._loop.remove_reader(self._mailbox.fileno())
+        if self._peer_receiver is not None:
+            self._loop.remove_reader(self._peer_receiver.fileno())
 
     async def finish(self) -> None:
         """Receive no more connections; those received are with their protocol on return."""
         self._is_finished = True
         self._stop_reading()
-        if self._mailbox is not None:
-            # No other process takes the connections that wait in the mailbox.
-            while moved := self._mailbox.receive():
-                self._take(moved)
-            self._mailbox.close()
-            self._mailbox = None
-        if self._adopting:
-            await asyncio.wait(self._adopting)
+        if self._peer_receiver is not None:
+            # No other process takes the connections that other workers handed over.
+            while moved := self._peer_receiver.receive():
+                self._start_connecting(moved)
+            self._peer_receiver.close()
+            self._peer_receiver = None
+        if self._connecting:
+            await asyncio.wait(self._connecting)
 
-    async def _adopt(self, handed: Handed) -> None:
+    async def _connect(self, handed: Handed) -> None:
         connection = socket.socket(fileno=handed.fd)
         connection.setblocking(False)
         try:
-            await self._loop.connect_accepted_socket(lambda: self._make_lane(handed.data), connection)
+            await self._loop.connect_accepted_socket(lambda: self._make_connection(handed.data), connection)
         except OSError:
             connection.close()
 
@@ -122,14 +122,16 @@ class Adoption:
 
     def _pause(self) -> None:
         if self._is_paused:
-            return  # The channel and the mailbox had connections in the same turn.
+            return  # The channel and the other workers had connections in the same turn.
         self._is_paused = True
         self.pause_count += 1
-        logger.warning("no connections are taken over: what descriptors are left are for the log")
+        logger.warning(
+            "connections: receiving paused: the remaining file descriptors are reserved for the log"
+        )
         self._stop_reading()
-        self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
+        self._loop.call_later(RESUME_CHECK_SECONDS, self._resume_if_room)
 
-    def _look_again(self) -> None:
+    def _resume_if_room(self) -> None:
         if self._is_finished:
             return
         if self._has_room():
@@ -138,7 +140,7 @@ class Adoption:
             return
         if is_told_to_end(self._channel):
             self._on_end()
-        self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
+        self._loop.call_later(RESUME_CHECK_SECONDS, self._resume_if_room)
 
     def _has_room(self) -> bool:
         try:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from shared.ipc.board import Slot, WorkerState
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import start_threads
+from shared.runtime.log_setup import fields
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.dir_lock import DirectoryInUse
 from topicsd.disk.fs import Fs, RealFs
@@ -47,9 +48,9 @@ class StartRefused(Exception):
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, PermissionError):
             cause = cause.__cause__
-        denied = isinstance(cause, PermissionError)
+        is_denied = isinstance(cause, PermissionError)
         super().__init__(os_error_sentence(error) if isinstance(error, OSError) else str(error))
-        self.advice = "correct owner and mode" if denied else f"run `topicsd doctor {data_dir}`"
+        self.advice = "correct owner and mode" if is_denied else f"run `topicsd doctor {data_dir}`"
         self.advice += ", then restart the server"
 
 
@@ -60,13 +61,13 @@ class ShardStart:
         clock: Clock,
         slot: Slot,
         beat: Callable[[], None],
-        is_told_to_end: Callable[[], bool],
+        is_shutdown_requested: Callable[[], bool],
     ) -> None:
         self._spec = spec
         self._clock = clock
         self._slot = slot
         self._beat = beat
-        self._is_told_to_end = is_told_to_end
+        self._is_shutdown_requested = is_shutdown_requested
 
     async def open(self, on_failure: Callable[[OSError], None]) -> Shard:
         """Open the shard. Raises `StartEnded` and `StartRefused`."""
@@ -91,9 +92,9 @@ class ShardStart:
                         self.progress,
                     )
                 except DirectoryInUse:
-                    self._say_waiting(fs.lock_owner(paths.lock))
+                    self._report_wait(fs.lock_owner(paths.lock))
                 await asyncio.sleep(LOCK_RETRY_SECONDS)
-                self._go_on()
+                self._check_shutdown()
         except (RecoveryRefused, UnreadableLog, PermissionError) as error:
             raise StartRefused(error, spec.data_dir) from error
 
@@ -105,17 +106,20 @@ class ShardStart:
             slot.state = WorkerState.REPLAYING
         slot.replay_done, slot.replay_total = done, total
         self._beat()
-        self._go_on()
+        self._check_shutdown()
 
-    def _say_waiting(self, owner: int | None) -> None:
-        told = "another process" if owner is None else f"process {owner}"
-        reason = f"waits for {told}, which still holds the shard"
+    def _report_wait(self, owner: int | None) -> None:
+        process = "another process" if owner is None else f"process {owner}"
+        reason = f"waits for the shard lock, which {process} holds"
         if self._slot.reason != reason:
-            logger.info("shard %d %s", self._spec.shard, reason)
+            logger.info(
+                "shard: start delayed: %s holds its lock", process, extra=fields(shard=self._spec.shard)
+            )
             self._slot.reason = reason
 
-    def _go_on(self) -> None:
-        if self._is_told_to_end():
+    def _check_shutdown(self) -> None:
+        """Raise `StartEnded` if a shutdown was requested."""
+        if self._is_shutdown_requested():
             raise StartEnded
 
 

@@ -28,7 +28,7 @@ from shared.ipc.connection_mailbox import Mailbox, Postman
 from shared.ipc.handoff import is_told_to_end
 from shared.ipc.link import Asked, LinkKind, LinkPool, serve_links
 from shared.runtime.clock import SystemClock
-from shared.runtime.log_setup import set_up_logging
+from shared.runtime.log_setup import fields, set_up_logging
 from topicsd.engine.shard import Shard
 from topicsd.http.http1.connection import FastLane
 from topicsd.http.http1.head_cache import KnownHeads
@@ -41,24 +41,24 @@ from topicsd.service.shards.caps import Caps
 from topicsd.service.shards.peers import Peers
 from topicsd.service.topic_list import list_topics
 from topicsd.service.watch.streams import WATCHING
-from topicsd.worker.board_publisher import BEAT_SECONDS, VitalSigns
-from topicsd.worker.receiver import Adoption
+from topicsd.worker.board_publisher import BEAT_SECONDS, BoardPublisher
+from topicsd.worker.receiver import HandOverReceiver
 from topicsd.worker.spec import SPEC_VARIABLE, Spec
 from topicsd.worker.start import ShardStart, StartEnded, StartRefused
 
 logger = logging.getLogger("topicsd.worker")
 
 SWITCH_SECONDS = 0.0005
-PATIENCE_CHECK_SECONDS = 1.0
-LOOKED_AT_ONCE = 1000
+TIMEOUT_CHECK_SECONDS = 1.0
+CHECKS_PER_TURN = 1000
 # After a disk failure a drain only waits for responses that are being sent.
 FAILED_DRAIN_SECONDS = 1.0
-CROSSING_SECONDS = 0.05
-HEARING_SECONDS = 0.25
+IN_TRANSIT_SECONDS = 0.05
+STOP_NOTICE_SECONDS = 0.25
 EXIT_REFUSED = 3
 EXIT_STORAGE_FAILED = 4
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LATE_MODULES = ("topicsd.http.http2.connection", "topicsd.http.websocket.upgrade")
+_PROTOCOL_MODULES = ("topicsd.http.http2.connection", "topicsd.http.websocket.upgrade")
 
 
 class Worker:
@@ -68,15 +68,15 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._board = Board.attach(spec.board_fd, spec.shards)
         self._slot: Slot = self._board.slot(spec.shard)
-        self._signs = VitalSigns(self._slot, self._clock)
+        self._publisher = BoardPublisher(self._slot, self._clock)
         self._channel = socket.socket(fileno=spec.channel_fd)
         self._channel.setblocking(False)
         self._shard: Shard | None = None
-        self._lanes: set[Connection] = set()
-        self._changed = asyncio.Event()
+        self._connections: set[Connection] = set()
+        self._drain_progress = asyncio.Event()
         """Set when the last connection closes, or a second stop request ends the drain."""
-        self._is_hasty = False
-        self._ending = asyncio.Event()
+        self._is_drain_skipped = False
+        self._shutdown = asyncio.Event()
         self._exit_code = 0
 
     async def run(self) -> int:
@@ -85,23 +85,23 @@ class Worker:
         slot.state = WorkerState.STARTING
         # The loop does not run during a replay, so its own handlers would not be called.
         for number in _STOP_SIGNALS:
-            signal.signal(number, lambda *_: self._ending.set())
+            signal.signal(number, lambda *_: self._shutdown.set())
         self._beat()
         try:
-            shard = await ShardStart(spec, self._clock, slot, self._signs.beat, self._is_told_to_end).open(
-                self._storage_failed
-            )
+            shard = await ShardStart(
+                spec, self._clock, slot, self._publisher.beat, self._is_shutdown_requested
+            ).open(self._on_storage_failure)
         except StartEnded:
-            logger.info("shard %d was told to end before it was ready", spec.shard)
+            logger.info("shard: start cancelled: shutdown requested", extra=fields(shard=spec.shard))
             slot.state = WorkerState.GONE
             return 0
         except StartRefused as error:
-            logger.error("shard %d: does not start: %s; %s", spec.shard, error, error.advice)
+            logger.error("shard: start refused: %s; %s", error, error.advice, extra=fields(shard=spec.shard))
             slot.reason = str(error)
             slot.state = WorkerState.REFUSED
             return EXIT_REFUSED
         self._shard = shard
-        self._signs.begin(shard)
+        self._publisher.begin(shard)
         links = LinkPool(spec.namespace)
         self._peers = Peers(self._board, self._clock, spec.shard)
         caps = Caps(shard.state, spec.shard, self._peers, links)
@@ -116,19 +116,21 @@ class Worker:
         # Recovered objects are long-lived; exclude them from garbage collection.
         gc.collect()
         gc.freeze()
-        mailbox = Mailbox(spec.namespace, spec.shard)
-        self._adoption = Adoption(self._channel, self._make_lane, self._ending.set, mailbox=mailbox)
-        self._adoption.start()
+        peer_receiver = Mailbox(spec.namespace, spec.shard)
+        self._receiver = HandOverReceiver(
+            self._channel, self._make_connection, self._shutdown.set, peer_receiver=peer_receiver
+        )
+        self._receiver.start()
         for number in _STOP_SIGNALS:
-            self._loop.add_signal_handler(number, self._signalled)
+            self._loop.add_signal_handler(number, self._on_signal)
         slot.reason = ""
         slot.state = WorkerState.READY
         shard.pressure.start()
-        self._tell()
-        self._check_patience()
-        logger.info("shard %d is ready, topics: %d", spec.shard, len(shard.state.topics))
-        loading = self._loop.create_task(self._load_late())
-        await self._ending.wait()
+        self._publish()
+        self._check_timeouts()
+        logger.info("shard: ready", extra=fields(shard=spec.shard, topics=len(shard.state.topics)))
+        loading = self._loop.create_task(self._load_protocols())
+        await self._shutdown.wait()
         await self._drain()
         await loading
         server.close()
@@ -143,27 +145,27 @@ class Worker:
 
         The heartbeat continues meanwhile.
         """
-        if self._is_hasty or shard.log.failed is not None:
+        if self._is_drain_skipped or shard.log.failed is not None:
             return
         done: asyncio.Future[Exception | None] = self._loop.create_future()
         shard.prepare_to_close(done.set_result)
-        self._changed.clear()
-        hurry = self._loop.create_task(self._changed.wait())
+        self._drain_progress.clear()
+        second_stop = self._loop.create_task(self._drain_progress.wait())
         seconds = self._spec.settings.drain_seconds
-        await asyncio.wait((done, hurry), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
+        await asyncio.wait((done, second_stop), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        second_stop.cancel()
 
     def _close(self, shard: Shard) -> None:
         try:
             shard.close(checkpoint=False)
         except OSError as error:
-            logger.error("the shard could not be closed cleanly: %s", error)
+            logger.error("shard: close failed: %s", error, extra=fields(shard=self._spec.shard))
 
-    def _is_told_to_end(self) -> bool:
+    def _is_shutdown_requested(self) -> bool:
         """Return whether a signal or the supervisor requested a shutdown. Works while the loop is blocked."""
-        return self._ending.is_set() or is_told_to_end(self._channel)
+        return self._shutdown.is_set() or is_told_to_end(self._channel)
 
-    def _storage_failed(self, error: OSError) -> None:
+    def _on_storage_failure(self, error: OSError) -> None:
         """Stop after a disk failure; a new process recovers from the disk.
 
         Waiting writes are already refused.
@@ -171,17 +173,17 @@ class Worker:
         self._slot.reason = f"the disk failed: {error}"
         self._slot.state = WorkerState.FAILED
         self._exit_code = EXIT_STORAGE_FAILED
-        self._loop.call_later(0.05, self._ending.set)
+        self._loop.call_later(0.05, self._shutdown.set)
 
     # -- modules that few connections need -----------------------------------------------------------------
 
-    async def _load_late(self) -> None:
+    async def _load_protocols(self) -> None:
         """Load HTTP/2 and WebSockets, which are slow to import, without delaying a restart."""
         try:
-            for name in _LATE_MODULES:
+            for name in _PROTOCOL_MODULES:
                 await asyncio.to_thread(import_module, name)
         except Exception:
-            logger.exception("HTTP/2 or WebSockets cannot be loaded")
+            logger.exception("worker: HTTP/2 or WebSocket modules not loaded")
         gc.freeze()
 
     def _open_socket(self, call: Call, key: Key | None) -> None:
@@ -192,14 +194,14 @@ class Worker:
     # -- connections ---------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        self._lanes.add(connection)
+        self._connections.add(connection)
 
     def closed(self, connection: Connection) -> None:
-        self._lanes.discard(connection)
-        if not self._lanes:
-            self._changed.set()
+        self._connections.discard(connection)
+        if not self._connections:
+            self._drain_progress.set()
 
-    def _make_lane(self, first: bytes) -> asyncio.Protocol:
+    def _make_connection(self, first: bytes) -> asyncio.Protocol:
         if is_http2(first):
             # Already loaded, or imported here.
             from topicsd.http.http2.connection import H2Lane
@@ -207,101 +209,101 @@ class Worker:
             return H2Lane(self._dispatch, self._heads, self, first)
         return FastLane(self._dispatch, self._heads, self, first)
 
-    def _answer_link(self, kind: int, payload: bytes, asked: Asked) -> None:
+    def _answer_link(self, kind: int, payload: bytes, request: Asked) -> None:
         assert self._shard is not None
         if kind == LinkKind.REQUEST:
-            self._dispatch.answer_link(payload, asked)
+            self._dispatch.answer_link(payload, request)
         elif kind == LinkKind.LIST_TOPICS:
-            list_topics(self._shard.state, payload, asked)
+            list_topics(self._shard.state, payload, request)
         elif kind in WATCHING:
-            self._dispatch.watching.answer_link(kind, payload, asked)
+            self._dispatch.watching.answer_link(kind, payload, request)
         elif kind in FORWARDS:
-            self._dispatch.forward_rules.answer_link(kind, payload, asked)
+            self._dispatch.forward_rules.answer_link(kind, payload, request)
         elif kind == LinkKind.KEYS:
             self._dispatch.change_keys(parse_keys(payload.decode()))
-            asked(b"taken")
+            request(b"taken")
 
-    def _check_patience(self, lanes: list[Connection] | None = None) -> None:
-        """Check the timeouts of all connections, `LOOKED_AT_ONCE` in each turn of the loop.
+    def _check_timeouts(self, connections: list[Connection] | None = None) -> None:
+        """Check the timeouts of all connections, `CHECKS_PER_TURN` in each turn of the loop.
 
-        `lanes` are the connections left to check.
+        `connections` are the connections left to check.
         """
-        if lanes is None:
-            lanes = list(self._lanes)
+        if connections is None:
+            connections = list(self._connections)
         now = self._clock.monotonic()
-        for lane in lanes[-LOOKED_AT_ONCE:]:
-            if lane in self._lanes:
-                lane.check_patience(now)
-        del lanes[-LOOKED_AT_ONCE:]
-        if lanes:
-            self._loop.call_soon(self._check_patience, lanes)
+        for connection in connections[-CHECKS_PER_TURN:]:
+            if connection in self._connections:
+                connection.check_patience(now)
+        del connections[-CHECKS_PER_TURN:]
+        if connections:
+            self._loop.call_soon(self._check_timeouts, connections)
         else:
-            self._loop.call_later(PATIENCE_CHECK_SECONDS, self._check_patience)
+            self._loop.call_later(TIMEOUT_CHECK_SECONDS, self._check_timeouts)
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    def _signalled(self) -> None:
+    def _on_signal(self) -> None:
         """Request a stop. A second request, whatever sent the first, skips the wait for clients."""
-        if self._ending.is_set():
-            self._is_hasty = True
-            self._changed.set()
-        self._ending.set()
+        if self._shutdown.is_set():
+            self._is_drain_skipped = True
+            self._drain_progress.set()
+        self._shutdown.set()
 
     async def _drain(self) -> None:
         """Accept nothing new and answer the requests already read, within `drain_seconds`."""
         seconds: float = self._spec.settings.drain_seconds
         started = self._clock.monotonic()
-        self._slot.connections = len(self._lanes)
+        self._slot.connections = len(self._connections)
         if self._slot.state is WorkerState.READY:
             self._slot.state = WorkerState.DRAINING
         else:
             seconds = min(seconds, FAILED_DRAIN_SECONDS)
-        await self._adoption.finish()
+        await self._receiver.finish()
         self._dispatch.drain()
-        if self._lanes:
+        if self._connections:
             # Requests sent before the stop are read in the next turns, and answered as the last of their
             # connection. Twice, because a late timer fires before the sockets are polled.
             for _ in range(2):
-                await asyncio.sleep(CROSSING_SECONDS)
-        for lane in list(self._lanes):
-            lane.drain()
+                await asyncio.sleep(IN_TRANSIT_SECONDS)
+        for connection in list(self._connections):
+            connection.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._lanes and not self._is_hasty:
-                    self._changed.clear()
-                    await self._changed.wait()
+                while self._connections and not self._is_drain_skipped:
+                    self._drain_progress.clear()
+                    await self._drain_progress.wait()
                 # Requests over the links are answered as long as another worker may send them.
                 await self._dispatch.answered_all()
-                self._slot.connections = len(self._lanes)
-                while not self._is_hasty and self._may_be_asked(started):
-                    self._changed.clear()
+                self._slot.connections = len(self._connections)
+                while not self._is_drain_skipped and self._may_receive_requests(started):
+                    self._drain_progress.clear()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._changed.wait(), CROSSING_SECONDS / 2)
+                        await asyncio.wait_for(self._drain_progress.wait(), IN_TRANSIT_SECONDS / 2)
 
-    def _may_be_asked(self, started: float) -> bool:
+    def _may_receive_requests(self, started: float) -> bool:
         """Return whether another worker may still send requests for this shard.
 
         When all workers are stopped together, some learn of it later than others.
         """
-        is_young = self._clock.monotonic() - started < HEARING_SECONDS
-        return self._peers.is_anyone_draining() or (is_young and self._peers.is_anyone_ready())
+        is_recent = self._clock.monotonic() - started < STOP_NOTICE_SECONDS
+        return self._peers.is_anyone_draining() or (is_recent and self._peers.is_anyone_ready())
 
     # -- the board -----------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        self._signs.beat_in_turn()
+        self._publisher.beat_on_timer()
         if self._slot.state in (WorkerState.READY, WorkerState.DRAINING):
-            self._tell()
+            self._publish()
         self._loop.call_later(BEAT_SECONDS, self._beat)
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         assert self._shard is not None
-        self._signs.tell(self._shard, self._handlers.counts)
-        self._slot.connections = len(self._lanes)
+        self._publisher.publish(self._shard, self._handlers.counts)
+        self._slot.connections = len(self._connections)
         self._slot.forwarded_total = self._dispatch.forwarded_count
         self._slot.handed_over_total = self._dispatch.moved_count
         self._slot.lagging_streams = self._dispatch.lagging_count
-        self._slot.adoption_pauses_total = self._adoption.pause_count
+        self._slot.adoption_pauses_total = self._receiver.pause_count
 
 
 def main() -> int:

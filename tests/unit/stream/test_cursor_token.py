@@ -1,4 +1,4 @@
-"""An id that a client comes back with is one that could have been given, or none."""
+"""Event ids from clients: an id that the server cannot have sent is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topicsd.stream.cursor_token import cursor_token, read_token
 NAMES = ["a", "b"]
 
 
-def test_no_number_in_it_is_larger_than_a_seq_may_be() -> None:
+def test_a_token_with_a_number_above_the_maximum_seq_is_refused() -> None:
     many = [f"t{number}" for number in range(65)]
     assert read_token(cursor_token(NAMES, [NUMBER_MAX, 1]).decode(), NAMES) is not None
     for token in (
@@ -25,6 +25,6 @@ def test_no_number_in_it_is_larger_than_a_seq_may_be() -> None:
 
 
 @pytest.mark.parametrize("data", [b"{}", b'{"c":1,"d":2}'])
-def test_a_map_that_has_none_of_the_topics_is_of_another_session(data: bytes) -> None:
+def test_a_token_with_none_of_the_topics_is_refused(data: bytes) -> None:
     assert read_token(urlsafe_b64encode(data).decode(), NAMES) is None
     assert read_token(urlsafe_b64encode(b'{"c":1,"a":2}').decode(), NAMES) == {"a": (2, None)}

@@ -1,25 +1,25 @@
-"""How much what a feed wakes is worth: as much as its topic, as far as that is known here."""
+"""The priority at which feeds wake their followers."""
 
 from __future__ import annotations
 
 from tests.harness.live_stage import Collector, LiveStage, wanted
 
 
-def test_a_feed_of_this_shard_is_worth_what_its_topic_is() -> None:
+def test_a_local_feed_has_the_priority_of_its_topic() -> None:
     stage = LiveStage()
     stage.home.put("a0", priority=-300)
     feed = stage.feeds.feed(wanted("a0"))
     assert stage.home.shard.state.watch.effective_priority(feed) == -300  # type: ignore[arg-type]
 
 
-def test_a_feed_of_another_shard_is_worth_what_is_consumed_now() -> None:
+def test_a_remote_feed_has_the_priority_of_a_recently_read_topic() -> None:
     stage = LiveStage()
     stage.away.put("a1", priority=-300)
     feed = stage.feeds.feed(wanted("a1"))
     assert stage.home.shard.state.watch.effective_priority(feed) == 500  # type: ignore[arg-type]
 
 
-def test_in_a_pause_a_follower_of_a_negative_topic_waits_and_then_gets_all_of_it() -> None:
+def test_followers_of_negative_priority_topics_wait_until_the_pause_ends() -> None:
     stage = LiveStage()
     for name in ("low0", "low1"):
         stage.shard_of(name).put(name, priority=-10)
@@ -38,7 +38,7 @@ def test_in_a_pause_a_follower_of_a_negative_topic_waits_and_then_gets_all_of_it
     assert [follower.seqs for follower in followers] == [[1, 2, 3], [1, 2, 3]]
 
 
-def test_what_was_delivered_counts_as_consumption() -> None:
+def test_a_delivery_counts_as_a_read_of_the_topic() -> None:
     stage = LiveStage()
     stage.home.put("a0")
     follower = Collector(stage.feeds.feed(wanted("a0")))

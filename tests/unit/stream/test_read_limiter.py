@@ -1,4 +1,4 @@
-"""A few readings of a connection are on their way, the others wait; none is forgotten."""
+"""The read limiter bounds the concurrent reads of a connection and starts every waiting read."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop
 from topicsd.engine.wakeups.wake_queue import Waiter
 from topicsd.stream.chunks import Piece
-from topicsd.stream.feed import Found
-from topicsd.stream.read_limiter import A_TURN_MAX, AT_ONCE_MAX, Pace
+from topicsd.stream.feed import OnChunk
+from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX, Pace
 from topicsd.stream.subscription import Subscription
 
 TOPICS = 10
 
 
 class SlowFeed:
-    """Answers when the test says so."""
+    """A feed that answers when the test says so."""
 
     def __init__(self, number: int, answers_at_once: bool = False) -> None:
         self.wanted = wanted(f"t{number}")
-        self.asked: list[tuple[int, Found]] = []
+        self.reads: list[tuple[int, OnChunk]] = []
         self.count = 0
         self._answers_at_once = answers_at_once
 
-    def read(self, seq: int, epoch: int | None, found: Found) -> None:
+    def read(self, seq: int, epoch: int | None, on_chunk: OnChunk) -> None:
         if self._answers_at_once:
-            found(_piece(self, seq))
+            on_chunk(_chunk(self, seq))
         else:
-            self.asked.append((seq, found))
+            self.reads.append((seq, on_chunk))
 
     def wait(self, seq: int, epoch: int, waiter: Waiter) -> None: ...
 
-    def later(self, waiter: Waiter) -> None: ...
+    def schedule(self, waiter: Waiter) -> None: ...
 
-    def forget(self, waiter: Waiter) -> None: ...
+    def cancel(self, waiter: Waiter) -> None: ...
 
-    def enter(self) -> None:
+    def add_follower(self) -> None:
         self.count += 1
 
-    def leave(self) -> None:
+    def remove_follower(self) -> None:
         self.count -= 1
 
     def answer(self) -> None:
-        seq, found = self.asked.pop(0)
-        found(_piece(self, seq))
+        seq, on_chunk = self.reads.pop(0)
+        on_chunk(_chunk(self, seq))
 
 
-def _piece(feed: SlowFeed, seq: int) -> Piece:
+def _chunk(feed: SlowFeed, seq: int) -> Piece:
     return Piece(feed.wanted.topic, 1, seq, seq + 1, seq + 1, 1, 1, b"{}", None)
 
 
@@ -59,96 +59,96 @@ class Stage:
         self.is_clogged = False
         self.loop = ManualLoop(ManualClock())
         self.failures = 0
-        self.pace = Pace(self.loop, lambda: self.is_clogged, self._failed)
+        self.limiter = Pace(self.loop, lambda: self.is_clogged, self._on_failure)
         self.feeds = [SlowFeed(number, answers_at_once) for number in range(TOPICS)]
-        self.paced = [self.pace.feed(feed) for feed in self.feeds]
-        self.found: list[str] = []
+        self.limited = [self.limiter.feed(feed) for feed in self.feeds]
+        self.read_topics: list[str] = []
 
-    def _failed(self) -> None:
+    def _on_failure(self) -> None:
         self.failures += 1
 
     def read_all(self) -> None:
-        for paced in self.paced:
-            paced.read(0, None, lambda piece: self.found.append(piece.topic))  # type: ignore[union-attr]
+        for limited in self.limited:
+            limited.read(0, None, lambda chunk: self.read_topics.append(chunk.topic))  # type: ignore[union-attr]
 
     @property
-    def under_way(self) -> list[int]:
-        return [number for number, feed in enumerate(self.feeds) if feed.asked]
+    def reading(self) -> list[int]:
+        return [number for number, feed in enumerate(self.feeds) if feed.reads]
 
 
-def test_few_are_on_their_way_and_the_next_begins_when_one_is_over() -> None:
+def test_a_waiting_read_starts_when_another_one_ends() -> None:
     stage = Stage()
     stage.read_all()
-    assert stage.under_way == list(range(AT_ONCE_MAX))
+    assert stage.reading == list(range(CONCURRENT_READS_MAX))
     stage.feeds[2].answer()
-    assert stage.under_way == [0, 1, 3, 4]
-    while stage.under_way:
-        stage.feeds[stage.under_way[0]].answer()
-        assert len(stage.under_way) <= AT_ONCE_MAX
-    assert sorted(stage.found) == [f"t{number}" for number in range(TOPICS)]
+    assert stage.reading == [0, 1, 3, 4]
+    while stage.reading:
+        stage.feeds[stage.reading[0]].answer()
+        assert len(stage.reading) <= CONCURRENT_READS_MAX
+    assert sorted(stage.read_topics) == [f"t{number}" for number in range(TOPICS)]
 
 
-def test_none_begins_while_the_connection_is_clogged() -> None:
+def test_no_read_starts_while_the_connection_is_paused() -> None:
     stage = Stage()
     stage.read_all()
     stage.is_clogged = True
-    for number in range(AT_ONCE_MAX):
+    for number in range(CONCURRENT_READS_MAX):
         stage.feeds[number].answer()
-    assert (len(stage.found), stage.under_way) == (AT_ONCE_MAX, [])
+    assert (len(stage.read_topics), stage.reading) == (CONCURRENT_READS_MAX, [])
     stage.is_clogged = False
-    stage.pace.go_on()
-    assert stage.under_way == list(range(AT_ONCE_MAX, 2 * AT_ONCE_MAX))
+    stage.limiter.go_on()
+    assert stage.reading == list(range(CONCURRENT_READS_MAX, 2 * CONCURRENT_READS_MAX))
 
 
-def test_what_is_found_at_once_waits_for_nothing() -> None:
+def test_reads_that_are_answered_at_once_do_not_wait() -> None:
     stage = Stage(answers_at_once=True)
     stage.read_all()
-    assert stage.found == [f"t{number}" for number in range(TOPICS)]
+    assert stage.read_topics == [f"t{number}" for number in range(TOPICS)]
 
 
-def test_what_waits_for_one_that_left_is_not_begun() -> None:
+def test_the_waiting_read_of_a_removed_follower_never_starts() -> None:
     stage = Stage()
     stage.read_all()
-    for paced in stage.paced:
-        paced.enter()
-    stage.paced[4].leave()
+    for limited in stage.limited:
+        limited.add_follower()
+    stage.limited[4].remove_follower()
     assert stage.feeds[4].count == 0
-    while stage.under_way:
-        stage.feeds[stage.under_way[0]].answer()
-    assert "t4" not in stage.found
-    assert len(stage.found) == TOPICS - 1
+    while stage.reading:
+        stage.feeds[stage.reading[0]].answer()
+    assert "t4" not in stage.read_topics
+    assert len(stage.read_topics) == TOPICS - 1
 
 
-def test_many_that_wait_are_not_begun_within_each_other() -> None:
+def test_many_waiting_reads_do_not_nest() -> None:
     stage = Stage()
     count = 5000
-    quick = [stage.pace.feed(SlowFeed(99, answers_at_once=True)) for _ in range(count)]
-    for paced in [*stage.paced[:AT_ONCE_MAX], *quick]:
-        paced.read(0, None, lambda piece: stage.found.append("found"))
-    assert stage.found == []
+    quick = [stage.limiter.feed(SlowFeed(99, answers_at_once=True)) for _ in range(count)]
+    for limited in [*stage.limited[:CONCURRENT_READS_MAX], *quick]:
+        limited.read(0, None, lambda chunk: stage.read_topics.append("quick"))
+    assert stage.read_topics == []
     stage.feeds[0].answer()
-    assert len(stage.found) == count + 1
+    assert len(stage.read_topics) == count + 1
 
 
-def test_of_many_that_may_go_on_some_do_in_a_turn_of_the_loop() -> None:
+def test_a_bounded_number_of_subscriptions_resumes_in_each_turn() -> None:
     stage = Stage()
-    sinks: list[Any] = [Collector(SlowFeed(number)) for number in range(2 * A_TURN_MAX + 1)]
+    sinks: list[Any] = [Collector(SlowFeed(number)) for number in range(2 * RESUMES_PER_TURN_MAX + 1)]
     feeds = [sink.subscription.feed for sink in sinks]
     for feed in feeds:
         feed.answer()
-    stage.pace.go_on_with([sink.subscription for sink in sinks])
-    for begun in (A_TURN_MAX, 2 * A_TURN_MAX, len(sinks), len(sinks)):
-        assert sum(bool(feed.asked) for feed in feeds) == begun
+    stage.limiter.go_on_with([sink.subscription for sink in sinks])
+    for started_count in (RESUMES_PER_TURN_MAX, 2 * RESUMES_PER_TURN_MAX, len(sinks), len(sinks)):
+        assert sum(bool(feed.reads) for feed in feeds) == started_count
         stage.loop.run_turn()
 
 
-def test_a_mistake_in_one_of_them_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_a_subscription_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Collector):
-        def deliver(self, subscription: Subscription, piece: Piece) -> None:
+        def deliver(self, subscription: Subscription, chunk: Piece) -> None:
             raise ZeroDivisionError
 
     stage, sink = Stage(), Broken(SlowFeed(0))
     subscription = Subscription(SlowFeed(1, answers_at_once=True), 0, None, sink)
-    stage.pace.go_on_with([subscription])
+    stage.limiter.go_on_with([subscription])
     assert stage.failures == 1
-    assert "could not go on" in caplog.text
+    assert "subscriptions not resumed" in caplog.text

@@ -1,4 +1,4 @@
-"""What a source of the shard holds as it is to be copied is in the log once: the copies say where."""
+"""Copies by reference: the log holds a record once, and its unchanged copies refer to it."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ LARGE = b'"%b"' % (b"x" * 10_000)
 
 
 def stage(*dests: str, **settings: Any) -> tuple[ForwardStage, OneShard]:
-    made = ForwardStage(**settings)
+    routes = ForwardStage(**settings)
     for name in ("a", *dests):
-        made.shards[0].put(name)
+        routes.shards[0].put(name)
     for dest in dests:
-        made.put_forward(f"to-{dest}", "a", dest)
-    return made, made.shards[0]
+        routes.put_forward(f"to-{dest}", "a", dest)
+    return routes, routes.shards[0]
 
 
-def append(made: ForwardStage, topic: str, *records: Any) -> None:
-    made.shards[0].append(topic, *records)
-    made.settle()
+def append(routes: ForwardStage, topic: str, *records: Any) -> None:
+    routes.shards[0].append(topic, *records)
+    routes.settle()
 
 
 def copies(one: OneShard, topic: str) -> list[bool]:
-    """Of each record in the tail, whether it has the bytes of another."""
-    found = []
+    """Return for each record in the tail whether it refers to the bytes of another."""
+    flags = []
     for run in one.topic(topic).runs:
         if not isinstance(run, TailRun):
             continue
-        found += [run.is_copy(at) for at in range(len(run.lengths))]
-    return found
+        flags += [run.is_copy(at) for at in range(len(run.lengths))]
+    return flags
 
 
 def cursors(one: OneShard) -> list[ForwardCursor]:
-    found = []
+    frames = []
     for path in one.wal_files():
         data, at = one.disk.read_file(path), FILE_HEADER_BYTES
         while any(data[at : at + LEN_BYTES]):
@@ -60,8 +60,8 @@ def cursors(one: OneShard) -> list[ForwardCursor]:
             if frame.type == FrameType.FORWARD_CURSOR:
                 control = decode_control(frame)
                 assert isinstance(control, ForwardCursor)
-                found.append(control)
-    return found
+                frames.append(control)
+    return frames
 
 
 def texts(one: OneShard, topic: str) -> list[Any]:
@@ -69,10 +69,12 @@ def texts(one: OneShard, topic: str) -> list[Any]:
     return [(one.seq, bytes(one.data), one.tag, one.meta) for one in records]
 
 
-def both_after(one: OneShard, made: ForwardStage, end: Callable[[OneShard], object], topic: str) -> None:
+def check_unchanged_by(
+    one: OneShard, routes: ForwardStage, end: Callable[[OneShard], object], topic: str
+) -> None:
     before = texts(one, topic)
-    made.end(0, end)
-    made.settle()
+    routes.end(0, end)
+    routes.settle()
     assert texts(one, topic) == before
 
 
@@ -80,11 +82,11 @@ ENDS = [OneShard.kill, OneShard.reboot, OneShard.restart]
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_goes_into_many_topics_is_written_once(end: Callable[[OneShard], object]) -> None:
+def test_a_record_copied_to_many_topics_is_written_once(end: Callable[[OneShard], object]) -> None:
     dests = [f"d{number}" for number in range(20)]
-    made, one = stage(*dests)
+    routes, one = stage(*dests)
     before = one.shard.log.batch.next_position
-    append(made, "a", record(LARGE, "tag", "node", {"k": 1}), record(LARGE))
+    append(routes, "a", record(LARGE, "tag", "node", {"k": 1}), record(LARGE))
     written = one.shard.log.batch.next_position - before
     assert 20_000 < written < 20_000 + 200 * len(dests)
     source = texts(one, "a")
@@ -93,17 +95,17 @@ def test_what_goes_into_many_topics_is_written_once(end: Callable[[OneShard], ob
         assert texts(one, dest) == source
         assert copies(one, dest) == [True, True]
         assert one.topic(dest).live_bytes == one.topic("a").live_bytes
-    made.end(0, end)
-    made.settle()
+    routes.end(0, end)
+    routes.settle()
     assert {str(texts(one, dest)) for dest in dests} == {str(source)}
     assert {one.delete(dest, tag="tag").deleted for dest in dests} == {1}
 
 
 def test_a_copy_has_the_time_and_the_seq_of_its_own_topic() -> None:
-    made, one = stage("d")
+    routes, one = stage("d")
     one.append("d", "own")
-    made.pass_time(5000)
-    append(made, "a", "first")
+    routes.pass_time(5000)
+    append(routes, "a", "first")
     (own, copy), (original,) = one.read("d").records, one.read("a").records
     assert (own.seq, copy.seq, original.seq) == (1, 2, 1)
     assert own.ts < original.ts <= copy.ts
@@ -111,198 +113,200 @@ def test_a_copy_has_the_time_and_the_seq_of_its_own_topic() -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_own_records_and_copies_stand_in_one_page(end: Callable[[OneShard], object]) -> None:
-    made, one = stage("d")
+def test_a_page_holds_appended_records_and_copies(end: Callable[[OneShard], object]) -> None:
+    routes, one = stage("d")
     for number in range(30):
-        append(made, "a", *[record(f"a{number}.{n}", f"t{n}") for n in range(number % 4 + 1)])
-        append(made, "d", record(f"d{number}", "own"))
+        append(routes, "a", *[record(f"a{number}.{n}", f"t{n}") for n in range(number % 4 + 1)])
+        append(routes, "d", record(f"d{number}", "own"))
     assert set(copies(one, "d")) == {False, True}
     assert [one.seq for one in one.read("d", limit=1000).records] == list(range(1, one.topic("d").head + 1))
-    both_after(one, made, end, "d")
+    check_unchanged_by(one, routes, end, "d")
     one.checkpoint()
-    both_after(one, made, OneShard.kill, "d")
+    check_unchanged_by(one, routes, OneShard.kill, "d")
 
 
-def test_a_chain_leads_to_the_first_original() -> None:
-    made, one = stage("b")
+def test_copies_of_copies_refer_to_the_first_original() -> None:
+    routes, one = stage("b")
     for source, dest in (("b", "c"), ("c", "d")):
         one.put(dest)
-        made.put_forward(f"to-{dest}", source, dest)
-    append(made, "a", LARGE, "small")
-    made.settle()
+        routes.put_forward(f"to-{dest}", source, dest)
+    append(routes, "a", LARGE, "small")
+    routes.settle()
     assert copies(one, "d") == [True, True]
     (run,) = one.topic("d").runs
     assert isinstance(run, TailRun)
     assert run.places == one.topic("a").run.positions  # type: ignore[attr-defined]
-    both_after(one, made, OneShard.kill, "d")
-    made.end(0, OneShard.restart)
+    check_unchanged_by(one, routes, OneShard.kill, "d")
+    routes.end(0, OneShard.restart)
     assert texts(one, "d") == texts(one, "a")
 
 
-def test_what_a_filter_takes_is_referred_to_one_by_one() -> None:
-    made, one = stage()
+def test_filtered_records_are_referred_to_one_by_one() -> None:
+    routes, one = stage()
     one.put("d")
-    made.put_forward("r", "a", "d", tags=["tag", "Eq", "yes"])
-    append(made, "a", *[record(number, "yes" if number % 3 else "no") for number in range(20)])
-    (cursor,) = [found for found in cursors(one) if found.count]
+    routes.put_forward("r", "a", "d", tags=["tag", "Eq", "yes"])
+    append(routes, "a", *[record(number, "yes" if number % 3 else "no") for number in range(20)])
+    (cursor,) = [cursor for cursor in cursors(one) if cursor.count]
     assert (cursor.count, len(cursor.offsets), cursor.first_seq) == (13, 7, 1)
     assert copies(one, "d") == [True] * 13
-    both_after(one, made, OneShard.kill, "d")
+    check_unchanged_by(one, routes, OneShard.kill, "d")
 
 
 @pytest.mark.parametrize(
     "options", [{"keeps_tag": False}, {"keeps_node": False}, {"is_exactly_once": True}, {"may_cycle": True}]
 )
-def test_what_is_changed_is_written(options: dict[str, bool]) -> None:
-    made, one = stage()
+def test_changed_copies_are_written_to_the_log(options: dict[str, bool]) -> None:
+    routes, one = stage()
     one.put("d")
-    made.put_forward("r", "a", "d", **options)
-    append(made, "a", record(1, "tag", "node"))
+    routes.put_forward("r", "a", "d", **options)
+    append(routes, "a", record(1, "tag", "node"))
     assert copies(one, "d") == [False]
-    assert [found.offsets for found in cursors(one) if found.count] == [[]]
+    assert [cursor.offsets for cursor in cursors(one) if cursor.count] == [[]]
 
 
 @pytest.mark.parametrize("ends", ["a", "d"])
-def test_who_keeps_nothing_in_the_log_is_not_referred_to(ends: str) -> None:
-    made = ForwardStage()
-    one = made.shards[0]
+def test_copies_from_or_to_an_ephemeral_topic_are_not_references(ends: str) -> None:
+    routes = ForwardStage()
+    one = routes.shards[0]
     for name in "ad":
         one.put(name, durability="ephemeral" if name == ends else "disk")
-    made.put_forward("r", "a", "d")
-    append(made, "a", 1, 2)
-    assert [bytes(found.data) for found in one.read("d").records] == [b"1", b"2"]
-    assert [found.offsets for found in cursors(one) if found.count] == [[]]
+    routes.put_forward("r", "a", "d")
+    append(routes, "a", 1, 2)
+    assert [bytes(cursor.data) for cursor in one.read("d").records] == [b"1", b"2"]
+    assert [cursor.offsets for cursor in cursors(one) if cursor.count] == [[]]
 
 
-def test_a_source_that_is_gone_leaves_its_copies() -> None:
-    made, one = stage("d")
-    append(made, "a", "one", "two")
+def test_copies_survive_the_delete_of_their_source() -> None:
+    routes, one = stage("d")
+    append(routes, "a", "one", "two")
     one.delete_topic("a")
-    made.settle()
-    found = texts(one, "d")
-    assert [data for _, data, _, _ in found] == [b'"one"', b'"two"']
+    routes.settle()
+    copied = texts(one, "d")
+    assert [data for _, data, _, _ in copied] == [b'"one"', b'"two"']
     for end in (OneShard.kill, OneShard.restart, OneShard.kill):
-        made.end(0, end)
-        assert texts(one, "d") == found
+        routes.end(0, end)
+        assert texts(one, "d") == copied
 
 
-def test_what_stands_in_front_of_a_checkpoint_or_of_a_start_is_written() -> None:
-    made, one = stage("d")
+def test_records_older_than_a_checkpoint_or_a_start_are_written_again() -> None:
+    routes, one = stage("d")
     one.send_append("a", "before")
-    for between in (one.checkpoint, lambda: made.end(0, OneShard.kill)):
+    for between in (one.checkpoint, lambda: routes.end(0, OneShard.kill)):
         one.loop.run_turn()
         between()
-        made.settle()
-        one.send_append("a", "behind")
-    made.settle()
-    assert {tuple(found.offsets) for found in cursors(one) if found.first_seq == 0 and found.count} == {()}
+        routes.settle()
+        one.send_append("a", "after")
+    routes.settle()
+    assert {tuple(cursor.offsets) for cursor in cursors(one) if cursor.first_seq == 0 and cursor.count} == {
+        ()
+    }
     assert len(texts(one, "d")) == one.topic("a").head
 
 
-def test_a_checkpoint_frames_it_once() -> None:
-    made, one = stage("b", "d", segment_max_events=4)
+def test_a_checkpoint_writes_each_copy_once() -> None:
+    routes, one = stage("b", "d", segment_max_events=4)
     for number in range(10):
-        append(made, "a", record(number, f"t{number % 2}", "n", {"k": number}))
-    found = {name: texts(one, name) for name in "abd"}
+        append(routes, "a", record(number, f"t{number % 2}", "n", {"k": number}))
+    before = {name: texts(one, name) for name in "abd"}
     one.checkpoint()
     assert isinstance(one.topic("d").runs[0], SealedRun)
-    made.end(0, OneShard.kill)
-    assert {name: texts(one, name) for name in "abd"} == found
+    routes.end(0, OneShard.kill)
+    assert {name: texts(one, name) for name in "abd"} == before
     for _ in range(2):
-        append(made, "a", "more")
+        append(routes, "a", "more")
         one.checkpoint()
-    made.end(0, OneShard.kill)
-    assert [texts(one, name)[:10] for name in "abd"] == [found[name] for name in "abd"]
+    routes.end(0, OneShard.kill)
+    assert [texts(one, name)[:10] for name in "abd"] == [before[name] for name in "abd"]
     assert one.delete("d", tag="t1").deleted == 5
 
 
-def test_many_copies_are_reason_enough_for_a_checkpoint() -> None:
+def test_many_copies_start_a_checkpoint() -> None:
     dests = [f"d{number}" for number in range(30)]
-    made, one = stage(*dests, wal_file_bytes=1 << 18)
-    append(made, "a", LARGE, LARGE)
-    made.pass_time(200)
+    routes, one = stage(*dests, wal_file_bytes=1 << 18)
+    append(routes, "a", LARGE, LARGE)
+    routes.pass_time(200)
     assert one.shard.state.referred_bytes == 0
     assert one.shard.checkpoints.count == 1
     assert {len(texts(one, dest)) for dest in dests} == {2}
 
 
-@pytest.mark.parametrize("is_behind", [False, True])
-def test_a_start_has_what_was_copied_about_the_time_of_a_checkpoint(is_behind: bool) -> None:
-    """What is copied when one has begun is in files that its snapshot lets go of, and is not referred to."""
-    referred = 0
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_start_recovers_the_copies_made_around_a_checkpoint(is_after: bool) -> None:
+    """Copies made after a checkpoint began do not refer to files that its snapshot drops."""
+    reference_count = 0
     for turns in (*range(12), 20, 30, 40):
         for more in range(10, 200, 30):
-            made, one = many_files_behind("a")
-            route = partial(made.send_put_forward, ForwardRule("r", "a", "d", is_from_start=True))
+            routes, one = source_in_the_first_file("a")
+            route = partial(routes.send_put_forward, ForwardRule("r", "a", "d", is_from_start=True))
             steps = [route, one.shard.start_checkpoint]
-            for step, count in zip(reversed(steps) if is_behind else steps, (turns, more), strict=True):
+            for step, count in zip(reversed(steps) if is_after else steps, (turns, more), strict=True):
                 step()
                 for _ in range(count):
                     one.turn()
-            referred += any(found.offsets for found in cursors(one))
-            made.end(0, OneShard.kill)
-            made.pass_time(2000)
+            reference_count += any(cursor.offsets for cursor in cursors(one))
+            routes.end(0, OneShard.kill)
+            routes.pass_time(2000)
             if "r" in one.shard.state.forwards:
                 assert texts(one, "d") == texts(one, "a"), (turns, more)
-    assert bool(referred) != is_behind
+    assert bool(reference_count) != is_after
 
 
-def many_files_behind(source: str) -> tuple[ForwardStage, OneShard]:
-    """Its records stand in the first file of the log, and nothing else does from there on."""
-    made = ForwardStage(wal_file_bytes=1 << 15)
+def source_in_the_first_file(source: str) -> tuple[ForwardStage, OneShard]:
+    """Return a stage whose source has its records in the first file of the log, and nothing after it."""
+    routes = ForwardStage(wal_file_bytes=1 << 15)
     others = [f"t{number}" for number in range(6)]
     for name in ("d", source, *others):
-        made.shards[0].put(name, durability="fsync" if name == "d" else "disk")
-    append(made, source, *[b'"%b"' % (b"x" * 500)] * 40)
+        routes.shards[0].put(name, durability="fsync" if name == "d" else "disk")
+    append(routes, source, *[b'"%b"' % (b"x" * 500)] * 40)
     for name in others:
-        append(made, name, LARGE)
-    return made, made.shards[0]
+        append(routes, name, LARGE)
+    return routes, routes.shards[0]
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_checkpoints_do_not_come_to_is_bounded_by_the_log(again: bool) -> None:
+def test_referred_bytes_are_bounded_while_checkpoints_fail(again: bool) -> None:
     dests = [f"d{number}" for number in range(30)]
-    made, one = stage(*dests, wal_file_bytes=1 << 18)
+    routes, one = stage(*dests, wal_file_bytes=1 << 18)
     one.disk.fail("create", error=errno.ENOSPC, forever=True)
     if not again:
         one.checkpoint()
     bound = REFERRED_FILES_MAX << 18
     while one.shard.state.referred_bytes < bound:
-        append(made, "a", LARGE)
-        made.pass_time(10)
+        append(routes, "a", LARGE)
+        routes.pass_time(10)
     before = one.shard.state.referred_bytes
     assert before < bound + 30 * 11_000
     if again:
         disk = one.disk.after_process_kill()
-        made.end(0, lambda one: one.open(disk))
+        routes.end(0, lambda one: one.open(disk))
         assert one.shard.state.referred_bytes == before
-    append(made, "a", "small")
+    append(routes, "a", "small")
     assert [copies(one, dest)[-1] for dest in dests] == [False] * 30
-    append(made, "a", LARGE)
+    append(routes, "a", LARGE)
     assert one.shard.state.referred_bytes == before
     one.disk.clear_faults()
-    made.pass_time(60_000)
+    routes.pass_time(60_000)
     assert one.shard.state.referred_bytes == 0
-    append(made, "a", LARGE)
+    append(routes, "a", LARGE)
     assert [copies(one, dest)[-1] for dest in dests] == [True] * 30
-    made.pass_time(1000)
+    routes.pass_time(1000)
     for dest in dests:
         assert texts(one, dest) == texts(one, "a")
 
 
-def test_many_copies_are_no_reason_to_try_again_sooner(caplog: pytest.LogCaptureFixture) -> None:
-    made, one = stage(*[f"d{number}" for number in range(30)], wal_file_bytes=1 << 18)
+def test_many_copies_do_not_hasten_the_retry_of_a_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
+    routes, one = stage(*[f"d{number}" for number in range(30)], wal_file_bytes=1 << 18)
     one.disk.fail("create", error=errno.ENOSPC, forever=True)
-    append(made, "a", LARGE, LARGE)
+    append(routes, "a", LARGE, LARGE)
     for _ in range(4):
-        append(made, "a", "more")
-        made.pass_time(1000)
+        append(routes, "a", "more")
+        routes.pass_time(1000)
     assert [one.message for one in caplog.records if "a checkpoint failed" in one.message] == [ANY]
 
 
-def test_a_copy_is_durable_when_what_names_it_is() -> None:
-    made, one = stage("d")
-    made.pass_time(1000)
+def test_a_copy_is_durable_when_its_cursor_frame_is_synced() -> None:
+    routes, one = stage("d")
+    routes.pass_time(1000)
     one.send_append("a", "x" * 300, "y")
     one.loop.run_until_idle()
     one.loop.advance(GATHER_SECONDS * 1000)
@@ -310,27 +314,27 @@ def test_a_copy_is_durable_when_what_names_it_is() -> None:
     assert one.topic("d").head == 2
     state, dest = one.shard.state, one.topic("d")
     assert durable_seq(state, dest) == 0
-    made.pass_time(1000)
+    routes.pass_time(1000)
     assert durable_seq(state, dest) == 2
-    made.pass_time(10_000)
-    assert dest.ceiling == 2, "it is all on the disk, so the next head is known"
-    made.end(0, OneShard.cut_power)
+    routes.pass_time(10_000)
+    assert dest.ceiling == 2, "everything is on the disk, so the next head is known"
+    routes.end(0, OneShard.cut_power)
     assert len(texts(one, "d")) == 2
 
 
-def test_a_tail_that_is_cut_takes_originals_and_copies() -> None:
+def test_a_cut_tail_loses_originals_and_copies_alike() -> None:
     for seed in range(20):
-        made, _ = stage("d")
+        routes, _ = stage("d")
         for number in range(6):
-            append(made, "a", number)
-        made.end(0, lambda one: one.cut_power(seed))  # noqa: B023
-        made.pass_time(2000)
-        assert made.data("d") == made.data("a")
+            append(routes, "a", number)
+        routes.end(0, lambda one: one.cut_power(seed))  # noqa: B023
+        routes.pass_time(2000)
+        assert routes.data("d") == routes.data("a")
 
 
-def test_a_damaged_original_is_damage_of_its_copies() -> None:
-    made, one = stage("d")
-    append(made, "a", "one", "two", "three")
+def test_damage_of_an_original_damages_its_copies() -> None:
+    routes, one = stage("d")
+    append(routes, "a", "one", "two", "three")
     file, at = one.topic("a").run.place_of(2, one.shard.state.files)
     one.disk.flip(f"/data/shards/00/wal/{file}", at + 50)
     assert one.seqs("d") == [1]
@@ -338,43 +342,43 @@ def test_a_damaged_original_is_damage_of_its_copies() -> None:
     assert (refusal.code, refusal.detail and refusal.detail["segment"]) == ("corrupt_segment", file)
     assert one.seqs("d", 2) == [3]
     one.checkpoint()
-    made.end(0, OneShard.kill)
+    routes.end(0, OneShard.kill)
     assert one.seqs("d") == [1]
     assert one.refused_read("d", 1).code == "corrupt_segment"
     assert one.seqs("d", 2) == [3]
 
 
 def test_caps_and_jobs_see_copies_as_records() -> None:
-    made, one = stage()
+    routes, one = stage()
     one.put("d", cap_records=3)
     one.put("q", type="queue", order_by="tag")
     for dest in "dq":
-        made.put_forward(f"to-{dest}", "a", dest)
+        routes.put_forward(f"to-{dest}", "a", dest)
     for number in range(6):
-        append(made, "a", record(number, f"t{number % 2}"))
+        append(routes, "a", record(number, f"t{number % 2}"))
     for end in (OneShard.kill, OneShard.restart):
         assert one.seqs("d", 3) == [4, 5, 6]
         assert one.claimed("q", "n", 10, 1000) == [1, 2]
-        made.end(0, end)
-        made.pass_time(2000)
+        routes.end(0, end)
+        routes.pass_time(2000)
     assert one.state("d").earliest_seq == 4
 
 
 def test_records_of_two_files_are_written() -> None:
-    made, one = stage("d", wal_file_bytes=1 << 16)
+    routes, one = stage("d", wal_file_bytes=1 << 16)
     for number in range(80):
         one.send_append("a", b"%0200d" % (number + 10**199), *[number] * 20)
         one.loop.run_turn()
-    made.settle()
-    made.pass_time(2000)
+    routes.settle()
+    routes.pass_time(2000)
     assert one.wal_files()[-1] != PATHS.wal_file(1)
-    assert made.data("d") == made.data("a")
-    both_after(one, made, OneShard.kill, "d")
+    assert routes.data("d") == routes.data("a")
+    check_unchanged_by(one, routes, OneShard.kill, "d")
 
 
-def test_it_is_read_again_with_another_clock() -> None:
-    made, one = stage("d")
-    append(made, "a", "one")
+def test_copies_replay_unchanged_under_another_clock() -> None:
+    routes, one = stage("d")
+    append(routes, "a", "one")
     before = texts(one, "d")
     again = ForwardStage(disk=one.disk.after_process_kill(), clock=ManualClock(1, 1.0))
     assert texts(again.shards[0], "d") == before

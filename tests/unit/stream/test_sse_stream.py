@@ -1,4 +1,4 @@
-"""A stream of events tells each topic from its cursor on, and what it says last can be come back with."""
+"""Event streams: each topic is delivered from its cursor on, and every event id can be resumed from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow, wanted
 from topicsd.stream.cursor_token import MAP_TOPICS_MAX, read_token
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
-from topicsd.stream.read_limiter import A_TURN_MAX, AT_ONCE_MAX
+from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX
 from topicsd.stream.sse_stream import SseStream
 
 
@@ -24,7 +24,7 @@ def seqs(events: list[Event], topic: str) -> list[int]:
     ]
 
 
-def test_what_was_there_comes_first_and_then_that_it_is_all() -> None:
+def test_existing_records_are_sent_before_caught_up() -> None:
     stage = LiveStage()
     stage.home.append("a0", {"n": 1}, "two")
     stream, _ = follow(stage, Followed(stage, {"a0": 0}))
@@ -42,7 +42,7 @@ def test_what_was_there_comes_first_and_then_that_it_is_all() -> None:
     assert read_token(events[1].id, ["a0"]) == {"a0": (2, None)}
 
 
-def test_each_id_is_the_cursor_of_all_topics_behind_its_event() -> None:
+def test_each_id_is_the_cursor_of_all_topics_after_its_event() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stage.away.append("b1", 1, 2)
@@ -57,7 +57,7 @@ def test_each_id_is_the_cursor_of_all_topics_behind_its_event() -> None:
     assert cursors == [{"a0": (1, None), "b1": (3, None)}] * 2 + [{"a0": (2, None), "b1": (3, None)}] * 2
 
 
-def test_with_many_topics_the_id_is_opaque_and_still_says_it_all() -> None:
+def test_with_many_topics_the_id_is_opaque_and_complete() -> None:
     stage = LiveStage()
     topics = [f"t{number}-0" for number in range(MAP_TOPICS_MAX + 1)]
     for topic in topics:
@@ -69,7 +69,7 @@ def test_with_many_topics_the_id_is_opaque_and_still_says_it_all() -> None:
     assert read_token(last, topics[:-1]) is None
 
 
-def test_caught_up_at_once_is_said_once() -> None:
+def test_a_stream_that_starts_at_the_head_reports_caught_up_once() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stream, _ = follow(stage, Followed(stage, {"a0": 1}))
@@ -79,7 +79,7 @@ def test_caught_up_at_once_is_said_once() -> None:
     assert names(stream.take()) == ["record", "caught-up"]
 
 
-def test_a_cursor_that_comes_too_late_is_told_so_at_connect() -> None:
+def test_a_cursor_in_evicted_records_gets_a_tombstone_at_connect() -> None:
     stage = LiveStage()
     stage.home.put("a0", cap_records=2)
     stage.home.append("a0", *range(5))
@@ -97,7 +97,7 @@ def test_a_cursor_that_comes_too_late_is_told_so_at_connect() -> None:
     assert read_token(events[0].id, ["a0"]) == {"a0": (3, None)}
 
 
-def test_what_is_evicted_in_front_of_a_stream_that_is_on_is_told_by_its_reason() -> None:
+def test_eviction_ahead_of_an_open_stream_is_reported_with_its_reason() -> None:
     stage = LiveStage()
     stage.home.put("a0", cap_records=2)
     stage.home.append("a0", 1)
@@ -115,21 +115,21 @@ def test_what_is_evicted_in_front_of_a_stream_that_is_on_is_told_by_its_reason()
     assert seqs(events, "a0") == [10, 11]
 
 
-def test_line_ends_inside_of_data_come_back_as_they_were() -> None:
+def test_line_ends_inside_data_do_not_change_its_value() -> None:
     stage = LiveStage()
     stage.home.append("a0", b'{"a":\n1,\r\n"b":2}')
     stream, _ = follow(stage, Followed(stage, {"a0": 0}))
     assert stream.take()[0].data["records"][0]["data"] == {"a": 1, "b": 2}
 
 
-def test_a_position_past_the_head_is_an_error_and_the_other_topics_go_on() -> None:
+def test_a_position_past_the_head_is_an_error_of_its_topic_only() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stage.away.append("b1", 1)
     stream, sse = follow(stage, Followed(stage, {"a0": 9, "b1": 9}))
     stage.settle()
-    told = {event.data["topics"][0]: event.data for event in stream.take() if event.name == "error"}
-    assert {name: (one["code"], one["detail"]["head_seq"]) for name, one in told.items()} == {
+    errors = {event.data["topics"][0]: event.data for event in stream.take() if event.name == "error"}
+    assert {name: (one["code"], one["detail"]["head_seq"]) for name, one in errors.items()} == {
         "a0": ("position_past_head", 1),
         "b1": ("position_past_head", 1),
     }
@@ -140,7 +140,7 @@ def test_a_position_past_the_head_is_an_error_and_the_other_topics_go_on() -> No
     sse.end("shutting_down", "")
 
 
-def test_a_deleted_topic_is_told_and_the_others_go_on() -> None:
+def test_a_deleted_topic_is_reported_and_the_others_continue() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stage.away.append("b1", 1)
@@ -156,7 +156,7 @@ def test_a_deleted_topic_is_told_and_the_others_go_on() -> None:
     assert seqs(events, "b1") == [2]
 
 
-def test_a_topic_whose_shard_is_away_is_named_and_picked_up_again() -> None:
+def test_topics_of_an_unavailable_shard_are_named_and_resumed() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stage.away.append("b1", 1)
@@ -178,7 +178,7 @@ def test_a_topic_whose_shard_is_away_is_named_and_picked_up_again() -> None:
     assert (seqs(events, "a0"), seqs(events, "b1")) == ([2], [2])
 
 
-def test_silence_is_broken_by_a_heartbeat_without_an_id() -> None:
+def test_an_idle_stream_gets_heartbeats_without_an_id() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stream, _ = follow(stage, Followed(stage, {"a0": 1}, heartbeat_ms=1000))
@@ -189,7 +189,7 @@ def test_silence_is_broken_by_a_heartbeat_without_an_id() -> None:
     stage.settle()
     assert names(stream.take()) == ["record", "caught-up"]
     stage.pass_time(900)
-    assert stream.written == b"", "it was not silent for so long"
+    assert stream.written == b"", "an event was written less than the interval ago"
     stage.pass_time(200)
     assert re.fullmatch(rb": hb \d{13}\n\n", stream.written)
     stream.written = b""
@@ -197,7 +197,7 @@ def test_silence_is_broken_by_a_heartbeat_without_an_id() -> None:
     assert stream.written.count(b": hb ") == 3
 
 
-def test_who_does_not_read_lags_and_then_ends_with_a_cursor() -> None:
+def test_a_client_that_does_not_read_lags_and_then_its_stream_ends_with_a_cursor() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     following = Followed(stage, {"a0": 0}, heartbeat_ms=60_000)
@@ -218,7 +218,7 @@ def test_who_does_not_read_lags_and_then_ends_with_a_cursor() -> None:
     assert (stream.is_closed, stream.has_ended, stream.is_lagging) == (True, True, False)
 
 
-def test_who_reads_again_in_time_lags_no_longer() -> None:
+def test_a_client_that_reads_again_in_time_stops_lagging() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=60_000))
@@ -235,7 +235,7 @@ def test_who_reads_again_in_time_lags_no_longer() -> None:
     assert not stream.is_closed
 
 
-def test_a_client_that_leaves_is_followed_for_no_longer() -> None:
+def test_a_disconnected_client_leaves_no_waiters() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stage.away.append("b1", 1)
@@ -247,7 +247,7 @@ def test_a_client_that_leaves_is_followed_for_no_longer() -> None:
     assert not stage.away.topic("b1").waiters
 
 
-def test_an_id_behind_a_topic_that_was_made_anew_says_of_which_it_is() -> None:
+def test_an_id_after_a_recreated_topic_includes_the_epoch() -> None:
     stage = LiveStage()
     stage.home.append("a0", *range(5))
     stream, _ = follow(stage, Followed(stage, {"a0": 0}))
@@ -264,19 +264,19 @@ def test_an_id_behind_a_topic_that_was_made_anew_says_of_which_it_is() -> None:
     assert [read_token(event.id, ["a0"]) for event in events] == [{"a0": (seq, epoch)} for seq in (0, 2, 2)]
 
 
-def test_coming_back_with_the_last_id_goes_on_behind_it() -> None:
+def test_a_client_resumes_after_its_last_id() -> None:
     stage = LiveStage()
     stage.home.append("a0", *range(10))
     first, sse = follow(stage, Followed(stage, {"a0": 0}), limit=4)
     events = first.take()
-    sse.end("shutting_down", "the server ends")
-    told = read_token(events[0].id, ["a0"])
-    assert told is not None
-    second, _ = follow(stage, Followed(stage, {name: seq for name, (seq, _) in told.items()}))
+    sse.end("shutting_down", "the server stops")
+    cursor = read_token(events[0].id, ["a0"])
+    assert cursor is not None
+    second, _ = follow(stage, Followed(stage, {name: seq for name, (seq, _) in cursor.items()}))
     assert seqs(second.take(), "a0") == [5, 6, 7, 8, 9, 10]
 
 
-def test_records_behind_a_loss_begin_where_it_ends() -> None:
+def test_records_after_a_loss_begin_where_it_ends() -> None:
     stage = LiveStage()
     stage.home.put("a0", cap_records=2)
     stage.home.append("a0", *range(5))
@@ -285,7 +285,7 @@ def test_records_behind_a_loss_begin_where_it_ends() -> None:
     assert (tombstone.data["gap_to"], record.data["from_seq"], record.data["to_seq"]) == (3, 3, 5)
 
 
-def test_of_many_topics_a_clogged_stream_reads_no_more_than_a_few() -> None:
+def test_a_paused_stream_of_many_topics_has_few_reads_in_progress() -> None:
     stage = LiveStage()
     topics = [f"t{number}-1" for number in range(50)]
     for topic in topics:
@@ -305,7 +305,7 @@ def test_of_many_topics_a_clogged_stream_reads_no_more_than_a_few() -> None:
     sse.begin()
     stream.is_clogged = True
     stage.settle()
-    assert len(stream.take()) <= 2 * AT_ONCE_MAX
+    assert len(stream.take()) <= 2 * CONCURRENT_READS_MAX
     stream.unclog()
     stage.settle()
     stream.unclog()
@@ -313,31 +313,31 @@ def test_of_many_topics_a_clogged_stream_reads_no_more_than_a_few() -> None:
     assert following.seqs == [1] * 50
 
 
-def test_of_many_topics_a_few_go_on_in_a_turn_of_the_loop() -> None:
+def test_a_bounded_number_of_topics_resumes_in_each_turn() -> None:
     stage = LiveStage()
-    topics = [f"t{number}0" for number in range(4 * A_TURN_MAX)]
+    topics = [f"t{number}0" for number in range(4 * RESUMES_PER_TURN_MAX)]
     for topic in topics:
         stage.home.append(topic, 1)
     followed, stream = Followed(stage, dict.fromkeys(topics, 0)), FakeStream()
     home = stage.home
     sse = SseStream(stream, stage.feeds, home.loop, stage.clock, followed, wanted, stream)
     sse.begin()
-    assert names(stream.take()).count("record") == A_TURN_MAX
+    assert names(stream.take()).count("record") == RESUMES_PER_TURN_MAX
     stage.settle()
-    assert names(stream.take()).count("record") == 3 * A_TURN_MAX
+    assert names(stream.take()).count("record") == 3 * RESUMES_PER_TURN_MAX
     assert followed.seqs == [1] * len(topics)
     stream.is_clogged = True
     for topic in topics:
         stage.home.append(topic, 2)
     stage.settle()
     stream.unclog()
-    assert names(stream.take()).count("record") == A_TURN_MAX
+    assert names(stream.take()).count("record") == RESUMES_PER_TURN_MAX
     stage.settle()
-    assert names(stream.take()).count("record") == 3 * A_TURN_MAX
+    assert names(stream.take()).count("record") == 3 * RESUMES_PER_TURN_MAX
     assert followed.seqs == [2] * len(topics)
 
 
-def test_a_client_that_does_not_read_is_too_slow_also_when_nothing_more_is_there_for_it() -> None:
+def test_a_client_that_does_not_read_heartbeats_is_too_slow() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
@@ -350,8 +350,8 @@ def test_a_client_that_does_not_read_is_too_slow_also_when_nothing_more_is_there
     assert [event.data["code"] for event in stream.take()] == ["slow_consumer"]
 
 
-def test_patience_counts_from_when_nothing_more_leaves() -> None:
-    """Also when nothing more is there for the client, and no heartbeat is due for long."""
+def test_the_slow_timer_starts_when_the_stream_pauses() -> None:
+    """Even if the client has no more events to receive, and no heartbeat is due soon."""
     stage = LiveStage()
     stage.home.append("a0", 1)
     stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=60_000))
@@ -365,15 +365,15 @@ def test_patience_counts_from_when_nothing_more_leaves() -> None:
     assert stream.is_closed
 
 
-def test_a_client_that_does_not_read_costs_no_more_looks_than_one_that_does() -> None:
+def test_a_client_that_does_not_read_causes_no_busy_loop() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
     stream.is_clogged = True
-    loop, looks = stage.home.loop, 0
+    loop, timer_count = stage.home.loop, 0
     until_ns = stage.clock.monotonic_ns() + 10 * 10**9
     while (due_ns := loop.next_timer_ns()) is not None and due_ns < until_ns:
         loop.advance((due_ns - stage.clock.monotonic_ns()) / 1e6)
-        looks += 1
-        # Most are those of the log, which has a timer of its own.
-        assert looks < 1000, "it is looked at without a pause"
+        timer_count += 1
+        # Most are timers of the log.
+        assert timer_count < 1000, "the stream has a timer that fires without a pause"

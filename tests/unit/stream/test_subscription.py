@@ -1,4 +1,4 @@
-"""A subscription goes along a feed, here and from another shard, and misses nothing."""
+"""Subscriptions to local and remote feeds: they deliver every record and report every loss."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ import pytest
 from shared.contract.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY, POSITION_PAST_HEAD
 from tests.harness.live_stage import Collector, LiveStage, wanted
 from tests.harness.one_shard import PATHS
-from topicsd.stream.chunks import Piece, decode_piece, encode_piece
-from topicsd.stream.feed import FAILED_SECONDS, LocalFeed
-from topicsd.stream.remote_feed import KEPT_SECONDS, TRY_AGAIN_SECONDS, RemoteFeed
+from topicsd.stream.chunks import Piece, decode_chunk, encode_chunk
+from topicsd.stream.feed import ERROR_DELAY_SECONDS, LocalFeed
+from topicsd.stream.remote_feed import CHUNK_TTL_SECONDS, RETRY_SECONDS, RemoteFeed
 
-BOTH = pytest.mark.parametrize("topic", ["t0", "t1"], ids=["here", "there"])
+BOTH = pytest.mark.parametrize("topic", ["t0", "t1"], ids=["local", "remote"])
 
 
 @BOTH
-def test_what_is_there_and_what_comes_is_delivered_in_order(topic: str) -> None:
+def test_existing_and_new_records_are_delivered_in_order(topic: str) -> None:
     stage = LiveStage()
     owner = stage.shard_of(topic)
     owner.append(topic, 1, 2, 3)
-    got = Collector(stage.feeds.feed(wanted(topic)))
+    collector = Collector(stage.feeds.feed(wanted(topic)))
     stage.settle()
-    assert got.seqs == [1, 2, 3]
+    assert collector.seqs == [1, 2, 3]
     owner.append(topic, 4)
     stage.settle()
     owner.append(topic, 5, 6)
     stage.settle()
-    assert got.seqs == [1, 2, 3, 4, 5, 6]
+    assert collector.seqs == [1, 2, 3, 4, 5, 6]
 
 
 @BOTH
-def test_a_limit_cuts_what_is_behind_into_pieces(topic: str) -> None:
+def test_a_limit_splits_old_records_into_chunks(topic: str) -> None:
     stage = LiveStage()
     stage.shard_of(topic).append(topic, *range(10))
-    got = Collector(stage.feeds.feed(wanted(topic, limit=4)))
+    collector = Collector(stage.feeds.feed(wanted(topic, limit=4)))
     stage.settle()
-    assert [piece.count for piece in got.pieces] == [4, 4, 2]
-    assert got.seqs == list(range(1, 11))
+    assert [chunk.count for chunk in collector.pieces] == [4, 4, 2]
+    assert collector.seqs == list(range(1, 11))
 
 
 @BOTH
-def test_a_clogged_sink_is_given_nothing_and_then_what_it_missed(topic: str) -> None:
+def test_a_paused_sink_receives_the_missed_records_when_it_resumes(topic: str) -> None:
     stage = LiveStage()
     owner = stage.shard_of(topic)
     owner.append(topic, 1)
-    got = Collector(stage.feeds.feed(wanted(topic)))
+    collector = Collector(stage.feeds.feed(wanted(topic)))
     stage.settle()
-    got.is_clogged = True
+    collector.is_clogged = True
     for value in range(5):
         owner.append(topic, value)
         stage.pass_time(50)
-    assert got.seqs == [1]
-    assert len(got.held) == 1
-    got.unclog()
+    assert collector.seqs == [1]
+    assert len(collector.held) == 1
+    collector.unclog()
     stage.settle()
-    assert got.seqs == [1, 2, 3, 4, 5, 6]
-    assert len(got.pieces) == 2, "what waited comes in one piece"
+    assert collector.seqs == [1, 2, 3, 4, 5, 6]
+    assert len(collector.pieces) == 2, "the missed records arrive in one chunk"
 
 
 @BOTH
@@ -63,21 +63,21 @@ def test_deleting_the_topic_ends_the_subscription(topic: str) -> None:
     stage = LiveStage()
     owner = stage.shard_of(topic)
     owner.append(topic, 1)
-    got = Collector(stage.feeds.feed(wanted(topic)))
+    collector = Collector(stage.feeds.feed(wanted(topic)))
     stage.settle()
     owner.delete_topic(topic)
     stage.settle()
-    assert got.has_ended
-    assert got.subscription.is_over
+    assert collector.has_ended
+    assert collector.subscription.is_over
 
 
-def test_a_reading_that_fails_as_nobody_foresaw_is_told_once_and_tried_again(
+def test_an_unexpected_read_error_is_reported_once_and_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = LiveStage()
     owner = stage.shard_of("t0")
     owner.append("t0", 1)
-    got = Collector(stage.feeds.feed(wanted("t0")))
+    collector = Collector(stage.feeds.feed(wanted("t0")))
     stage.settle()
 
     def broken(*_: object) -> None:
@@ -87,70 +87,70 @@ def test_a_reading_that_fails_as_nobody_foresaw_is_told_once_and_tried_again(
         patched.setattr("topicsd.engine.read.fetch.read", broken)
         owner.append("t0", 2)
         stage.settle()
-        stage.pass_time(int(2500 * FAILED_SECONDS))
-    (refusal,) = got.refusals
+        stage.pass_time(int(2500 * ERROR_DELAY_SECONDS))
+    (refusal,) = collector.refusals
     assert refusal.code == INTERNAL
     assert "secret" not in refusal.message
     assert len([record for record in caplog.records if record.exc_info]) == 3
-    stage.pass_time(int(1000 * FAILED_SECONDS))
-    assert got.seqs == [1, 2]
+    stage.pass_time(int(1000 * ERROR_DELAY_SECONDS))
+    assert collector.seqs == [1, 2]
 
 
 @BOTH
-def test_evicted_records_are_told_and_passed_over(topic: str) -> None:
+def test_evicted_records_are_reported_and_skipped(topic: str) -> None:
     stage = LiveStage()
     owner = stage.shard_of(topic)
     owner.put(topic, cap_records=3)
     owner.append(topic, *range(10))
-    got = Collector(stage.feeds.feed(wanted(topic)), seq=2)
+    collector = Collector(stage.feeds.feed(wanted(topic)), seq=2)
     stage.settle()
-    tombstone = got.pieces[0].tombstone
+    tombstone = collector.pieces[0].tombstone
     assert tombstone is not None
     assert (tombstone.gap_from, tombstone.gap_to) == (3, 7)
-    assert got.seqs == [8, 9, 10]
+    assert collector.seqs == [8, 9, 10]
 
 
 @BOTH
-def test_the_readers_own_records_are_skipped_silently(topic: str) -> None:
+def test_records_of_the_reader_itself_are_skipped_silently(topic: str) -> None:
     stage = LiveStage()
     owner = stage.shard_of(topic)
     owner.append(topic, 1, node="me")
     owner.append(topic, 2, node="you")
-    got = Collector(stage.feeds.feed(wanted(topic, nodes=frozenset(["me"]))))
+    collector = Collector(stage.feeds.feed(wanted(topic, nodes=frozenset(["me"]))))
     stage.settle()
     owner.append(topic, 3, node="me")
     stage.settle()
     owner.append(topic, 4, node="you")
     stage.settle()
-    assert got.seqs == [2, 4]
-    assert got.subscription.seq == 4
+    assert collector.seqs == [2, 4]
+    assert collector.subscription.seq == 4
 
 
 @BOTH
-def test_strong_delivers_what_is_synced_and_nothing_else(topic: str) -> None:
+def test_strong_delivers_synced_records_only(topic: str) -> None:
     stage = LiveStage()
     owner = stage.shard_of(topic)
     owner.append(topic, 1)
     owner.pass_time(100)
-    got = Collector(stage.feeds.feed(wanted(topic, is_strong=True)))
+    collector = Collector(stage.feeds.feed(wanted(topic, is_strong=True)))
     stage.settle()
-    assert got.seqs == [1]
+    assert collector.seqs == [1]
     owner.send_append(topic, 2)
     owner.loop.run_until_idle()
     assert owner.state(topic).head_seq == 2
-    assert got.seqs == [1], "it is written and not synced"
-    # It is synced at once, and not by the timer of the background.
+    assert collector.seqs == [1], "the record is written and not synced"
+    # It is synced at once, not by the timer of the background sync.
     stage.settle()
-    assert got.seqs == [1, 2]
+    assert collector.seqs == [1, 2]
     assert owner.state(topic).durable_seq == 2
 
 
 @BOTH
-def test_a_strong_reader_has_what_comes_while_a_sync_runs_from_the_next_one(topic: str) -> None:
+def test_records_appended_during_a_sync_reach_strong_readers_with_the_next_sync(topic: str) -> None:
     stage = LiveStage()
     owner = stage.shard_of(topic)
     owner.append(topic, 1)
-    got = Collector(stage.feeds.feed(wanted(topic, is_strong=True)), seq=1)
+    collector = Collector(stage.feeds.feed(wanted(topic, is_strong=True)), seq=1)
     stage.settle()
     owner.pass_time(100)
     syncs = owner.shard.log.counters.syncs
@@ -159,11 +159,11 @@ def test_a_strong_reader_has_what_comes_while_a_sync_runs_from_the_next_one(topi
         owner.loop.run_until_idle()
         stage.home.loop.run_until_idle()
     stage.pass_time(10)
-    assert got.seqs == list(range(2, 52))
+    assert collector.seqs == list(range(2, 52))
     assert owner.shard.log.counters.syncs - syncs == 2
 
 
-def test_all_that_wait_for_a_sync_look_together() -> None:
+def test_followers_that_wait_for_one_sync_read_together() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stage.home.pass_time(100)
@@ -180,7 +180,7 @@ def test_all_that_wait_for_a_sync_look_together() -> None:
     assert [collector.seqs for collector in collectors] == [[2]] * 10 + [[]] * 40
 
 
-def test_all_at_one_cursor_get_the_same_piece() -> None:
+def test_followers_at_the_same_cursor_get_the_same_chunk() -> None:
     stage = LiveStage()
     stage.home.append("t0", 1)
     followers = [Collector(stage.feeds.feed(wanted("t0"))) for _ in range(10)]
@@ -190,7 +190,7 @@ def test_all_at_one_cursor_get_the_same_piece() -> None:
     assert len({id(one.pieces[-1]) for one in followers}) == 1
 
 
-def test_the_owner_is_asked_once_however_many_follow() -> None:
+def test_the_owner_gets_one_request_for_any_number_of_followers() -> None:
     stage = LiveStage()
     stage.away.append("t1", 1)
     followers = [Collector(stage.feeds.feed(wanted("t1"))) for _ in range(100)]
@@ -201,10 +201,10 @@ def test_the_owner_is_asked_once_however_many_follow() -> None:
         stage.away.append("t1", value)
         stage.settle()
     assert all(one.seqs == list(range(1, 12)) for one in followers)
-    assert stage.link.question_count - before <= 10, "a pull for each find"
+    assert stage.link.question_count - before <= 10, "one pull for each append"
 
 
-def test_a_slow_follower_does_not_hold_back_the_others() -> None:
+def test_a_slow_follower_does_not_delay_the_others() -> None:
     stage = LiveStage()
     stage.away.append("t1", 0)
     slow, quick = (Collector(stage.feeds.feed(wanted("t1"))) for _ in range(2))
@@ -220,34 +220,34 @@ def test_a_slow_follower_does_not_hold_back_the_others() -> None:
     assert slow.seqs == list(range(1, 22))
 
 
-def test_an_owner_that_dies_is_told_once_and_followed_again() -> None:
+def test_a_dead_owner_is_reported_once_and_followed_again() -> None:
     stage = LiveStage()
     stage.away.append("t1", 1, 2)
     stage.home.append("t0", 1)
-    got, other = Collector(stage.feeds.feed(wanted("t1"))), Collector(stage.feeds.feed(wanted("t0")))
+    collector, other = Collector(stage.feeds.feed(wanted("t1"))), Collector(stage.feeds.feed(wanted("t0")))
     stage.settle()
     stage.restart_away()
     stage.settle()
     stage.pass_time(1000)
-    assert [one.code for one in got.refusals] == [NOT_READY]
+    assert [one.code for one in collector.refusals] == [NOT_READY]
     stage.home.append("t0", 2)
     stage.away.append("t1", 3)
     stage.settle()
     assert other.seqs == [1, 2]
-    assert got.seqs == [1, 2]
+    assert collector.seqs == [1, 2]
     stage.mend()
-    stage.pass_time(round(TRY_AGAIN_SECONDS * 2000))
-    assert got.seqs == [1, 2, 3]
-    assert len(got.refusals) == 1
+    stage.pass_time(round(RETRY_SECONDS * 2000))
+    assert collector.seqs == [1, 2, 3]
+    assert len(collector.refusals) == 1
     stage.away.append("t1", 4)
     stage.settle()
-    assert got.seqs == [1, 2, 3, 4]
+    assert collector.seqs == [1, 2, 3, 4]
 
 
-def test_a_link_that_takes_no_question_just_now_is_asked_over_again() -> None:
+def test_a_request_that_a_full_link_refuses_is_retried() -> None:
     stage = LiveStage()
     stage.away.append("t1", 1)
-    got = Collector(stage.feeds.feed(wanted("t1")))
+    collector = Collector(stage.feeds.feed(wanted("t1")))
     stage.settle()
     stage.link.is_full = True
     stage.away.append("t1", 2)
@@ -256,24 +256,24 @@ def test_a_link_that_takes_no_question_just_now_is_asked_over_again() -> None:
     stage.pass_time(1000)
     stage.away.append("t1", 3)
     stage.settle()
-    assert got.seqs == [1, 2, 3]
+    assert collector.seqs == [1, 2, 3]
 
 
-def test_a_topic_that_was_made_anew_there_is_told() -> None:
+def test_a_topic_created_again_on_its_owner_is_reported() -> None:
     stage = LiveStage()
     stage.away.append("t1", 1, 2, 3)
-    got = Collector(stage.feeds.feed(wanted("t1")))
+    collector = Collector(stage.feeds.feed(wanted("t1")))
     stage.settle()
-    got.is_clogged = True
+    collector.is_clogged = True
     stage.away.delete_topic("t1")
     stage.away.append("t1", "new", "newer", "newest", "last")
     stage.settle()
-    got.unclog()
+    collector.unclog()
     stage.settle()
-    tombstone = got.pieces[1].tombstone
+    tombstone = collector.pieces[1].tombstone
     assert tombstone is not None
     assert tombstone.reason == "recreated"
-    assert got.seqs == [1, 2, 3, 1, 2, 3, 4]
+    assert collector.seqs == [1, 2, 3, 1, 2, 3, 4]
 
 
 @BOTH
@@ -282,40 +282,40 @@ def test_a_position_past_the_head_ends_the_subscription(topic: str) -> None:
     owner = stage.shard_of(topic)
     owner.append(topic, 1, 2)
     epoch = owner.state(topic).epoch
-    got = Collector(stage.feeds.feed(wanted(topic)), 3, epoch)
+    collector = Collector(stage.feeds.feed(wanted(topic)), 3, epoch)
     stage.settle()
-    (refusal,) = got.refusals
+    (refusal,) = collector.refusals
     assert (refusal.code, refusal.detail) == (
         POSITION_PAST_HEAD,
         {"topic": topic, "head_seq": 2, "epoch": epoch},
     )
-    assert got.subscription.is_over
+    assert collector.subscription.is_over
     owner.append(topic, 3, 4, 5)
     stage.settle()
-    assert (got.pieces, len(got.refusals)) == ([], 1)
+    assert (collector.pieces, len(collector.refusals)) == ([], 1)
 
 
 @BOTH
-def test_a_topic_that_is_not_there_ends_it_at_once(topic: str) -> None:
+def test_a_missing_topic_ends_the_subscription_at_once(topic: str) -> None:
     stage = LiveStage()
-    got = Collector(stage.feeds.feed(wanted(topic)))
+    collector = Collector(stage.feeds.feed(wanted(topic)))
     stage.settle()
-    assert got.has_ended
+    assert collector.has_ended
 
 
-def test_nothing_is_pulled_when_nobody_follows_any_more() -> None:
+def test_a_feed_without_followers_pulls_nothing() -> None:
     stage = LiveStage()
     stage.away.append("t1", 1)
-    got = Collector(stage.feeds.feed(wanted("t1")))
+    collector = Collector(stage.feeds.feed(wanted("t1")))
     stage.settle()
     assert stage.away.topic("t1").waiters
-    got.subscription.close()
+    collector.subscription.close()
     stage.settle()
     assert not stage.away.topic("t1").waiters
     assert isinstance(stage.feeds.feed(wanted("t1")), RemoteFeed)
 
 
-def test_what_is_deleted_meanwhile_is_not_given_to_who_comes_later() -> None:
+def test_records_deleted_meanwhile_do_not_reach_later_followers() -> None:
     stage = LiveStage()
     stage.away.append("t1", 1)
     first = Collector(stage.feeds.feed(wanted("t1")))
@@ -323,31 +323,31 @@ def test_what_is_deleted_meanwhile_is_not_given_to_who_comes_later() -> None:
     stage.away.append("t1", 2)
     stage.settle()
     stage.away.delete("t1", before_seq=3)
-    stage.pass_time(round(KEPT_SECONDS * 2000) + 50)
+    stage.pass_time(round(CHUNK_TTL_SECONDS * 2000) + 50)
     second = Collector(stage.feeds.feed(wanted("t1")), seq=1)
     stage.settle()
     assert (first.seqs, second.seqs) == ([1, 2], [])
 
 
-def test_without_data_a_record_is_its_marks() -> None:
+def test_without_data_a_record_has_only_its_other_fields() -> None:
     stage = LiveStage()
     stage.home.append("t0", {"large": "data"}, node="n")
-    got = Collector(stage.feeds.feed(wanted("t0", with_data=False)))
+    collector = Collector(stage.feeds.feed(wanted("t0", with_data=False)))
     stage.settle()
-    assert b"large" not in got.pieces[0].records
-    assert b'"$node":"n"' in got.pieces[0].records
-    assert got.seqs == [1]
+    assert b"large" not in collector.pieces[0].records
+    assert b'"$node":"n"' in collector.pieces[0].records
+    assert collector.seqs == [1]
 
 
-def test_a_piece_crosses_the_link_as_it_was() -> None:
+def test_a_chunk_crosses_the_link_unchanged() -> None:
     stage = LiveStage()
     stage.home.put("t0", cap_records=1)
     stage.home.append("t0", *range(3))
-    got = Collector(stage.feeds.feed(wanted("t0")))
+    collector = Collector(stage.feeds.feed(wanted("t0")))
     stage.settle()
-    piece = got.pieces[0]
-    assert piece.tombstone is not None
-    again = decode_piece(encode_piece(piece))
+    chunk = collector.pieces[0]
+    assert chunk.tombstone is not None
+    decoded = decode_chunk(encode_chunk(chunk))
     fields = (
         "topic",
         "epoch",
@@ -359,26 +359,26 @@ def test_a_piece_crosses_the_link_as_it_was() -> None:
         "records",
         "tombstone",
     )
-    assert all(getattr(piece, name) == getattr(again, name) for name in fields)
-    assert isinstance(again, Piece)
+    assert all(getattr(chunk, name) == getattr(decoded, name) for name in fields)
+    assert isinstance(decoded, Piece)
 
 
-def test_damage_is_told_and_followed_past() -> None:
+def test_damage_is_reported_and_skipped() -> None:
     stage = LiveStage()
     for value in range(3):
         stage.home.append("t0", value)
     stage.home.pass_time(200)
     file, at = stage.home.topic("t0").run.place_of(2, stage.home.shard.state.files)
     stage.home.disk.flip(f"{PATHS.wal}/{file}", at + 20)
-    got = Collector(stage.feeds.feed(wanted("t0")))
+    collector = Collector(stage.feeds.feed(wanted("t0")))
     stage.settle()
     stage.pass_time(200)
-    assert [one.code for one in got.refusals] == [CORRUPT_SEGMENT]
-    assert got.seqs == [1, 3]
-    assert isinstance(got.subscription.feed, LocalFeed)
+    assert [one.code for one in collector.refusals] == [CORRUPT_SEGMENT]
+    assert collector.seqs == [1, 3]
+    assert isinstance(collector.subscription.feed, LocalFeed)
 
 
-def test_followers_at_one_cursor_wait_for_the_disk_once() -> None:
+def test_followers_at_one_cursor_share_one_disk_read() -> None:
     stage = LiveStage(segment_max_events=10)
     stage.home.append("t0", *range(30))
     stage.home.checkpoint()

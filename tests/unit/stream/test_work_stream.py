@@ -1,4 +1,4 @@
-"""A stream of jobs gets what is ready when it is, by the priority of its queue; nothing looks in between."""
+"""Streams of jobs: they claim ready jobs at once, by the priority of their queue, without polling."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def seqs(events: list[Event]) -> list[int]:
     return [int(one.id) for one in events if one.name == "job"]
 
 
-def test_a_lease_that_runs_out_is_delivered_at_that_moment_and_nothing_runs_until_then() -> None:
+def test_a_job_is_delivered_at_the_moment_its_lease_expires() -> None:
     stage = Stage()
     stage.one.append("q", 1)
     stage.one.claim("q", "gone", lease_ms=5000)
@@ -57,7 +57,7 @@ def test_a_lease_that_runs_out_is_delivered_at_that_moment_and_nothing_runs_unti
     assert (event.data["$seq"], event.data["deliveries"]) == (1, 2)
 
 
-def test_a_lease_that_is_given_while_the_stream_waits_is_waited_for_too() -> None:
+def test_a_lease_granted_while_the_stream_waits_is_watched_too() -> None:
     stage = Stage()
     stage.one.append("q", 1, 2)
     stage.one.claim("q", "slow", lease_ms=MINUTE)
@@ -73,7 +73,7 @@ def test_a_lease_that_is_given_while_the_stream_waits_is_waited_for_too() -> Non
     assert 1 in seqs(stream.take())
 
 
-def test_leases_last_while_the_connection_does() -> None:
+def test_leases_are_extended_while_the_connection_lives() -> None:
     stage = Stage()
     stage.one.append("q", 1, 2)
     stream = stage.open(count=2, lease_ms=1000)
@@ -90,7 +90,7 @@ def test_leases_last_while_the_connection_does() -> None:
     assert stage.one.state("q").queue.ready == 2  # type: ignore[union-attr]
 
 
-def test_leases_last_while_the_client_does_not_read_and_its_stream_lives() -> None:
+def test_leases_are_extended_while_a_paused_stream_lives() -> None:
     stage = Stage()
     stage.one.append("q", 1)
     stream = stage.open(lease_ms=1000)
@@ -112,7 +112,7 @@ def test_a_lease_that_its_worker_extended_is_not_shortened() -> None:
     assert stage.one.topic("q").queue.jobs[1].deadline == deadline  # type: ignore[union-attr]
 
 
-def test_durable_leases_are_extended_twice_in_their_time_however_many_there_are() -> None:
+def test_any_number_of_durable_leases_costs_two_frames_per_lease_time() -> None:
     stage = Stage(leases_durable=True)
     stage.one.append("q", *range(50))
     stream = stage.open(count=50, lease_ms=1000)
@@ -122,7 +122,7 @@ def test_durable_leases_are_extended_twice_in_their_time_however_many_there_are(
     assert 18 <= stage.one.shard.state.log.frame_count - frames <= 22
 
 
-def test_an_extension_that_is_refused_is_tried_again_before_the_lease_ends() -> None:
+def test_a_refused_extension_is_retried_before_the_lease_expires() -> None:
     stage = Stage(leases_durable=True)
     stage.one.append("q", 1)
     stream = stage.open(lease_ms=20_000)
@@ -134,7 +134,7 @@ def test_an_extension_that_is_refused_is_tried_again_before_the_lease_ends() -> 
     assert seqs(stream.take()) == [1]
 
 
-def test_a_clock_that_was_set_back_delays_nothing_for_ever() -> None:
+def test_a_clock_set_back_delays_a_job_by_that_time_only() -> None:
     stage = Stage()
     stage.one.append("q", 1)
     stage.one.claim("q", "gone", lease_ms=1000)
@@ -146,7 +146,7 @@ def test_a_clock_that_was_set_back_delays_nothing_for_ever() -> None:
     assert seqs(stream.take()) == [1]
 
 
-def test_streams_are_counted_and_end_with_their_jobs_given_back() -> None:
+def test_streams_are_counted_and_return_their_jobs_at_their_end() -> None:
     stage = Stage()
     stage.one.append("q", 1, 2)
     first, second = stage.open(), stage.open()
@@ -179,7 +179,7 @@ def test_a_client_that_does_not_read_lags_and_then_its_stream_ends() -> None:
     assert (stream.is_closed, stage.count) == (True, 0)
 
 
-def test_who_hears_nothing_for_long_gets_a_heartbeat() -> None:
+def test_an_idle_stream_gets_a_heartbeat() -> None:
     stage = Stage()
     stream = stage.open()
     stream.written = b""
@@ -187,7 +187,7 @@ def test_who_hears_nothing_for_long_gets_a_heartbeat() -> None:
     assert stream.written.startswith(b": hb ")
 
 
-def test_streams_of_the_more_important_queue_claim_first() -> None:
+def test_streams_of_the_queue_with_the_higher_priority_claim_first() -> None:
     stage = Stage(priority=-10)
     stage.queue("important", priority=900)
     low, high = stage.open(), stage.open(name="important")
@@ -201,7 +201,7 @@ def test_streams_of_the_more_important_queue_claim_first() -> None:
 
 
 @pytest.mark.parametrize("priority", [-10, 10])
-def test_in_a_pause_a_stream_that_begins_waits_as_a_reader_would(priority: int) -> None:
+def test_a_stream_opened_in_a_pause_waits_like_a_reader(priority: int) -> None:
     stage = Stage(priority=priority)
     stage.one.append("q", 1)
     stage.one.shard.state.watch.obey(0.0, pauses=True)
@@ -212,30 +212,30 @@ def test_in_a_pause_a_stream_that_begins_waits_as_a_reader_would(priority: int) 
     assert seqs(stream.take()) == ([1] if priority < 0 else [])
 
 
-def test_claims_that_wait_for_each_other_wait_for_their_turn_as_well() -> None:
+def test_claims_collected_by_jitter_also_wait_for_their_turn() -> None:
     stage = Stage(priority=-10, claim_jitter_ms=100)
     stage.one.append("q", 1)
-    told = stage.one.send_claim("q", "w")
+    claim = stage.one.send_claim("q", "w")
     stage.one.shard.state.watch.obey(0.0, pauses=True)
     stage.one.pass_time(100)
-    assert not told.came
+    assert not claim.came
     stage.one.shard.state.watch.obey(0.0, pauses=False)
     stage.one.settle()
-    assert [one.seq for one in told.answer.claimed] == [1]
+    assert [one.seq for one in claim.answer.claimed] == [1]
 
 
-def test_claims_that_wait_for_each_other_hurry_when_the_shard_ends() -> None:
+def test_claims_collected_by_jitter_end_their_wait_at_a_drain() -> None:
     stage = Stage(claim_jitter_ms=5000)
     stage.one.append("q", 1, 2)
     first = stage.one.send_claim("q", "v")
     drain_claims(stage.one.shard.state)
     second = stage.one.send_claim("q", "w")
     stage.one.settle()
-    assert [one.seq for told in (first, second) for one in told.answer.claimed] == [1, 2]
+    assert [one.seq for claim in (first, second) for one in claim.answer.claimed] == [1, 2]
     stage.one.pass_time(5000)
 
 
-def test_a_key_that_is_taken_back_ends_its_streams_and_gives_their_jobs_back() -> None:
+def test_a_revoked_key_ends_its_streams_and_returns_their_jobs() -> None:
     stage = Stage()
     stage.one.append("q", 1, 2)
     first, second = stage.open(key_id="old"), stage.open(key_id="kept")

@@ -1,4 +1,4 @@
-"""What a worker writes on the board, over a shard whose disk and time stand still."""
+"""The state that a worker publishes on the board, with a fake disk and a manual clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
 from tests.unit.engine.wakeups.test_pressure import be_late
 from topicsd.service.request_counts import RequestCounts
-from topicsd.worker.board_publisher import BEAT_SECONDS, VitalSigns
+from topicsd.worker.board_publisher import BEAT_SECONDS, BoardPublisher
 
 
 @pytest.fixture
@@ -24,60 +24,60 @@ def slot() -> Iterator[Slot]:
     os.close(board.fd)
 
 
-def told(slot: Slot, one: OneShard, requests: RequestCounts | None = None) -> Slot:
-    VitalSigns(slot, one.clock).tell(one.shard, requests or RequestCounts())
+def publish(slot: Slot, one: OneShard, requests: RequestCounts | None = None) -> Slot:
+    BoardPublisher(slot, one.clock).publish(one.shard, requests or RequestCounts())
     return slot
 
 
-def test_what_is_alive_is_told(slot: Slot) -> None:
+def test_live_topics_and_records_are_published(slot: Slot) -> None:
     one = OneShard()
     one.append("a", 1, 2, 3, idempotency_key="k")
     one.append("b", 4)
     one.delete("a", before_seq=2)
-    told(slot, one)
+    publish(slot, one)
     assert (slot.topics, slot.records_live) == (2, 3)
     assert slot.bytes_live == one.state("a").bytes + one.state("b").bytes > 0
     assert slot.idempotency_keys == 1
 
 
-def test_topics_are_told_by_class_over_changes_deletes_and_a_restart(slot: Slot) -> None:
+def test_topics_by_class_are_correct_after_changes_deletes_and_restarts(slot: Slot) -> None:
     one = OneShard()
     for number, durability in enumerate(("ephemeral", "memory", "disk", "fsync", "fsync", "fsync")):
         one.put(f"t{number}", durability=durability)
     one.put("t1", durability="disk")
     one.put("t4", durability="memory")
     one.delete_topic("t5")
-    wanted = (1, 1, 2, 1)
+    expected = (1, 1, 2, 1)
     for restarts in range(3):
-        told(slot, one)
-        found = (slot.topics_ephemeral, slot.topics_memory, slot.topics_disk, slot.topics_fsync)
-        assert found == wanted
-        assert sum(found) == slot.topics
+        publish(slot, one)
+        counts = (slot.topics_ephemeral, slot.topics_memory, slot.topics_disk, slot.topics_fsync)
+        assert counts == expected
+        assert sum(counts) == slot.topics
         if restarts:
             one.restart()
         else:
             one.kill()
 
 
-def test_what_was_lost_is_told_and_not_what_was_deleted(slot: Slot) -> None:
+def test_evicted_records_are_counted_and_deleted_ones_are_not(slot: Slot) -> None:
     one = OneShard()
     one.put("a", cap_records=3)
     one.append("a", *range(10))
     one.append("a", 10)
     one.delete("a", before_seq=10)
-    assert told(slot, one).evicted_total == 8
+    assert publish(slot, one).evicted_total == 8
     one.restart()
-    signs = VitalSigns(slot, one.clock)
-    signs.begin(one.shard)
-    signs.tell(one.shard, RequestCounts())
+    publisher = BoardPublisher(slot, one.clock)
+    publisher.begin(one.shard)
+    publisher.publish(one.shard, RequestCounts())
     assert slot.evicted_total == 0
     one.append("a", *range(5))
-    signs.tell(one.shard, RequestCounts())
-    # Two of those before, and two that never were alive together with the last three.
+    publisher.publish(one.shard, RequestCounts())
+    # Two of the records before, and two of the five new ones.
     assert slot.evicted_total == 4
 
 
-def test_what_is_leased_is_told(slot: Slot) -> None:
+def test_leases_in_flight_are_published(slot: Slot) -> None:
     one = OneShard()
     for name in ("a", "b"):
         one.put(name, type="queue", leases_durable=True)
@@ -86,23 +86,23 @@ def test_what_is_leased_is_told(slot: Slot) -> None:
     one.put("c")
     one.ack("a", "w", 1)
     one.nack("b", "w", 2)
-    assert (told(slot, one).queue_topics, slot.leases_in_flight) == (2, 4)
+    assert (publish(slot, one).queue_topics, slot.leases_in_flight) == (2, 4)
     one.checkpoint()
     one.kill()
-    assert (told(slot, one).queue_topics, slot.leases_in_flight) == (2, 4)
+    assert (publish(slot, one).queue_topics, slot.leases_in_flight) == (2, 4)
     one.delete_topic("b")
-    assert (told(slot, one).queue_topics, slot.leases_in_flight) == (1, 2)
+    assert (publish(slot, one).queue_topics, slot.leases_in_flight) == (1, 2)
     one.pass_time(30_000)
     assert one.state("a").queue is not None
-    assert told(slot, one).leases_in_flight == 0
+    assert publish(slot, one).leases_in_flight == 0
 
 
-def test_what_the_log_does_is_told(slot: Slot) -> None:
+def test_log_counters_are_published(slot: Slot) -> None:
     one = OneShard(wal_file_bytes=64 << 10)
     one.put("a", durability="fsync")
     for _ in range(100):
         one.append("a", "x" * 1000)
-    told(slot, one)
+    publish(slot, one)
     counters = one.shard.log.counters
     assert (slot.frames_total, slot.batches_total) == (counters.frames, counters.batches)
     assert slot.rotations_total == slot.log_files - 1 >= 1
@@ -115,22 +115,22 @@ def test_what_the_log_does_is_told(slot: Slot) -> None:
     assert slot.takes_no_writes == 0
 
 
-def test_what_waits_for_the_disk_is_told(slot: Slot) -> None:
+def test_waiting_writes_are_published(slot: Slot) -> None:
     one = OneShard(max_waiting_requests=2)
     one.put("a", durability="fsync")
     for _ in range(4):
         one.send_append("a", 1)
         one.loop.run_until_idle()
-    told(slot, one)
+    publish(slot, one)
     assert slot.waiting_writes == slot.waiting_writes_max == 2
     assert slot.throttled_total == 2
     assert slot.unsynced_bytes > 0
     one.settle()
-    told(slot, one)
+    publish(slot, one)
     assert (slot.waiting_writes, slot.waiting_writes_max) == (0, 2)
 
 
-def test_requests_are_told_by_kind(slot: Slot) -> None:
+def test_requests_are_published_by_kind(slot: Slot) -> None:
     requests = RequestCounts()
     for histogram, values in (
         (requests.appends, (10, 20, 30)),
@@ -142,18 +142,18 @@ def test_requests_are_told_by_kind(slot: Slot) -> None:
             histogram.counts[value.bit_length()] += 1
             histogram.total += value
     requests.records_beyond_first = 9
-    told(slot, OneShard(), requests)
+    publish(slot, OneShard(), requests)
     assert (slot.appends_total, slot.records_total, slot.reads_total) == (3, 12, 2)
     assert slot.append_us[4:6] == [1, 2]
     assert slot.append_us[-1] == 60
     assert slot.waited_read_us[13] == slot.read_us[6] == slot.other_us[3] == 1
 
 
-def test_pressure_is_told_with_its_parts(slot: Slot) -> None:
+def test_pressure_is_published_with_its_parts(slot: Slot) -> None:
     one = OneShard(max_waiting_requests=2)
     one.put("a", durability="fsync", priority=-1)
     one.shard.pressure.start()
-    told(slot, one)
+    publish(slot, one)
     assert (slot.pressure_millionths, slot.ready_count, slot.held_count) == (0, 0, 0)
     be_late(one)
     one.shard.state.watch.wake(one.topic("a"))
@@ -161,7 +161,7 @@ def test_pressure_is_told_with_its_parts(slot: Slot) -> None:
     one.send_append("a", 1)
     one.loop.run_until_idle()
     assert one.send_append("a", 2).code == "throttled"
-    told(slot, one)
+    publish(slot, one)
     assert 950_000 <= slot.pressure_millionths <= 1_000_000
     assert slot.pressure_delay_millionths == slot.pressure_millionths
     assert (slot.pressure_depth_millionths, slot.pressure_busy_millionths) == (0, 0)
@@ -169,19 +169,19 @@ def test_pressure_is_told_with_its_parts(slot: Slot) -> None:
     assert (slot.ready_count, slot.held_count) == (0, 1)
     one.shard.pressure.stop()
     one.settle()
-    told(slot, one)
+    publish(slot, one)
     assert sum(slot.scheduler_us[:-1]) == one.shard.state.watch.latency_us.count == 1
 
 
-def test_a_beat_says_how_late_it_comes(slot: Slot) -> None:
+def test_a_heartbeat_reports_how_late_the_loop_is(slot: Slot) -> None:
     clock = ManualClock()
-    signs = VitalSigns(slot, clock)
-    signs.beat_in_turn()
+    publisher = BoardPublisher(slot, clock)
+    publisher.beat_on_timer()
     clock.advance(BEAT_SECONDS * 1000 + 30)
-    signs.beat_in_turn()
+    publisher.beat_on_timer()
     assert 29_000 <= slot.loop_late_us == slot.loop_late_us_max <= 31_000
     clock.advance(BEAT_SECONDS * 1000)
-    signs.beat_in_turn()
+    publisher.beat_on_timer()
     assert slot.loop_late_us < 1000
     assert slot.loop_late_us_max >= 29_000
     assert slot.beat_ms == int(clock.monotonic() * 1000)

@@ -1,4 +1,4 @@
-"""Connections that are taken over as long as there are descriptors, over a real channel."""
+"""Connections are received over a real channel while descriptors are free."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Callable
 import pytest
 
 from shared.ipc.handoff import channel_pair, is_told_to_end, send_connection, send_drain
-from topicsd.worker.receiver import DESCRIPTORS_KEPT_MAX, Adoption, descriptors_for_connections
+from topicsd.worker.receiver import DESCRIPTORS_RESERVED_MAX, HandOverReceiver, descriptors_for_connections
 
 pytestmark = pytest.mark.slow
 
 
-class Lane(asyncio.Protocol):
-    def __init__(self, first: bytes, lanes: list[Lane]) -> None:
+class FakeConnection(asyncio.Protocol):
+    def __init__(self, first: bytes, connections: list[FakeConnection]) -> None:
         self.first = first
         self.transport: asyncio.BaseTransport
-        lanes.append(self)
+        connections.append(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -27,14 +27,14 @@ class Lane(asyncio.Protocol):
 
 class Stage:
     def __init__(self, room: int) -> None:
-        """So many descriptors are left for connections."""
+        """Leave `room` descriptors for connections."""
         self.sender, self.receiver = channel_pair()
         probe = os.dup(0)
         os.close(probe)
-        self.lanes: list[Lane] = []
+        self.connections: list[FakeConnection] = []
         self.ends = 0
-        self.adoption = Adoption(
-            self.receiver, lambda first: Lane(first, self.lanes), self._end, probe + room
+        self.hand_over_receiver = HandOverReceiver(
+            self.receiver, lambda first: FakeConnection(first, self.connections), self._end, probe + room
         )
         self.clients: list[socket.socket] = []
 
@@ -49,85 +49,85 @@ class Stage:
             theirs.close()
 
     async def __aenter__(self) -> Stage:
-        self.adoption.start()
+        self.hand_over_receiver.start()
         return self
 
     async def __aexit__(self, *given: object) -> None:
         asyncio.get_running_loop().remove_reader(self.receiver.fileno())
-        for lane in self.lanes:
-            lane.transport.close()
-        # They are closed in the next turn.
+        for connection in self.connections:
+            connection.transport.close()
+        # The transports close in the next turn.
         await asyncio.sleep(0)
         for one in (*self.clients, self.sender, self.receiver):
             one.close()
 
 
-async def until(what: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not what():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-def test_connections_come_with_what_was_read_of_them() -> None:
+def test_connections_arrive_with_the_bytes_already_read() -> None:
     async def run() -> None:
         async with Stage(room=100) as stage:
             stage.hand_over(3)
-            await until(lambda: len(stage.lanes) == 3)
-            assert [lane.first for lane in stage.lanes] == [b"0", b"1", b"2"]
-            assert (stage.ends, stage.adoption.pause_count) == (0, 0)
+            await until(lambda: len(stage.connections) == 3)
+            assert [connection.first for connection in stage.connections] == [b"0", b"1", b"2"]
+            assert (stage.ends, stage.hand_over_receiver.pause_count) == (0, 0)
             stage.sender.close()
             await until(lambda: stage.ends == 1)
 
     asyncio.run(run())
 
 
-def test_the_word_to_end_comes_behind_the_connections() -> None:
+def test_a_drain_arrives_after_the_connections_before_it() -> None:
     async def run() -> None:
         async with Stage(room=100) as stage:
             stage.hand_over(2)
             assert send_drain(stage.sender)
             await until(lambda: stage.ends == 1)
-            await until(lambda: len(stage.lanes) == 2)
+            await until(lambda: len(stage.connections) == 2)
 
     asyncio.run(run())
 
 
-def test_without_room_they_wait_until_there_is_some() -> None:
+def test_connections_wait_until_descriptors_are_free() -> None:
     async def run() -> None:
         async with Stage(room=40) as stage:
             stage.hand_over(35)
-            await until(lambda: stage.adoption.pause_count > 0)
-            taken = len(stage.lanes)
+            await until(lambda: stage.hand_over_receiver.pause_count > 0)
+            taken = len(stage.connections)
             await asyncio.sleep(0.3)
-            # Each has its other end in this process too.
-            assert len(stage.lanes) == taken < 35
+            # The other end of each connection is in this process too.
+            assert len(stage.connections) == taken < 35
             for one in stage.clients[:20]:
                 one.close()
-            await until(lambda: len(stage.lanes) == 35)
+            await until(lambda: len(stage.connections) == 35)
 
     asyncio.run(run())
 
 
-def test_the_end_of_the_front_process_is_seen_without_room() -> None:
+def test_the_end_of_the_supervisor_is_noticed_while_paused() -> None:
     async def run() -> None:
         async with Stage(room=10) as stage:
             stage.hand_over(35)
-            await until(lambda: stage.adoption.pause_count > 0)
+            await until(lambda: stage.hand_over_receiver.pause_count > 0)
             assert stage.ends == 0
             stage.sender.close()
             await until(lambda: stage.ends > 0)
-            assert len(stage.lanes) < 35
+            assert len(stage.connections) < 35
 
     asyncio.run(run())
 
 
-def test_a_part_of_the_descriptors_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit, first_kept in ((1 << 18, (1 << 18) - DESCRIPTORS_KEPT_MAX), (256, 128)):
+def test_a_part_of_the_descriptors_is_reserved_for_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, first_kept in ((1 << 18, (1 << 18) - DESCRIPTORS_RESERVED_MAX), (256, 128)):
         monkeypatch.setattr("resource.getrlimit", lambda _, limit=limit: (limit, limit))
         assert descriptors_for_connections() == first_kept
 
 
-def test_the_word_to_end_can_be_seen_without_receiving() -> None:
+def test_a_drain_is_visible_without_receiving_it() -> None:
     sender, receiver = channel_pair()
     assert not is_told_to_end(receiver)
     send_drain(sender)

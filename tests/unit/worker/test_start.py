@@ -1,4 +1,4 @@
-"""The start of a worker's shard: what the board shows meanwhile, and that it ends when it is told to."""
+"""The start of a worker's shard: what the board shows meanwhile, and how a shutdown ends it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def slot() -> Iterator[Slot]:
 
 
 class Start:
-    """A start over a real directory, and how often it beat."""
+    """A start over a real directory, with the number of its heartbeats."""
 
     def __init__(self, folder: Path, slot: Slot, beats_before_end: int = 1 << 30) -> None:
         if not (folder / "LAYOUT.json").exists():
@@ -66,19 +66,19 @@ def filled(size: int) -> OneShard:
 
 
 def opened(one: OneShard, on_progress: OnProgress) -> Shard:
-    told = (PATHS, IDENTITY, one.settings, one.failures.append, on_progress)
-    return Shard(one.disk, one.clock, one.loop, Threads(*[one.thread] * 5), *told)
+    arguments = (PATHS, IDENTITY, one.settings, one.failures.append, on_progress)
+    return Shard(one.disk, one.clock, one.loop, Threads(*[one.thread] * 5), *arguments)
 
 
-def test_a_replay_says_how_far_it_is() -> None:
+def test_a_replay_reports_its_progress() -> None:
     one = filled(5 << 20)
     one.disk = one.disk.after_process_kill()
-    told: list[tuple[int, int]] = []
-    shard = opened(one, lambda done, total: told.append((done, total)))
+    reports: list[tuple[int, int]] = []
+    shard = opened(one, lambda done, total: reports.append((done, total)))
     assert shard.topic_state("t").count == (5 << 20) >> 10  # type: ignore[union-attr]
-    replayed = [(done, total) for done, total in told if total]
-    # The media was looked at before, which counts for nothing.
-    assert len(replayed) < len(told)
+    replayed = [(done, total) for done, total in reports if total]
+    # The check of the files before the replay also calls back, without a total.
+    assert len(replayed) < len(reports)
     assert len(replayed) >= 5
     assert replayed == sorted(replayed)
     assert len({total for _, total in replayed}) == 1
@@ -88,7 +88,7 @@ def test_a_replay_says_how_far_it_is() -> None:
 
 
 @pytest.mark.parametrize("after", [0, 3, 8])
-def test_a_replay_that_is_ended_lets_go_of_the_directory(after: int) -> None:
+def test_a_cancelled_replay_releases_the_directory(after: int) -> None:
     one = filled(3 << 20)
     one.disk = one.disk.after_process_kill()
     calls = 0
@@ -106,7 +106,7 @@ def test_a_replay_that_is_ended_lets_go_of_the_directory(after: int) -> None:
     assert one.failures == []
 
 
-def test_progress_stands_on_the_board_and_beats(tmp_path: Path, slot: Slot) -> None:
+def test_progress_is_published_with_a_heartbeat(tmp_path: Path, slot: Slot) -> None:
     start = Start(tmp_path, slot)
     slot.reason = "waits"
     start.one.progress(3, 12)
@@ -114,7 +114,7 @@ def test_progress_stands_on_the_board_and_beats(tmp_path: Path, slot: Slot) -> N
     assert (start.beats, slot.reason) == (1, "")
 
 
-def test_a_lock_that_another_process_holds_is_waited_for(tmp_path: Path, slot: Slot) -> None:
+def test_a_start_waits_for_a_lock_that_another_process_holds(tmp_path: Path, slot: Slot) -> None:
     start = Start(tmp_path, slot)
     lock = DirLock(RealFs(), start.paths.lock)
 
@@ -130,7 +130,7 @@ def test_a_lock_that_another_process_holds_is_waited_for(tmp_path: Path, slot: S
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_lock_ends_when_it_is_told_to(tmp_path: Path, slot: Slot) -> None:
+def test_a_start_that_waits_for_a_lock_ends_at_a_shutdown(tmp_path: Path, slot: Slot) -> None:
     start = Start(tmp_path, slot, beats_before_end=0)
     lock = DirLock(RealFs(), start.paths.lock)
     with pytest.raises(StartEnded):
@@ -138,7 +138,7 @@ def test_who_waits_for_a_lock_ends_when_it_is_told_to(tmp_path: Path, slot: Slot
     lock.release()
 
 
-def test_a_directory_that_is_no_log_is_refused_with_the_reason(tmp_path: Path, slot: Slot) -> None:
+def test_a_log_without_its_beginning_is_refused_with_the_reason(tmp_path: Path, slot: Slot) -> None:
     start = Start(tmp_path, slot)
     Path(start.paths.wal, "wal-0000000000000777.log").write_bytes(b"")
     with pytest.raises(StartRefused, match="does not reach back"):

@@ -22,14 +22,14 @@ from shared.ipc.link import LinkKind
 from shared.ipc.placement import shard_of
 from topicsd.engine.state import ShardState
 from topicsd.stream.remote_feed import Ways
-from topicsd.stream.sessions.definition import Asked, Defined, Stand, define, stands_here
+from topicsd.stream.sessions.definition import NewSession, PositionRequest, Stand, define, local_positions
 from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
 
 RETRY_AFTER_MS: Final = 1000
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_asked = msgspec.msgpack.Decoder(list[Asked]).decode
-_decode_stands = msgspec.msgpack.Decoder(list[Stand | None]).decode
+_decode_requests = msgspec.msgpack.Decoder(list[PositionRequest]).decode
+_decode_positions = msgspec.msgpack.Decoder(list[Stand | None]).decode
 
 
 class Made(NamedTuple):
@@ -37,16 +37,16 @@ class Made(NamedTuple):
     stands: list[Stand]
 
 
-Told = Callable[[Made | Refusal], None]
+OnSession = Callable[[Made | Refusal], None]
 
 
-def answer_stands(shard: ShardState, payload: bytes, told: Callable[[bytes], object]) -> None:
+def answer_stands(shard: ShardState, payload: bytes, reply: Callable[[bytes], object]) -> None:
     """Answer a position request of another shard for topics of this shard."""
-    stands_here(shard, _decode_asked(payload), lambda stands: told(_encode(stands)))
+    local_positions(shard, _decode_requests(payload), lambda positions: reply(_encode(positions)))
 
 
 class WatchMaking:
-    """The creation of sessions in one shard. `ways` is None on a server of one shard."""
+    """The creation of sessions in one shard. `remote_shards` is None on a server of one shard."""
 
     def __init__(
         self,
@@ -54,88 +54,93 @@ class WatchMaking:
         sessions: WatchSessions,
         number: int = 0,
         shard_count: int = 1,
-        ways: Ways | None = None,
+        remote_shards: Ways | None = None,
     ) -> None:
         self._shard = shard
         self._sessions = sessions
         self._number = number
         self._shard_count = shard_count
-        self._ways = ways
+        self._remote = remote_shards
 
-    def make(self, request: WatchRequest, told: Told) -> None:
-        """Create a session. Call `told` once, with the session or a `Refusal`."""
-        by_shard: dict[int, list[Asked]] = {}
-        for name, place in zip(request.names, request.from_seqs, strict=True):
-            asked = (name, place if isinstance(place, Seek) else None)
-            by_shard.setdefault(shard_of(topic_id(name), self._shard_count), []).append(asked)
+    def make(self, request: WatchRequest, on_session: OnSession) -> None:
+        """Create a session. Call `on_session` once, with the session or a `Refusal`."""
+        by_shard: dict[int, list[PositionRequest]] = {}
+        for name, position in zip(request.names, request.from_seqs, strict=True):
+            position_request = (name, position if isinstance(position, Seek) else None)
+            by_shard.setdefault(shard_of(topic_id(name), self._shard_count), []).append(position_request)
         refusals = (self._refusal(shard) for shard in by_shard if shard != self._number)
         refusal = next(filter(None, refusals), None)
         if refusal is not None:
-            told(refusal)
+            on_session(refusal)
         else:
-            _Asking(self, request, told).ask(by_shard)
+            _PositionQuery(self, request, on_session).send(by_shard)
 
     def _refusal(self, shard: int) -> Refusal | None:
-        return self._other_shards.refusal(shard)
+        return self._remote_shards.refusal(shard)
 
     @property
-    def _other_shards(self) -> Ways:
-        assert self._ways is not None, "a server of one shard owns every topic"
-        return self._ways
+    def _remote_shards(self) -> Ways:
+        assert self._remote is not None, "a server of one shard owns every topic"
+        return self._remote
 
     def ask(
-        self, shard: int, asked: Sequence[Asked], done: Callable[[list[Stand | None] | Refusal], None]
+        self,
+        shard: int,
+        requests: Sequence[PositionRequest],
+        on_positions: Callable[[list[Stand | None] | Refusal], None],
     ) -> None:
         if shard == self._number:
-            stands_here(self._shard, asked, done)
+            local_positions(self._shard, requests, on_positions)
             return
 
-        def answered(answer: bytes | None) -> None:
-            done(_decode_stands(answer) if answer else self._not_reached(shard))
+        def on_answer(answer: bytes | None) -> None:
+            on_positions(_decode_positions(answer) if answer else self._unavailable_refusal(shard))
 
-        self._other_shards.links.call(str(shard), LinkKind.TOPIC_HEADS, _encode(asked), answered)
+        self._remote_shards.links.call(str(shard), LinkKind.TOPIC_HEADS, _encode(requests), on_answer)
 
-    def _not_reached(self, shard: int) -> Refusal:
+    def _unavailable_refusal(self, shard: int) -> Refusal:
         message = f"shard {shard} does not answer"
         return self._refusal(shard) or Refusal(NOT_READY, message, {"shard": shard}, RETRY_AFTER_MS)
 
-    def keep(self, request: WatchRequest, told: Told, stands: dict[str, Stand | None]) -> None:
+    def store(self, request: WatchRequest, on_session: OnSession, positions: dict[str, Stand | None]) -> None:
         """Define and store the session, once the positions of all its topics are known."""
-        defined = define(secrets.token_bytes(SESSION_BYTES), request, stands)
-        if isinstance(defined, Refusal):
-            told(defined)
+        new_session = define(secrets.token_bytes(SESSION_BYTES), request, positions)
+        if isinstance(new_session, Refusal):
+            on_session(new_session)
         else:
-            self._sessions.make(defined.session, partial(self._kept, defined, told))
+            self._sessions.create(new_session.session, partial(self._on_stored, new_session, on_session))
 
-    def _kept(self, defined: Defined, told: Told, answer: WatchSession | Refusal) -> None:
-        told(answer if isinstance(answer, Refusal) else Made(answer, defined.stands))
+    def _on_stored(
+        self, new_session: NewSession, on_session: OnSession, answer: WatchSession | Refusal
+    ) -> None:
+        on_session(answer if isinstance(answer, Refusal) else Made(answer, new_session.stands))
 
 
-class _Asking:
+class _PositionQuery:
     """The query for the positions of one session's topics, here and in other shards."""
 
-    def __init__(self, making: WatchMaking, request: WatchRequest, told: Told) -> None:
-        self._making = making
+    def __init__(self, creator: WatchMaking, request: WatchRequest, on_session: OnSession) -> None:
+        self._creator = creator
         self._request = request
-        self._told = told
-        self._stands: dict[str, Stand | None] = {}
-        self._missing = 0
+        self._on_session = on_session
+        self._positions: dict[str, Stand | None] = {}
+        self._pending_count = 0
         self._refusal: Refusal | None = None
 
-    def ask(self, by_shard: dict[int, list[Asked]]) -> None:
-        self._missing = len(by_shard)
-        for shard, asked in by_shard.items():
-            self._making.ask(shard, asked, partial(self._answered, asked))
+    def send(self, by_shard: dict[int, list[PositionRequest]]) -> None:
+        self._pending_count = len(by_shard)
+        for shard, requests in by_shard.items():
+            self._creator.ask(shard, requests, partial(self._on_answer, requests))
 
-    def _answered(self, asked: list[Asked], answer: list[Stand | None] | Refusal) -> None:
-        self._missing -= 1
+    def _on_answer(self, requests: list[PositionRequest], answer: list[Stand | None] | Refusal) -> None:
+        self._pending_count -= 1
         if isinstance(answer, Refusal):
             self._refusal = self._refusal or answer
         else:
-            self._stands.update(zip((name for name, _ in asked), answer, strict=True))
-        if self._missing:
+            self._positions.update(zip((name for name, _ in requests), answer, strict=True))
+        if self._pending_count:
             return
         if self._refusal is not None:
-            self._told(self._refusal)
+            self._on_session(self._refusal)
         else:
-            self._making.keep(self._request, self._told, self._stands)
+            self._creator.store(self._request, self._on_session, self._positions)

@@ -26,51 +26,55 @@ class Stand(NamedTuple):
     """The seq that a seek found, or None without a seek."""
 
 
-class Defined(NamedTuple):
+class NewSession(NamedTuple):
     session: WatchSession
     stands: list[Stand]
     """In the order of the session's topics."""
 
 
-Asked = tuple[str, Seek | None]
+PositionRequest = tuple[str, Seek | None]
 """A topic, and the seek in it or None."""
 
 
-def stands_here(
-    shard: ShardState, asked: Sequence[Asked], told: Callable[[list[Stand | None]], object]
+def local_positions(
+    shard: ShardState,
+    requests: Sequence[PositionRequest],
+    on_positions: Callable[[list[Stand | None]], object],
 ) -> None:
-    """Call `told` with the position of each topic of this shard; None if it does not exist.
+    """Call `on_positions` with the position of each topic of this shard; None if it does not exist.
 
     Called at once, or when all seeks are done.
     """
-    places: dict[str, int] = {}
-    missing = [one for one in asked if one[1] is not None]
+    seqs: dict[str, int] = {}
+    pending = [one for one in requests if one[1] is not None]
 
-    def go_on() -> None:
-        told([_stand(shard, name, places.get(name)) for name, _ in asked])
+    def report() -> None:
+        on_positions([_position(shard, name, seqs.get(name)) for name, _ in requests])
 
-    def found(name: str, place: int | Refusal) -> None:
-        if not isinstance(place, Refusal):
-            places[name] = place
-        missing.pop()
-        if not missing:
-            go_on()
+    def on_seek(name: str, result: int | Refusal) -> None:
+        if not isinstance(result, Refusal):
+            seqs[name] = result
+        pending.pop()
+        if not pending:
+            report()
 
-    if not missing:
-        go_on()
-    for name, sought in list(missing):
-        assert sought is not None
-        seek(shard, name, sought, partial(found, name))
+    if not pending:
+        report()
+    for name, target in list(pending):
+        assert target is not None
+        seek(shard, name, target, partial(on_seek, name))
 
 
-def _stand(shard: ShardState, name: str, place: int | None) -> Stand | None:
+def _position(shard: ShardState, name: str, from_seq: int | None) -> Stand | None:
     state = topic_state(shard, name)
     if isinstance(state, Refusal):
         return None
-    return Stand(state.head_seq, state.earliest_seq, state.epoch, place)
+    return Stand(state.head_seq, state.earliest_seq, state.epoch, from_seq)
 
 
-def define(session: bytes, request: WatchRequest, stands: Mapping[str, Stand | None]) -> Defined | Refusal:
+def define(
+    session: bytes, request: WatchRequest, positions: Mapping[str, Stand | None]
+) -> NewSession | Refusal:
     """Define a session, or refuse one that has no topic and so would never deliver a record.
 
     `session` is the random part of its id.
@@ -78,24 +82,24 @@ def define(session: bytes, request: WatchRequest, stands: Mapping[str, Stand | N
     names: list[str] = []
     from_seqs: list[int] = []
     epochs: list[int] = []
-    found: list[Stand] = []
-    asked = zip(request.names, request.from_seqs, request.epochs, strict=True)
-    for name, from_seq, epoch in asked:
-        stand = stands[name]
-        if stand is None:
+    ordered: list[Stand] = []
+    columns = zip(request.names, request.from_seqs, request.epochs, strict=True)
+    for name, from_seq, epoch in columns:
+        position = positions[name]
+        if position is None:
             if not request.is_lenient:
                 return topic_not_found(name)
             continue
         names.append(name)
-        sought = stand.from_seq if isinstance(from_seq, Seek) else from_seq
-        seq = stand.head_seq if sought is None else sought
-        if epoch == stand.epoch and seq > stand.head_seq:
-            return position_past_head(name, seq, stand.head_seq, stand.epoch)
+        target_seq = position.from_seq if isinstance(from_seq, Seek) else from_seq
+        seq = position.head_seq if target_seq is None else target_seq
+        if epoch == position.epoch and seq > position.head_seq:
+            return position_past_head(name, seq, position.head_seq, position.epoch)
         from_seqs.append(seq)
-        epochs.append(followed_epoch(seq, epoch, stand.head_seq, stand.epoch))
-        found.append(stand)
+        epochs.append(followed_epoch(seq, epoch, position.head_seq, position.epoch))
+        ordered.append(position)
     if not names:
-        return Refusal(TOPIC_NOT_FOUND, "none of the topics exists")
+        return Refusal(TOPIC_NOT_FOUND, "topics: must name at least one topic that exists")
     definition = WatchSession(
         session=session,
         key_id=request.key_id,
@@ -111,4 +115,4 @@ def define(session: bytes, request: WatchRequest, stands: Mapping[str, Stand | N
         with_data=request.with_data,
         is_strong=request.is_strong,
     )
-    return Defined(definition, found)
+    return NewSession(definition, ordered)

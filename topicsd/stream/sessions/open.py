@@ -26,7 +26,7 @@ class Answerer(Protocol):
 
 
 class WatchStreams:
-    """The session streams of one shard. `left` is called with each session that lost its stream."""
+    """The session streams of one shard. `on_stream_end` is called with each session that lost its stream."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class WatchStreams:
         feeds: Feeds,
         loop: Loop,
         clock: Clock,
-        left: Callable[[WatchSession], None],
+        on_stream_end: Callable[[WatchSession], None],
     ) -> None:
         self._sessions = sessions
         self._feeds = feeds
         self._loop = loop
         self._clock = clock
-        self._left = left
-        self._streams: set[_OpenStream] = set()
+        self._on_stream_end = on_stream_end
+        self._streams: set[_SessionStream] = set()
         self.lagging_count = 0
 
     def open_watch(self, session: WatchSession, last_event_id: str, call: Answerer) -> None:
@@ -54,30 +54,30 @@ class WatchStreams:
             call.refuse(refusal)
             return
         stream = call.open_stream(FIELDS)
-        opened = _OpenStream(session, self)
+        session_stream = _SessionStream(session, self)
         # Attach before the stream begins: the previous stream stores its cursor as it ends.
-        self._sessions.attach(session, opened)
+        self._sessions.attach(session, session_stream)
         session.has_memory = True
-        self._streams.add(opened)
-        opened.begin(stream, self._feeds, self._loop, self._clock)
+        self._streams.add(session_stream)
+        session_stream.begin(stream, self._feeds, self._loop, self._clock)
 
-    def end_where_not(self, may_go_on: Callable[[WatchSession], bool]) -> None:
+    def end_where_not(self, is_allowed: Callable[[WatchSession], bool]) -> None:
         """End the streams of sessions whose keys were revoked."""
         for one in list(self._streams):
-            if not may_go_on(one.session):
+            if not is_allowed(one.session):
                 one.sse.end(UNAUTHORIZED, KEY_TAKEN_BACK)
 
     def drain(self) -> None:
         for one in list(self._streams):
             one.sse.end(SHUTTING_DOWN, "the server is shutting down")
 
-    def ended(self, opened: _OpenStream) -> None:
-        self._streams.discard(opened)
-        if self._sessions.detach(opened.session, opened):
-            self._left(opened.session)
+    def ended(self, session_stream: _SessionStream) -> None:
+        self._streams.discard(session_stream)
+        if self._sessions.detach(session_stream.session, session_stream):
+            self._on_stream_end(session_stream.session)
 
 
-class _OpenStream:
+class _SessionStream:
     __slots__ = ("_streams", "session", "sse")
 
     sse: SseStream
@@ -88,10 +88,10 @@ class _OpenStream:
 
     def begin(self, stream: Stream, feeds: Feeds, loop: Loop, clock: Clock) -> None:
         session = self.session
-        self.sse = SseStream(stream, feeds, loop, clock, session, session.wanted, self)
+        self.sse = SseStream(stream, feeds, loop, clock, session, session.feed_spec, self)
         self.sse.begin()
 
-    def taken_over(self) -> None:
+    def end_taken_over(self) -> None:
         self.sse.end(TAKEN_OVER, "another stream took over this session")
 
     def ended(self) -> None:
@@ -102,15 +102,15 @@ class _OpenStream:
 
 
 def _rewind(session: WatchSession, last_event_id: str) -> Refusal | None:
-    found = read_token(last_event_id, session.names)
-    if found is None:
+    cursor = read_token(last_event_id, session.names)
+    if cursor is None:
         message = "last-event-id: must be the id of an event of this session"
         return Refusal(INVALID_REQUEST, message, {"field": "last-event-id"})
     if session.has_memory:
-        rewind(session, found)
+        rewind(session, cursor)
         return None
     for index, name in enumerate(session.names):
-        if name in found:
-            session.seqs[index], epoch = found[name]
+        if name in cursor:
+            session.seqs[index], epoch = cursor[name]
             session.epochs[index] = session.first_epochs[index] if epoch is None else epoch
     return None

@@ -19,19 +19,21 @@ from shared.runtime.disk_thread import Loop
 from topicsd.engine.requests import Reply
 from topicsd.engine.session_log import drop_session, keep_session
 from topicsd.engine.state import ShardState
-from topicsd.log.control_frame import WatchSession as Definition
+from topicsd.log import control_frame
 from topicsd.stream.chunks import Wanted
 from topicsd.stream.stream import do_nothing
 
 SESSION_TTL_SECONDS: Final = 300.0
 # The number of sessions that end in one turn of the loop.
-ENDED_AT_ONCE: Final = 100
+ENDED_PER_TURN_MAX: Final = 100
+
+Definition = control_frame.WatchSession
 
 
-class Streaming(Protocol):
+class AttachedStream(Protocol):
     """A stream that serves a session."""
 
-    def taken_over(self) -> None:
+    def end_taken_over(self) -> None:
         """End the stream, with an event that says that another stream took over."""
         ...
 
@@ -45,7 +47,7 @@ class WatchSession:
         """Whether `seqs` and `epochs`, in the order of the definition, say what was delivered."""
         self.seqs = list(definition.from_seqs)
         self.epochs = list(definition.epochs)
-        self.stream: Streaming | None = None
+        self.stream: AttachedStream | None = None
         self.idle_since = 0.0
 
     @property
@@ -60,7 +62,7 @@ class WatchSession:
     def heartbeat_ms(self) -> int:
         return self.definition.heartbeat_ms
 
-    def wanted(self, name: str) -> Wanted:
+    def feed_spec(self, name: str) -> Wanted:
         return Wanted.of(name, self.definition)
 
 
@@ -71,7 +73,7 @@ class WatchSessions:
         self._sessions: dict[bytes, WatchSession] = {}
         self._idle: OrderedDict[WatchSession, None] = OrderedDict()
         """The session that was idle for the longest time is first."""
-        self._is_timed = False
+        self._has_timer = False
         self.stream_count = 0
         self.on_change: Callable[[], None] = do_nothing
         """Called when the number of sessions or streams changes."""
@@ -84,64 +86,64 @@ class WatchSessions:
     def find(self, session: bytes) -> WatchSession | None:
         return self._sessions.get(session)
 
-    def make(self, definition: Definition, reply: Reply) -> None:
+    def create(self, definition: Definition, reply: Reply) -> None:
         """Create a session. Call `reply` with it once it is stored, or with a `Refusal`."""
 
-        def kept(answer: Definition | Refusal) -> None:
+        def on_stored(answer: Definition | Refusal) -> None:
             reply(answer if isinstance(answer, Refusal) else self._add(answer, has_memory=True))
 
-        keep_session(self._shard, definition, kept)
+        keep_session(self._shard, definition, on_stored)
 
     def _add(self, definition: Definition, has_memory: bool) -> WatchSession:
         session = self._sessions[definition.session] = WatchSession(definition, has_memory)
-        self._leave(session)
+        self._set_idle(session)
         self.on_change()
         return session
 
     # -- streams -------------------------------------------------------------------------------------------
 
-    def attach(self, session: WatchSession, stream: Streaming) -> None:
-        before, session.stream = session.stream, stream
-        if before is None:
+    def attach(self, session: WatchSession, stream: AttachedStream) -> None:
+        previous, session.stream = session.stream, stream
+        if previous is None:
             del self._idle[session]
             self.stream_count += 1
             self.on_change()
         else:
-            before.taken_over()
+            previous.end_taken_over()
 
-    def detach(self, session: WatchSession, stream: Streaming) -> bool:
+    def detach(self, session: WatchSession, stream: AttachedStream) -> bool:
         """Remove a stream that ended. Return whether it was still the session's stream."""
         if session.stream is not stream:
             return False
         session.stream = None
         self.stream_count -= 1
-        self._leave(session)
+        self._set_idle(session)
         self.on_change()
         return True
 
     # -- idle times ----------------------------------------------------------------------------------------
 
-    def _leave(self, session: WatchSession) -> None:
+    def _set_idle(self, session: WatchSession) -> None:
         session.idle_since = self._shard.clock.monotonic()
         self._idle[session] = None
-        self._keep_time()
+        self._start_timer()
 
-    def _keep_time(self) -> None:
-        if self._idle and not self._is_timed:
-            self._is_timed = True
+    def _start_timer(self) -> None:
+        if self._idle and not self._has_timer:
+            self._has_timer = True
             due = next(iter(self._idle)).idle_since + SESSION_TTL_SECONDS
             self._loop.call_later(max(0.0, due - self._shard.clock.monotonic()), self._end_idle)
 
     def _end_idle(self) -> None:
-        self._is_timed = False
-        before = self._shard.clock.monotonic() - SESSION_TTL_SECONDS
-        for _ in range(min(len(self._idle), ENDED_AT_ONCE)):
+        self._has_timer = False
+        idle_before = self._shard.clock.monotonic() - SESSION_TTL_SECONDS
+        for _ in range(min(len(self._idle), ENDED_PER_TURN_MAX)):
             session = next(iter(self._idle))
-            if session.idle_since > before:
+            if session.idle_since > idle_before:
                 break
             del self._idle[session]
-            identity = session.definition.session
-            del self._sessions[identity]
-            drop_session(self._shard, identity)
+            session_id = session.definition.session
+            del self._sessions[session_id]
+            drop_session(self._shard, session_id)
         self.on_change()
-        self._keep_time()
+        self._start_timer()

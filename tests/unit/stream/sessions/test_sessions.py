@@ -1,4 +1,4 @@
-"""Watch sessions at their home: how they end, who takes over, what they hold, what is left after a start."""
+"""Watch sessions at their home shard: idle times, takeovers, memory and restarts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import tracemalloc
 import pytest
 
 from tests.harness.one_shard import OneShard, Told
-from topicsd.log.control_frame import WatchSession as Definition
-from topicsd.stream.sessions.sessions import ENDED_AT_ONCE, SESSION_TTL_SECONDS, WatchSession, WatchSessions
+from topicsd.log import control_frame
+from topicsd.stream.sessions.sessions import (
+    ENDED_PER_TURN_MAX,
+    SESSION_TTL_SECONDS,
+    WatchSession,
+    WatchSessions,
+)
 
 TTL_MS = SESSION_TTL_SECONDS * 1000
 
@@ -18,7 +23,7 @@ class Stream:
     def __init__(self) -> None:
         self.is_taken_over = False
 
-    def taken_over(self) -> None:
+    def end_taken_over(self) -> None:
         self.is_taken_over = True
 
 
@@ -31,11 +36,13 @@ class Home:
         self.sessions = WatchSessions(self.one.shard.state, self.one.loop)
 
     def make(self, number: int = 1, name: str = "orders") -> WatchSession:
-        told = Told()
-        definition = Definition(number.to_bytes(16), "", [name], [5], [7], limit=256, heartbeat_ms=15_000)
-        self.sessions.make(definition, told)
+        reply = Told()
+        definition = control_frame.WatchSession(
+            number.to_bytes(16), "", [name], [5], [7], limit=256, heartbeat_ms=15_000
+        )
+        self.sessions.create(definition, reply)
         self.one.settle()
-        session = told.answer
+        session = reply.answer
         assert isinstance(session, WatchSession)
         return session
 
@@ -48,7 +55,7 @@ def home() -> Home:
     return Home()
 
 
-def test_a_session_that_nobody_opens_ends_after_its_time(home: Home) -> None:
+def test_an_unopened_session_ends_after_its_idle_time(home: Home) -> None:
     home.make()
     home.one.pass_time(TTL_MS - 1)
     assert home.has()
@@ -58,7 +65,7 @@ def test_a_session_that_nobody_opens_ends_after_its_time(home: Home) -> None:
     assert home.one.shard.state.watch_sessions == {}
 
 
-def test_time_counts_from_when_the_stream_has_left(home: Home) -> None:
+def test_idle_time_starts_when_the_stream_ends(home: Home) -> None:
     session, stream = home.make(), Stream()
     home.one.pass_time(TTL_MS - 1)
     home.sessions.attach(session, stream)
@@ -71,7 +78,7 @@ def test_time_counts_from_when_the_stream_has_left(home: Home) -> None:
     assert not home.has()
 
 
-def test_sessions_end_each_in_its_time(home: Home) -> None:
+def test_each_session_ends_after_its_own_idle_time(home: Home) -> None:
     for number in range(6):
         home.make(number)
         home.one.pass_time(TTL_MS / 10)
@@ -87,8 +94,8 @@ def test_sessions_end_each_in_its_time(home: Home) -> None:
     assert len(home.sessions) == 0
 
 
-def test_of_many_that_are_due_some_end_in_one_turn(home: Home) -> None:
-    for number in range(ENDED_AT_ONCE * 2 + 1):
+def test_a_bounded_number_of_idle_sessions_ends_in_each_turn(home: Home) -> None:
+    for number in range(ENDED_PER_TURN_MAX * 2 + 1):
         home.make(number)
     home.one.clock.advance(TTL_MS * 2)
     left = [len(home.sessions)]
@@ -101,7 +108,7 @@ def test_of_many_that_are_due_some_end_in_one_turn(home: Home) -> None:
     assert home.one.shard.state.watch_sessions == {}
 
 
-def test_a_second_stream_takes_over_and_the_end_of_the_first_means_nothing(home: Home) -> None:
+def test_a_second_stream_takes_over_and_the_end_of_the_first_is_ignored(home: Home) -> None:
     session, first, second = home.make(), Stream(), Stream()
     home.sessions.attach(session, first)
     assert (home.sessions.stream_count, first.is_taken_over) == (1, False)
@@ -115,7 +122,7 @@ def test_a_second_stream_takes_over_and_the_end_of_the_first_means_nothing(home:
     assert home.sessions.stream_count == 0
 
 
-def test_a_new_session_remembers_and_one_that_was_restored_does_not(home: Home) -> None:
+def test_a_new_session_has_memory_and_a_restored_one_has_none(home: Home) -> None:
     session = home.make()
     assert (session.has_memory, session.seqs, session.epochs) == (True, [5], [7])
     session.seqs[0], session.epochs[0] = 9, 8
@@ -129,9 +136,9 @@ def test_a_new_session_remembers_and_one_that_was_restored_does_not(home: Home) 
     assert not home.has()
 
 
-def test_changes_are_told(home: Home) -> None:
-    told: list[tuple[int, int]] = []
-    home.sessions.on_change = lambda: told.append((len(home.sessions), home.sessions.stream_count))
+def test_changes_of_the_counts_are_reported(home: Home) -> None:
+    counts: list[tuple[int, int]] = []
+    home.sessions.on_change = lambda: counts.append((len(home.sessions), home.sessions.stream_count))
     session, stream = home.make(), Stream()
     home.sessions.attach(session, stream)
     home.sessions.attach(session, Stream())
@@ -139,10 +146,10 @@ def test_changes_are_told(home: Home) -> None:
     assert session.stream is not None
     home.sessions.detach(session, session.stream)
     home.one.pass_time(TTL_MS)
-    assert told == [(1, 0), (1, 1), (1, 0), (0, 0)]
+    assert counts == [(1, 0), (1, 1), (1, 0), (0, 0)]
 
 
-def test_a_session_is_small(home: Home) -> None:
+def test_a_session_needs_little_memory(home: Home) -> None:
     count = 2000
     gc.collect()
     tracemalloc.start()
@@ -153,5 +160,5 @@ def test_a_session_is_small(home: Home) -> None:
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # With what the log in memory holds of its frames.
+    # Includes the frames that the log keeps in memory.
     assert size / count < 2500, size / count

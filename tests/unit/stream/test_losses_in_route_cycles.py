@@ -1,4 +1,4 @@
-"""What a topic of a circle of routes loses is reported one topic further, and no further."""
+"""A loss in a cycle of routes is reported to the next topic, and no further."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.harness.one_shard import OneShard
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_crash_does_not_go_round_a_circle(shards: int) -> None:
+def test_a_crash_does_not_circulate_in_a_cycle(shards: int) -> None:
     stage = ForwardStage(shards)
     for topic in ("a", "b"):
         stage.owner(topic).put(topic)
@@ -27,7 +27,7 @@ def test_a_crash_does_not_go_round_a_circle(shards: int) -> None:
         assert reasons == ["crash", "source_trim"]
 
 
-def test_a_crash_is_passed_on_along_a_line() -> None:
+def test_a_crash_is_reported_along_a_chain_of_routes() -> None:
     stage = ForwardStage(1)
     for topic in ("a", "b", "c"):
         stage.owner(topic).put(topic, durability="fsync" if topic != "a" else "disk")
