@@ -1,7 +1,7 @@
 """An acceptor: the process that accepts connections, reads request lines and hands over.
 
-With `TOPICS_FRONTS=1` the supervisor is the acceptor and uses the same `AcceptLoop` and `Front`. An acceptor
-passes a connection that no worker answers to the supervisor, in the same way as it hands others to workers.
+An acceptor passes a connection that no worker answers to the supervisor, in the same way as it hands others
+to workers. With `TOPICS_FRONTS=1` the supervisor is the acceptor, with the same `AcceptLoop` and `Front`.
 
 E1  An acceptor owns nothing: its listening sockets and the channels to the workers belong to the supervisor,
     and it may die at any moment. Only the connections that it was reading are lost then.

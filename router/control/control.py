@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl
 
 from router.control.metrics_render import MetricValues, ServerSample, ShardSample, as_json, as_prometheus
-from router.control.metrics_table import FRONT_METRICS, FrontCounts, progress
+from router.control.metrics_table import FRONT_METRICS, ConnectionCounts, progress
 from router.control.topic_list import (
     PAGE_SIZE,
     PAGE_SIZE_MAX,
@@ -86,14 +86,14 @@ class Control:
         version: str,
         list_shard: ListShard,
         routes: RouteEndpoints,
-        front_counts: Callable[[], FrontCounts] = FrontCounts,
+        connection_counts: Callable[[], ConnectionCounts] = ConnectionCounts,
     ) -> None:
         self._workers = workers
         self._clock = clock
         self._version = version
         self._list_shard = list_shard
         self._routes = routes
-        self._front_counts = front_counts
+        self._connection_counts = connection_counts
         self._started = clock.monotonic()
         self._was_ready = False
 
@@ -206,7 +206,7 @@ class Control:
         workers = self._workers
         board = workers.board
         ready = not isinstance(self.ready(), Refusal)
-        counts = self._front_counts()
+        counts = self._connection_counts()
         samples = [
             ServerSample("topics_ready", "gauge", "1 while the server is ready.", int(ready)),
             ServerSample(

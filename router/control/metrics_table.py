@@ -32,7 +32,7 @@ class ShardFamily(NamedTuple):
     series: tuple[tuple[str, Callable[[Slot], float]], ...]
 
 
-class FrontCounts(NamedTuple):
+class ConnectionCounts(NamedTuple):
     """The counters of the supervisor and the acceptors together."""
 
     accepted: int = 0
@@ -43,11 +43,11 @@ class FrontCounts(NamedTuple):
     restarts: int = 0
 
 
-class FrontMetric(NamedTuple):
+class ConnectionMetric(NamedTuple):
     name: str
     kind: Kind
     help: str
-    read: Callable[[FrontCounts], int]
+    read: Callable[[ConnectionCounts], int]
 
 
 class ShardHistogram(NamedTuple):
@@ -240,38 +240,38 @@ SHARD_FAMILIES: Final[tuple[ShardFamily, ...]] = (
     ),
 )
 
-FRONT_METRICS: Final[tuple[FrontMetric, ...]] = (
-    FrontMetric(
+FRONT_METRICS: Final[tuple[ConnectionMetric, ...]] = (
+    ConnectionMetric(
         "topics_front_connections_accepted_total",
         "counter",
         "Accepted connections.",
         lambda counts: counts.accepted,
     ),
-    FrontMetric(
+    ConnectionMetric(
         "topics_front_connections_handed_over_total",
         "counter",
         "Connections handed over to a worker.",
         lambda counts: counts.handed_over,
     ),
-    FrontMetric(
+    ConnectionMetric(
         "topics_front_connections_refused_total",
         "counter",
         "Refused connections: no worker, no capacity, or no request line in time.",
         lambda counts: counts.refused,
     ),
-    FrontMetric(
+    ConnectionMetric(
         "topics_front_connections_waiting",
         "gauge",
         "Connections that wait for their request line or for a full channel.",
         lambda counts: counts.waiting,
     ),
-    FrontMetric(
+    ConnectionMetric(
         "topics_front_connections_control",
         "gauge",
         "Connections that the supervisor answers itself.",
         lambda counts: counts.control,
     ),
-    FrontMetric(
+    ConnectionMetric(
         "topics_front_restarts_total",
         "counter",
         "Restarts of acceptors.",

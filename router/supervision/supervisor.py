@@ -44,7 +44,7 @@ from router.control.control import Control
 from router.control.control_app import ControlApp
 from router.control.control_connections import ControlConnections
 from router.control.link_requests import SupervisorLink
-from router.control.metrics_table import FrontCounts
+from router.control.metrics_table import ConnectionCounts
 from router.control.reserved_count import TOPICS, WATCH_SESSIONS, ReservedCount
 from router.control.route_answers import ForwardAnswers
 from router.control.route_registry import ForwardControl
@@ -245,7 +245,7 @@ class _Supervisor:
         self._worker_spec["settings"] = msgspec.to_builtins(current)
         self._app.keys = keys
 
-    def _connection_counts(self) -> FrontCounts:
+    def _connection_counts(self) -> ConnectionCounts:
         """Return the counts of this process and the acceptors; those of acceptors lag up to 0.5 s."""
         accepted, handed_over = self._accept_loop.accepted_count, self._connection_router.handed_over_count
         refused = self._connection_router.refused_count + self._accept_loop.refused_count
@@ -257,7 +257,7 @@ class _Supervisor:
             refused += counts.refused
             waiting += self._acceptors.waiting_count()
             restarts = sum(self._acceptors.restart_count(number) for number in range(len(self._acceptors)))
-        return FrontCounts(
+        return ConnectionCounts(
             accepted=accepted,
             handed_over=max(handed_over, 0),
             refused=refused,

@@ -76,7 +76,7 @@ class WorkerProcess:
     ) -> None:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        parameters = {**spec, "front_pid": os.getpid()}
+        parameters = {**spec, "supervisor_pid": os.getpid()}
         inherited = import_environment(environment, sys.path)
         passed = {name: text for name, text in inherited.items() if name not in NOT_FOR_WORKERS}
         self._process = subprocess.Popen(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from router.control.control import METRICS_TYPE, Control, parse_list_query, wants_json
-from router.control.metrics_table import FrontCounts
+from router.control.metrics_table import ConnectionCounts
 from router.control.topic_list import ListPage, ListQuery, cursor_after
 from shared.contract.errors import Refusal
 from shared.ipc.board import Board, WorkerState
@@ -50,7 +50,7 @@ class Stage:
         self.topics = ["t0"]
         """All of shard 0."""
         self.control = Control(
-            self.workers, self.clock, "1.2.3", self.list_shard, self, lambda: FrontCounts(accepted=9)
+            self.workers, self.clock, "1.2.3", self.list_shard, self, lambda: ConnectionCounts(accepted=9)
         )
         self.routers: list[str] = []
         """All of shard 0."""
