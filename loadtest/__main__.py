@@ -22,24 +22,34 @@ from loadtest.engine import engine_bench
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    engine = commands.add_parser("engine", help="the log of one shard, with no HTTP in front of it")
+    engine = commands.add_parser("engine", help="measure the log of one shard, without HTTP")
     add_options(engine, "PART", list(engine_bench.PARTS), 1.0, 3)
-    bench = commands.add_parser("bench", help="the server, over HTTP")
+    bench = commands.add_parser("bench", help="measure the server, over HTTP")
     add_options(bench, "LINE", list(LINES), 2.0, 5)
     bench.add_argument(
         "--server-command",
         default=shlex.join(SERVER_COMMAND),
-        help="what is measured; it gets TOPICS_PORT_FILE, TOPICS_DATA_DIR and TOPICS_SHARDS (%(default)s)",
+        help="the server to measure; receives TOPICS_PORT_FILE, TOPICS_DATA_DIR, TOPICS_SHARDS (%(default)s)",
     )
     bench.add_argument("--plot", metavar="FILE", help="draw the results as a PNG")
-    compared = commands.add_parser("generator", help="what the load generator itself can do, beside wrk")
-    compared.add_argument("--rounds", type=count, default=5, help="the median counts")
-    compared.add_argument("--seconds", type=duration, default=2.0, help="how long each measurement lasts")
-    read = commands.add_parser("spark", help="Spark over a data directory, beside Parquet and JSON lines")
-    read.add_argument("--records", type=count, default=5_000_000, help="of 100 bytes each (%(default)s)")
-    read.add_argument("--rounds", type=count, default=3, help="how often each is measured; the median counts")
-    read.add_argument("--dir", type=directory, help="where to write (default: the system's)")
-    read.add_argument("--save", action="store_true", help="add the result to those in loadtest/results/")
+    generator = commands.add_parser("generator", help="compare the load generator with wrk")
+    generator.add_argument(
+        "--rounds", type=count, default=5, help="number of rounds; the median counts (%(default)s)"
+    )
+    generator.add_argument("--seconds", type=duration, default=2.0, help="length of each measurement")
+    spark = commands.add_parser(
+        "spark", help="compare Spark over a data directory with Parquet and JSON lines"
+    )
+    spark.add_argument(
+        "--records", type=count, default=5_000_000, help="number of records of 100 bytes (%(default)s)"
+    )
+    spark.add_argument(
+        "--rounds", type=count, default=3, help="number of rounds; the median counts (%(default)s)"
+    )
+    spark.add_argument(
+        "--dir", type=directory, help="directory to write to (default: the temporary directory)"
+    )
+    spark.add_argument("--save", action="store_true", help="add the result to loadtest/results/")
     given = parser.parse_args()
     runs = {"engine": run_engine, "bench": run_bench, "generator": run_generator, "spark": run_spark}
     try:
@@ -50,27 +60,27 @@ def main() -> int:
 
 
 def add_options(
-    parser: argparse.ArgumentParser, what: str, names: list[str], seconds: float, rounds: int
+    parser: argparse.ArgumentParser, metavar: str, names: list[str], seconds: float, rounds: int
 ) -> None:
     parser.add_argument(
-        "names", nargs="*", default=names, metavar=what, help=f"one of {', '.join(names)} (default: all)"
+        "names", nargs="*", default=names, metavar=metavar, help=f"one of {', '.join(names)} (default: all)"
     )
     parser.set_defaults(known=names)
     parser.add_argument(
-        "--rounds", type=count, default=rounds, help="how often each is measured; the median counts"
+        "--rounds", type=count, default=rounds, help="number of rounds; the median counts (%(default)s)"
     )
-    parser.add_argument("--seconds", type=duration, default=seconds, help="how long each measurement lasts")
+    parser.add_argument("--seconds", type=duration, default=seconds, help="length of each measurement")
     parser.add_argument(
         "--dir",
         type=directory,
-        help="where to write, on the disk that is to be measured (default: the system's)",
+        help="directory on the disk to measure (default: the temporary directory)",
     )
-    parser.add_argument("--save", action="store_true", help="add the result to those in loadtest/results/")
+    parser.add_argument("--save", action="store_true", help="add the result to loadtest/results/")
 
 
 def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
     return int(text)
 
 
@@ -80,20 +90,20 @@ def duration(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text!r}")
     return seconds
 
 
 def directory(text: str) -> str:
     if not os.path.isdir(text):
-        raise argparse.ArgumentTypeError(f"there is no directory {text}")
+        raise argparse.ArgumentTypeError(f"must be an existing directory, got {text!r}")
     return text
 
 
 def check_names(given: argparse.Namespace) -> None:
     unknown = [name for name in given.names if name not in given.known]
     if unknown:
-        print(f"there is no {unknown[0]}; there are {', '.join(given.known)}", file=sys.stderr)
+        print(f"unknown name {unknown[0]}; must be one of {', '.join(given.known)}", file=sys.stderr)
         raise SystemExit(2)
 
 

@@ -1,9 +1,10 @@
 """Load scenarios for locust: writers, readers, watchers, and workers of queues.
 
 Run `locust -f loadtest/locustfile.py Writer --host http://127.0.0.1:4000`, or `Reader`, or `Mixed` (both,
-over 1,000 topics), or `Watcher Watched`, or `Worker Boss`. The scenarios check the responses, so a wrong
-response counts as a failure as a refused one does. The response time of an event is the age of its last
-record. For figures use `python -m loadtest bench`: locust itself costs far more than the requests it sends.
+over 1,000 topics), or `Watcher WatchedWriter`, or `JobWorker JobProducer`. The scenarios check the responses,
+so a wrong response counts as a failure as a refused one does. The response time of an event is the age of its
+last record. For figures use `python -m loadtest bench`: locust itself costs far more than the requests it
+sends.
 
 `LOADTEST_TOPICS` is the number of topics of Mixed.
 """
@@ -48,9 +49,9 @@ class TopicUser(FastHttpUser):
             if answer.status_code not in (200, 201):
                 answer.failure(f"{answer.status_code}: {answer.text}")
                 return
-            told = answer.json()
-            if told["count"] != count or told["last_seq"] - told["first_seq"] + 1 != count:
-                answer.failure(f"{count} records were sent, the answer is {told}")
+            body = answer.json()
+            if body["count"] != count or body["last_seq"] - body["first_seq"] + 1 != count:
+                answer.failure(f"{count} records were sent, the answer is {body}")
 
     def read_on(self, topic: str, cursor: int) -> int:
         """Read a page after the cursor; return the next cursor."""
@@ -61,16 +62,16 @@ class TopicUser(FastHttpUser):
             if answer.status_code != 200:
                 answer.failure(f"{answer.status_code}: {answer.text}")
                 return cursor
-            told = answer.json()
-            seqs = [one["$seq"] for one in told["records"]]
+            page = answer.json()
+            seqs = [one["$seq"] for one in page["records"]]
             # Nothing here is deleted or expires, so every page is complete.
-            if seqs != list(range(cursor + 1, cursor + 1 + len(seqs))) or told["tombstone"]:
-                answer.failure(f"read {seqs} behind {cursor}, tombstone {told['tombstone']}")
+            if seqs != list(range(cursor + 1, cursor + 1 + len(seqs))) or page["tombstone"]:
+                answer.failure(f"read {seqs} after {cursor}, tombstone {page['tombstone']}")
                 return cursor
-            if seqs and told["next_from_seq"] != seqs[-1]:
-                answer.failure(f"next_from_seq is {told['next_from_seq']} after {seqs[-1]}")
+            if seqs and page["next_from_seq"] != seqs[-1]:
+                answer.failure(f"next_from_seq is {page['next_from_seq']} after {seqs[-1]}")
                 return cursor
-            return int(told["next_from_seq"])
+            return int(page["next_from_seq"])
 
 
 class Writer(TopicUser):
@@ -122,7 +123,7 @@ class Mixed(TopicUser):
             self.cursors[topic] = self.read_on(topic, self.cursors[topic])
 
 
-class Watched(TopicUser):
+class WatchedWriter(TopicUser):
     """A user that writes to the watched topics."""
 
     wait_time = constant_throughput(20)
@@ -142,10 +143,10 @@ class Watcher(TopicUser):
         names = random.sample(WATCHED, 4)
         for name in names:
             self.append(name, 1)
-        asked = {"topics": {name: {"tail": True} for name in names}, "heartbeat_ms": 1000}
-        made = self.client.post("/v0/watch", json=asked, name="watch").json()
-        cursors = {name: stand["from_seq"] for name, stand in made["topics"].items()}
-        stream = self.client.get(made["stream_url"], name="stream", stream=True)
+        request = {"topics": {name: {"tail": True} for name in names}, "heartbeat_ms": 1000}
+        session = self.client.post("/v0/watch", json=request, name="watch").json()
+        cursors = {name: position["from_seq"] for name, position in session["topics"].items()}
+        stream = self.client.get(session["stream_url"], name="stream", stream=True)
         # The response object of locust only reads lines that end as the lines of a head do.
         lines = stream._response
         while event := bytes(lines.readline(b"\n\n")):
@@ -155,17 +156,17 @@ class Watcher(TopicUser):
 
     def take(self, kind: str, data: bytes, cursors: dict[str, int]) -> None:
         """Record an event as a request in the tables of locust, with its lag as the response time."""
-        told = json.loads(data)
+        event = json.loads(data)
         wrong, lag_ms = None, 0.0
         if kind == "record":
-            seqs = [one["$seq"] for one in told["records"]]
-            due = cursors[told["topic"]] + 1
-            cursors[told["topic"]] = told["to_seq"]
-            lag_ms = time.time() * 1000 - told["records"][-1]["data"]["sent_ms"]
-            if seqs != list(range(due, told["to_seq"] + 1)):
-                wrong = ValueError(f"{told['topic']}: {seqs} where {due} is due")
+            seqs = [one["$seq"] for one in event["records"]]
+            due = cursors[event["topic"]] + 1
+            cursors[event["topic"]] = event["to_seq"]
+            lag_ms = time.time() * 1000 - event["records"][-1]["data"]["sent_ms"]
+            if seqs != list(range(due, event["to_seq"] + 1)):
+                wrong = ValueError(f"{event['topic']}: received {seqs}, expected {due} next")
         elif kind != "caught-up":
-            wrong = ValueError(f"{kind}: {told}")
+            wrong = ValueError(f"{kind}: {event}")
         self.environment.events.request.fire(
             request_type="SSE",
             name=kind,
@@ -176,7 +177,7 @@ class Watcher(TopicUser):
         )
 
 
-class Boss(TopicUser):
+class JobProducer(TopicUser):
     """A user that appends jobs to the queues."""
 
     wait_time = constant_throughput(10)
@@ -196,7 +197,7 @@ class Boss(TopicUser):
         self.append(random.choice(QUEUES), BATCH)
 
 
-class Worker(TopicUser):
+class JobWorker(TopicUser):
     """A user that claims and acks jobs; sometimes it goes silent and returns as another node."""
 
     wait_time = constant_throughput(20)
@@ -208,26 +209,26 @@ class Worker(TopicUser):
 
     @task
     def work(self) -> None:
-        told = self.ask("claim", {"max": 8})
-        jobs = told["claimed"] if told else []
+        claim = self.ask("claim", {"max": 8})
+        jobs = claim["claimed"] if claim else []
         if random.random() < SILENT_SHARE:
             self.on_start()
         elif jobs:
             self.end(jobs)
 
     def end(self, jobs: list[dict[str, Any]]) -> None:
-        held = {"seqs": [one["$seq"] for one in jobs], "lease_ids": [one["lease_id"] for one in jobs]}
+        leased = {"seqs": [one["$seq"] for one in jobs], "lease_ids": [one["lease_id"] for one in jobs]}
         until_ms = min(one["deadline"] for one in jobs)
-        told = self.ask("ack", held)
+        result = self.ask("ack", leased)
         # Within its lease a worker ends the jobs that it holds, and no other worker does.
-        if told and told["skipped"] and time.time() * 1000 < until_ms:
+        if result and result["skipped"] and time.time() * 1000 < until_ms:
             self.environment.events.request.fire(
                 request_type="JOB",
                 name="skipped",
                 response_time=0,
                 response_length=0,
                 exception=ValueError(
-                    f"{self.node} holds {held['seqs']}, of which {told['skipped']} are skipped"
+                    f"{self.node} has leases of {leased['seqs']}, the ack skipped {result['skipped']}"
                 ),
                 context={},
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 
 from loadtest.bench.subjects import Subjects
-from loadtest.engine.one_shard import Line, report
+from loadtest.engine.one_shard import ReportLine, report
 from spark.session import local_session
 from spark.view.server_client import ServerClient
 
@@ -35,7 +35,7 @@ def bare(url: str, records: int) -> None:
             client.ask("POST", "topics/bare?return_seqs=false", body)
 
 
-def run(records: int, rounds: int, directory: str | None) -> list[Line]:
+def run(records: int, rounds: int, directory: str | None) -> list[ReportLine]:
     with tempfile.TemporaryDirectory(prefix="topicsd-sink-", dir=directory) as home:
         session = local_session("topicsd sink bench")
         session.sparkContext.setLogLevel("ERROR")
@@ -57,11 +57,11 @@ def run(records: int, rounds: int, directory: str | None) -> list[Line]:
             session.stop()
 
 
-def _line(way: str, write: Callable[[], None], records: int, rounds: int) -> Line:
+def _line(way: str, write: Callable[[], None], records: int, rounds: int) -> ReportLine:
     taken = []
     for turn in range(rounds + 1):
         started = time.perf_counter()
         write()
         if turn:
             taken.append(time.perf_counter() - started)
-    return Line(way, records / statistics.median(taken), "rows/s")
+    return ReportLine(way, records / statistics.median(taken), "rows/s")

@@ -22,7 +22,7 @@ from collections.abc import Callable
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from loadtest.engine.one_shard import Line, create_topics, fresh, open_shard, report
+from loadtest.engine.one_shard import ReportLine, create_topics, fresh, open_shard, report
 from loadtest.engine.segment_bench import checkpoint
 from shared.contract.errors import Refusal
 from shared.contract.topic_config import TopicConfigPatch
@@ -49,7 +49,7 @@ class EvenClock(SystemClock):
     def now_ms(self) -> int:
         return self._now_ms
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         self._now_ms += BATCH_MS
 
 
@@ -59,13 +59,13 @@ async def make_store(directory: str, records: int) -> None:
     shard = open_shard(directory, settings, clock)
     loop = asyncio.get_running_loop()
     names = await create_topics(shard, TOPICS, TopicConfigPatch())
-    made = loop.create_future()
-    shard.put_topic(NOTHING, TopicConfigPatch(), made.set_result)
+    created = loop.create_future()
+    shard.put_topic(NOTHING, TopicConfigPatch(), created.set_result)
     shard.log.commit()
-    await made
+    await created
     request = AppendRequest([NewRecord(msgspec.Raw(DATA), None) for _ in range(BATCH)])
     for number in range(-(-records // BATCH)):
-        clock.go_on()
+        clock.advance()
         answered = loop.create_future()
         shard.append(names[number % TOPICS], request, answered.set_result)
         shard.log.commit()
@@ -75,7 +75,7 @@ async def make_store(directory: str, records: int) -> None:
     shard.close()
 
 
-class Sources:
+class RowSources:
     """The same rows in three formats."""
 
     def __init__(self, session: SparkSession, folder: str) -> None:
@@ -107,11 +107,11 @@ class Sources:
         return self._session.read.schema(schema).json(self._copy("json"))
 
 
-def drained(frame: DataFrame) -> None:
+def drain(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def queries(sources: Sources) -> dict[str, dict[str, Callable[[], object]]]:
+def queries(sources: RowSources) -> dict[str, dict[str, Callable[[], object]]]:
     """Return the queries, by question and by source."""
     first, last = sources.stamps
     begin = first + (last - first) / 2
@@ -120,37 +120,37 @@ def queries(sources: Sources) -> dict[str, dict[str, Callable[[], object]]]:
     parquet, lines, topicsd = sources.parquet, sources.json, sources.topicsd
     return {
         "all columns": {
-            "topicsd": lambda: drained(topicsd()),
-            "parquet": lambda: drained(parquet()),
-            "json": lambda: drained(lines()),
+            "topicsd": lambda: drain(topicsd()),
+            "parquet": lambda: drain(parquet()),
+            "json": lambda: drain(lines()),
         },
         "count()": {
             "topicsd": lambda: topicsd().count(),
-            "topicsd, schema of their number": lambda: topicsd("records bigint").groupBy().sum().first(),
+            "topicsd, schema of the count": lambda: topicsd("records bigint").groupBy().sum().first(),
             "parquet": lambda: parquet().count(),
             "json": lambda: lines().count(),
         },
         'select("offset")': {
-            "topicsd": lambda: drained(topicsd().select("offset")),
-            "topicsd, schema of one column": lambda: drained(topicsd("offset bigint")),
-            "parquet": lambda: drained(parquet().select("offset")),
-            "json": lambda: drained(lines().select("offset")),
+            "topicsd": lambda: drain(topicsd().select("offset")),
+            "topicsd, schema of one column": lambda: drain(topicsd("offset bigint")),
+            "parquet": lambda: drain(parquet().select("offset")),
+            "json": lambda: drain(lines().select("offset")),
         },
         "one topic of a hundred": {
-            "topicsd": lambda: drained(topicsd(topics=ONE)),
-            "parquet": lambda: drained(parquet().where(of_one)),
-            "json": lambda: drained(lines().where(of_one)),
+            "topicsd": lambda: drain(topicsd(topics=ONE)),
+            "parquet": lambda: drain(parquet().where(of_one)),
+            "json": lambda: drain(lines().where(of_one)),
         },
-        "no record at all": {"topicsd": lambda: drained(topicsd(topics=NOTHING))},
+        "no record at all": {"topicsd": lambda: drain(topicsd(topics=NOTHING))},
         "1 % of the time": {
-            "topicsd": lambda: drained(topicsd().where(span)),
-            "parquet": lambda: drained(parquet().where(span)),
-            "json": lambda: drained(lines().where(span)),
+            "topicsd": lambda: drain(topicsd().where(span)),
+            "parquet": lambda: drain(parquet().where(span)),
+            "json": lambda: drain(lines().where(span)),
         },
     }
 
 
-def run(records: int, rounds: int, directory: str | None) -> list[Line]:
+def run(records: int, rounds: int, directory: str | None) -> list[ReportLine]:
     """Measure all queries in records per second, of all records, also for selective queries."""
     folder = tempfile.mkdtemp(prefix="topicsd-spark-", dir=directory)
     session = None
@@ -160,7 +160,7 @@ def run(records: int, rounds: int, directory: str | None) -> list[Line]:
         session.sparkContext.setLogLevel("ERROR")
         narrow_reads(session)
         lines = []
-        for asked, ways in queries(Sources(session, folder)).items():
+        for query_name, ways in queries(RowSources(session, folder)).items():
             taken: dict[str, list[float]] = {way: [] for way in ways}
             for turn in range(rounds + 1):
                 for way, query in ways.items():
@@ -170,12 +170,16 @@ def run(records: int, rounds: int, directory: str | None) -> list[Line]:
                         taken[way].append(time.perf_counter() - started)
             seconds = {way: min(times) for way, times in taken.items()}
             for way, took in seconds.items():
-                name = f"{asked}: {way}, {took:.2f} s"
+                name = f"{query_name}: {way}, {took:.2f} s"
                 lines.append(
-                    report(Line(name, records / took, "records/s", ratio=seconds.get("json", took) / took))
+                    report(
+                        ReportLine(name, records / took, "records/s", ratio=seconds.get("json", took) / took)
+                    )
                 )
-                if asked == "all columns":
-                    lines.append(report(Line(f"{asked}: {way}", records * len(DATA) / took / 1e6, "MB/s")))
+                if query_name == "all columns":
+                    lines.append(
+                        report(ReportLine(f"{query_name}: {way}", records * len(DATA) / took / 1e6, "MB/s"))
+                    )
         return lines
     finally:
         if session is not None:

@@ -15,9 +15,9 @@ COLORS = {"aim": GREEN, "holds": GREEN, "missed": RED}
 def bar(result: Result) -> Bar:
     length, mark = extent(result.goal, result.value, result.ratio)
     goal = "" if result.goal is None else result.goal.text("").replace("≥", ">=").replace("≤", "<=")
-    told = f"{number(result.value)} {result.unit}" if result.value is not None else ""
+    value = f"{number(result.value)} {result.unit}" if result.value is not None else ""
     ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
-    text = "  ".join(part for part in (ratio, goal.strip(), told or result.verdict) if part)
+    text = "  ".join(part for part in (ratio, goal.strip(), value or result.verdict) if part)
     return Bar(result.title, text, length, mark, COLORS.get(result.verdict, GREY))
 
 

@@ -15,7 +15,7 @@ from loadtest.bench.result import Result
 from loadtest.bench.rounds import WARMUP_SECONDS, Bench, Reading, medians
 from loadtest.clients.processes import Running
 from loadtest.clients.traffic import append_body, create_topics, names_of_shard
-from loadtest.clients.watching import Delivered, Topic, make_sessions, measure, streams_possible
+from loadtest.clients.watching import FanoutResult, WatchedTopic, make_sessions, measure, possible_streams
 
 # While one append is delivered, exactly one more has arrived, so each append is an event.
 WINDOW = 2
@@ -66,7 +66,7 @@ def delivering(watchers: int) -> Callable[[Bench], Result]:
             ceiling=bare,
             ratio=ratio,
             cpu_ratio=cpu_ratio,
-            note=f"{ours:.0f} bytes a record against {theirs:.0f} of the ceiling" if differs else "",
+            note=f"{ours:.0f} bytes per record, ceiling {theirs:.0f}" if differs else "",
         )
 
     return of
@@ -75,7 +75,7 @@ def delivering(watchers: int) -> Callable[[Bench], Result]:
 def _rounds(bench: Bench, watchers: int, window: int) -> list[list[Reading]]:
     with bench.subjects.server() as server, bench.subjects.ceiling("fanout_ceiling") as ceiling:
         create_topics(server.port, bench.home, ["x"])
-        names = ["x"] * streams_possible(watchers)
+        names = ["x"] * possible_streams(watchers)
         takes = [
             partial(_read, bench, subject, make_sessions(subject.port, names), window)
             for subject in (server, ceiling)
@@ -83,7 +83,7 @@ def _rounds(bench: Bench, watchers: int, window: int) -> list[list[Reading]]:
         return bench.rounds_of(*takes)
 
 
-def _read(bench: Bench, subject: Running, topics: list[Topic], window: int) -> Reading:
+def _read(bench: Bench, subject: Running, topics: list[WatchedTopic], window: int) -> Reading:
     took = _deliver(bench, subject, topics, window)
     count = took.count
     return Reading(count / took.seconds, took.metered / count * 1e6, *took.each_us, took.bytes / count)
@@ -92,17 +92,17 @@ def _read(bench: Bench, subject: Running, topics: list[Topic], window: int) -> R
 def _deliver(
     bench: Bench,
     subject: Running,
-    topics: list[Topic],
+    topics: list[WatchedTopic],
     window: int = 1,
     meter: Callable[[], float] | None = None,
-) -> Delivered:
+) -> FanoutResult:
     meter = meter or subject.cpu_seconds
     return measure(subject.port, topics, append_body(1), bench.seconds, window, WARMUP_SECONDS, meter)
 
 
 def sessions(bench: Bench) -> Result:
     """Measure the growth of the memory of all processes; socket buffers belong to the kernel."""
-    count = streams_possible(SESSIONS)
+    count = possible_streams(SESSIONS)
     half = TOPICS // SHARDS
     by_shard = [names_of_shard(shard, SHARDS) for shard in range(SHARDS)]
     names = [next(by_shard[number % SHARDS]) for number in range(half * SHARDS)]
@@ -112,23 +112,23 @@ def sessions(bench: Bench) -> Result:
         _deliver(bench, server, make_sessions(server.port, names))
         before = server.pss_bytes()
         topics = make_sessions(server.port, [names[number % TOPICS] for number in range(count - TOPICS)])
-        held: list[int] = []
+        readings: list[int] = []
 
         def meter() -> float:
-            held.append(server.pss_bytes())
+            readings.append(server.pss_bytes())
             return 0.0
 
         took = _deliver(bench, server, topics, meter=meter)
     each = sum(len(topic.streams) for topic in topics)
     last_p50, last_p99 = took.last_us
-    told = "" if count == SESSIONS else f"{count} sessions only, as many files may be open; "
+    limited = "" if count == SESSIONS else f"only {count} sessions because of the descriptor limit; "
     return Result(
         line="",
         title="",
         unit="KiB",
-        value=(statistics.mean(held) - before) / each / 1024,
+        value=(statistics.mean(readings) - before) / each / 1024,
         p50_us=last_p50,
         p99_us=last_p99,
-        note=f"{told}an append was with the last of {each // TOPICS} watchers of {TOPICS} topics "
+        note=f"{limited}an append reached the last of {each // TOPICS} watchers of {TOPICS} topics "
         f"after {last_p50 / 1000:.2f} ms, p99 {last_p99 / 1000:.2f} ms",
     )

@@ -31,11 +31,11 @@ def save(name: str, lines: list[Any], **more: Any) -> str:
 
 
 def _commit() -> str:
-    asked = subprocess.run(
+    described = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=os.path.dirname(RESULTS),
         capture_output=True,
         text=True,
         check=False,
     )
-    return asked.stdout.strip() or "unknown"
+    return described.stdout.strip() or "unknown"

@@ -14,7 +14,7 @@ from loadtest.bench.queue_lines import jobs, memory_of_a_job, waiting
 from loadtest.bench.restart_line import others_of_a_restart
 from loadtest.bench.result import Goal, Result
 from loadtest.bench.rounds import Bench, against_ceiling, medians
-from loadtest.bench.route_lines import append_beside, chain, fan_out, one_forward
+from loadtest.bench.route_lines import append_beside, chain, fan_out, one_route
 from loadtest.ceilings.read_ceiling import COUNT
 from loadtest.clients.traffic import (
     NotMeasured,
@@ -43,7 +43,7 @@ def writes(records: int, connections: int, is_durable: bool) -> Callable[[Bench]
             create_topics(server.port, bench.home, ["x"], config)
             body = append_body(records)
             if (count := ask(server.port, "/v0/topics/x", body)["count"]) != records:
-                raise NotMeasured(f"{records} records were sent and {count} written")
+                raise NotMeasured(f"{records} records were sent, {count} were written")
             load = bench.load(path="/v0/topics/x", body=body, connections=connections)
             return against_ceiling(bench, server, ceiling, load, records)
 
@@ -57,7 +57,7 @@ def diff(limit: int) -> Callable[[Bench], Result]:
             fill(server.port, "x")
             answer = ask(server.port, "/v0/topics/x/diff", b'{"from_seq":20000,"limit":%d}' % limit)
             if (count := len(answer["records"])) != limit:
-                raise NotMeasured(f"a diff of {limit} gave {count} records")
+                raise NotMeasured(f"a diff of {limit} returned {count} records")
             path = diff_targets(os.path.join(bench.home, "diffs"), limit)
             return against_ceiling(bench, server, ceiling, bench.load(targets=path, connections=32))
 
@@ -76,8 +76,8 @@ def diff_of_sealed(bench: Bench) -> Result:
         data_dir = os.path.join(server.home, "data")
 
         def sealed() -> bool | None:
-            found = sum(name.endswith(".data") for _, _, names in os.walk(data_dir) for name in names)
-            return found >= COUNT // 1000 or None
+            count = sum(name.endswith(".data") for _, _, names in os.walk(data_dir) for name in names)
+            return count >= COUNT // 1000 or None
 
         server.wait_for(sealed, "segments")
         path = diff_targets(os.path.join(bench.home, "diffs"), 100, first=0)
@@ -111,7 +111,7 @@ def two_shards(bench: Bench) -> Result:
     )
 
 
-def forwarded(bench: Bench) -> Result:
+def remote(bench: Bench) -> Result:
     """Derive the cost of a foreign request from a mix.
 
     A connection that sends only foreign requests would be handed over to the other worker.
@@ -191,7 +191,7 @@ LINES = {
     "diff-1000": Line("diff of 1,000 from the hot tail", diff(1000), Goal(0.66)),
     "sealed": Line("diff of 100 from sealed segments", diff_of_sealed, Goal(10_000, of_value=True)),
     "shards": Line("two shards over one, 1,024 topics", two_shards, Goal(0.8)),
-    "forwarded": Line("a forwarded request over a direct", forwarded, Goal(2, of_value=True, at_most=True)),
+    "remote": Line("a remote request over a direct", remote, Goal(2, of_value=True, at_most=True)),
     "pool": Line("a pool round 1,024 topics, 5 shards", pool, Goal(0.5)),
     "connections": Line("a new connection per request", new_connections, None),
     "restart": Line("beside a worker that is restarted", others_of_a_restart, Goal(2, at_most=True)),
@@ -205,13 +205,11 @@ LINES = {
         "a job with a million waiting over a thousand", waiting, Goal(1.2, of_value=True, at_most=True)
     ),
     "job": Line("memory of a waiting job", memory_of_a_job, None),
-    "route": Line("records through one forward", one_forward(1), None),
-    "route-shards": Line("records through one forward between shards", one_forward(2), None),
-    "route-chain": Line("records through a chain of 5 forwards", chain, None),
+    "route": Line("records through one route", one_route(1), None),
+    "route-shards": Line("records through one route between shards", one_route(2), None),
+    "route-chain": Line("records through a chain of 5 routes", chain, None),
     "route-100": Line("copies of records into 100 destinations", fan_out, None),
-    "route-append": Line(
-        "an append with 100 forwards from its topic", append_beside, Goal(1.1, at_most=True)
-    ),
+    "route-append": Line("an append with 100 routes from its topic", append_beside, Goal(1.1, at_most=True)),
     "sessions": Line("memory of a watch session", sessions, Goal(20, of_value=True, at_most=True)),
     "memory": Line("memory, empty, 2 shards (PSS)", memory, Goal(160, of_value=True, at_most=True)),
 }

@@ -11,7 +11,7 @@ from loadtest.bench.result import Result
 from loadtest.bench.rounds import WARMUP_SECONDS, Bench, Reading, medians
 from loadtest.clients.generator import Load
 from loadtest.clients.processes import Running
-from loadtest.clients.traffic import append_body, ask, checked, create_topics
+from loadtest.clients.traffic import append_body, ask, create_topics, run_checked
 from loadtest.clients.working import Work, measure
 
 WAITING = 1_000_000
@@ -73,7 +73,7 @@ def memory_of_a_job(bench: Bench) -> Result:
         _claim(server, LEASED)
         leased = server.pss_bytes()
     each = (leased - full) / LEASED
-    note = f"a leased one has {each:.0f} bytes more, while {LEASED:,} are"
+    note = f"a leased job takes {each:.0f} bytes more, with {LEASED:,} leased"
     return Result(line="", title="", unit="bytes", value=(full - empty) / WAITING, note=note)
 
 
@@ -98,7 +98,7 @@ def _make_queue(bench: Bench, server: Running, waiting: int) -> None:
 def _fill(server: Running, count: int) -> None:
     if count:
         body = append_body(FILL_BATCH)
-        checked(server.port, Load(path=f"/v0/topics/{QUEUE}", body=body, requests=count // FILL_BATCH))
+        run_checked(server.port, Load(path=f"/v0/topics/{QUEUE}", body=body, requests=count // FILL_BATCH))
 
 
 def _claim(server: Running, count: int) -> None:

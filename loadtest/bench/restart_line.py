@@ -22,17 +22,17 @@ from loadtest.clients.processes import Running
 from loadtest.clients.traffic import NotMeasured, append_body, create_topics, names_of_shard, targets
 
 SHARDS = 3
-STRUCK = 1
+KILLED_SHARD = 1
 CONNECTIONS = 4
 SHARE = 4
 # A worker that ends repeatedly is restarted after a wait that grows; the whole restart must fall into the
 # measured time.
 SECONDS_MIN = 3.0
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 def others_of_a_restart(bench: Bench) -> Result:
-    names = [next(names_of_shard(shard, SHARDS)) for shard in range(SHARDS) if shard != STRUCK]
+    names = [next(names_of_shard(shard, SHARDS)) for shard in range(SHARDS) if shard != KILLED_SHARD]
     pairs = [(f"/v0/topics/{name}", append_body(1)) for name in names]
     path = targets(os.path.join(bench.home, "others"), pairs)
     with bench.subjects.server(SHARDS) as server:
@@ -42,8 +42,8 @@ def others_of_a_restart(bench: Bench) -> Result:
         seconds = max(bench.seconds, SECONDS_MIN)
         load = msgspec.structs.replace(load, seconds=seconds, rate=most / SHARE)
 
-        def struck() -> Reading:
-            victim = worker_of(server, STRUCK)
+        def with_kill() -> Reading:
+            victim = worker_of(server, KILLED_SHARD)
             killer = threading.Timer(WARMUP_SECONDS, os.kill, (victim, signal.SIGKILL))
             killer.start()
             try:
@@ -52,7 +52,7 @@ def others_of_a_restart(bench: Bench) -> Result:
                 killer.join()
                 wait_until_all_serve(server)
 
-        rounds = bench.rounds_of(struck, lambda: bench.read(server, load))
+        rounds = bench.rounds_of(with_kill, lambda: bench.read(server, load))
     value, calm, ratio = medians(rounds, lambda reading: reading.p99_us)
     p50_us = statistics.median(reading.p50_us for reading in rounds[0])
     return Result(
@@ -74,13 +74,13 @@ def worker_of(server: Running, shard: int) -> int:
         with open(f"/proc/{pid}/environ", "rb") as file:
             if b'"shard":%d,' % shard in file.read():
                 return pid
-    raise NotMeasured(f"there is no worker of shard {shard}")
+    raise NotMeasured(f"no worker of shard {shard} was found")
 
 
 def wait_until_all_serve(server: Running) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request("GET", "/v0/ready")
             answer = connection.getresponse()
@@ -89,4 +89,4 @@ def wait_until_all_serve(server: Running) -> None:
         finally:
             connection.close()
         time.sleep(0.02)
-    raise NotMeasured("the worker that was killed does not come back")
+    raise NotMeasured(f"the killed worker did not serve again within {TIMEOUT_SECONDS:.0f} s")

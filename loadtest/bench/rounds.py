@@ -99,5 +99,5 @@ def against_ceiling(bench: Bench, server: Running, ceiling: Running, load: Load,
         cpu_ratio=cpu_ratio,
         p50_us=statistics.median(reading.p50_us for reading in rounds[0]),
         p99_us=statistics.median(reading.p99_us for reading in rounds[0]),
-        note=f"answers of {ours:.0f} bytes against {theirs:.0f} of the ceiling" if differs else "",
+        note=f"answers of {ours:.0f} bytes, ceiling {theirs:.0f}" if differs else "",
     )

@@ -29,11 +29,11 @@ COPIES = 100_000
 RATE = 100
 # At that rate a round must be longer, so that one percent of the appends is more than a few.
 RATE_ROUND = 4
-PATIENCE_SECONDS = 120.0
-LOOK_SECONDS = 0.01
+TIMEOUT_SECONDS = 120.0
+POLL_SECONDS = 0.01
 
 
-def one_forward(shards: int) -> Callable[[Bench], Result]:
+def one_route(shards: int) -> Callable[[Bench], Result]:
     """Measure a route from the first shard into the last, which may be the same shard."""
 
     def measure(bench: Bench) -> Result:
@@ -134,13 +134,13 @@ def _read(bench: Bench, server: Running, source: str, lasts: Sequence[str], coun
 
 
 def _wait_for_copies(server: Running, source: str, lasts: Sequence[str]) -> None:
-    deadline = time.perf_counter() + PATIENCE_SECONDS
+    deadline = time.perf_counter() + TIMEOUT_SECONDS
     head = _head(server, source)
     for dest in lasts:
         while (copied := _head(server, dest)) != head:
             if time.perf_counter() > deadline:
-                raise NotMeasured(f"{dest} has {copied} of {head} records after {PATIENCE_SECONDS:.0f} s")
-            time.sleep(LOOK_SECONDS)
+                raise NotMeasured(f"{dest} has {copied} of {head} records after {TIMEOUT_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
 
 
 def _head(server: Running, topic: str) -> int:

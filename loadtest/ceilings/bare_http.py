@@ -55,13 +55,13 @@ def rendered(body: bytes) -> bytes:
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=about)
-    made.add_argument(
+    options = argparse.ArgumentParser(description=about)
+    options.add_argument(
         "--port-file",
         default=os.environ.get("TOPICS_PORT_FILE"),
-        help="where the port is told (default: what TOPICS_PORT_FILE says, as for the server)",
+        help="the file to write the port to (default: TOPICS_PORT_FILE, as for the server)",
     )
-    return made
+    return options
 
 
 async def serve(protocol: Callable[[], asyncio.Protocol], port_file: str) -> None:
@@ -71,12 +71,12 @@ async def serve(protocol: Callable[[], asyncio.Protocol], port_file: str) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     server = await loop.create_server(protocol, "127.0.0.1", 0, backlog=1024)
-    tell(port_file, server.sockets[0].getsockname()[1])
+    write_port_file(port_file, server.sockets[0].getsockname()[1])
     await ended.wait()
     server.close()
 
 
-def tell(port_file: str, port: int) -> None:
+def write_port_file(port_file: str, port: int) -> None:
     """Write the port file atomically."""
     with open(f"{port_file}.part", "w", encoding="ascii") as file:
         file.write(f"{port}\n")

@@ -25,15 +25,15 @@ STREAM = b"GET /v0/watch/"
 MAKE = b"POST /v0/watch "
 
 
-class _Watch(msgspec.Struct):
+class _WatchRequest(msgspec.Struct):
     topics: dict[str, msgspec.Raw]
 
 
 _decode = msgspec.json.Decoder(AppendRequest).decode
-_decode_watch = msgspec.json.Decoder(_Watch).decode
+_decode_watch = msgspec.json.Decoder(_WatchRequest).decode
 
 
-class Watched:
+class Watchers:
     """The watchers of each topic, and the records not sent to them yet."""
 
     def __init__(self) -> None:
@@ -76,30 +76,30 @@ def _id(name: str, seq: int) -> bytes:
 
 
 def caught_up(name: str, head: int) -> bytes:
-    told = b'{"topic":"%b","head_seq":%d}' % (name.encode(), head)
-    return b"%bevent: caught-up\ndata: %b\n\n" % (_id(name, head), told)
+    data = b'{"topic":"%b","head_seq":%d}' % (name.encode(), head)
+    return b"%bevent: caught-up\ndata: %b\n\n" % (_id(name, head), data)
 
 
 def events(name: str, records: list[bytes], head: int) -> bytes:
-    told = b'{"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}' % (
+    data = b'{"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}' % (
         name.encode(),
         b",".join(records),
         head - len(records),
         head,
         head,
     )
-    return b"%bevent: record\ndata: %b\n\n%b" % (_id(name, head), told, caught_up(name, head))
+    return b"%bevent: record\ndata: %b\n\n%b" % (_id(name, head), data, caught_up(name, head))
 
 
 class FanoutCeiling(WriteCeiling):
-    def __init__(self, log: BareLog, watched: Watched) -> None:
+    def __init__(self, log: BareLog, watchers: Watchers) -> None:
         super().__init__(log)
-        self._watched = watched
+        self._watchers = watchers
 
     def take(self, data: bytes, body_at: int, end: int) -> None:
         if data.startswith(STREAM):
             name = data[len(STREAM) : data.find(b" ", len(STREAM))].decode()
-            self._watched.enter(name, self.transport)
+            self._watchers.enter(name, self.transport)
         elif data.startswith(MAKE):
             (name,) = _decode_watch(data[body_at:end]).topics
             self.transport.write(rendered(b'{"stream_url":"/v0/watch/%b"}' % name.encode()))
@@ -110,20 +110,20 @@ class FanoutCeiling(WriteCeiling):
 
     def _appended(self, name: str, records: list[NewRecord], last: int) -> None:
         self.transport.write(rendered(appended(name, last - len(records) + 1, last)))
-        self._watched.publish(name, records, last)
+        self._watchers.publish(name, records, last)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._watched.leave(self.transport)
+        self._watchers.leave(self.transport)
 
 
 async def main(port_file: str, directory: str) -> None:
-    log, watched = BareLog(directory, is_durable=False), Watched()
-    await serve(lambda: FanoutCeiling(log, watched), port_file)
+    log, watchers = BareLog(directory, is_durable=False), Watchers()
+    await serve(lambda: FanoutCeiling(log, watchers), port_file)
 
 
 if __name__ == "__main__":
     options = parser(__doc__)
-    options.add_argument("--dir", default=os.environ.get("TOPICS_DATA_DIR"), help="where the log is written")
+    options.add_argument("--dir", default=os.environ.get("TOPICS_DATA_DIR"), help="the directory of the log")
     given = options.parse_args()
     os.makedirs(given.dir, exist_ok=True)
     uvloop.run(main(given.port_file, given.dir))

@@ -20,12 +20,12 @@ REQUEST_BYTES_MAX = 65536
 ANSWER = rendered(b'{"performance":{"server_total_ms":0.05}}')
 
 
-class Worker(BareHttp):
+class HandOverWorker(BareHttp):
     def take(self, data: bytes, body_at: int, end: int) -> None:
         self.transport.write(ANSWER)
 
 
-class Front(asyncio.Protocol):
+class HandOverAcceptor(asyncio.Protocol):
     def __init__(self, worker: socket.socket) -> None:
         self._worker = worker
 
@@ -37,44 +37,44 @@ class Front(asyncio.Protocol):
         self._transport.abort()
 
 
-async def work(front: socket.socket) -> None:
+async def work(acceptor: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    front.setblocking(False)
+    acceptor.setblocking(False)
     ended = asyncio.Event()
-    adopting: set[asyncio.Task[None]] = set()
+    receiving: set[asyncio.Task[None]] = set()
 
-    async def adopt(fd: int, data: bytes) -> None:
+    async def receive(fd: int, data: bytes) -> None:
         connection = socket.socket(fileno=fd)
         connection.setblocking(False)
-        _, protocol = await loop.connect_accepted_socket(Worker, connection)
+        _, protocol = await loop.connect_accepted_socket(HandOverWorker, connection)
         protocol.data_received(data)
 
-    def handed_over() -> None:
+    def on_readable() -> None:
         while not ended.is_set():
             try:
-                data, descriptors, _, _ = socket.recv_fds(front, REQUEST_BYTES_MAX, 1)
+                data, descriptors, _, _ = socket.recv_fds(acceptor, REQUEST_BYTES_MAX, 1)
             except BlockingIOError:
                 return
             if not descriptors:
-                loop.remove_reader(front.fileno())
+                loop.remove_reader(acceptor.fileno())
                 ended.set()
                 return
-            task = loop.create_task(adopt(descriptors[0], data))
-            adopting.add(task)
-            task.add_done_callback(adopting.discard)
+            task = loop.create_task(receive(descriptors[0], data))
+            receiving.add(task)
+            task.add_done_callback(receiving.discard)
 
-    loop.add_reader(front.fileno(), handed_over)
+    loop.add_reader(acceptor.fileno(), on_readable)
     await ended.wait()
 
 
 def main(port_file: str) -> None:
-    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    acceptor, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         worker.close()
-        uvloop.run(work(front))
+        uvloop.run(work(acceptor))
         return
-    front.close()
-    uvloop.run(serve(lambda: Front(worker), port_file))
+    acceptor.close()
+    uvloop.run(serve(lambda: HandOverAcceptor(worker), port_file))
     worker.close()
     os.wait()
 

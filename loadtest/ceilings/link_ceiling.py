@@ -25,11 +25,11 @@ ANSWER = rendered(
 )
 
 
-class Link(asyncio.Protocol):
-    """One end of a link; it calls `came` with the number and the bytes of each frame."""
+class CeilingLink(asyncio.Protocol):
+    """One end of a link; it calls `on_frame` with the number and the bytes of each frame."""
 
-    def __init__(self, came: Callable[[Link, int, bytes], None], ended: asyncio.Event) -> None:
-        self._came = came
+    def __init__(self, on_frame: Callable[[CeilingLink, int, bytes], None], ended: asyncio.Event) -> None:
+        self._on_frame = on_frame
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._rest = b""
@@ -60,7 +60,7 @@ class Link(asyncio.Protocol):
             end = at + _FRAME.size + length
             if len(data) < end:
                 break
-            self._came(self, number, data[at + _FRAME.size : end])
+            self._on_frame(self, number, data[at + _FRAME.size : end])
             at = end
         self._rest = data[at:]
 
@@ -70,47 +70,47 @@ class Direct(BareHttp):
         self.transport.write(ANSWER)
 
 
-class Forwarding:
+class RemoteRequests:
     """The requests that were sent to the owner and are not answered yet."""
 
     def __init__(self) -> None:
-        self.link: Link | None = None
+        self.link: CeilingLink | None = None
         self._number = 0
         self._waiting: dict[int, asyncio.Transport] = {}
 
-    def forward(self, request: bytes, client: asyncio.Transport) -> None:
+    def send(self, request: bytes, client: asyncio.Transport) -> None:
         assert self.link is not None
         self._number += 1
         self._waiting[self._number] = client
         self.link.send(self._number, request)
 
-    def answered(self, link: Link, number: int, answer: bytes) -> None:
+    def on_answered(self, link: CeilingLink, number: int, answer: bytes) -> None:
         self._waiting.pop(number).write(answer)
 
 
-class Forwarder(BareHttp):
-    def __init__(self, forwarding: Forwarding) -> None:
+class RemoteHttp(BareHttp):
+    def __init__(self, requests: RemoteRequests) -> None:
         super().__init__()
-        self._forwarding = forwarding
+        self._requests = requests
 
     def take(self, data: bytes, body_at: int, end: int) -> None:
-        self._forwarding.forward(data[:end], self.transport)
+        self._requests.send(data[:end], self.transport)
 
 
 async def take(port_file: str, owner: socket.socket, is_direct: bool) -> None:
-    forwarding = Forwarding()
+    requests = RemoteRequests()
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    _, link = await loop.create_unix_connection(lambda: Link(forwarding.answered, ended), sock=owner)
-    forwarding.link = link
-    await serve(Direct if is_direct else lambda: Forwarder(forwarding), port_file)
+    _, link = await loop.create_unix_connection(lambda: CeilingLink(requests.on_answered, ended), sock=owner)
+    requests.link = link
+    await serve(Direct if is_direct else lambda: RemoteHttp(requests), port_file)
 
 
 async def own(taker: socket.socket) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     await loop.create_unix_connection(
-        lambda: Link(lambda link, number, request: link.send(number, ANSWER), ended), sock=taker
+        lambda: CeilingLink(lambda link, number, request: link.send(number, ANSWER), ended), sock=taker
     )
     await ended.wait()
 
@@ -128,6 +128,6 @@ def main(port_file: str, is_direct: bool) -> None:
 
 if __name__ == "__main__":
     options = parser(__doc__)
-    options.add_argument("--direct", action="store_true", help="answer without the second process")
+    options.add_argument("--direct", action="store_true", help="respond without the second process")
     given = options.parse_args()
     main(given.port_file, given.direct)

@@ -28,7 +28,7 @@ class DiffRequest(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(DiffRequest).decode
 
 
-class Page:
+class TailPage:
     """`PAGE` records as text, each followed by a comma, and the end offset of each."""
 
     __slots__ = ("ends", "text")
@@ -44,20 +44,20 @@ class Page:
 
 class HotTail:
     def __init__(self) -> None:
-        self._pages = [Page(first, min(first + PAGE - 1, COUNT)) for first in range(1, COUNT + 1, PAGE)]
+        self._pages = [TailPage(first, min(first + PAGE - 1, COUNT)) for first in range(1, COUNT + 1, PAGE)]
 
     def slices(self, first: int, last: int) -> list[memoryview]:
         """Return the records from `first` to `last`, with commas between them."""
-        found = []
+        slices = []
         while first <= last:
             number, skipped = divmod(first - 1, PAGE)
             page = self._pages[number]
             stop = min(last - number * PAGE, PAGE)
-            found.append(page.text[page.ends[skipped] : page.ends[stop]])
+            slices.append(page.text[page.ends[skipped] : page.ends[stop]])
             first = number * PAGE + stop + 1
-        if found:
-            found[-1] = found[-1][:-1]
-        return found
+        if slices:
+            slices[-1] = slices[-1][:-1]
+        return slices
 
 
 class ReadCeiling(BareHttp):
@@ -66,9 +66,9 @@ class ReadCeiling(BareHttp):
         self._tail = tail
 
     def take(self, data: bytes, body_at: int, end: int) -> None:
-        asked = _decode(data[body_at:end])
-        last = min(asked.from_seq + asked.limit, COUNT)
-        records = self._tail.slices(asked.from_seq + 1, last)
+        request = _decode(data[body_at:end])
+        last = min(request.from_seq + request.limit, COUNT)
+        records = self._tail.slices(request.from_seq + 1, last)
         start = b'{"topic":"x","records":['
         tail = (
             b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":1,"caught_up":%b,"tombstone":null,"lag":%d,'

@@ -51,8 +51,8 @@ async def main(port_file: str, directory: str, is_durable: bool) -> None:
 
 if __name__ == "__main__":
     options = parser(__doc__)
-    options.add_argument("--dir", default=os.environ.get("TOPICS_DATA_DIR"), help="where the log is written")
-    options.add_argument("--durable", action="store_true", help="answer after the sync")
+    options.add_argument("--dir", default=os.environ.get("TOPICS_DATA_DIR"), help="the directory of the log")
+    options.add_argument("--durable", action="store_true", help="respond after the sync")
     given = options.parse_args()
     os.makedirs(given.dir, exist_ok=True)
     uvloop.run(main(given.port_file, given.dir, given.durable))

@@ -93,7 +93,7 @@ class Measured(msgspec.Struct, frozen=True):
         for name in ("broken", "unconnected", "unanswered"):
             if count := getattr(self, name):
                 return f"{count} requests were {name}"
-        return None if self.answers else "there was no answer"
+        return None if self.answers else "no answer arrived in the measured time"
 
 
 def program(name: str = "load") -> str:
@@ -112,7 +112,7 @@ def _compile(name: str, built: str) -> None:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise GeneratorMissing(
-            "the load generator is a C program and there is no C compiler here: "
+            "the load generator is a C program, and no C compiler was found: "
             "install one (gcc or clang), or name it in CC"
         )
     os.makedirs(BUILT, exist_ok=True)
@@ -120,9 +120,9 @@ def _compile(name: str, built: str) -> None:
         part = os.path.join(home, name)
         source = os.path.join(NATIVE, f"{name}.c")
         command = [compiler, "-O2", "-o", part, source, "-lm"]
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        if made.returncode:
-            raise GeneratorMissing(f"{compiler} does not compile {source}:\n{made.stderr.strip()}")
+        compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+        if compiled.returncode:
+            raise GeneratorMissing(f"{compiler} does not compile {source}:\n{compiled.stderr.strip()}")
         os.replace(part, built)
 
 
@@ -145,14 +145,12 @@ def run(port: int, load: Load) -> Measured:
     command = program()
     # A closed loop of a number of requests takes as long as the server does; every other load has a known
     # end.
-    patience = load.seconds + load.warmup + load.drain + (600 if load.requests else 30)
+    timeout = load.seconds + load.warmup + load.drain + (600 if load.requests else 30)
     with tempfile.NamedTemporaryFile(prefix="topicsd-body-") as body:
         body.write(load.body)
         body.flush()
         given = arguments(port, load, body.name if load.body else None)
-        done = subprocess.run(
-            [command, *given], capture_output=True, text=True, check=False, timeout=patience
-        )
+        done = subprocess.run([command, *given], capture_output=True, text=True, check=False, timeout=timeout)
     if done.returncode:
         raise LoadFailed(done.stderr.strip() or f"load ended with {done.returncode}")
     return msgspec.json.decode(done.stdout, type=Measured)

@@ -62,7 +62,7 @@ def run(rounds: int, seconds: float) -> None:
     if shutil.which("wrk"):
         tools["wrk"] = with_wrk
     else:
-        print("wrk is not installed: there is nothing to compare with")
+        print("wrk: not installed, measuring the load generator alone")
     with (
         tempfile.TemporaryDirectory(prefix="topicsd-generator-") as home,
         Subjects(home).ceiling("answer_ceiling") as bare,
@@ -73,6 +73,6 @@ def run(rounds: int, seconds: float) -> None:
             for _ in range(rounds):
                 for name, tool in tools.items():
                     rates[name].append(tool(server.port, seconds))
-            for name, found in rates.items():
-                rate, cpu = (statistics.median(one[at] for one in found) for at in (0, 1))
+            for name, samples in rates.items():
+                rate, cpu = (statistics.median(one[at] for one in samples) for at in (0, 1))
                 print(f"{title:<20} {name:<6} {rate:>9,.0f} requests/s {cpu:>6.2f} us of CPU a request")

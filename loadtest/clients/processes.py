@@ -22,7 +22,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class NotStarted(Exception):
@@ -64,25 +64,27 @@ class Running:
             return file.read().strip() or None
         return None
 
-    def wait_for(self, look: Callable[[], Found | None], what: str) -> Found:
-        """Return the first result of `look` that is not None."""
+    def wait_for(self, check: Callable[[], Value | None], what: str) -> Value:
+        """Return the first result of `check` that is not None."""
         deadline = time.monotonic() + START_SECONDS
-        while (found := look()) is None:
+        while (value := check()) is None:
             if self._process.poll() is not None:
-                raise NotStarted(f"{self._name()} ended with {self._process.returncode}: {self.last_words()}")
+                raise NotStarted(
+                    f"{self._name()} ended with {self._process.returncode}: {self.output_tail()}"
+                )
             if time.monotonic() > deadline:
                 raise NotStarted(
-                    f"{self._name()}: no {what} within {START_SECONDS:.0f} s: {self.last_words()}"
+                    f"{self._name()}: no {what} within {START_SECONDS:.0f} s: {self.output_tail()}"
                 )
             time.sleep(0.02)
-        return found
+        return value
 
     def _name(self) -> str:
         return " ".join(self._command)
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         with open(self._output, encoding="utf-8", errors="replace") as file:
-            return file.read()[-800:].strip() or "it printed nothing"
+            return file.read()[-800:].strip() or "no output"
 
     def pids(self) -> list[int]:
         return list(tree(self._process.pid))
@@ -123,10 +125,10 @@ def tree(root: int) -> Iterator[int]:
     for name in os.listdir("/proc"):
         if name.isdigit() and (fields := _stat(int(name))) is not None:
             children.setdefault(int(fields[1]), []).append(int(name))
-    found = [root]
-    for pid in found:
+    pids = [root]
+    for pid in pids:
         yield pid
-        found += children.get(pid, [])
+        pids += children.get(pid, [])
 
 
 def start_time(pid: int) -> str | None:

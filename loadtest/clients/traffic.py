@@ -65,16 +65,16 @@ def names_by_connection(connections: int, each: int, shards: int) -> list[str]:
 def create_topics(port: int, home: str, names: Iterable[str], config: bytes = b"{}") -> None:
     pairs = [(f"/v0/topics/{name}", config) for name in names]
     path = targets(os.path.join(home, "put"), pairs)
-    checked(port, Load(method="PUT", targets=path, requests=len(pairs)))
+    run_checked(port, Load(method="PUT", targets=path, requests=len(pairs)))
 
 
 def fill(port: int, name: str) -> None:
     """Write the same records as the ceiling of reads has, in the same order."""
     body = append_body(FILL_BATCH, DATA)
-    checked(port, Load(path=f"/v0/topics/{name}", body=body, requests=COUNT // FILL_BATCH))
+    run_checked(port, Load(path=f"/v0/topics/{name}", body=body, requests=COUNT // FILL_BATCH))
 
 
-def checked(port: int, load: Load) -> None:
+def run_checked(port: int, load: Load) -> None:
     """Run a load that is not measured and must not fail."""
     if fault := run(port, load).fault():
         raise NotMeasured(fault)

@@ -24,7 +24,7 @@ import uvloop
 from loadtest.clients.traffic import NotMeasured
 
 CONNECTING_AT_ONCE = 100
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 # Files that the bench, its subjects and Python have open besides the streams.
 SPARE_FILES = 300
 
@@ -34,14 +34,14 @@ _GOOD = b"HTTP/1.1 200 "
 _HEAD = b'"head_seq":'
 
 
-class Topic(msgspec.Struct, frozen=True):
+class WatchedTopic(msgspec.Struct, frozen=True):
     """A topic that receives appends, and the streams that watch it."""
 
     name: str
     streams: Sequence[str]
 
 
-class Delivered(msgspec.Struct, frozen=True):
+class FanoutResult(msgspec.Struct, frozen=True):
     seconds: float
     count: int
     """Records times watchers."""
@@ -54,14 +54,14 @@ class Delivered(msgspec.Struct, frozen=True):
     """The time until all watchers of the topic had the record."""
 
 
-def streams_possible(wanted: int) -> int:
-    """Raise the descriptor limit; return the possible number of streams, at most `wanted`."""
+def possible_streams(count: int) -> int:
+    """Raise the descriptor limit; return the possible number of streams, at most `count`."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return wanted if most == resource.RLIM_INFINITY else min(wanted, most - SPARE_FILES)
+    return count if most == resource.RLIM_INFINITY else min(count, most - SPARE_FILES)
 
 
-def make_sessions(port: int, names: Sequence[str]) -> list[Topic]:
+def make_sessions(port: int, names: Sequence[str]) -> list[WatchedTopic]:
     """Create a session for each name, grouped by topic; a name may occur several times."""
     streams: dict[str, list[str]] = {}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -76,40 +76,43 @@ def make_sessions(port: int, names: Sequence[str]) -> list[Topic]:
             streams.setdefault(name, []).append(msgspec.json.decode(text)["stream_url"])
     finally:
         connection.close()
-    return [Topic(name, urls) for name, urls in streams.items()]
+    return [WatchedTopic(name, urls) for name, urls in streams.items()]
 
 
 def measure(
     port: int,
-    topics: Sequence[Topic],
+    topics: Sequence[WatchedTopic],
     body: bytes,
     seconds: float,
     window: int = 1,
     warmup: float = 0.3,
     meter: Callable[[], float] = float,
-) -> Delivered:
+) -> FanoutResult:
     """Append to the topics in turn, with at most `window` appends not delivered to all watchers."""
     gc.collect()
     gc.disable()
     try:
-        return uvloop.run(_Client(port, topics, body, window).run(seconds, warmup, meter))
+        return uvloop.run(_FanoutClient(port, topics, body, window).run(seconds, warmup, meter))
     finally:
         gc.enable()
 
 
 class _Watcher(asyncio.Protocol):
-    __slots__ = ("_came", "_failed", "_rest", "seq", "transport", "written")
+    __slots__ = ("_on_event", "_on_failure", "_rest", "appender", "seq", "transport")
 
     transport: asyncio.Transport
 
     def __init__(
-        self, written: _Written, came: Callable[[_Watcher, int, int], None], failed: Callable[[str], None]
+        self,
+        appender: _Appender,
+        on_event: Callable[[_Watcher, int, int], None],
+        on_failure: Callable[[str], None],
     ) -> None:
-        self.written = written
+        self.appender = appender
         self.seq = -1
         """The last seq received; -1 before the first event."""
-        self._came = came
-        self._failed = failed
+        self._on_event = on_event
+        self._on_failure = on_failure
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -120,31 +123,31 @@ class _Watcher(asyncio.Protocol):
             data = self._rest + data
         if not data.endswith(b"}\n\n"):
             if self.seq < 0 and not data.startswith(_GOOD[: len(data)]):
-                self._failed(f"a stream was answered with {data[:300]!r}")
+                self._on_failure(f"a stream was answered with {data[:300]!r}")
             self._rest = data
             return
         self._rest = b""
         at = data.rfind(_HEAD)
         if at < 0:
-            self._failed(f"a stream says {data[-300:]!r}")
+            self._on_failure(f"a stream ended a read with {data[-300:]!r}")
         else:
-            self._came(self, int(data[at + len(_HEAD) : -3]), len(data))
+            self._on_event(self, int(data[at + len(_HEAD) : -3]), len(data))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._failed("a stream ended")
+        self._on_failure("a stream ended")
 
 
-class _Written(asyncio.Protocol):
+class _Appender(asyncio.Protocol):
     """A topic, and the connection that appends to it."""
 
     transport: asyncio.Transport
 
-    def __init__(self, topic: Topic, body: bytes, failed: Callable[[str], None]) -> None:
+    def __init__(self, topic: WatchedTopic, body: bytes, on_failure: Callable[[str], None]) -> None:
         self.topic = topic
         self.head = 0
         self.sent_at: dict[int, float] = {}
         self.missing: dict[int, int] = {}
-        self._failed = failed
+        self._on_failure = on_failure
         head = f"POST /v0/topics/{topic.name} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
         self._request = b"%bcontent-length: %d\r\n\r\n%b" % (head.encode(), len(body), body)
 
@@ -153,10 +156,10 @@ class _Written(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if data.count(b"HTTP/1.1 ") != data.count(b"HTTP/1.1 20"):
-            self._failed(f"an append was answered with {data[:300]!r}")
+            self._on_failure(f"an append was answered with {data[:300]!r}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._failed("a connection of appends ended")
+        self._on_failure("a connection of appends ended")
 
     def append(self) -> None:
         self.head += 1
@@ -165,13 +168,13 @@ class _Written(asyncio.Protocol):
         self.transport.write(self._request)
 
 
-class _Client:
-    def __init__(self, port: int, topics: Sequence[Topic], body: bytes, window: int) -> None:
+class _FanoutClient:
+    def __init__(self, port: int, topics: Sequence[WatchedTopic], body: bytes, window: int) -> None:
         self._port = port
         self._body = body
         self._window = window
         self._topics = topics
-        self._written: list[_Written] = []
+        self._appenders: list[_Appender] = []
         self._transports: list[asyncio.Transport] = []
         self._unready = sum(len(topic.streams) for topic in topics)
         self._turn = 0
@@ -183,27 +186,27 @@ class _Client:
         self._count = self._bytes = 0
         self._each_us, self._last_us = array("d"), array("d")
 
-    async def run(self, seconds: float, warmup: float, meter: Callable[[], float]) -> Delivered:
+    async def run(self, seconds: float, warmup: float, meter: Callable[[], float]) -> FanoutResult:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._failure: asyncio.Future[None] = self._loop.create_future()
         try:
             await self._connect()
-            await self._wait(self._ready, PATIENCE_SECONDS)
+            await self._wait(self._ready, TIMEOUT_SECONDS)
             for _ in range(self._window):
                 self._append()
             await self._wait(self._failure, warmup)
             metered, started = meter(), time.perf_counter()
             self._begin()
             await self._wait(self._failure, seconds)
-            while not self._last_us and time.perf_counter() - started < PATIENCE_SECONDS:
+            while not self._last_us and time.perf_counter() - started < TIMEOUT_SECONDS:
                 await self._wait(self._failure, seconds)
             took = time.perf_counter() - started
             metered = meter() - metered
             if not self._last_us:
-                raise NotMeasured("no append was delivered to all")
+                raise NotMeasured("no append was delivered to all watchers in time")
             each, last = percentiles(self._each_us), percentiles(self._last_us)
-            return Delivered(took, self._count, self._bytes, metered, each, last)
+            return FanoutResult(took, self._count, self._bytes, metered, each, last)
         finally:
             self._is_over = True
             for transport in self._transports:
@@ -215,26 +218,26 @@ class _Client:
         if self._failure.done():
             self._failure.result()
         if future is self._ready and not future.done():
-            raise NotMeasured(f"{self._unready} streams say nothing")
+            raise NotMeasured(f"{self._unready} streams sent no event in time")
 
     async def _connect(self) -> None:
         opening = []
         for topic in self._topics:
-            written = _Written(topic, self._body, self._fail)
-            self._written.append(written)
+            appender = _Appender(topic, self._body, self._fail)
+            self._appenders.append(appender)
             for stream in topic.streams:
-                opening.append(self._open(written, stream))
+                opening.append(self._open(appender, stream))
                 if len(opening) == CONNECTING_AT_ONCE:
                     await asyncio.gather(*opening)
                     opening.clear()
         await asyncio.gather(*opening)
         # Last, because a server does not wait long for the first request of a connection.
-        for written in self._written:
-            await self._loop.create_connection(partial(_itself, written), "127.0.0.1", self._port)
-            self._transports.append(written.transport)
+        for appender in self._appenders:
+            await self._loop.create_connection(partial(_itself, appender), "127.0.0.1", self._port)
+            self._transports.append(appender.transport)
 
-    async def _open(self, written: _Written, stream: str) -> None:
-        watcher = _Watcher(written, self._came, self._fail)
+    async def _open(self, appender: _Appender, stream: str) -> None:
+        watcher = _Watcher(appender, self._on_event, self._fail)
         await self._loop.create_connection(partial(_itself, watcher), "127.0.0.1", self._port)
         self._transports.append(watcher.transport)
         watcher.transport.write(b"GET %b HTTP/1.1\r\nhost: bench\r\n\r\n" % stream.encode())
@@ -246,37 +249,37 @@ class _Client:
     # -- appends and deliveries ----------------------------------------------------------------------------
 
     def _append(self) -> None:
-        self._written[self._turn % len(self._written)].append()
+        self._appenders[self._turn % len(self._appenders)].append()
         self._turn += 1
 
-    def _came(self, watcher: _Watcher, head: int, size: int) -> None:
+    def _on_event(self, watcher: _Watcher, head: int, size: int) -> None:
         now = time.perf_counter()
-        written, before = watcher.written, watcher.seq
+        appender, before = watcher.appender, watcher.seq
         watcher.seq = head
         if before < 0:
-            self._is_ready(written, head)
+            self._is_ready(appender, head)
             return
         self._bytes += size
         for seq in range(before + 1, head + 1):
-            took_us = (now - written.sent_at[seq]) * 1e6
+            took_us = (now - appender.sent_at[seq]) * 1e6
             self._count += 1
             self._each_us.append(took_us)
-            written.missing[seq] -= 1
-            if not written.missing[seq]:
+            appender.missing[seq] -= 1
+            if not appender.missing[seq]:
                 self._last_us.append(took_us)
-                del written.missing[seq], written.sent_at[seq]
+                del appender.missing[seq], appender.sent_at[seq]
                 self._append()
 
-    def _is_ready(self, written: _Written, head: int) -> None:
-        written.head = head
+    def _is_ready(self, appender: _Appender, head: int) -> None:
+        appender.head = head
         self._unready -= 1
         if not self._unready:
             self._ready.set_result(None)
 
 
-def _itself(made: Itself) -> Itself:
+def _itself(value: Itself) -> Itself:
     """Return the argument, for use as a protocol factory with `partial`."""
-    return made
+    return value
 
 
 def percentiles(values: array[float]) -> tuple[float, float]:

@@ -43,7 +43,7 @@ class Work(msgspec.Struct, frozen=True):
     """The maximum number of jobs produced and not yet acked."""
 
 
-class Worked(msgspec.Struct, frozen=True):
+class QueueResult(msgspec.Struct, frozen=True):
     seconds: float
     jobs: int
     metered: float
@@ -54,24 +54,24 @@ class Worked(msgspec.Struct, frozen=True):
 
 def measure(
     port: int, work: Work, seconds: float, warmup: float = 0.3, meter: Callable[[], float] = float
-) -> Worked:
+) -> QueueResult:
     gc.collect()
     gc.disable()
     try:
-        return uvloop.run(_Shift(port, work).run(seconds, warmup, meter))
+        return uvloop.run(_QueueRun(port, work).run(seconds, warmup, meter))
     finally:
         gc.enable()
 
 
-class _Client(asyncio.Protocol):
+class _QueueClient(asyncio.Protocol):
     """A connection that sends one request at a time."""
 
     transport: asyncio.Transport
 
-    def __init__(self, shift: _Shift, path: str) -> None:
-        self.shift = shift
-        self._held = b""
-        self._told: Callable[[bytes], None]
+    def __init__(self, queue_run: _QueueRun, path: str) -> None:
+        self.queue_run = queue_run
+        self._partial = b""
+        self._on_answer: Callable[[bytes], None]
         self._head = f"POST /v0/topics/{path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -85,72 +85,72 @@ class _Client(asyncio.Protocol):
         head = self._head.replace(" HTTP/1.1", f"{rest} HTTP/1.1", 1)
         return b"%bcontent-length: %d\r\n\r\n%b" % (head.encode(), len(body), body)
 
-    def ask(self, request: bytes, told: Callable[[bytes], None]) -> None:
-        self._told = told
+    def ask(self, request: bytes, on_answer: Callable[[bytes], None]) -> None:
+        self._on_answer = on_answer
         self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        data = self._held + data if self._held else data
+        data = self._partial + data if self._partial else data
         end = data.find(_HEAD_END)
         length = _LENGTH.search(data, 0, end + 2) if end >= 0 else None
         if length is None or len(data) < end + len(_HEAD_END) + int(length[1]):
-            self._held = data
+            self._partial = data
             return
-        self._held = b""
+        self._partial = b""
         if not data.startswith(b"HTTP/1.1 20"):
-            self.shift.fail(f"was answered with {data[:300]!r}")
+            self.queue_run.fail(f"a request was answered with {data[:300]!r}")
         else:
-            self._told(data[end:])
+            self._on_answer(data[end:])
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.shift.fail("a connection ended")
+        self.queue_run.fail("a connection ended")
 
 
-class _Producer(_Client):
+class _Producer(_QueueClient):
     def begin(self) -> None:
-        self._request = self.request(append_body(self.shift.work.batch))
+        self._request = self.request(append_body(self.queue_run.work.batch))
         self.produce()
 
     def produce(self) -> None:
-        shift = self.shift
-        if shift.ahead + shift.work.batch > shift.work.ahead:
-            shift.resting.append(self)
+        queue_run = self.queue_run
+        if queue_run.ahead + queue_run.work.batch > queue_run.work.ahead:
+            queue_run.paused.append(self)
         else:
-            shift.ahead += shift.work.batch
+            queue_run.ahead += queue_run.work.batch
             self.ask(self._request, lambda answer: self.produce())
 
 
-class _Worker(_Client):
+class _Worker(_QueueClient):
     def begin(self) -> None:
-        self._claim_request = self.request(b'{"node":"bench","max":%d}' % self.shift.work.claim, "/claim")
+        self._claim_request = self.request(b'{"node":"bench","max":%d}' % self.queue_run.work.claim, "/claim")
         self._claim()
 
     def _claim(self) -> None:
-        self._asked_at = time.perf_counter()
-        self.ask(self._claim_request, self._claimed)
+        self._claim_started = time.perf_counter()
+        self.ask(self._claim_request, self._on_claimed)
 
-    def _claimed(self, answer: bytes) -> None:
-        shift = self.shift
+    def _on_claimed(self, answer: bytes) -> None:
+        queue_run = self.queue_run
         seqs = _seqs_of(answer)
         if not seqs:
-            shift.loop.call_later(IDLE_SECONDS, self._claim)
+            queue_run.loop.call_later(IDLE_SECONDS, self._claim)
             return
-        shift.claim_us.append((time.perf_counter() - self._asked_at) * 1e6)
+        queue_run.claim_us.append((time.perf_counter() - self._claim_started) * 1e6)
         body = b'{"node":"bench","seqs":[%b]}' % b",".join(seqs)
-        self.ask(self.request(body, "/ack"), partial(self._acked, len(seqs)))
+        self.ask(self.request(body, "/ack"), partial(self._on_acked, len(seqs)))
 
-    def _acked(self, count: int, answer: bytes) -> None:
-        shift = self.shift
+    def _on_acked(self, count: int, answer: bytes) -> None:
+        queue_run = self.queue_run
         if b'"skipped":[]' not in answer:
-            shift.fail(f"an ack of what is held was answered with {answer!r}")
-        shift.jobs += count
-        shift.ahead -= count
-        while shift.resting and shift.ahead + shift.work.batch <= shift.work.ahead:
-            shift.resting.popleft().produce()
+            queue_run.fail(f"an ack of leased jobs was answered with {answer!r}")
+        queue_run.jobs += count
+        queue_run.ahead -= count
+        while queue_run.paused and queue_run.ahead + queue_run.work.batch <= queue_run.work.ahead:
+            queue_run.paused.popleft().produce()
         self._claim()
 
 
-class _Shift:
+class _QueueRun:
     def __init__(self, port: int, work: Work) -> None:
         self._port = port
         self.work = work
@@ -158,13 +158,13 @@ class _Shift:
         self.ahead = 0
         self.jobs = 0
         self.claim_us: array[float] = array("d")
-        self.resting: deque[_Producer] = deque()
+        self.paused: deque[_Producer] = deque()
         self._is_over = False
 
-    async def run(self, seconds: float, warmup: float, meter: Callable[[], float]) -> Worked:
+    async def run(self, seconds: float, warmup: float, meter: Callable[[], float]) -> QueueResult:
         self.loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self.loop.create_future()
-        clients: list[_Client] = [_Producer(self, self.work.queue) for _ in range(self.work.producers)]
+        clients: list[_QueueClient] = [_Producer(self, self.work.queue) for _ in range(self.work.producers)]
         clients += [_Worker(self, self.work.queue) for _ in range(self.work.workers)]
         try:
             for client in clients:
@@ -177,8 +177,8 @@ class _Shift:
                 await self._pass(seconds)
             took, metered = time.perf_counter() - started, meter() - metered
             if not self.jobs:
-                raise NotMeasured("no job was done")
-            return Worked(took, self.jobs, metered, percentiles(self.claim_us))
+                raise NotMeasured("no job was finished in time")
+            return QueueResult(took, self.jobs, metered, percentiles(self.claim_us))
         finally:
             self._is_over = True
             for client in clients:
@@ -195,5 +195,5 @@ class _Shift:
             self._failure.set_exception(NotMeasured(why))
 
 
-def _itself(made: _Client) -> _Client:
-    return made
+def _itself(client: _QueueClient) -> _QueueClient:
+    return client

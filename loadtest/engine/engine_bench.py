@@ -19,7 +19,7 @@ import uvloop
 from loadtest.engine import segment_bench
 from loadtest.engine.bare_log import BareLog
 from loadtest.engine.one_shard import (
-    Line,
+    ReportLine,
     closed_loop,
     create_topics,
     fill,
@@ -96,7 +96,7 @@ async def measure_replay(directory: str, records: int, batch: int) -> tuple[floa
     return state.head_seq / elapsed, size / elapsed / 1e6
 
 
-async def run_writes(directory: str, rounds: int, seconds: float) -> list[Line]:
+async def run_writes(directory: str, rounds: int, seconds: float) -> list[ReportLine]:
     lines = []
     cases = [(records, writers, False) for records in (1, 10, 100, 1000) for writers in (1, 32, 256)]
     cases += [(records, writers, True) for records in (1, 100) for writers in (1, 32, 256)]
@@ -108,35 +108,35 @@ async def run_writes(directory: str, rounds: int, seconds: float) -> list[Line]:
         ceiling = statistics.median(pair[1] for pair in pairs)
         ratio = statistics.median(pair[0] / pair[1] for pair in pairs)
         name = f"append of {records}, {'fsync' if is_durable else 'disk'}, {writers} writers"
-        lines.append(report(Line(name, rate, "records/s", ceiling, ratio)))
+        lines.append(report(ReportLine(name, rate, "records/s", ceiling, ratio)))
     return lines
 
 
-async def run_topics(directory: str, rounds: int, seconds: float) -> list[Line]:
+async def run_topics(directory: str, rounds: int, seconds: float) -> list[ReportLine]:
     few = [await measure_many_topics(directory, 10, seconds) for _ in range(rounds)]
     many = [await measure_many_topics(directory, 100_000, seconds) for _ in range(rounds)]
     cost = statistics.median(few) / statistics.median(many)
     return [
-        report(Line("append of 1, disk, 32 writers, 10 topics", statistics.median(few), "records/s")),
+        report(ReportLine("append of 1, disk, 32 writers, 10 topics", statistics.median(few), "records/s")),
         report(
-            Line(
+            ReportLine(
                 "the same over 100,000 topics (ratio: cost)", statistics.median(many), "records/s", ratio=cost
             )
         ),
     ]
 
 
-async def run_memory(directory: str, rounds: int, seconds: float) -> list[Line]:
+async def run_memory(directory: str, rounds: int, seconds: float) -> list[ReportLine]:
     return [
         report(
-            Line(
+            ReportLine(
                 "memory a record in the tail, no tag",
                 await measure_memory(directory, 1_000_000, False),
                 "bytes",
             )
         ),
         report(
-            Line(
+            ReportLine(
                 "memory a record in the tail, a tag of its own",
                 await measure_memory(directory, 1_000_000, True),
                 "bytes",
@@ -145,7 +145,7 @@ async def run_memory(directory: str, rounds: int, seconds: float) -> list[Line]:
     ]
 
 
-async def run_replay(directory: str, rounds: int, seconds: float) -> list[Line]:
+async def run_replay(directory: str, rounds: int, seconds: float) -> list[ReportLine]:
     lines = []
     for batch, records in ((1, 200_000), (100, 1_000_000)):
         pairs = [await measure_replay(directory, records, batch) for _ in range(rounds)]
@@ -153,8 +153,8 @@ async def run_replay(directory: str, rounds: int, seconds: float) -> list[Line]:
             statistics.median(pair[0] for pair in pairs),
             statistics.median(pair[1] for pair in pairs),
         )
-        lines.append(report(Line(f"replay, batches of {batch}", rate, "records/s")))
-        lines.append(report(Line(f"replay, batches of {batch}", speed, "MB/s")))
+        lines.append(report(ReportLine(f"replay, batches of {batch}", rate, "records/s")))
+        lines.append(report(ReportLine(f"replay, batches of {batch}", speed, "MB/s")))
     return lines
 
 
@@ -169,14 +169,14 @@ PARTS = {
 }
 
 
-def run(parts: list[str], rounds: int, seconds: float, directory: str | None) -> list[Line]:
+def run(parts: list[str], rounds: int, seconds: float, directory: str | None) -> list[ReportLine]:
     """Measure the parts, print their lines, and return them."""
     # As in a worker: otherwise the work of threads between two disk calls takes time from the event loop.
     sys.setswitchinterval(SWITCH_SECONDS)
     home = tempfile.mkdtemp(prefix="topicsd-bench-", dir=directory)
 
-    async def measure() -> list[Line]:
-        lines: list[Line] = []
+    async def measure() -> list[ReportLine]:
+        lines: list[ReportLine] = []
         for part in parts:
             lines += await PARTS[part](home, rounds, seconds)
         return lines

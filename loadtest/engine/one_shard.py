@@ -46,7 +46,7 @@ def open_shard(directory: str, settings: Settings | None = None, clock: Clock | 
         shard_paths(directory, 0),
         Identity(INSTANCE, 0),
         settings or Settings(max_waiting_bytes=1 << 30),
-        lambda error: print("the log failed:", error),
+        lambda error: print("log: failed:", error),
     )
 
 
@@ -64,7 +64,7 @@ async def closed_loop(
         stopping = True
 
     def writer(at: int) -> Callable[[Any], None]:
-        def answer_came(answer: Any) -> None:
+        def on_answer(answer: Any) -> None:
             nonlocal answered, running, at
             if isinstance(answer, Refusal):
                 if not done.done():
@@ -77,9 +77,9 @@ async def closed_loop(
                     done.set_result(None)
                 return
             at += writers
-            append(names[at % topics], request, answer_came)
+            append(names[at % topics], request, on_answer)
 
-        return answer_came
+        return on_answer
 
     loop.call_later(seconds, stop)
     started = time.perf_counter()
@@ -129,7 +129,7 @@ def fresh(directory: str, name: str) -> str:
     return path
 
 
-class Line(msgspec.Struct):
+class ReportLine(msgspec.Struct):
     """One line of the report; `ratio` is to the bare log, or to the other number of topics."""
 
     name: str
@@ -139,7 +139,7 @@ class Line(msgspec.Struct):
     ratio: float | None = None
 
 
-def report(line: Line) -> Line:
+def report(line: ReportLine) -> ReportLine:
     ceiling = "" if line.ceiling is None else f"   bare {line.ceiling:>12,.0f}"
     ratio = "" if line.ratio is None else f"   ratio {line.ratio:.2f}"
     print(f"{line.name:<48} {line.value:>12,.0f} {line.unit:<10}{ceiling}{ratio}", flush=True)

@@ -13,7 +13,7 @@ import tracemalloc
 from random import Random
 
 from loadtest.engine.one_shard import (
-    Line,
+    ReportLine,
     closed_loop,
     create_topics,
     fill,
@@ -53,28 +53,28 @@ async def read_all(shard: Shard, first: int, last: int, limit: int) -> float:
     loop = asyncio.get_running_loop()
     started, cursor = time.perf_counter(), first
     while cursor < last:
-        came: asyncio.Future[ReadAnswer | Refusal] = loop.create_future()
-        read_through(shard.state, NAME, ReadRequest(cursor, limit), came.set_result)
-        answer = await came if not came.done() else came.result()
+        done: asyncio.Future[ReadAnswer | Refusal] = loop.create_future()
+        read_through(shard.state, NAME, ReadRequest(cursor, limit), done.set_result)
+        answer = await done if not done.done() else done.result()
         assert isinstance(answer, ReadAnswer), answer
         cursor = answer.next_from_seq
     return (cursor - first) / (time.perf_counter() - started)
 
 
-async def run_sealed(directory: str, rounds: int, seconds: float) -> list[Line]:
+async def run_sealed(directory: str, rounds: int, seconds: float) -> list[ReportLine]:
     """Measure memory and starts."""
     path = fresh(directory, "log")
     shard = open_shard(path, SETTINGS)
     await create_topics(shard, 1, TopicConfigPatch())
     await fill(shard, NAME, RECORDS, 100, None)
     took = await checkpoint(shard)
-    lines = [report(Line("checkpoint of a million records", took * 1000, "ms"))]
+    lines = [report(ReportLine("checkpoint of a million records", took * 1000, "ms"))]
     shard.close()
     started = time.perf_counter()
     shard = open_shard(path, SETTINGS)
     elapsed = time.perf_counter() - started
     assert shard.state.topics[NAME].live_count == RECORDS
-    lines.append(report(Line("start after a clean stop, a million sealed", elapsed * 1000, "ms")))
+    lines.append(report(ReportLine("start after a clean stop, a million sealed", elapsed * 1000, "ms")))
     shard.close()
     del shard
     # The growth of the process would mostly be memory that the allocator keeps after reading megabytes at a
@@ -85,18 +85,18 @@ async def run_sealed(directory: str, rounds: int, seconds: float) -> list[Line]:
     gc.collect()
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    lines.append(report(Line("memory a sealed record, x 100", 100 * grown / RECORDS, "bytes")))
+    lines.append(report(ReportLine("memory a sealed record, x 100", 100 * grown / RECORDS, "bytes")))
     await fill(shard, NAME, 200_000, 1, None)
     shard.close(checkpoint=False)
     started = time.perf_counter()
     shard = open_shard(path, SETTINGS)
     elapsed = time.perf_counter() - started
     shard.close()
-    lines.append(report(Line("start with one WAL file to replay besides", elapsed * 1000, "ms")))
+    lines.append(report(ReportLine("start with one WAL file to replay besides", elapsed * 1000, "ms")))
     return lines
 
 
-async def run_reads(directory: str, rounds: int, seconds: float) -> list[Line]:
+async def run_reads(directory: str, rounds: int, seconds: float) -> list[ReportLine]:
     """Measure reads from the tail and from segments, and deletes by tag."""
     shard = open_shard(fresh(directory, "log"), SETTINGS)
     await create_topics(shard, 1, TopicConfigPatch())
@@ -105,19 +105,21 @@ async def run_reads(directory: str, rounds: int, seconds: float) -> list[Line]:
     window = 30_000
     await read_all(shard, RECORDS - window, RECORDS, 100)
     rate = max([await read_all(shard, RECORDS - window, RECORDS, 100) for _ in range(max(3, rounds))])
-    lines.append(report(Line("diff of 100 from the hot tail", rate, "records/s")))
+    lines.append(report(ReportLine("diff of 100 from the hot tail", rate, "records/s")))
     await checkpoint(shard)
     shard.state.pages = PageCache(SETTINGS.page_cache_bytes)
     rate = await read_all(shard, 0, 300_000, 100)
-    lines.append(report(Line("diff of 100 from sealed segments, first time", rate, "records/s")))
+    lines.append(report(ReportLine("diff of 100 from sealed segments, first time", rate, "records/s")))
     rate = max([await read_all(shard, 0, window, 100) for _ in range(max(3, rounds))])
-    lines.append(report(Line("diff of 100 from sealed segments, again", rate, "records/s")))
+    lines.append(report(ReportLine("diff of 100 from sealed segments, again", rate, "records/s")))
     shard.state.pages = PageCache(SETTINGS.page_cache_bytes)
     rate = await read_all(shard, 300_000, 600_000, 1000)
-    lines.append(report(Line("diff of 1000 from sealed segments, first time", rate, "records/s")))
-    lines.append(report(Line("delete of one by tag, cold, in a million", await delete(shard, 1, 1), "ms")))
+    lines.append(report(ReportLine("diff of 1000 from sealed segments, first time", rate, "records/s")))
+    lines.append(
+        report(ReportLine("delete of one by tag, cold, in a million", await delete(shard, 1, 1), "ms"))
+    )
     await delete(shard, 50, 2)
-    lines.append(report(Line("delete of ten by tag in a million", await delete(shard, 10, 3), "ms")))
+    lines.append(report(ReportLine("delete of ten by tag in a million", await delete(shard, 10, 3), "ms")))
     shard.close()
     return lines
 
@@ -128,13 +130,13 @@ async def delete(shard: Shard, count: int, seed: int) -> float:
     rng = Random(seed)
     started = time.perf_counter()
     for _ in range(count):
-        came: asyncio.Future[Deleted] = loop.create_future()
-        shard.delete_records(NAME, DeleteRequest(tag=f"order-{rng.randrange(RECORDS)}"), came.set_result)
-        assert (await came).deleted <= 1
+        done: asyncio.Future[Deleted] = loop.create_future()
+        shard.delete_records(NAME, DeleteRequest(tag=f"order-{rng.randrange(RECORDS)}"), done.set_result)
+        assert (await done).deleted <= 1
     return (time.perf_counter() - started) * 1000
 
 
-async def run_delay(directory: str, rounds: int, seconds: float) -> list[Line]:
+async def run_delay(directory: str, rounds: int, seconds: float) -> list[ReportLine]:
     """Measure the delay of the event loop under writes, with and without a 64 MiB checkpoint.
 
     The writers write at a fixed rate, not at full speed: otherwise the log would grow faster than a
@@ -149,14 +151,14 @@ async def run_delay(directory: str, rounds: int, seconds: float) -> list[Line]:
         delays: list[float] = []
         writing = asyncio.ensure_future(write_steadily(shard, names, delays))
         if has_checkpoint:
-            lines.append(report(Line("the checkpoint took", await checkpoint(shard) * 1000, "ms")))
+            lines.append(report(ReportLine("the checkpoint took", await checkpoint(shard) * 1000, "ms")))
         else:
             await asyncio.sleep(max(5.0, seconds))
         writing.cancel()
-        told = "during a checkpoint of 64 MiB" if has_checkpoint else "without a checkpoint"
+        condition = "during a checkpoint of 64 MiB" if has_checkpoint else "without a checkpoint"
         for share in (0.5, 0.99, 0.999):
             late = sorted(delays)[int(len(delays) * share)]
-            lines.append(report(Line(f"loop delay p{share * 100:g} {told}", late * 1e6, "us")))
+            lines.append(report(ReportLine(f"loop delay p{share * 100:g} {condition}", late * 1e6, "us")))
         shard.close()
     return lines
 
@@ -169,13 +171,13 @@ async def write_steadily(shard: Shard, names: list[str], delays: list[float]) ->
     request = request_of(1)
     at = 0
     while True:
-        asked = time.perf_counter() + TICK_SECONDS
+        due = time.perf_counter() + TICK_SECONDS
         await asyncio.sleep(TICK_SECONDS)
-        delays.append(max(0.0, time.perf_counter() - asked))
+        delays.append(max(0.0, time.perf_counter() - due))
         for _ in range(WRITES_A_TICK):
             at += 1
-            shard.append(names[at % len(names)], request, _must_be_taken)
+            shard.append(names[at % len(names)], request, _check_accepted)
 
 
-def _must_be_taken(answer: object) -> None:
+def _check_accepted(answer: object) -> None:
     assert not isinstance(answer, Refusal), answer.message

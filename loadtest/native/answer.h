@@ -1,8 +1,8 @@
-/* Reads HTTP/1.1 answers out of a stream of bytes, wherever it was split.
+/* Parses HTTP/1.1 answers from a stream of bytes that may be split anywhere.
  *
- * Strict, because a load generator that guesses hides what a client would trip over: each answer has exactly
- * one Content-Length of plain digits (none is fine for 204 and 304), lines end in CRLF, the version is 1.1. The
- * body is counted and not kept.
+ * It is strict, because a lenient load generator hides errors that would break a client: each answer has exactly
+ * one Content-Length of plain digits (204 and 304 may have none), lines end in CRLF, and the version is 1.1. The
+ * body is counted and discarded.
  */
 #include <ctype.h>
 #include <stdint.h>
@@ -16,8 +16,8 @@
 enum reading { READING_MORE, READING_DONE, READING_MALFORMED };
 
 struct reader {
-    char *held; /* the part of a head that has come, while it is split */
-    size_t held_size;
+    char *partial; /* the received part of a split head */
+    size_t partial_size;
     uint64_t body_size, body_left;
     int status;
     int in_body, closes;
@@ -36,7 +36,7 @@ static int is_field(const char *line, size_t size, const char *name)
     return size > length && line[length] == ':' && strncasecmp(line, name, length) == 0;
 }
 
-/* The number behind the colon, or -1 unless it is 1 to 15 digits between optional blanks. */
+/* Return the number after the colon, or -1 unless it is 1 to 15 digits between optional blanks. */
 static int64_t length_of(const char *line, size_t size)
 {
     const char *at = (const char *)memchr(line, ':', size) + 1, *end = line + size;
@@ -55,7 +55,7 @@ static int64_t length_of(const char *line, size_t size)
     return number;
 }
 
-/* Takes a whole head, its empty line included. */
+/* Parse a complete head, including its empty line. */
 static enum reading read_head(struct reader *r, const char *head, size_t size)
 {
     const char *end = head + size - 2, *line = head;
@@ -64,7 +64,7 @@ static enum reading read_head(struct reader *r, const char *head, size_t size)
     if (size < 16 || memcmp(head, "HTTP/1.1 ", 9) != 0 || !isdigit((unsigned char)head[9]) ||
         !isdigit((unsigned char)head[10]) || !isdigit((unsigned char)head[11]) ||
         (head[12] != ' ' && head[12] != '\r'))
-        return malformed(r, "the status line is not one of HTTP/1.1");
+        return malformed(r, "the status line is not HTTP/1.1");
     r->status = atoi(head + 9);
     while (line < end) {
         const char *stop = memchr(line, '\n', (size_t)(end - line));
@@ -79,14 +79,14 @@ static enum reading read_head(struct reader *r, const char *head, size_t size)
             if ((length = length_of(line, line_size)) < 0)
                 return malformed(r, "a Content-Length that is not plain digits");
         } else if (is_field(line, line_size, "transfer-encoding")) {
-            return malformed(r, "a Transfer-Encoding, where only a Content-Length is understood");
+            return malformed(r, "a Transfer-Encoding, only Content-Length is supported");
         } else if (is_field(line, line_size, "connection")) {
             r->closes = memmem(line, line_size, "close", 5) != NULL;
         }
         line = stop + 1;
     }
     if (r->status < 200)
-        return malformed(r, "an interim answer that nobody asked for");
+        return malformed(r, "an unexpected interim answer");
     if (r->status == 204 || r->status == 304)
         length = 0;
     if (length < 0)
@@ -96,41 +96,41 @@ static enum reading read_head(struct reader *r, const char *head, size_t size)
     return READING_MORE;
 }
 
-/* Adds to what is held of a head that came in pieces; *used is how much of the data belongs to it. */
-static enum reading hold_head(struct reader *r, const char *data, size_t size, size_t *used)
+/* Append to the received part of a split head; *used is the size of the data that belongs to it. */
+static enum reading append_head(struct reader *r, const char *data, size_t size, size_t *used)
 {
-    if (!r->held && !(r->held = malloc(HEAD_BYTES_MAX)))
+    if (!r->partial && !(r->partial = malloc(HEAD_BYTES_MAX)))
         abort();
-    size_t before = r->held_size, taken = HEAD_BYTES_MAX - before;
+    size_t before = r->partial_size, taken = HEAD_BYTES_MAX - before;
     if (taken > size)
         taken = size;
-    memcpy(r->held + before, data, taken);
-    r->held_size += taken;
+    memcpy(r->partial + before, data, taken);
+    r->partial_size += taken;
     /* The empty line may itself be split. */
     size_t from = before > 3 ? before - 3 : 0;
-    const char *end = memmem(r->held + from, r->held_size - from, "\r\n\r\n", 4);
+    const char *end = memmem(r->partial + from, r->partial_size - from, "\r\n\r\n", 4);
     if (!end) {
         *used = taken;
-        return r->held_size < HEAD_BYTES_MAX ? READING_MORE : malformed(r, HEAD_TOO_LARGE);
+        return r->partial_size < HEAD_BYTES_MAX ? READING_MORE : malformed(r, HEAD_TOO_LARGE);
     }
-    size_t head_size = (size_t)(end - r->held) + 4;
+    size_t head_size = (size_t)(end - r->partial) + 4;
     *used = head_size - before;
-    r->held_size = 0;
-    return read_head(r, r->held, head_size);
+    r->partial_size = 0;
+    return read_head(r, r->partial, head_size);
 }
 
-/* Reads to the end of one answer at most; *used is how much of the data it took. */
+/* Parse up to the end of one answer; *used is the size of the parsed data. */
 static enum reading read_answer(struct reader *r, const char *data, size_t size, size_t *used)
 {
     *used = 0;
     if (!r->in_body) {
-        const char *end = r->held_size ? NULL : memmem(data, size, "\r\n\r\n", 4);
+        const char *end = r->partial_size ? NULL : memmem(data, size, "\r\n\r\n", 4);
         enum reading result;
         if (end) {
             *used = (size_t)(end - data) + 4;
             result = *used > HEAD_BYTES_MAX ? malformed(r, HEAD_TOO_LARGE) : read_head(r, data, *used);
         } else {
-            result = hold_head(r, data, size, used);
+            result = append_head(r, data, size, used);
         }
         if (result != READING_MORE || !r->in_body)
             return result;
@@ -146,6 +146,6 @@ static enum reading read_answer(struct reader *r, const char *data, size_t size,
 
 static void reader_reset(struct reader *r)
 {
-    r->held_size = 0;
+    r->partial_size = 0;
     r->in_body = 0;
 }

@@ -1,7 +1,7 @@
-/* One connection of the load: its socket, what is still to be sent, and what is under way on it.
+/* One connection of the load: its socket, its unsent bytes, and its outstanding requests.
  *
- * It never gives up: a connection that breaks or cannot be made is opened again a little later, and what was
- * under way on it is counted as lost.
+ * A connection that breaks or cannot be opened is opened again a little later, and its outstanding requests are
+ * counted as lost.
  */
 #include "answer.h"
 #include "tally.h"
@@ -17,15 +17,15 @@
 
 struct connection {
     int fd, is_open, wants_write;
-    int is_idle; /* it waits for a request of the open loop */
-    int has_due; /* a request waits for it to open */
+    int is_idle; /* waits for a request of the open loop */
+    int has_due; /* a request waits until it is open */
     struct reader reader;
     char *out;
     size_t out_size, out_sent, out_room;
-    uint64_t *began; /* a ring: when each request under way began */
-    unsigned first, under_way;
-    uint64_t turns;    /* requests it has sent */
-    uint64_t retry_at; /* when it is opened again, 0 while it need not be */
+    uint64_t *began; /* a ring: the start times of the outstanding requests */
+    unsigned first, outstanding;
+    uint64_t turns;    /* number of requests sent */
+    uint64_t retry_at; /* when to open it again, or 0 */
     uint64_t due;
 };
 
@@ -33,7 +33,7 @@ static struct tally tally;
 static struct sockaddr_in address;
 static uint64_t now;
 static int poller, retrying, open_count;
-static unsigned under_way; /* over all connections, what waits for one to open included */
+static unsigned outstanding; /* on all connections, including requests that wait for one to open */
 
 static void watch(struct connection *c, int operation, int wants_write)
 {
@@ -45,19 +45,19 @@ static void watch(struct connection *c, int operation, int wants_write)
     c->wants_write = wants_write;
 }
 
-/* Closes it; what was under way is lost. */
+/* Close the connection; its outstanding requests are lost. */
 static void close_connection(struct connection *c)
 {
-    unsigned lost = c->under_way + (unsigned)c->has_due;
+    unsigned lost = c->outstanding + (unsigned)c->has_due;
     tally.broken += lost;
-    under_way -= lost;
+    outstanding -= lost;
     if (c->fd >= 0)
         close(c->fd);
     c->fd = -1;
     open_count -= c->is_open;
     c->is_open = c->wants_write = c->has_due = 0;
     c->out_size = c->out_sent = 0;
-    c->under_way = 0;
+    c->outstanding = 0;
     reader_reset(&c->reader);
 }
 

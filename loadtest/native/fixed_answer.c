@@ -1,7 +1,7 @@
-/* A server that answers every request alike: what a load generator can do, with next to nothing behind it.
+/* A server with the same answer for every request, to measure the load generator with almost no server cost.
  *
- * `fixed_answer PORT_FILE` listens on 127.0.0.1, writes its port to the file, and answers until it is ended. A
- * request is counted by its empty line, so bodies must be absent or come in the same packet as their head.
+ * `fixed_answer PORT_FILE` listens on 127.0.0.1, writes its port to the file, and answers until it is killed.
+ * Requests are counted by their empty lines, so a body must be absent or arrive in the same packet as its head.
  */
 #define _GNU_SOURCE
 #include <netinet/in.h>
@@ -15,13 +15,13 @@
 
 static const char ANSWER[] = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok";
 
-static void fail(const char *told)
+static void fail(const char *message)
 {
-    perror(told);
+    perror(message);
     exit(2);
 }
 
-static int listen_and_tell(const char *port_file)
+static int open_listener(const char *port_file)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof at;
@@ -60,10 +60,10 @@ static void answer(int fd)
 int main(int argc, char **argv)
 {
     if (argc != 2) {
-        fprintf(stderr, "fixed_answer PORT_FILE\n");
+        fprintf(stderr, "usage: fixed_answer PORT_FILE\n");
         return 2;
     }
-    int listener = listen_and_tell(argv[1]), poller = epoll_create1(0), on = 1;
+    int listener = open_listener(argv[1]), poller = epoll_create1(0), on = 1;
     struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, events[256];
     if (poller < 0 || epoll_ctl(poller, EPOLL_CTL_ADD, listener, &event) != 0)
         fail("fixed_answer: epoll");

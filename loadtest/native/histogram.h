@@ -1,7 +1,7 @@
 /* A histogram of latencies: exact below 256 ns, within 1/128 of the value above, and the largest exactly.
  *
  * Slots are linear within each power of two, so that recording is a shift and an addition and the size never
- * depends on what was measured. A percentile is the upper edge of its slot: it never flatters.
+ * depends on the values. A percentile is the upper edge of its slot, so it is never too low.
  */
 #include <math.h>
 #include <stdint.h>
@@ -53,7 +53,7 @@ static uint64_t percentile(const struct histogram *h, double share)
     return h->largest;
 }
 
-/* As one JSON object, in microseconds. */
+/* Print one JSON object, in microseconds. */
 static void histogram_print(const struct histogram *h, FILE *out)
 {
     fprintf(out,

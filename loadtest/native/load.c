@@ -1,13 +1,11 @@
-/* A load generator that costs far less than what it measures: one thread, epoll, no allocation while it runs.
+/* A load generator that costs far less than the server: one thread, epoll, no allocation during a run.
  *
- * A closed loop (each connection sends its next request when the last is answered) says how much a server can
- * do. An open loop (--rate) says how long a client waits at a given load: latency counts from the time a request
- * should have been sent, so that a server that stalls cannot hide behind requests that were never sent.
+ * A closed loop (each connection sends its next request when the previous one is answered) measures the maximum
+ * rate of a server. An open loop (--rate) measures the waiting time at a given load: latency counts from the time
+ * at which a request was due, so requests that a stalled server delays count too.
  *
- * Rates count the answers that came within the measured seconds; latencies those that came later too, while it
- * drains, else the slowest would be missing. What goes wrong is counted and told, never retried.
- *
- * It must not know what the requests mean.
+ * Rates count the answers within the measured time. Latencies include the answers that arrive later, during the
+ * drain; otherwise the slowest would be missing. Failures are counted and reported, never retried.
  */
 #define _GNU_SOURCE
 #include "connection.h"
@@ -40,7 +38,7 @@ static int may_issue(void)
     return !stopping && (!options.requests || issued < options.requests);
 }
 
-/* Puts the next request into what is to be sent. */
+/* Append the next request to the unsent bytes. */
 static void put_request(struct connection *c, uint64_t began)
 {
     uint64_t turn = options.own_targets
@@ -49,21 +47,21 @@ static void put_request(struct connection *c, uint64_t began)
     const struct target *target = &targets.all[turn % targets.count];
     if (c->out_size + target->size > c->out_room) {
         c->out_room = (c->out_size + target->size) * 2;
-        c->out = must(realloc(c->out, c->out_room));
+        c->out = require_memory(realloc(c->out, c->out_room));
     }
     target_write(target, c->out + c->out_size, tally.sent);
     c->out_size += target->size;
-    c->began[(c->first + c->under_way) % (unsigned)options.pipeline] = began;
-    c->under_way++;
+    c->began[(c->first + c->outstanding) % (unsigned)options.pipeline] = began;
+    c->outstanding++;
     c->turns++;
     tally.sent++;
 }
 
-/* Begins one request on a connection that has none under way, opening it if need be. */
-static void give(struct connection *c, uint64_t due)
+/* Begin a request on a connection without an outstanding one, opening the connection if needed. */
+static void begin_request(struct connection *c, uint64_t due)
 {
     issued++;
-    under_way++;
+    outstanding++;
     if (c->is_open) {
         put_request(c, due);
         flush(c);
@@ -75,8 +73,8 @@ static void give(struct connection *c, uint64_t due)
         open_connection(c);
 }
 
-/* What a connection with room for a request does: wait for its turn, or go on at once. */
-static void go_on(struct connection *c)
+/* Continue on a connection with capacity for a request: wait for its turn, or send at once. */
+static void continue_sending(struct connection *c)
 {
     if (!started || c->is_idle)
         return;
@@ -87,18 +85,18 @@ static void go_on(struct connection *c)
     }
     if (options.new_connection_each) {
         if (may_issue())
-            give(c, clock_ns());
+            begin_request(c, clock_ns());
         return;
     }
-    while (c->under_way < (unsigned)options.pipeline && may_issue()) {
+    while (c->outstanding < (unsigned)options.pipeline && may_issue()) {
         issued++;
-        under_way++;
+        outstanding++;
         put_request(c, now);
     }
     flush(c);
 }
 
-/* The requests of the open loop whose time has come, and the alarm for the next. */
+/* Send the due requests of the open loop, and set the timer for the next. */
 static void issue_due(void)
 {
     while (idle_count && may_issue()) {
@@ -112,9 +110,9 @@ static void issue_due(void)
         idle_first = (idle_first + 1) % (unsigned)options.connections;
         idle_count--;
         c->is_idle = 0;
-        /* One that broke meanwhile comes back by itself once it is open again. */
+        /* A connection that broke in the meantime becomes idle again when it is open. */
         if (c->is_open || options.new_connection_each)
-            give(c, due);
+            begin_request(c, due);
     }
 }
 
@@ -141,11 +139,11 @@ static void opened(struct connection *c)
         return;
     }
     watch(c, EPOLL_CTL_MOD, 0);
-    go_on(c);
+    continue_sending(c);
 }
 
-/* `taken` bytes before `end` belong to the answer, as far as they came in one piece. */
-static void answer_came(struct connection *c, const char *end, size_t taken)
+/* Record an answer; the last `taken` bytes before `end` belong to it, unless it was split. */
+static void record_answer(struct connection *c, const char *end, size_t taken)
 {
     const struct reader *r = &c->reader;
     tally.answers++;
@@ -158,8 +156,8 @@ static void answer_came(struct connection *c, const char *end, size_t taken)
     }
     histogram_add(&tally.latency, now - c->began[c->first]);
     c->first = (c->first + 1) % (unsigned)options.pipeline;
-    c->under_way--;
-    under_way--;
+    c->outstanding--;
+    outstanding--;
     last_answer = now;
 }
 
@@ -175,8 +173,8 @@ static void readable(struct connection *c)
     now = clock_ns();
     for (size_t at = 0, used; at < (size_t)n; at += used) {
         enum reading result = READING_MALFORMED;
-        c->reader.complaint = "bytes that answer nothing";
-        if (c->under_way)
+        c->reader.complaint = "bytes that answer no request";
+        if (c->outstanding)
             result = read_answer(&c->reader, buffer + at, (size_t)n - at, &used);
         if (result == READING_MALFORMED) {
             tally.malformed++;
@@ -186,7 +184,7 @@ static void readable(struct connection *c)
         }
         if (result == READING_MORE)
             return;
-        answer_came(c, buffer + at + used, used);
+        record_answer(c, buffer + at + used, used);
         if (c->reader.closes || options.new_connection_each) {
             close_connection(c);
             if (!options.new_connection_each)
@@ -195,7 +193,7 @@ static void readable(struct connection *c)
         }
     }
     if (c->is_open || options.new_connection_each)
-        go_on(c);
+        continue_sending(c);
 }
 
 static void open_again(void)
@@ -209,7 +207,7 @@ static void open_again(void)
         if (c->has_due || !options.new_connection_each)
             open_connection(c);
         else
-            go_on(c);
+            continue_sending(c);
     }
 }
 
@@ -237,7 +235,7 @@ static void handle(int ms)
         open_again();
 }
 
-/* Begins and ends the measured time; false when there is nothing left to wait for. */
+/* Begin and end the measured time; return 0 when the run is over. */
 static int keep_time(uint64_t measure_at, uint64_t end_at)
 {
     if (!began_measuring && now >= measure_at) {
@@ -249,7 +247,7 @@ static int keep_time(uint64_t measure_at, uint64_t end_at)
         ended = now;
         tally.answered_in_time = tally.answers;
     }
-    return !stopping || (under_way && now < ended + (uint64_t)(options.drain * 1e9));
+    return !stopping || (outstanding && now < ended + (uint64_t)(options.drain * 1e9));
 }
 
 static int wait_ms(uint64_t measure_at, uint64_t end_at)
@@ -265,12 +263,12 @@ static int wait_ms(uint64_t measure_at, uint64_t end_at)
 
 static void open_all(void)
 {
-    uint64_t patience = clock_ns() + 10 * SECOND;
+    uint64_t deadline = clock_ns() + 10 * SECOND;
     for (int i = 0; i < options.connections; i++)
         open_connection(&connections[i]);
     do
         handle(100);
-    while (open_count < options.connections && now < patience);
+    while (open_count < options.connections && now < deadline);
     if (open_count < options.connections) {
         fprintf(stderr, "load: only %d of %d connections opened in 10 s\n", open_count, options.connections);
         exit(2);
@@ -286,7 +284,7 @@ static void run(void)
     uint64_t measure_at = started + (uint64_t)(options.warmup * 1e9);
     uint64_t end_at = measure_at + (uint64_t)(options.seconds * 1e9);
     for (int i = 0; i < options.connections; i++)
-        go_on(&connections[i]);
+        continue_sending(&connections[i]);
     while (keep_time(measure_at, end_at)) {
         if (options.rate > 0)
             issue_due();
@@ -298,7 +296,7 @@ static void run(void)
     tally.seconds = until > began_measuring ? (double)(until - began_measuring) / 1e9 : 0;
     uint64_t due = (uint64_t)((double)(ended - started) / 1e9 * options.rate);
     tally.unsent = due > issued && !options.requests ? due - issued : 0;
-    tally.unanswered = under_way;
+    tally.unanswered = outstanding;
 }
 
 static void prepare(void)
@@ -311,10 +309,10 @@ static void prepare(void)
         targets_add(&targets, options.method, options.path, strlen(options.path), body, size, options.headers);
     }
     if (!targets.count)
-        usage_error("the file of targets is empty");
+        usage_error("--targets: must name a file with at least one line");
     address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
     if (inet_pton(AF_INET, options.host, &address.sin_addr) != 1)
-        usage_error("--host is an IPv4 address");
+        usage_error("--host: must be an IPv4 address");
     poller = epoll_create1(EPOLL_CLOEXEC);
     timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
@@ -322,11 +320,11 @@ static void prepare(void)
         perror("load: epoll");
         exit(2);
     }
-    connections = must(calloc((size_t)options.connections, sizeof *connections));
-    idle = must(calloc((size_t)options.connections, sizeof *idle));
+    connections = require_memory(calloc((size_t)options.connections, sizeof *connections));
+    idle = require_memory(calloc((size_t)options.connections, sizeof *idle));
     for (int i = 0; i < options.connections; i++) {
         connections[i].fd = -1;
-        connections[i].began = must(calloc((size_t)options.pipeline, sizeof(uint64_t)));
+        connections[i].began = require_memory(calloc((size_t)options.pipeline, sizeof(uint64_t)));
     }
 }
 

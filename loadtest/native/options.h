@@ -1,4 +1,4 @@
-/* What the load generator was told on its command line. */
+/* The options of the load generator. */
 #include <getopt.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,23 +14,23 @@ struct options {
 };
 
 static const char USAGE[] =
-    "load --port N [options]: HTTP/1.1 load over keep-alive connections, told as one JSON line\n"
+    "load --port N [options]: HTTP/1.1 load over keep-alive connections; prints one JSON line\n"
     "  --host H               an IPv4 address (127.0.0.1)\n"
-    "  --connections C        how many (1); each has one request under way, or --pipeline N of them\n"
-    "  --seconds S            how long is measured (1), after --warmup S (0) that is not\n"
-    "  --requests N           send N requests and end when they are answered, however long it takes\n"
-    "  --rate R               an open loop of R requests a second, latency from the intended time of sending\n"
-    "  --path P --method M    what is asked for (/, POST), with --body-file F; <<<number>>> in it is counted up\n"
-    "  --targets F            instead: one path<TAB>body a line, gone round by all connections together,\n"
-    "  --own-targets          or by each its own: connection i of C takes those at i, i+C, i+2C and so on\n"
-    "  --header 'Name: v'     one more header, any number of times\n"
-    "  --new-connection-each  a connection for each request, latency from its opening\n"
-    "  --drain S              how long answers are waited for at the end (5)\n"
-    "  --percentiles          instead: the histogram of the nanoseconds on standard input, a number a line\n";
+    "  --connections C        number of connections (1); each has one outstanding request, or --pipeline N\n"
+    "  --seconds S            length of the measurement (1), after --warmup S (0)\n"
+    "  --requests N           send N requests and end when all are answered\n"
+    "  --rate R               an open loop of R requests per second; latency from the intended send time\n"
+    "  --path P --method M    the request (/, POST), with --body-file F; <<<number>>> in it becomes a counter\n"
+    "  --targets F            instead: one path<TAB>body per line, used in turn by all connections together,\n"
+    "  --own-targets          or each connection its own: connection i of C uses lines i, i+C, i+2C and so on\n"
+    "  --header 'Name: v'     an additional header; may be repeated\n"
+    "  --new-connection-each  a connection for each request; latency from its opening\n"
+    "  --drain S              time to wait for answers at the end (5)\n"
+    "  --percentiles          instead: print the histogram of nanoseconds on standard input, one number per line\n";
 
-static void usage_error(const char *told)
+static void usage_error(const char *message)
 {
-    fprintf(stderr, "load: %s\n%s", told, USAGE);
+    fprintf(stderr, "load: %s\n%s", message, USAGE);
     exit(2);
 }
 
@@ -39,7 +39,7 @@ static void add_header(struct options *o, const char *header)
     size_t used = strlen(o->headers);
     if ((size_t)snprintf(o->headers + used, sizeof o->headers - used, "%s\r\n", header) >=
         sizeof o->headers - used)
-        usage_error("too many headers");
+        usage_error("--header: must be at most 8 KiB in total");
 }
 
 static double number_of(const char *text)
@@ -47,7 +47,7 @@ static double number_of(const char *text)
     char *end;
     double number = strtod(text, &end);
     if (end == text || *end || !(number >= 0))
-        usage_error("a number that is none, or below 0");
+        usage_error("the value of an option must be a number of at least 0");
     return number;
 }
 
@@ -90,17 +90,17 @@ static void parse_options(struct options *o, int argc, char **argv)
     while ((option = getopt_long(argc, argv, "", table, NULL)) != -1)
         set_option(o, option, optarg);
     if (optind < argc)
-        usage_error("an argument without an option");
+        usage_error("unexpected argument without an option");
     if (o->only_percentiles)
         return;
     if (o->port < 1 || o->port > 65535)
-        usage_error("--port is needed, 1 to 65535");
+        usage_error("--port: must be 1 to 65535");
     if (o->connections < 1 || o->pipeline < 1)
-        usage_error("--connections and --pipeline are at least 1");
+        usage_error("--connections and --pipeline: must be at least 1");
     if (o->pipeline > 1 && (o->rate > 0 || o->new_connection_each))
-        usage_error("--pipeline goes with neither --rate nor --new-connection-each");
+        usage_error("--pipeline: must not be used with --rate or --new-connection-each");
     if (o->own_targets && !o->targets_file)
-        usage_error("--own-targets needs --targets");
+        usage_error("--own-targets: requires --targets");
     char host[128];
     snprintf(host, sizeof host, "Host: %.80s:%d", o->host, o->port);
     add_header(o, host);

@@ -1,14 +1,14 @@
-/* What a run has counted, and how it is told: one JSON line. */
+/* The counters of a run, and their report as one JSON line. */
 #include "histogram.h"
 
 #include <stdio.h>
 #include <sys/resource.h>
 
 struct tally {
-    /* Of the measured time, and of the draining after it. */
+    /* For the measured time and the drain after it. */
     struct histogram latency;
     uint64_t answers, refused, body_bytes, statuses[600];
-    /* Of the whole run. */
+    /* For the whole run. */
     uint64_t sent, malformed, broken, unconnected, reconnects, unanswered, unsent;
     uint64_t answered_in_time;
     double seconds;
@@ -16,7 +16,7 @@ struct tally {
     const char *complaint;
 };
 
-/* Keeps the first answer that is not 2xx, as far as it can be shown in a JSON string. */
+/* Store the first answer that is not 2xx, escaped for a JSON string. */
 static void remember_refusal(struct tally *t, int status, const char *body, size_t size)
 {
     int at = snprintf(t->refusal, sizeof t->refusal, "%d ", status);
@@ -27,7 +27,7 @@ static void remember_refusal(struct tally *t, int status, const char *body, size
     }
 }
 
-/* What belongs to the measured time begins anew. */
+/* Reset the counters of the measured time. */
 static void tally_begin(struct tally *t)
 {
     memset(&t->latency, 0, sizeof t->latency);

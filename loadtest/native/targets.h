@@ -1,7 +1,7 @@
-/* What is sent: the requests, whole with their heads, made once before the clock runs.
+/* The requests to send, complete with their heads, built once before the measurement.
  *
- * A body may hold `<<<number>>>`; each request sent puts a number of its own there, of twelve digits like the
- * mark, so that no length ever changes and it may stand in a string or be a JSON number.
+ * A body may contain `<<<number>>>`; each sent request replaces it by its own number. The number has twelve digits
+ * like the mark, so no length changes, and it may be in a string or be a JSON number.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ struct targets {
     size_t count;
 };
 
-static void *must(void *memory)
+static void *require_memory(void *memory)
 {
     if (!memory) {
         fprintf(stderr, "load: out of memory\n");
@@ -41,11 +41,11 @@ static char *read_file(const char *path, size_t *size)
         exit(2);
     }
     size_t room = 65536, got;
-    char *text = must(malloc(room + 1));
+    char *text = require_memory(malloc(room + 1));
     *size = 0;
     while ((got = fread(text + *size, 1, room - *size, file)) > 0)
         if ((*size += got) == room)
-            text = must(realloc(text, (room *= 2) + 1));
+            text = require_memory(realloc(text, (room *= 2) + 1));
     fclose(file);
     text[*size] = 0;
     return text;
@@ -55,13 +55,13 @@ static void targets_add(struct targets *t, const char *method, const char *path,
                         const char *body, size_t body_size, const char *headers)
 {
     if ((t->count & (t->count - 1)) == 0)
-        t->all = must(realloc(t->all, (t->count ? t->count * 2 : 1) * sizeof *t->all));
+        t->all = require_memory(realloc(t->all, (t->count ? t->count * 2 : 1) * sizeof *t->all));
     struct target *target = &t->all[t->count++];
     char length[80] = "";
     if (body_size || strcmp(method, "GET") != 0)
         snprintf(length, sizeof length, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body_size);
     size_t room = strlen(method) + path_size + strlen(headers) + strlen(length) + body_size + 32;
-    target->text = must(malloc(room));
+    target->text = require_memory(malloc(room));
     int head = snprintf(target->text, room, "%s %.*s HTTP/1.1\r\n%s%s\r\n", method, (int)path_size, path,
                         headers, length);
     memcpy(target->text + head, body, body_size);
@@ -70,13 +70,13 @@ static void targets_add(struct targets *t, const char *method, const char *path,
     target->mark_count = 0;
     const char *at = target->text + head, *end = target->text + target->size;
     while ((at = memmem(at, (size_t)(end - at), MARK, MARK_BYTES))) {
-        target->marks = must(realloc(target->marks, (target->mark_count + 1) * sizeof *target->marks));
+        target->marks = require_memory(realloc(target->marks, (target->mark_count + 1) * sizeof *target->marks));
         target->marks[target->mark_count++] = (uint32_t)(at - target->text);
         at += MARK_BYTES;
     }
 }
 
-/* One `path<TAB>body` a line. */
+/* Read a file with one `path<TAB>body` per line. */
 static void targets_read(struct targets *t, const char *file, const char *method, const char *headers)
 {
     size_t size;
@@ -95,7 +95,7 @@ static void targets_read(struct targets *t, const char *file, const char *method
     free(text);
 }
 
-/* Copies the request to `out` with its number in it. */
+/* Copy the request to `out`, with its number inserted. */
 static void target_write(const struct target *target, char *out, uint64_t number)
 {
     memcpy(out, target->text, target->size);

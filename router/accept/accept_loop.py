@@ -34,9 +34,7 @@ UNACKNOWLEDGED_MS_MAX: Final = 60_000
 
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_MEMORY: Final = frozenset({errno.ENOBUFS, errno.ENOMEM})
-_BUSY: Final = closing_refusal(
-    Refusal(NOT_READY, "the server has no room for another connection", retry_after_ms=1000)
-)
+_BUSY: Final = closing_refusal(Refusal(NOT_READY, "the server has too many connections", retry_after_ms=1000))
 
 
 class AcceptLoop:
@@ -123,7 +121,7 @@ class AcceptLoop:
         else:
             is_over = False
             if self.refused_count == 0:
-                logger.error("no descriptor is left for another connection; it is refused")
+                logger.error("connection: refused: no file descriptor is free; raise the limit (LimitNOFILE)")
             self.refused_count += 1
             _refuse(connection)
         self._keep_spare()

@@ -1,7 +1,7 @@
 """An acceptor: the process that accepts connections, reads request lines and hands over.
 
-With `TOPICS_FRONTS=1` the supervisor is the acceptor and uses the same `AcceptLoop` and `Front`. An acceptor
-passes a connection that no worker answers to the supervisor, in the same way as it hands others to workers.
+An acceptor passes a connection that no worker answers to the supervisor, in the same way as it hands others
+to workers. With `TOPICS_FRONTS=1` the supervisor is the acceptor, with the same `AcceptLoop` and `Front`.
 
 E1  An acceptor owns nothing: its listening sockets and the channels to the workers belong to the supervisor,
     and it may die at any moment. Only the connections that it was reading are lost then.
@@ -26,12 +26,12 @@ import uvloop
 from router.accept.accept_loop import AcceptLoop
 from router.accept.connection_router import Front
 from router.accept.placer import Placer
-from router.accept.worker_channels import ShardDoors
+from router.accept.worker_channels import WorkerChannels
 from shared.contract.watch_id import WatchIds
 from shared.ipc.board import Board, WorkerState
 from shared.ipc.handoff import ChannelClosed, receive_connections, send_connection
 from shared.runtime.clock import SystemClock
-from shared.runtime.log_setup import set_up_logging
+from shared.runtime.log_setup import fields, set_up_logging
 
 logger = logging.getLogger("router.accept.acceptor")
 
@@ -52,7 +52,7 @@ class AcceptorSpec(msgspec.Struct, frozen=True):
     listener_fds: list[int]
     owns_listeners: bool
     """No process outside the server holds the listening sockets."""
-    door_fds: list[int]
+    worker_channel_fds: list[int]
     """The sending ends of the workers' channels."""
     control_fd: int
     instance: str
@@ -68,37 +68,37 @@ class Acceptor:
         self._slot = Board.attach(spec.board_fd, spec.acceptors).slot(spec.number)
         self._channel = socket.socket(fileno=spec.channel_fd)
         self._control = socket.socket(fileno=spec.control_fd)
-        board = Board.attach(spec.workers_board_fd, len(spec.door_fds))
-        doors = [socket.socket(fileno=fd) for fd in spec.door_fds]
-        self._front = Front(
-            ShardDoors(board, self._clock, spec.fresh_seconds, doors),
+        board = Board.attach(spec.workers_board_fd, len(spec.worker_channel_fds))
+        channels = [socket.socket(fileno=fd) for fd in spec.worker_channel_fds]
+        self._connection_router = Front(
+            WorkerChannels(board, self._clock, spec.fresh_seconds, channels),
             self._clock,
             self._pass_on,
-            Placer(WatchIds(bytes.fromhex(spec.instance), len(doors))),
+            Placer(WatchIds(bytes.fromhex(spec.instance), len(channels))),
         )
-        self._accept_loop = AcceptLoop(self._front.accepted)
-        self._ending = asyncio.Event()
+        self._accept_loop = AcceptLoop(self._connection_router.accepted)
+        self._stop_requested = asyncio.Event()
         self._is_orphan = False
 
     async def run(self) -> int:
         self._slot.pid = os.getpid()
-        self._loop.add_reader(self._channel.fileno(), self._listen_to_supervisor)
+        self._loop.add_reader(self._channel.fileno(), self._on_supervisor_message)
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._ending.set)
+            self._loop.add_signal_handler(number, self._stop_requested.set)
         self._accept_loop.open([socket.socket(fileno=fd) for fd in self._spec.listener_fds])
         # Objects made during the start are long-lived; exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         self._slot.state = WorkerState.READY
         self._beat()
-        logger.info("acceptor %d accepts connections", self._spec.number)
-        await self._ending.wait()
+        logger.info("acceptor: accepting connections", extra=fields(acceptor=self._spec.number))
+        await self._stop_requested.wait()
         self._slot.state = WorkerState.DRAINING
         await self._accept_loop.close(is_last=self._is_orphan and self._spec.owns_listeners)
-        self._front.stop()
-        await self._front.said_all()
-        self._front.close()
-        self._tell_counts()
+        self._connection_router.stop()
+        await self._connection_router.flush()
+        self._connection_router.close()
+        self._publish_counts()
         return 0
 
     def _pass_on(self, connection: socket.socket, data: bytes) -> bool:
@@ -114,28 +114,28 @@ class Acceptor:
         connection.close()
         return True
 
-    def _listen_to_supervisor(self) -> None:
+    def _on_supervisor_message(self) -> None:
         try:
-            words = receive_connections(self._channel)
+            messages = receive_connections(self._channel)
         except ChannelClosed:
-            logger.info("the supervisor is gone; this acceptor ends")
+            logger.info("acceptor: stopping: the supervisor has died")
             self._is_orphan = True
-            words = []
-        if words or self._is_orphan:
+            messages = []
+        if messages or self._is_orphan:
             self._loop.remove_reader(self._channel.fileno())
-            self._ending.set()
+            self._stop_requested.set()
 
     def _beat(self) -> None:
         self._slot.beat_ms = int(self._clock.monotonic() * 1000)
-        self._tell_counts()
+        self._publish_counts()
         self._loop.call_later(BEAT_SECONDS, self._beat)
 
-    def _tell_counts(self) -> None:
-        slot, front, accept_loop = self._slot, self._front, self._accept_loop
+    def _publish_counts(self) -> None:
+        slot, router, accept_loop = self._slot, self._connection_router, self._accept_loop
         slot.accepted_total = accept_loop.accepted_count
-        slot.handed_over_total = front.handed_over_count
-        slot.refused_total = front.refused_count + accept_loop.refused_count
-        slot.connections = front.waiting_count
+        slot.handed_over_total = router.handed_over_count
+        slot.refused_total = router.refused_count + accept_loop.refused_count
+        slot.connections = router.waiting_count
 
 
 def main() -> int:

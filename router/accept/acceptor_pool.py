@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from router.accept.acceptor import SPEC_VARIABLE
 from router.accept.worker_channels import silence_ms
-from router.supervision.process_pool import PoolTimes, ProcessPool, Told
+from router.supervision.process_pool import PoolTimes, ProcessPool, StartParameters
 from router.supervision.worker_process import module_command
 from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.handoff import Handed, channel_pair, receive_connections
@@ -45,8 +45,9 @@ class AcceptorCounts(NamedTuple):
 class AcceptorPool(ProcessPool):
     """The acceptor processes and the channel on which they pass connections to the supervisor.
 
-    `doors` are the sending ends of the workers' channels. `on_control` receives the connections that
-    acceptors pass on. `accept_from` makes the supervisor accept from exactly the given listening sockets.
+    `worker_channels` are the sending ends of the workers' channels. `on_control` receives the connections
+    that acceptors pass on. `accept_from` makes the supervisor accept from exactly the given listening
+    sockets.
     """
 
     kind = "acceptor"
@@ -60,7 +61,7 @@ class AcceptorPool(ProcessPool):
         environment: Mapping[str, str],
         listeners: Listeners,
         workers_board: Board,
-        doors: Sequence[socket.socket],
+        worker_channels: Sequence[socket.socket],
         instance: str,
         log: str,
         on_control: Callable[[socket.socket, bytes], object],
@@ -71,16 +72,16 @@ class AcceptorPool(ProcessPool):
         super().__init__(Board.create(count), clock, ACCEPTOR_COMMAND, environment, times)
         self._listeners = listeners
         self._workers_board_fd = workers_board.fd
-        self._door_fds = [door.fileno() for door in doors]
+        self._worker_channel_fds = [channel.fileno() for channel in worker_channels]
         self._instance = instance
         self._log = log
         self._on_control = on_control
         self._accept_from = accept_from
-        self._counted = AcceptorCounts(0, 0, 0)
+        self._ended_counts = AcceptorCounts(0, 0, 0)
         self._control_sender, self._control_receiver = channel_pair()
-        asyncio.get_running_loop().add_reader(self._control_receiver.fileno(), self._take_passed_on)
+        asyncio.get_running_loop().add_reader(self._control_receiver.fileno(), self._receive_passed_on)
 
-    def tell(self, number: int) -> Told:
+    def start_parameters(self, number: int) -> StartParameters:
         listener_fds = [one.fileno() for one in self._listeners.of(number)]
         control_fd = self._control_sender.fileno()
         spec: dict[str, object] = {
@@ -89,18 +90,20 @@ class AcceptorPool(ProcessPool):
             "workers_board_fd": self._workers_board_fd,
             "listener_fds": listener_fds,
             "owns_listeners": not self._listeners.are_passed,
-            "door_fds": self._door_fds,
+            "worker_channel_fds": self._worker_channel_fds,
             "control_fd": control_fd,
             "instance": self._instance,
             "fresh_seconds": self._times.fresh_seconds,
             "log": self._log,
         }
-        return Told(spec, (self._workers_board_fd, control_fd, *listener_fds, *self._door_fds))
+        return StartParameters(
+            spec, (self._workers_board_fd, control_fd, *listener_fds, *self._worker_channel_fds)
+        )
 
-    def returned(self, number: int, handed: list[Handed]) -> None:
-        raise AssertionError("nobody hands a connection to an acceptor")
+    def on_returned(self, number: int, handed: list[Handed]) -> None:
+        raise AssertionError("the supervisor hands no connection to an acceptor")
 
-    def ticked(self) -> None:
+    def on_tick(self) -> None:
         """Make the supervisor accept in place of every acceptor that does not accept now."""
         fresh_ms = self._times.fresh_seconds * 1000
         missing = [
@@ -114,10 +117,10 @@ class AcceptorPool(ProcessPool):
         )
 
     def before_clear(self, slot: Slot) -> None:
-        self._counted = _sum(self._counted, _counts(slot))
+        self._ended_counts = _sum(self._ended_counts, _counts(slot))
 
     def counts(self) -> AcceptorCounts:
-        total = self._counted
+        total = self._ended_counts
         for slot in self.board:
             total = _sum(total, _counts(slot))
         return total
@@ -128,7 +131,7 @@ class AcceptorPool(ProcessPool):
     async def drain(self) -> bool:
         """Drain the acceptors, then receive every connection that they had passed on."""
         is_orderly = await super().drain()
-        while self._take_passed_on():
+        while self._receive_passed_on():
             pass
         return is_orderly
 
@@ -138,14 +141,14 @@ class AcceptorPool(ProcessPool):
         self._control_sender.close()
         self._control_receiver.close()
 
-    def _take_passed_on(self) -> bool:
+    def _receive_passed_on(self) -> bool:
         """Receive the connections that acceptors passed on; return whether there were any."""
-        taken = receive_connections(self._control_receiver)
-        for handed in taken:
+        messages = receive_connections(self._control_receiver)
+        for handed in messages:
             connection = socket.socket(fileno=handed.fd)
             connection.setblocking(False)
             self._on_control(connection, handed.data)
-        return bool(taken)
+        return bool(messages)
 
 
 def _counts(slot: Slot) -> AcceptorCounts:

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from router.accept.lingering_close import LastWords
+from router.accept.lingering_close import LingeringClose
 from router.accept.placer import ANY_WORKER, CONTROL, Placer, refusal_of
 from shared.contract.errors import NOT_READY, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http.answer import closing_refusal
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 HEAD_SECONDS: Final = 10.0
 CONNECTIONS_MAX: Final = 10_000
 QUEUED_BYTES_MAX: Final = 64 << 20
-DESCRIPTORS_KEPT_MAX: Final = 64
+DESCRIPTORS_RESERVED_MAX: Final = 64
 READ_BYTES: Final = 32 << 10
 RETRY_SECONDS: Final = 0.005
 SWEEP_SECONDS: Final = 0.25
@@ -46,13 +46,11 @@ TLS_HELLO: Final = b"\x16\x03"
 TLS_ALERT: Final = b"\x15\x03\x01\x00\x02\x02\x46"
 
 _TIMEOUT: Final = closing_refusal(Refusal(REQUEST_TIMEOUT, "the request line was not complete in time"))
-_BUSY: Final = closing_refusal(
-    Refusal(NOT_READY, "the server has no room for another connection", retry_after_ms=1000)
-)
+_BUSY: Final = closing_refusal(Refusal(NOT_READY, "the server has too many connections", retry_after_ms=1000))
 _STOPPING: Final = closing_refusal(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
 
 
-class Shards(Protocol):
+class ShardChannels(Protocol):
     """The workers, as `router/accept/worker_channels.py` presents them."""
 
     def __len__(self) -> int: ...
@@ -61,7 +59,7 @@ class Shards(Protocol):
     def send(self, shard: int, fd: int, data: bytes) -> bool: ...
 
 
-class _Waiting:
+class _WaitingConnection:
     """A connection that waits for its request line or for room in a channel."""
 
     __slots__ = ("connection", "data", "deadline")
@@ -81,7 +79,7 @@ class Front:
 
     def __init__(
         self,
-        shards: Shards,
+        shards: ShardChannels,
         clock: Clock,
         on_control: Callable[[socket.socket, bytes], bool],
         placer: Placer,
@@ -100,13 +98,13 @@ class Front:
         self._descriptors_max = descriptors_for_connections() if descriptors_max is None else descriptors_max
         self._loop = asyncio.get_running_loop()
         self._placer = placer
-        self._last_words = LastWords()
+        self._lingering = LingeringClose()
         # In the order of arrival, which is the order of the deadlines.
-        self._reading: dict[int, _Waiting] = {}
+        self._reading: dict[int, _WaitingConnection] = {}
         # One queue for each shard, and the last for connections that no worker answers.
         self._control = len(shards)
-        self._queues: list[deque[_Waiting]] = [deque() for _ in range(len(shards) + 1)]
-        self._queued = 0
+        self._queues: list[deque[_WaitingConnection]] = [deque() for _ in range(len(shards) + 1)]
+        self._queued_count = 0
         self._queued_bytes = 0
         self._retry: asyncio.TimerHandle | None = None
         self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
@@ -116,24 +114,26 @@ class Front:
 
     @property
     def waiting_count(self) -> int:
-        return len(self._reading) + self._queued
+        return len(self._reading) + self._queued_count
 
     def accepted(self, connection: socket.socket) -> None:
         """Take a non-blocking connection from the accept loop; this object owns it from now on."""
         if connection.fileno() >= self._descriptors_max:
-            self._refuse(connection, b"", _BUSY, lingers=False)
+            self._refuse(connection, b"", _BUSY, is_lingering=False)
             return
         if self.waiting_count >= self._connections_max:
             self._refuse(connection, b"", _BUSY)
             return
-        waiting = _Waiting(connection, b"", self._clock.monotonic() + self._head_seconds)
+        waiting = _WaitingConnection(connection, b"", self._clock.monotonic() + self._head_seconds)
         if not self._read(waiting):
             self._reading[connection.fileno()] = waiting
             self._loop.add_reader(connection.fileno(), self._read, waiting)
 
     def place(self, connection: socket.socket, data: bytes, placement: int) -> None:
         """Hand over a connection whose request line is in `data`."""
-        self._place(_Waiting(connection, data, self._clock.monotonic() + self._head_seconds), placement)
+        self._place(
+            _WaitingConnection(connection, data, self._clock.monotonic() + self._head_seconds), placement
+        )
 
     def returned(self, shard: int, handed: list[Handed]) -> None:
         """Refuse connections that were handed over to a worker which will not receive them."""
@@ -150,27 +150,27 @@ class Front:
         for waiting in list(self._reading.values()):
             self._read(waiting)
         for waiting in list(self._reading.values()):
-            self._forget(waiting)
+            self._stop_reading(waiting)
             # A connection that sent nothing is refused too: its request may be in transit and must receive a
             # response.
-            self._turn_away(waiting, _STOPPING)
+            self._refuse_waiting(waiting, _STOPPING)
         for queue in self._queues:
             while queue:
-                self._turn_away(self._next_queued(queue), _STOPPING)
+                self._refuse_waiting(self._next_queued(queue), _STOPPING)
 
-    async def said_all(self) -> None:
+    async def flush(self) -> None:
         """Wait until the refused clients have read their responses, or the time for that has passed."""
-        await self._last_words.read()
+        await self._lingering.wait_closed()
 
     def close(self) -> None:
         self._sweep_timer.cancel()
         if self._retry is not None:
             self._retry.cancel()
-        self._last_words.close()
+        self._lingering.close()
 
     # -- reading the first line ----------------------------------------------------------------------------
 
-    def _read(self, waiting: _Waiting) -> bool:
+    def _read(self, waiting: _WaitingConnection) -> bool:
         """Read from the connection; return True when it needs no more: placed or closed."""
         try:
             data = waiting.connection.recv(READ_BYTES)
@@ -179,22 +179,22 @@ class Front:
         except OSError:
             data = b""
         if not data:
-            self._forget(waiting)
+            self._stop_reading(waiting)
             waiting.connection.close()
             return True
         waiting.data += data
         if waiting.data.startswith(TLS_HELLO):
-            self._forget(waiting)
+            self._stop_reading(waiting)
             self._refuse_tls(waiting)
             return True
         placement = self._placer.place(waiting.data)
         if placement is None:
             return False
-        self._forget(waiting)
+        self._stop_reading(waiting)
         self._place(waiting, placement)
         return True
 
-    def _forget(self, waiting: _Waiting) -> None:
+    def _stop_reading(self, waiting: _WaitingConnection) -> None:
         fd = waiting.connection.fileno()
         if self._reading.get(fd) is waiting:
             del self._reading[fd]
@@ -202,44 +202,46 @@ class Front:
 
     # -- placing -------------------------------------------------------------------------------------------
 
-    def _place(self, waiting: _Waiting, placement: int) -> None:
+    def _place(self, waiting: _WaitingConnection, placement: int) -> None:
         if placement == ANY_WORKER:
             ready = self._shards.any_ready()
             if ready is None:
-                self._turn_away(waiting, closing_refusal(refusal_of(waiting.data, self._can_return())))
+                self._refuse_waiting(
+                    waiting, closing_refusal(refusal_of(waiting.data, self._is_retry_useful()))
+                )
                 return
             placement = ready
         target = self._control if placement == CONTROL else placement
         refusal = self._refusal(target)
         if refusal is not None:
-            self._turn_away(waiting, closing_refusal(refusal))
+            self._refuse_waiting(waiting, closing_refusal(refusal))
             return
         queue = self._queues[target]
         if queue or not self._send(target, waiting):
             if self._queued_bytes + len(waiting.data) > self._queued_bytes_max:
-                self._turn_away(waiting, _BUSY)
+                self._refuse_waiting(waiting, _BUSY)
                 return
             queue.append(waiting)
-            self._queued += 1
+            self._queued_count += 1
             self._queued_bytes += len(waiting.data)
             if self._retry is None:
                 self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
 
-    def _can_return(self) -> bool:
+    def _is_retry_useful(self) -> bool:
         """Return whether a retry helps: a shard whose refusal suggests no retry is not restarted."""
         refusals = [self._shards.refusal(shard) for shard in range(len(self._shards))]
         return any(refusal is None or refusal.retry_after_ms is not None for refusal in refusals)
 
-    def _next_queued(self, queue: deque[_Waiting]) -> _Waiting:
+    def _next_queued(self, queue: deque[_WaitingConnection]) -> _WaitingConnection:
         waiting = queue.popleft()
-        self._queued -= 1
+        self._queued_count -= 1
         self._queued_bytes -= len(waiting.data)
         return waiting
 
     def _refusal(self, target: int) -> Refusal | None:
         return None if target == self._control else self._shards.refusal(target)
 
-    def _send(self, target: int, waiting: _Waiting) -> bool:
+    def _send(self, target: int, waiting: _WaitingConnection) -> bool:
         if target == self._control:
             return self._on_control(waiting.connection, waiting.data)
         if not self._shards.send(target, waiting.connection.fileno(), waiting.data):
@@ -257,8 +259,8 @@ class Front:
             while queue and (refusal is not None or self._send(target, queue[0])):
                 waiting = self._next_queued(queue)
                 if refusal is not None:
-                    self._turn_away(waiting, closing_refusal(refusal))
-        if self._queued:
+                    self._refuse_waiting(waiting, closing_refusal(refusal))
+        if self._queued_count:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
 
     # -- turning away --------------------------------------------------------------------------------------
@@ -269,36 +271,38 @@ class Front:
             waiting = next(iter(self._reading.values()))
             if waiting.deadline > now:
                 break
-            self._forget(waiting)
+            self._stop_reading(waiting)
             self._give_up(waiting, _TIMEOUT)
         for queue in self._queues:
             while queue and queue[0].deadline <= now:
                 self._give_up(self._next_queued(queue), _BUSY)
         self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
-    def _give_up(self, waiting: _Waiting, answer: bytes) -> None:
+    def _give_up(self, waiting: _WaitingConnection, answer: bytes) -> None:
         if waiting.data:
-            self._turn_away(waiting, answer)
+            self._refuse_waiting(waiting, answer)
         else:
             waiting.connection.close()
 
-    def _turn_away(self, waiting: _Waiting, answer: bytes) -> None:
+    def _refuse_waiting(self, waiting: _WaitingConnection, answer: bytes) -> None:
         self._refuse(waiting.connection, waiting.data, answer)
 
-    def _refuse_tls(self, waiting: _Waiting) -> None:
+    def _refuse_tls(self, waiting: _WaitingConnection) -> None:
         now = self._clock.monotonic()
         if now >= self._tls_quiet_until:
             self._tls_quiet_until = now + TLS_LOG_SECONDS
             logger.warning(
-                "connection: refused: the client speaks TLS and this port is plain HTTP; use http://, or put "
-                "a proxy that ends TLS in front"
+                "connection: refused: the client sent TLS to a plain HTTP port; use http://, or put a proxy "
+                "that terminates TLS in front"
             )
-        self._turn_away(waiting, TLS_ALERT)
+        self._refuse_waiting(waiting, TLS_ALERT)
 
-    def _refuse(self, connection: socket.socket, data: bytes, answer: bytes, lingers: bool = True) -> None:
+    def _refuse(
+        self, connection: socket.socket, data: bytes, answer: bytes, is_lingering: bool = True
+    ) -> None:
         """Refuse a connection; `data`, read from it, decides between HTTP/1.1 and HTTP/2."""
         self.refused_count += 1
-        self._last_words.say(connection, TURNED_AWAY if is_http2(data) else answer, lingers)
+        self._lingering.answer_and_close(connection, TURNED_AWAY if is_http2(data) else answer, is_lingering)
 
 
 def descriptors_for_connections() -> int:
@@ -306,4 +310,4 @@ def descriptors_for_connections() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 30
-    return limit - min(DESCRIPTORS_KEPT_MAX, limit // 2)
+    return limit - min(DESCRIPTORS_RESERVED_MAX, limit // 2)

@@ -17,16 +17,16 @@ LINGERING_MAX: Final = 1000
 _DISCARDED_BYTES: Final = 64 << 10
 
 
-class LastWords:
+class LingeringClose:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lingering: dict[socket.socket, asyncio.TimerHandle] = {}
         self._all_read = asyncio.Event()
 
-    def say(self, connection: socket.socket, answer: bytes, lingers: bool = True) -> None:
+    def answer_and_close(self, connection: socket.socket, answer: bytes, is_lingering: bool = True) -> None:
         """Send the only response of a connection and close it, without waiting.
 
-        Without `lingers`, only the input that has arrived is read, and the descriptor is free at once.
+        Without `is_lingering`, only the input that has arrived is read, and the descriptor is free at once.
         """
         try:
             # The send is complete: the send buffer of a new connection is larger than any refusal.
@@ -35,7 +35,7 @@ class LastWords:
         except OSError:
             connection.close()
             return
-        if not lingers or len(self._lingering) >= LINGERING_MAX:
+        if not is_lingering or len(self._lingering) >= LINGERING_MAX:
             with contextlib.suppress(OSError):
                 connection.recv(_DISCARDED_BYTES, socket.MSG_DONTWAIT)
             connection.close()
@@ -43,7 +43,7 @@ class LastWords:
         self._lingering[connection] = self._loop.call_later(LINGER_SECONDS, self._close, connection)
         self._loop.add_reader(connection.fileno(), self._discard, connection)
 
-    async def read(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until every client has read its response, or its time has passed."""
         if self._lingering:
             self._all_read.clear()

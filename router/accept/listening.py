@@ -40,15 +40,15 @@ def open_listeners(host: str, port: int, acceptor_count: int = 1) -> list[socket
     """Return one listening socket per acceptor, all at one port; raise ListenRefused."""
     assert acceptor_count >= 1
     family, address = _resolve(host, port)
-    proof = _bound(family, address, is_shared=False)
-    # The port stays ours: it is bound again while the proof socket still holds it, which the kernel allows
+    probe = _bind(family, address, is_shared=False)
+    # The port stays ours: it is bound again while the probe socket still holds it, which the kernel allows
     # once both sockets have SO_REUSEPORT.
-    taken = proof.getsockname()
+    bound_address = probe.getsockname()
     listeners: list[socket.socket] = []
     try:
-        proof.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         for _ in range(acceptor_count):
-            listener = _bound(family, taken, is_shared=True)
+            listener = _bind(family, bound_address, is_shared=True)
             listeners.append(listener)
         for listener in listeners:
             listener.listen(BACKLOG)
@@ -57,9 +57,9 @@ def open_listeners(host: str, port: int, acceptor_count: int = 1) -> list[socket
             listener.close()
         if isinstance(error, ListenRefused):
             raise
-        raise ListenRefused(_sentence(taken, error)) from None
+        raise ListenRefused(_bind_failure(bound_address, error)) from None
     finally:
-        proof.close()
+        probe.close()
     return listeners
 
 
@@ -115,16 +115,16 @@ def address_text(host: str, port: int) -> str:
 
 def _resolve(host: str, port: int) -> tuple[int, tuple[str, int]]:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise ListenRefused(f"cannot resolve host {host}: {cause}") from None
     # For a name with IPv4 and IPv6 addresses, use IPv4, which most clients try first.
-    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    family, _, _, _, address = min(candidates, key=lambda one: one[0] != socket.AF_INET)
     return family, (str(address[0]), int(address[1]))
 
 
-def _bound(family: int, address: tuple[str, int], is_shared: bool) -> socket.socket:
+def _bind(family: int, address: tuple[str, int], is_shared: bool) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -133,12 +133,12 @@ def _bound(family: int, address: tuple[str, int], is_shared: bool) -> socket.soc
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise ListenRefused(_sentence(address, error)) from None
+        raise ListenRefused(_bind_failure(address, error)) from None
     return bound
 
 
-def _sentence(address: tuple[str, int], error: OSError) -> str:
-    place = address_text(*address[:2])
+def _bind_failure(address: tuple[str, int], error: OSError) -> str:
+    where = address_text(*address[:2])
     if error.errno == errno.EADDRINUSE:
-        return f"address in use: another program listens at {place}; choose another port with --port"
-    return f"cannot listen at {place}: {error.strerror}"
+        return f"address in use: another program listens at {where}; choose another port with --port"
+    return f"cannot listen at {where}: {error.strerror}"

@@ -22,15 +22,15 @@ from shared.text.message import size_text
 ANY_WORKER: Final = -1
 CONTROL: Final = -2
 
-REMEMBERED_MAX: Final = 8192
-REMEMBERED_BYTES_MAX: Final = 1024
+CACHED_MAX: Final = 8192
+CACHED_BYTES_MAX: Final = 1024
 RETRY_AFTER_MS: Final = 1000
 
 
 class Placer:
     def __init__(self, ids: WatchIds) -> None:
         self._ids = ids
-        self._known: dict[bytes, int] = {}
+        self._placements: dict[bytes, int] = {}
 
     def place(self, data: bytes) -> int | None:
         """Return the shard, `ANY_WORKER` or `CONTROL`; None when more input is needed.
@@ -44,18 +44,18 @@ class Placer:
         line = data[: end - 1] if data[end - 1 : end] == b"\r" else None
         if line is None:
             return ANY_WORKER
-        known = self._known.get(line)
-        return self._learn(line) if known is None else known
+        placement = self._placements.get(line)
+        return self._place_and_cache(line) if placement is None else placement
 
-    def _learn(self, line: bytes) -> int:
+    def _place_and_cache(self, line: bytes) -> int:
         match = _match(line)
         placement = ANY_WORKER if isinstance(match, Refusal) else self._place(match)
         # A token is a key, in any spelling, and must not be cached.
         has_token = b"token" in line or (isinstance(match, Match) and match.route.takes_token)
-        if len(line) <= REMEMBERED_BYTES_MAX and not has_token:
-            if len(self._known) >= REMEMBERED_MAX:
-                self._known.clear()
-            self._known[line] = placement
+        if len(line) <= CACHED_BYTES_MAX and not has_token:
+            if len(self._placements) >= CACHED_MAX:
+                self._placements.clear()
+            self._placements[line] = placement
         return placement
 
     def _place(self, match: Match) -> int:
@@ -70,7 +70,7 @@ class Placer:
         return shard_of(topic_id(match.name), self._ids.shard_count)
 
 
-def refusal_of(data: bytes, can_return: bool = True) -> Refusal:
+def refusal_of(data: bytes, is_retry_useful: bool = True) -> Refusal:
     """Return the refusal of a request that any worker could answer, for when no worker is ready."""
     end = data.find(b"\n")
     if end < 0:
@@ -82,7 +82,9 @@ def refusal_of(data: bytes, can_return: bool = True) -> Refusal:
     if isinstance(match, Match) and match.route.variable == TOPIC:
         refusal = refuse_topic_name(match.name)
         assert refusal is not None, "this request has an owner"
-    return refusal or Refusal(NOT_READY, "no shard is ready", None, RETRY_AFTER_MS if can_return else None)
+    return refusal or Refusal(
+        NOT_READY, "no shard is ready", None, RETRY_AFTER_MS if is_retry_useful else None
+    )
 
 
 def _match(line: bytes) -> Match | Refusal:

@@ -1,7 +1,7 @@
 """The channels over which connections are handed to workers, and the state of each shard.
 
 All state is on the board and in the sending ends of the channels, so every process that accepts connections
-has its own `ShardDoors` and asks no other process.
+has its own `WorkerChannels` and asks no other process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shared.ipc.shard_refusal import RETRY_AFTER_MS, shard_refusal
 from shared.runtime.clock import Clock
 
 
-class ShardDoors:
+class WorkerChannels:
     """The channels to the workers; `senders` are their sending ends, in shard order."""
 
     def __init__(

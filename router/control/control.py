@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl
 
-from router.control.metrics_render import Measured, Sample, ShardSample, as_json, as_prometheus
-from router.control.metrics_table import FRONT_METRICS, FrontCounts, progress
+from router.control.metrics_render import MetricValues, ServerSample, ShardSample, as_json, as_prometheus
+from router.control.metrics_table import FRONT_METRICS, ConnectionCounts, progress
 from router.control.topic_list import (
     PAGE_SIZE,
     PAGE_SIZE_MAX,
+    ListPage,
     ListQuery,
     ListShard,
-    Page,
     TopicList,
     bad_cursor,
     list_page,
@@ -40,18 +40,18 @@ from shared.text.message import quoted
 JSON_TYPE: Final = "application/json"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-FORWARD_OPERATIONS: Final = frozenset({"list_routers", "router_state", "delete_router"})
+ROUTE_OPERATIONS: Final = frozenset({"list_routers", "router_state", "delete_router"})
 METRIC_FIELDS: Final = ("cursors", "cursor_count", "oldest_ready_seconds", "ready", "in_flight")
 METRICS_NAMES: Final = 100
 """The default number of topics, and of routes, that have their own series."""
 
-ENDPOINTS: Final = [f"{one.method} {one.pattern}" for one in ROUTES if one.operation != "about"]
+ENDPOINT_LIST: Final = [f"{one.method} {one.pattern}" for one in ROUTES if one.operation != "about"]
 DOCS: Final = "docs/index.md"
 
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DIGITS_MAX: Final = 20
 
-Answer = tuple[int, dict[str, object] | str, bytes]
+ControlAnswer = tuple[int, dict[str, object] | str, bytes]
 """Status; object (JSON) or text (`METRICS_TYPE`); more header fields, each ending in CRLF."""
 
 
@@ -67,15 +67,15 @@ class Workers(Protocol):
     def restart_count(self, shard: int) -> int: ...
 
 
-class Forwards(Protocol):
+class RouteEndpoints(Protocol):
     """The routes, as `router/control/route_answers.py` presents them."""
 
     async def answer(
         self, operation: str, name: str, query: str, prefixes: Sequence[str]
     ) -> dict[str, object] | Refusal: ...
     async def page(
-        self, asked: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = ""
-    ) -> Page | Refusal: ...
+        self, query: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = ""
+    ) -> ListPage | Refusal: ...
 
 
 class Control:
@@ -85,21 +85,21 @@ class Control:
         clock: Clock,
         version: str,
         list_shard: ListShard,
-        forwards: Forwards,
-        front_counts: Callable[[], FrontCounts] = FrontCounts,
+        routes: RouteEndpoints,
+        connection_counts: Callable[[], ConnectionCounts] = ConnectionCounts,
     ) -> None:
         self._workers = workers
         self._clock = clock
         self._version = version
         self._list_shard = list_shard
-        self._forwards = forwards
-        self._front_counts = front_counts
+        self._routes = routes
+        self._connection_counts = connection_counts
         self._started = clock.monotonic()
         self._was_ready = False
 
     async def answer(
         self, operation: str, name: str, query: str, accept: str, prefixes: Sequence[str] = ()
-    ) -> Answer:
+    ) -> ControlAnswer:
         """Answer a control request.
 
         `name` is the name in the path. `prefixes` are the name prefixes that the key of the request allows;
@@ -110,28 +110,28 @@ class Control:
         if operation == "health":
             result = {"status": "ok", "version": self._version, "uptime_ms": self._uptime_ms()}
         elif operation == "about":
-            result = {"server": "topicsd", "version": self._version, "docs": DOCS, "endpoints": ENDPOINTS}
+            result = {"server": "topicsd", "version": self._version, "docs": DOCS, "endpoints": ENDPOINT_LIST}
         elif operation == "ready":
-            result = self._asked_ready(query)
+            result = self._answer_ready(query)
         elif operation == "metrics":
             result = await self._metrics(query, accept, prefixes)
         elif operation == "list_topics":
             result = await self._list(query, prefixes)
-        elif operation in FORWARD_OPERATIONS:
-            result = await self._forwards.answer(operation, name, query, prefixes)
+        elif operation in ROUTE_OPERATIONS:
+            result = await self._routes.answer(operation, name, query, prefixes)
         else:
             result = Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented")
         if isinstance(result, Refusal):
-            return refused(result)
+            return refusal_answer(result)
         if isinstance(result, dict):
             result["performance"] = self._elapsed(started)
         return 200, result, b""
 
-    def _asked_ready(self, query: str) -> dict[str, object] | Refusal:
-        sent = parse_query(query)
-        if isinstance(sent, Refusal):
-            return sent
-        allow_degraded = _boolean(sent, "allow_degraded")
+    def _answer_ready(self, query: str) -> dict[str, object] | Refusal:
+        parameters = parse_query(query)
+        if isinstance(parameters, Refusal):
+            return parameters
+        allow_degraded = _boolean(parameters, "allow_degraded")
         return allow_degraded if isinstance(allow_degraded, Refusal) else self.ready(allow_degraded)
 
     def ready(self, allow_degraded: bool = False) -> dict[str, object] | Refusal:
@@ -149,7 +149,7 @@ class Control:
         if not (all(serving) or (allow_degraded and self._was_ready)):
             detail: dict[str, object] = {"replay_progress": self.replay_progress(), "shards": shards}
             # A shard that refuses to start is not restarted.
-            can_become_ready = not any(self._does_not_start(shard) for shard in range(len(board)))
+            can_become_ready = not any(self._has_refused_to_start(shard) for shard in range(len(board)))
             return Refusal(NOT_READY, _not_ready(board, serving), detail, 1000 if can_become_ready else None)
         answer: dict[str, object] = {
             "status": "ready",
@@ -179,74 +179,76 @@ class Control:
             state["reason"] = reason
         return state
 
-    def _does_not_start(self, shard: int) -> bool:
+    def _has_refused_to_start(self, shard: int) -> bool:
         return self._workers.board.slot(shard).state is WorkerState.REFUSED
 
     async def _metrics(
         self, query: str, accept: str, prefixes: Sequence[str]
     ) -> dict[str, object] | str | Refusal:
-        asked = parse_metrics_query(query, "topics")
-        asked_routers = parse_metrics_query(query, "routers")
-        if isinstance(asked, Refusal):
-            return asked
-        if isinstance(asked_routers, Refusal):
-            return asked_routers
+        topic_query = parse_metrics_query(query, "topics")
+        route_query = parse_metrics_query(query, "routers")
+        if isinstance(topic_query, Refusal):
+            return topic_query
+        if isinstance(route_query, Refusal):
+            return route_query
         topics: list[dict[str, Any]] = []
-        is_cut = False
-        if asked.page_size:
-            page = await list_page(self._list_serving, len(self._workers.board), asked, prefixes)
+        has_more_topics = False
+        if topic_query.page_size:
+            page = await list_page(self._list_serving, len(self._workers.board), topic_query, prefixes)
             assert not isinstance(page, Refusal), "a partial list is never refused"
-            topics, is_cut = page.entries, page.next_cursor is not None
+            topics, has_more_topics = page.entries, page.next_cursor is not None
         routers: list[dict[str, Any]] = []
         has_more_routers = False
-        if asked_routers.page_size:
-            routers_page = await self._forwards.page(asked_routers, prefixes)
+        if route_query.page_size:
+            routers_page = await self._routes.page(route_query, prefixes)
             assert not isinstance(routers_page, Refusal), "a partial list is never refused"
             routers, has_more_routers = routers_page.entries, routers_page.next_cursor is not None
         workers = self._workers
         board = workers.board
         ready = not isinstance(self.ready(), Refusal)
-        counts = self._front_counts()
+        counts = self._connection_counts()
         samples = [
-            Sample("topics_ready", "gauge", "1 while the server is ready.", int(ready)),
-            Sample("topics_draining", "gauge", "1 while the server shuts down.", int(workers.is_draining)),
-            Sample("topics_uptime_ms", "gauge", "Age of the front process.", self._uptime_ms()),
-            Sample(
+            ServerSample("topics_ready", "gauge", "1 while the server is ready.", int(ready)),
+            ServerSample(
+                "topics_draining", "gauge", "1 while the server shuts down.", int(workers.is_draining)
+            ),
+            ServerSample("topics_uptime_ms", "gauge", "Uptime of the supervisor.", self._uptime_ms()),
+            ServerSample(
                 "topics_topic_metrics_truncated",
                 "gauge",
-                "1 when there are more topics than are told of one by one.",
-                int(is_cut),
+                "1 when not every topic has its own series.",
+                int(has_more_topics),
             ),
-            Sample(
+            ServerSample(
                 "topics_router_metrics_truncated",
                 "gauge",
-                "1 when there are more routes than are told of one by one.",
+                "1 when not every route has its own series.",
                 int(has_more_routers),
             ),
-            Sample(
+            ServerSample(
                 "topics_cursor_metrics_truncated",
                 "gauge",
-                "1 when these topics have more cursors than are told of.",
+                "1 when not every cursor of these topics has its own series.",
                 int(any(one.get("cursor_count", 0) > len(one.get("cursors", ())) for one in topics)),
             ),
-            *(Sample(one.name, one.kind, one.help, one.read(counts)) for one in FRONT_METRICS),
+            *(ServerSample(one.name, one.kind, one.help, one.read(counts)) for one in FRONT_METRICS),
         ]
         restarts = ShardSample(
             "topics_worker_restarts_total",
             "counter",
-            "Times that the worker ended and was started again.",
+            "Restarts of the worker.",
             [workers.restart_count(shard) for shard in range(len(board))],
         )
-        measured = Measured(list(board), samples, [restarts], topics, routers)
-        return (as_json if wants_json(accept) else as_prometheus)(measured)
+        values = MetricValues(list(board), samples, [restarts], topics, routers)
+        return (as_json if wants_json(accept) else as_prometheus)(values)
 
     async def _list(self, query: str, prefixes: Sequence[str]) -> dict[str, object] | Refusal:
-        asked = parse_list_query(query)
-        if isinstance(asked, Refusal):
-            return asked
+        list_query = parse_list_query(query)
+        if isinstance(list_query, Refusal):
+            return list_query
         count = len(self._workers.board)
         page = await list_page(
-            self._list_serving, count, asked, prefixes, does_not_start=self._does_not_start
+            self._list_serving, count, list_query, prefixes, has_refused_to_start=self._has_refused_to_start
         )
         if isinstance(page, Refusal):
             return page
@@ -257,7 +259,7 @@ class Control:
             answer["next_cursor"] = page.next_cursor
         if page.missing_shards:
             answer["missing_shards"] = page.missing_shards
-        return {**answer, **clamped_page_size(query, asked)}
+        return {**answer, **clamped_page_size(query, list_query)}
 
     async def _list_serving(self, shard: int, prefix: str, after: str, limit: int) -> TopicList:
         """List topics of a shard, without waiting for a shard that is known to be down."""
@@ -272,67 +274,69 @@ class Control:
         return {"server_total_ms": round((self._clock.monotonic() - started) * 1000, 3)}
 
 
-def refused(refusal: Refusal) -> Answer:
+def refusal_answer(refusal: Refusal) -> ControlAnswer:
     return STATUS[refusal.code], refusal_body(refusal), refusal_fields(refusal)
 
 
 def parse_list_query(query: str, is_name: Callable[[str], bool] = is_topic_name) -> ListQuery | Refusal:
     """Parse the query of a list; `is_name` checks the name in a cursor."""
-    sent = parse_query(query)
-    if isinstance(sent, Refusal):
-        return sent
-    page_size = _whole_number(sent, "page_size", PAGE_SIZE)
+    parameters = parse_query(query)
+    if isinstance(parameters, Refusal):
+        return parameters
+    page_size = _whole_number(parameters, "page_size", PAGE_SIZE)
     if isinstance(page_size, Refusal):
         return page_size
-    is_partial = _boolean(sent, "partial")
+    is_partial = _boolean(parameters, "partial")
     if isinstance(is_partial, Refusal):
         return is_partial
-    after = name_of_cursor(cursor, is_name) if (cursor := sent.get("cursor")) else ""
+    after = name_of_cursor(cursor, is_name) if (cursor := parameters.get("cursor")) else ""
     if after is None:
         return bad_cursor()
-    return ListQuery(sent.get("prefix", ""), after, min(max(page_size, 1), PAGE_SIZE_MAX), is_partial)
+    return ListQuery(parameters.get("prefix", ""), after, min(max(page_size, 1), PAGE_SIZE_MAX), is_partial)
 
 
-def clamped_page_size(query: str, asked: ListQuery) -> dict[str, object]:
+def clamped_page_size(query: str, list_query: ListQuery) -> dict[str, object]:
     """Return the member of a list that names a page size other than the requested one."""
-    sent = dict(parse_qsl(query)).get("page_size")
-    return {} if sent is None or int(sent) == asked.page_size else {"clamped": {"page_size": asked.page_size}}
+    requested = dict(parse_qsl(query)).get("page_size")
+    if requested is None or int(requested) == list_query.page_size:
+        return {}
+    return {"clamped": {"page_size": list_query.page_size}}
 
 
-def parse_metrics_query(query: str, what: str) -> ListQuery | Refusal:
+def parse_metrics_query(query: str, count_field: str) -> ListQuery | Refusal:
     """Parse which `topics`, or `routers`, have series: the first in name order, with `prefix`.
 
     Not the largest ones: finding them costs work for every topic, and the series of a topic would appear and
     disappear as other topics grow.
     """
-    sent = parse_query(query)
-    if isinstance(sent, Refusal):
-        return sent
-    count = _whole_number(sent, what, METRICS_NAMES)
+    parameters = parse_query(query)
+    if isinstance(parameters, Refusal):
+        return parameters
+    count = _whole_number(parameters, count_field, METRICS_NAMES)
     if isinstance(count, Refusal):
         return count
-    return ListQuery(sent.get("prefix", ""), "", min(max(count, 0), PAGE_SIZE_MAX), is_partial=True)
+    return ListQuery(parameters.get("prefix", ""), "", min(max(count, 0), PAGE_SIZE_MAX), is_partial=True)
 
 
 def parse_query(query: str) -> dict[str, str] | Refusal:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
     except UnicodeDecodeError:
-        return Refusal(INVALID_REQUEST, "the query is not UTF-8 after decoding")
+        return Refusal(INVALID_REQUEST, "query: must be UTF-8 after percent-decoding")
 
 
-def _whole_number(sent: Mapping[str, str], name: str, default: int) -> int | Refusal:
-    text = sent.get(name, str(default))
+def _whole_number(parameters: Mapping[str, str], name: str, default: int) -> int | Refusal:
+    text = parameters.get(name, str(default))
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
         return Refusal(INVALID_REQUEST, f"{name}: must be an integer, got {quoted(text)}", {"field": name})
     return int(text)
 
 
-def _boolean(sent: Mapping[str, str], name: str) -> bool | Refusal:
-    value = _BOOLEANS.get(sent.get(name, "false"))
+def _boolean(parameters: Mapping[str, str], name: str) -> bool | Refusal:
+    value = _BOOLEANS.get(parameters.get(name, "false"))
     if value is None:
-        message = f"{name}: must be true, false, 1 or 0, got {quoted(sent[name])}"
+        message = f"{name}: must be true, false, 1 or 0, got {quoted(parameters[name])}"
         return Refusal(INVALID_REQUEST, message, {"field": name})
     return value
 

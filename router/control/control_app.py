@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from router.control.control import JSON_TYPE, METRICS_TYPE, Answer, Control, refused
+from router.control.control import JSON_TYPE, METRICS_TYPE, Control, ControlAnswer, refusal_answer
 from shared.contract.api_keys import Keys
 from shared.contract.endpoints import Match, refuse_body, refuse_parameters, resolve
 from shared.contract.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
@@ -55,7 +55,7 @@ class ControlHandler(RequestHandler):
             refusal = Refusal(INVALID_REQUEST, (message or "the request is malformed").splitlines()[0])
         else:
             refusal = unforeseen(logger, "the control application", exc)
-        response = _response(refused(refusal), _CLOSE)
+        response = _response(refusal_answer(refusal), _CLOSE)
         response.force_close()
         return response
 
@@ -98,13 +98,13 @@ class ControlApp:
         try:
             answer = await self._answer(request)
         except Exception as error:  # unexpected errors are answered with 500
-            answer = refused(unforeseen(logger, "the control application", error))
+            answer = refusal_answer(unforeseen(logger, "the control application", error))
         closes = answer[0] == 500 or gate.is_last
-        connection = _CLOSE if closes else _KEEP_ALIVE if gate.is_old else ""
+        connection = _CLOSE if closes else _KEEP_ALIVE if gate.is_http_1_0 else ""
         response = _response(answer, connection, request.headers.get("accept-encoding", ""))
         await response.prepare(request)
         await response.write_eof()
-        gate.answered(closes)
+        gate.on_answered(closes)
         return response
 
     def refusal(self, line: RequestLine, authorization: bytes | None) -> Refusal | None:
@@ -113,27 +113,29 @@ class ControlApp:
         allowed = match if isinstance(match, Refusal) else self._allowed(match, authorization)
         return allowed if isinstance(allowed, Refusal) else None
 
-    async def _answer(self, request: web.Request) -> Answer:
+    async def _answer(self, request: web.Request) -> ControlAnswer:
         version = request.version
         line = parse_line(
             f"{request.method} {request.raw_path} HTTP/{version.major}.{version.minor}".encode()
         )
         if isinstance(line, Refusal):
-            return refused(line)
+            return refusal_answer(line)
         match = resolve("GET" if line.method == "HEAD" else line.method, line.path)
         if isinstance(match, Refusal):
-            return refused(match)
-        sent = request.headers.get("authorization")
-        prefixes = self._allowed(match, None if sent is None else sent.encode("utf-8", "surrogateescape"))
+            return refusal_answer(match)
+        header = request.headers.get("authorization")
+        prefixes = self._allowed(match, None if header is None else header.encode("utf-8", "surrogateescape"))
         if isinstance(prefixes, Refusal):
-            return refused(prefixes)
+            return refusal_answer(prefixes)
         route = match.route
         if route.is_data:
-            return refused(Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not answered here"))
+            return refusal_answer(
+                Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not served by the supervisor")
+            )
         body = b"1" if HAS_BODY in request.headers else b""
         refusal = refuse_parameters(route, line.query) or refuse_body(route, body)
         if refusal is not None:
-            return refused(refusal)
+            return refusal_answer(refusal)
         return await self._control.answer(
             route.operation, match.name, line.query, request.headers.get("accept", ""), prefixes
         )
@@ -148,7 +150,7 @@ class ControlApp:
         return () if key is None else key.prefixes
 
 
-def _response(answer: Answer, connection: str, accept_encoding: str = "") -> web.Response:
+def _response(answer: ControlAnswer, connection: str, accept_encoding: str = "") -> web.Response:
     """Build the response of aiohttp; an empty `connection` omits the Connection field."""
     status, content, lines = answer
     headers = {"content-type": METRICS_TYPE if isinstance(content, str) else JSON_TYPE}

@@ -42,16 +42,16 @@ from shared.http.pace import IDLE_SECONDS, PATIENCE_SECONDS, Outflow, is_too_slo
 
 HEAD_SECONDS: Final = PATIENCE_SECONDS
 LINGER_SECONDS: Final = 1.0
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 READ_BYTES: Final = 20 << 10
-_LOOK_AGAIN_SECONDS: Final = 0.005
+_RECHECK_SECONDS: Final = 0.005
 # Shared by all connections: bytes read into it are copied in the same turn.
 _BUFFER: Final = memoryview(bytearray(READ_BYTES))
 
-Place = Callable[[socket.socket, bytes, int], None]
+PlaceConnection = Callable[[socket.socket, bytes, int], None]
 
 
-class Coming(NamedTuple):
+class UnfinishedRequest(NamedTuple):
     """A request whose body is incomplete."""
 
     line: RequestLine
@@ -69,7 +69,7 @@ class ControlGate(asyncio.BufferedProtocol):
         self,
         app: ControlApp,
         placer: Placer,
-        place: Place,
+        place: PlaceConnection,
         data: bytes,
         body_bytes_max: int,
         on_closed: Callable[[ControlGate], None],
@@ -81,15 +81,15 @@ class ControlGate(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._handler: ControlHandler | None = None
-        self._held = data
-        self._coming: Coming | None = None
+        self._input = data
+        self._unfinished: UnfinishedRequest | None = None
         self._body_bytes = 0
-        self._since = 0.0
-        self._is_asked = False
+        self._body_started = 0.0
+        self._is_answering = False
         """A request is being answered by aiohttp."""
         self.is_last = False
         """The response to the request in aiohttp is the last of the connection."""
-        self.is_old = False
+        self.is_http_1_0 = False
         """The request is HTTP/1.0, where `Connection: keep-alive` announces an open connection."""
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
@@ -115,23 +115,23 @@ class ControlGate(asyncio.BufferedProtocol):
         if self._is_over:
             return
         data = bytes(_BUFFER[:nbytes])
-        if self._coming is not None:
-            self._refuse_or_go_on(self._take_body(self._coming, data))
+        if self._unfinished is not None:
+            self._refuse_or_resume(self._take_body(self._unfinished, data))
             return
-        self._held += data
-        if not self._is_asked:
+        self._input += data
+        if not self._is_answering:
             self._next()
-        elif len(self._held) >= READ_BYTES:
+        elif len(self._input) >= READ_BYTES:
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """Keep the connection open for the response when the client has half-closed it."""
         self.is_last = True
-        return self._is_asked and not self._is_over
+        return self._is_answering and not self._is_over
 
     def pause_writing(self) -> None:
         self._outflow.begin(self._transport, self._loop.time())
-        self._outflow_timer = self._loop.call_later(LOOK_SECONDS, self._look_at_outflow)
+        self._outflow_timer = self._loop.call_later(CHECK_SECONDS, self._check_outflow)
         if self._handler is not None:
             self._handler.pause_writing()
 
@@ -143,7 +143,7 @@ class ControlGate(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_over = True
-        self._wait(None)
+        self._set_timer(None)
         if self._outflow_timer is not None:
             self._outflow_timer.cancel()
         handler, self._handler = self._handler, None
@@ -153,11 +153,11 @@ class ControlGate(asyncio.BufferedProtocol):
 
     # -- calls from aiohttp --------------------------------------------------------------------------------
 
-    def answered(self, closes: bool) -> None:
+    def on_answered(self, closes: bool) -> None:
         """Continue after a written response; `closes` says that it carried `Connection: close`."""
-        self._is_asked = False
+        self._is_answering = False
         if closes:
-            self._end_behind_answer()
+            self._linger()
         else:
             # In a later turn, when the written bytes have been sent.
             self._loop.call_soon(self._next)
@@ -165,9 +165,9 @@ class ControlGate(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close the connection on shutdown: after the response in progress, or at once."""
         self.is_closing = self.is_last = True
-        if self._is_asked or self._is_over:
+        if self._is_answering or self._is_over:
             return
-        if self._held or self._coming is not None:
+        if self._input or self._unfinished is not None:
             self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
         else:
             self._end()
@@ -176,34 +176,34 @@ class ControlGate(asyncio.BufferedProtocol):
 
     def _next(self) -> None:
         """Pass on the next request, or hand over the connection, once enough input has arrived."""
-        if self._is_asked or self._is_over:
+        if self._is_answering or self._is_over:
             return
         if self.is_last:
             self._end()
             return
-        placement = self._placer.place(self._held)
+        placement = self._placer.place(self._input)
         if placement is not None and placement != CONTROL:
-            if is_http2(self._held):
+            if is_http2(self._input):
                 # HTTP/2 may only start a connection; after a hand-over the worker would take this one for a
                 # new connection.
-                self._refuse(refusal_of(self._held))
+                self._refuse(refusal_of(self._input))
             else:
                 self._move(placement)
             return
-        end = self._held.find(b"\r\n\r\n")
+        end = self._input.find(b"\r\n\r\n")
         if end < 0:
-            self._wait(HEAD_SECONDS if self._held else IDLE_SECONDS)
-        self._refuse_or_go_on(refuse_unfinished(self._held) if end < 0 else self._begin(end))
+            self._set_timer(HEAD_SECONDS if self._input else IDLE_SECONDS)
+        self._refuse_or_resume(refuse_unfinished(self._input) if end < 0 else self._begin(end))
 
-    def _refuse_or_go_on(self, refusal: Refusal | None) -> None:
+    def _refuse_or_resume(self, refusal: Refusal | None) -> None:
         if refusal is not None:
             self._refuse(refusal)
-        elif len(self._held) < READ_BYTES or not self._is_asked:
+        elif len(self._input) < READ_BYTES or not self._is_answering:
             self._transport.resume_reading()
 
     def _begin(self, end: int) -> Refusal | None:
-        """Begin the request at the start of the held bytes, whose head ends at `end`."""
-        line_text, _, block = self._held[:end].partition(b"\r\n")
+        """Begin the request at the start of the input, whose head ends at `end`."""
+        line_text, _, block = self._input[:end].partition(b"\r\n")
         line, fields = parse_line(line_text), parse_fields(block)
         if isinstance(line, Refusal):
             return line
@@ -212,49 +212,49 @@ class ControlGate(asyncio.BufferedProtocol):
         refusal = refuse_together(line, fields) or refuse_coding(fields, self._body_bytes_max)
         if refusal is not None:
             return refusal
-        behind, self._held = self._held[end + 4 :], b""
+        rest, self._input = self._input[end + 4 :], b""
         if not (fields.is_chunked or fields.content_length):
-            self._held = behind
-            self._ask(line, fields)
+            self._input = rest
+            self._pass_to_aiohttp(line, fields)
             return None
-        coming = Coming(line, fields, body_of(fields, DroppedSink(self._body_bytes_max)))
-        if fields.expect and not behind:
+        unfinished = UnfinishedRequest(line, fields, body_of(fields, DroppedSink(self._body_bytes_max)))
+        if fields.expect and not rest:
             refusal = self._app.refusal(line, fields.authorization)
             if refusal is not None:
                 return refusal
             self._transport.write(CONTINUE)
-        self._body_bytes, self._since = 0, self._loop.time()
-        self._wait(LOOK_SECONDS)
-        return self._take_body(coming, behind)
+        self._body_bytes, self._body_started = 0, self._loop.time()
+        self._set_timer(CHECK_SECONDS)
+        return self._take_body(unfinished, rest)
 
-    def _take_body(self, coming: Coming, data: bytes) -> Refusal | None:
+    def _take_body(self, request: UnfinishedRequest, data: bytes) -> Refusal | None:
         self._body_bytes += len(data)
-        taken = coming.body.feed(data, 0)
-        if isinstance(taken, Refusal):
-            return taken
-        if not coming.body.is_whole:
-            self._coming = coming
+        consumed = request.body.feed(data, 0)
+        if isinstance(consumed, Refusal):
+            return consumed
+        if not request.body.is_whole:
+            self._unfinished = request
             return None
-        self._coming = None
-        finished = coming.body.finish()
-        if isinstance(finished, Refusal):
-            return finished
-        assert isinstance(finished, bytes)
-        self._held = data[taken:]
-        self._ask(coming.line, coming.fields, finished)
+        self._unfinished = None
+        body = request.body.finish()
+        if isinstance(body, Refusal):
+            return body
+        assert isinstance(body, bytes)
+        self._input = data[consumed:]
+        self._pass_to_aiohttp(request.line, request.fields, body)
         return None
 
-    def _ask(self, line: RequestLine, fields: Fields, body: bytes = b"") -> None:
-        self._wait(None)
-        self._is_asked = True
+    def _pass_to_aiohttp(self, line: RequestLine, fields: Fields, body: bytes = b"") -> None:
+        self._set_timer(None)
+        self._is_answering = True
         self.is_last = self.is_closing or not keeps_alive(line, fields)
-        self.is_old = line.minor_version == 0
+        self.is_http_1_0 = line.minor_version == 0
         assert self._handler is not None
         self._handler.data_received(_plain_head(line, fields, body))
 
     def _move(self, placement: int) -> None:
         if self._transport.get_write_buffer_size():
-            self._loop.call_later(_LOOK_AGAIN_SECONDS, self._next)
+            self._loop.call_later(_RECHECK_SECONDS, self._next)
             self._transport.pause_reading()
             return
         self._is_over = True
@@ -266,27 +266,27 @@ class ControlGate(asyncio.BufferedProtocol):
         self._transport.abort()
         connection = socket.socket(fileno=fd)
         connection.setblocking(False)
-        self._place(connection, self._held, placement)
+        self._place(connection, self._input, placement)
 
     # -- ending --------------------------------------------------------------------------------------------
 
     def _refuse(self, refusal: Refusal) -> None:
         self._transport.write(closing_refusal(refusal))
-        self._end_behind_answer()
+        self._linger()
 
-    def _end_behind_answer(self) -> None:
+    def _linger(self) -> None:
         """Close after the last response, reading for a moment.
 
         A close with unread input would reset the connection.
         """
         self._is_over = True
-        self._held = b""
-        self._coming = None
+        self._input = b""
+        self._unfinished = None
         self._outflow.begin(self._transport, self._loop.time())
         with contextlib.suppress(OSError):
             self._transport.write_eof()
         self._transport.resume_reading()
-        self._wait(LINGER_SECONDS)
+        self._set_timer(LINGER_SECONDS)
 
     def _end(self) -> None:
         self._is_over = True
@@ -294,23 +294,23 @@ class ControlGate(asyncio.BufferedProtocol):
 
     # -- waiting -------------------------------------------------------------------------------------------
 
-    def _wait(self, seconds: float | None) -> None:
+    def _set_timer(self, seconds: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if seconds is None else self._loop.call_later(seconds, self._waited)
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._on_timer)
 
-    def _waited(self) -> None:
+    def _on_timer(self) -> None:
         if self._is_over:
             if not self._transport.get_write_buffer_size():
                 self._transport.close()
             elif not self._abort_if_stuck():
-                self._wait(LOOK_SECONDS)
-        elif self._coming is not None:
-            if is_too_slow(self._loop.time() - self._since, self._body_bytes, is_body=True):
+                self._set_timer(CHECK_SECONDS)
+        elif self._unfinished is not None:
+            if is_too_slow(self._loop.time() - self._body_started, self._body_bytes, is_body=True):
                 self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
             else:
-                self._wait(LOOK_SECONDS)
-        elif self._held:
+                self._set_timer(CHECK_SECONDS)
+        elif self._input:
             self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
         elif self._transport.get_write_buffer_size():
             # Idle for long, and the previous response is not even read.
@@ -318,9 +318,9 @@ class ControlGate(asyncio.BufferedProtocol):
         else:
             self._end()
 
-    def _look_at_outflow(self) -> None:
+    def _check_outflow(self) -> None:
         if not self._abort_if_stuck():
-            self._outflow_timer = self._loop.call_later(LOOK_SECONDS, self._look_at_outflow)
+            self._outflow_timer = self._loop.call_later(CHECK_SECONDS, self._check_outflow)
 
     def _abort_if_stuck(self) -> bool:
         """Abort the connection if the client does not read; return whether it was aborted."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from router.control.control import METRICS_TYPE, Answer, Control, refused
+from router.control.control import METRICS_TYPE, Control, ControlAnswer, refusal_answer
 from router.control.reserved_count import ReservedCount
 from router.control.route_answers import ForwardAnswers
 from router.control.watch_home import WatchHome
@@ -32,7 +32,7 @@ from shared.runtime.unexpected_error import unforeseen
 logger = logging.getLogger(__name__)
 
 LIST_SECONDS: Final = 2.0
-LOOK_SECONDS: Final = 0.25
+REFRESH_SECONDS: Final = 0.25
 
 _CHANGES: Final = frozenset({LinkKind.PUT_FORWARD, LinkKind.DELETE_FORWARD, LinkKind.REQUEST})
 _decode_topics = msgspec.msgpack.Decoder(list[dict[str, Any]]).decode
@@ -42,7 +42,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
 
-class FrontLink:
+class SupervisorLink:
     def __init__(
         self,
         namespace: str,
@@ -56,31 +56,31 @@ class FrontLink:
         self._topics = topics
         self._streams = streams
         self._watches = watches
-        self._look_timer: asyncio.TimerHandle | None = None
+        self._refresh_timer: asyncio.TimerHandle | None = None
         self._links = LinkPool(namespace)
         self._control: Control | None = None
-        self._forwards: ForwardAnswers | None = None
+        self._routes: ForwardAnswers | None = None
         self._server: LinkServer | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
-    async def start(self, control: Control, forwards: ForwardAnswers) -> None:
+    async def start(self, control: Control, routes: ForwardAnswers) -> None:
         self._control = control
-        self._forwards = forwards
+        self._routes = routes
         self._server = await serve_links(self._namespace, FRONT, self._serve)
-        self._look()
+        self._refresh()
 
     def close(self) -> None:
-        if self._look_timer is not None:
-            self._look_timer.cancel()
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
         if self._server is not None:
             self._server.close()
         self._links.close()
 
-    def _look(self) -> None:
-        self._topics.look()
-        self._watches.sessions.look()
+    def _refresh(self) -> None:
+        self._topics.read_board()
+        self._watches.sessions.read_board()
         self._forget_streams()
-        self._look_timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        self._refresh_timer = asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
 
     def _forget_streams(self) -> None:
         """Remove the streams of workers that died."""
@@ -93,7 +93,7 @@ class FrontLink:
         answer = await self.ask(shard, LinkKind.LIST_TOPICS, _encode([prefix, after, limit]))
         return _decode_topics(answer) if answer else None
 
-    async def tell_keys(self, shard: int, api_keys: str) -> bool:
+    async def send_keys(self, shard: int, api_keys: str) -> bool:
         """Send the keys to the worker of the shard; return whether it uses them now."""
         return bool(await self.ask(shard, LinkKind.KEYS, api_keys.encode()))
 
@@ -129,11 +129,11 @@ class FrontLink:
             reply(self._enter_stream(pid, key_id) if is_new else self._leave_stream(pid, key_id))
             return
         if kind == LinkKind.PUT_FORWARD:
-            answering = self._put_forward(payload, reply)
+            answering = self._put_route(payload, reply)
         elif kind == LinkKind.TOPIC_DELETED:
             answering = self._topic_deleted(payload, reply)
         else:
-            assert kind == LinkKind.REQUEST, f"nobody asks the front process for {kind}"
+            assert kind == LinkKind.REQUEST, f"the supervisor does not serve link requests of kind {kind}"
             answering = self._answer(decode_forwarded(payload), reply)
         task = asyncio.get_running_loop().create_task(answering)
         self._answering.add(task)
@@ -150,13 +150,13 @@ class FrontLink:
     def _make_watch(self, payload: bytes, reply: Asked) -> None:
         home = self._watches.reserve(decode_watch_request(payload).names)
         if isinstance(home, Refusal):
-            reply(_refusal_answer(home))
+            reply(_encode_refusal(home))
             return
 
         def answered(answer: bytes | None) -> None:
             if answer == NEVER_SENT:
-                self._watches.sessions.give_back(home)
-            reply(answer or _refusal_answer(self._watches.not_reached(home)))
+                self._watches.sessions.release(home)
+            reply(answer or _encode_refusal(self._watches.unreachable(home)))
 
         self._links.call(str(home), LinkKind.MAKE_WATCH, payload, answered)
 
@@ -167,28 +167,28 @@ class FrontLink:
                 request.operation, request.name, request.query, request.accept, request.prefixes
             )
         except Exception as error:  # unexpected errors are answered with 500
-            answer = refused(unforeseen(logger, "a forwarded request", error))
-        reply(_rendered(answer))
+            answer = refusal_answer(unforeseen(logger, "a remote request", error))
+        reply(_encode_control_answer(answer))
 
-    async def _put_forward(self, payload: bytes, reply: Asked) -> None:
-        assert self._forwards is not None
+    async def _put_route(self, payload: bytes, reply: Asked) -> None:
+        assert self._routes is not None
         try:
-            answer = await self._forwards.put(decode_forward_rule(payload))
+            answer = await self._routes.put(decode_forward_rule(payload))
         except Exception as error:  # unexpected errors are answered with 500
-            answer = refused(unforeseen(logger, "a forwarded request", error))
-        reply(_rendered(answer))
+            answer = refusal_answer(unforeseen(logger, "a remote request", error))
+        reply(_encode_control_answer(answer))
 
     async def _topic_deleted(self, payload: bytes, reply: Asked) -> None:
-        assert self._forwards is not None
+        assert self._routes is not None
         try:
-            names = await self._forwards.topic_gone(decode_topic_gone(payload))
+            names = await self._routes.end_routes_of_topic(decode_topic_gone(payload))
         except Exception as error:  # unexpected errors are logged and no route is named
-            unforeseen(logger, "a forwarded request", error)
+            unforeseen(logger, "a remote request", error)
             names = []
         reply(_encode(names))
 
 
-def _rendered(answer: Answer) -> bytes:
+def _encode_control_answer(answer: ControlAnswer) -> bytes:
     status, content, fields = answer
     if isinstance(content, str):
         fields += b"content-type: %b\r\n" % METRICS_TYPE.encode()
@@ -199,5 +199,5 @@ def _rendered(answer: Answer) -> bytes:
     return encode_answer(status, fields, [body])
 
 
-def _refusal_answer(refusal: Refusal) -> bytes:
-    return _rendered(refused(refusal))
+def _encode_refusal(refusal: Refusal) -> bytes:
+    return _encode_control_answer(refusal_answer(refusal))

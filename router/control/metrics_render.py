@@ -16,25 +16,25 @@ from shared.runtime.histogram import BUCKETS, bounds
 # For each topic: the series, the field in a list of topics, and the help text.
 TOPIC_SERIES: Final = (
     ("topics_topic_head_seq", "head_seq", "The highest sequence number."),
-    ("topics_topic_earliest_seq", "earliest_seq", "The first live one."),
+    ("topics_topic_earliest_seq", "earliest_seq", "The first live sequence number."),
     ("topics_topic_records_live", "count", "Live records."),
     ("topics_topic_bytes_live", "bytes", "Bytes of live records."),
 )
 CURSOR_SERIES: Final = (
     ("topics_cursor_lag_records", "lag_records", "Live records behind a named cursor."),
-    ("topics_cursor_lag_bytes", "lag_bytes", "Their bytes."),
-    ("topics_cursor_lag_seconds", "lag_seconds", "The age of the oldest of them."),
+    ("topics_cursor_lag_bytes", "lag_bytes", "Bytes of live records behind a named cursor."),
+    ("topics_cursor_lag_seconds", "lag_seconds", "Age of the oldest live record behind a named cursor."),
 )
-FORWARDED: Final = ("topics_router_forwarded_total", "forwarded_total", "Copies that a route has made.")
+FORWARDED: Final = ("topics_router_forwarded_total", "forwarded_total", "Copies made by a route.")
 # For each queue: the same.
 QUEUE_SERIES: Final = (
-    ("topics_queue_oldest_ready_seconds", "oldest_ready_seconds", "The age of the oldest job that is ready."),
-    ("topics_topic_queue_ready", "ready", "Jobs that a claim would get."),
-    ("topics_topic_queue_in_flight", "in_flight", "Jobs that are leased."),
+    ("topics_queue_oldest_ready_seconds", "oldest_ready_seconds", "Age of the oldest ready job."),
+    ("topics_topic_queue_ready", "ready", "Jobs that a claim would lease."),
+    ("topics_topic_queue_in_flight", "in_flight", "Leased jobs."),
 )
 # The mean of shares or flags is meaningless: their total is the value of the lowest, or the highest, shard.
-_LEAST: Final = ("topics_recovery_progress", "topics_shard_ready")
-_MOST: Final = (
+_MIN_METRICS: Final = ("topics_recovery_progress", "topics_shard_ready")
+_MAX_METRICS: Final = (
     "topics_wal_read_only",
     "topics_wal_queue_depth_peak",
     "topics_checkpoint_failed",
@@ -48,7 +48,7 @@ _MOST: Final = (
 )
 
 
-class Sample(NamedTuple):
+class ServerSample(NamedTuple):
     """One metric of the whole server."""
 
     name: str
@@ -66,9 +66,9 @@ class ShardSample(NamedTuple):
     values: Sequence[float]
 
 
-class Measured(NamedTuple):
+class MetricValues(NamedTuple):
     slots: Sequence[Slot]
-    samples: Sequence[Sample]
+    samples: Sequence[ServerSample]
     by_shard: Sequence[ShardSample]
     topics: Sequence[Mapping[str, Any]]
     """The topics, as entries of the list of topics."""
@@ -76,62 +76,62 @@ class Measured(NamedTuple):
     """The routes, as entries of the list of routes."""
 
 
-def as_prometheus(measured: Measured) -> str:
+def as_prometheus(metrics: MetricValues) -> str:
     lines: list[str] = []
-    for sample in measured.samples:
+    for sample in metrics.samples:
         lines += _header(sample.name, sample.kind, sample.help)
         lines.append(f"{sample.name} {_number(sample.value)}")
-    for one in (*_read(measured.slots), *measured.by_shard):
+    for one in (*_read(metrics.slots), *metrics.by_shard):
         lines += _header(one.name, one.kind, one.help)
         lines += _series(one.name, one.values)
     for family in SHARD_FAMILIES:
         lines += _header(family.name, family.kind, family.help)
         for label, read in family.series:
-            lines += _series(family.name, [read(slot) for slot in measured.slots], f",{label}")
+            lines += _series(family.name, [read(slot) for slot in metrics.slots], f",{label}")
     for histogram in SHARD_HISTOGRAMS:
         lines += _header(histogram.name, "histogram", histogram.help)
-        for shard, slot in enumerate(measured.slots):
+        for shard, slot in enumerate(metrics.slots):
             lines += _histogram(histogram, shard, slot)
-    if measured.topics:
+    if metrics.topics:
         for name, field, text in TOPIC_SERIES:
             lines += _header(name, "gauge", text)
             # Topic names contain no character that needs escaping.
-            lines += [f'{name}{{topic="{topic["topic"]}"}} {topic[field]}' for topic in measured.topics]
-    lines += _cursor_lines(measured.topics)
-    if measured.routers:
+            lines += [f'{name}{{topic="{topic["topic"]}"}} {topic[field]}' for topic in metrics.topics]
+    lines += _cursor_lines(metrics.topics)
+    if metrics.routers:
         name, field, text = FORWARDED
         lines += _header(name, "counter", text)
-        lines += [f'{name}{{router="{router["router"]}"}} {router[field]}' for router in measured.routers]
-    lines += _queue_lines(measured.topics)
+        lines += [f'{name}{{router="{router["router"]}"}} {router[field]}' for router in metrics.routers]
+    lines += _queue_lines(metrics.topics)
     return "\n".join(lines) + "\n"
 
 
-def as_json(measured: Measured) -> dict[str, object]:
+def as_json(metrics: MetricValues) -> dict[str, object]:
     """Return totals at the top level, and single values in `shards`, `topics` and `routers`."""
-    by_shard: list[dict[str, object]] = [{"shard": shard} for shard in range(len(measured.slots))]
-    found: dict[str, object] = {sample.name: _plain(sample.value) for sample in measured.samples}
-    for name, _, _, values in (*_read(measured.slots), *measured.by_shard):
+    by_shard: list[dict[str, object]] = [{"shard": shard} for shard in range(len(metrics.slots))]
+    totals: dict[str, object] = {sample.name: _plain(sample.value) for sample in metrics.samples}
+    for name, _, _, values in (*_read(metrics.slots), *metrics.by_shard):
         for one, value in zip(by_shard, values, strict=True):
             one[name] = _plain(value)
-        whole = min(values) if name in _LEAST else max(values) if name in _MOST else sum(values)
-        found[name] = _plain(whole)
+        whole = min(values) if name in _MIN_METRICS else max(values) if name in _MAX_METRICS else sum(values)
+        totals[name] = _plain(whole)
     for family in SHARD_FAMILIES:
-        for told, slots in _told_of(found, by_shard, measured.slots):
-            told[family.name] = {
+        for target, slots in _objects_with_slots(totals, by_shard, metrics.slots):
+            target[family.name] = {
                 _label_value(label): _plain(sum(map(read, slots))) for label, read in family.series
             }
     for histogram in SHARD_HISTOGRAMS:
-        for told, slots in _told_of(found, by_shard, measured.slots):
+        for target, slots in _objects_with_slots(totals, by_shard, metrics.slots):
             series = {
                 _label_value(label): _summary([sum(words) for words in zip(*map(read, slots), strict=True)])
                 for label, read in histogram.series
             }
-            told[histogram.name] = series.get("", series)
+            target[histogram.name] = series.get("", series)
     fields = ("topic", *_TOPIC_FIELDS, "cursors", *_QUEUE_FIELDS)
-    topics = [{field: one[field] for field in fields if field in one} for one in measured.topics]
+    topics = [{field: one[field] for field in fields if field in one} for one in metrics.topics]
     field = FORWARDED[1]
-    routers = [{"router": one["router"], field: one[field]} for one in measured.routers]
-    return {**found, "shards": by_shard, "topics": topics, "routers": routers}
+    routers = [{"router": one["router"], field: one[field]} for one in metrics.routers]
+    return {**totals, "shards": by_shard, "topics": topics, "routers": routers}
 
 
 def _read(slots: Sequence[Slot]) -> Iterator[ShardSample]:
@@ -139,11 +139,11 @@ def _read(slots: Sequence[Slot]) -> Iterator[ShardSample]:
         yield ShardSample(metric.name, metric.kind, metric.help, [metric.read(slot) for slot in slots])
 
 
-def _told_of(
-    found: dict[str, object], by_shard: list[dict[str, object]], slots: Sequence[Slot]
+def _objects_with_slots(
+    totals: dict[str, object], by_shard: list[dict[str, object]], slots: Sequence[Slot]
 ) -> list[tuple[dict[str, object], Sequence[Slot]]]:
     """Return each target object with its slots: the totals with all, each shard with its own."""
-    return [(found, slots), *((one, [slot]) for one, slot in zip(by_shard, slots, strict=True))]
+    return [(totals, slots), *((one, [slot]) for one, slot in zip(by_shard, slots, strict=True))]
 
 
 _TOPIC_FIELDS: Final = tuple(field for _, field, _ in TOPIC_SERIES)
@@ -191,8 +191,8 @@ def _summary(words: list[int]) -> dict[str, object]:
     }
 
 
-def _bound_of(counts: list[int], wanted: float) -> int | None:
-    """Return the least bound that covers `wanted` values; None for the unbounded bucket.
+def _bound_of(counts: list[int], rank: float) -> int | None:
+    """Return the least bound that covers `rank` values; None for the unbounded bucket.
 
     >>> _bound_of([0, 90, 0, 10] + [0] * 27, 50), _bound_of([0, 90, 0, 10] + [0] * 27, 99)
     (2, 8)
@@ -200,7 +200,7 @@ def _bound_of(counts: list[int], wanted: float) -> int | None:
     seen = 0
     for count, bound in zip(counts, bounds(), strict=False):
         seen += count
-        if seen >= wanted:
+        if seen >= rank:
             return bound
     return None
 

@@ -32,7 +32,7 @@ class ShardFamily(NamedTuple):
     series: tuple[tuple[str, Callable[[Slot], float]], ...]
 
 
-class FrontCounts(NamedTuple):
+class ConnectionCounts(NamedTuple):
     """The counters of the supervisor and the acceptors together."""
 
     accepted: int = 0
@@ -43,11 +43,11 @@ class FrontCounts(NamedTuple):
     restarts: int = 0
 
 
-class FrontMetric(NamedTuple):
+class ConnectionMetric(NamedTuple):
     name: str
     kind: Kind
     help: str
-    read: Callable[[FrontCounts], int]
+    read: Callable[[ConnectionCounts], int]
 
 
 class ShardHistogram(NamedTuple):
@@ -90,7 +90,7 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _gauge("topics_queue_topics", "Topics that are queues.", lambda slot: slot.queue_topics),
     _gauge(
         "topics_queue_leases_in_flight",
-        "Jobs that somebody holds.",
+        "Leased jobs.",
         lambda slot: slot.leases_in_flight,
     ),
     _gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
@@ -104,45 +104,45 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         "Streams of watch sessions and of jobs, and WebSockets.",
         lambda slot: slot.sse_connections,
     ),
-    _counter("topics_appends_total", "Writes that were acked.", lambda slot: slot.appends_total),
-    _counter("topics_records_total", "Records that were acked.", lambda slot: slot.records_total),
-    _counter("topics_reads_total", "Reads that were answered.", lambda slot: slot.reads_total),
+    _counter("topics_appends_total", "Acknowledged writes.", lambda slot: slot.appends_total),
+    _counter("topics_records_total", "Records of acknowledged writes.", lambda slot: slot.records_total),
+    _counter("topics_reads_total", "Answered reads.", lambda slot: slot.reads_total),
     _counter(
-        "topics_evictions_total", "Records that a cap or their age took out.", lambda slot: slot.evicted_total
+        "topics_evictions_total", "Records evicted by a cap or by age.", lambda slot: slot.evicted_total
     ),
     _counter(
         "topics_checkpoints_total",
-        "Times that the log was moved into segments.",
+        "Checkpoints: moves of records from the log into segments.",
         lambda slot: slot.checkpoints_total,
     ),
     _gauge(
         "topics_checkpoint_failed",
-        "1 when the last checkpoint failed; the log keeps what it would have moved.",
+        "1 when the last checkpoint failed; the log keeps its records.",
         lambda slot: slot.checkpoint_has_failed,
     ),
     _gauge(
         "topics_damaged_segments",
-        "Segments that were found to be damaged.",
+        "Damaged segments.",
         lambda slot: slot.damaged_segments,
     ),
     _counter(
         "topics_tombstones_total",
-        "Answers to reads that said that something was lost.",
+        "Reads that reported lost records.",
         lambda slot: slot.tombstones_total,
     ),
     _counter(
         "topics_requests_forwarded_total",
-        "Requests that were answered by another process over the link.",
+        "Requests answered by another process over the link.",
         lambda slot: slot.forwarded_total,
     ),
     _counter(
         "topics_connections_moved_total",
-        "Connections that a worker handed to another.",
+        "Connections handed over from one worker to another.",
         lambda slot: slot.handed_over_total,
     ),
     _counter(
         "topics_adoption_pauses_total",
-        "Times that no connections were taken because descriptors ran short.",
+        "Pauses in receiving connections because of too few free descriptors.",
         lambda slot: slot.adoption_pauses_total,
     ),
     _counter("topics_wal_frames_total", "Frames written.", lambda slot: slot.frames_total),
@@ -151,71 +151,77 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _counter(
         "topics_wal_bytes_written_total", "Bytes written to the log.", lambda slot: slot.bytes_written_total
     ),
-    _counter("topics_wal_rotations_total", "Files that became full.", lambda slot: slot.rotations_total),
-    _gauge("topics_wal_files", "Files of the log.", lambda slot: slot.log_files),
+    _counter("topics_wal_rotations_total", "WAL files that became full.", lambda slot: slot.rotations_total),
+    _gauge("topics_wal_files", "WAL files.", lambda slot: slot.log_files),
     _gauge(
         "topics_wal_unsynced_bytes", "Bytes written and not yet synced.", lambda slot: slot.unsynced_bytes
     ),
     _gauge("topics_wal_queue_depth", "Writes that wait for a sync.", lambda slot: slot.waiting_writes),
     _gauge(
         "topics_wal_queue_depth_peak",
-        "The most that were seen waiting.",
+        "Maximum number of writes that waited for a sync.",
         lambda slot: slot.waiting_writes_max,
     ),
     _counter(
         "topics_wal_submit_full_total",
-        "Requests refused because too much waits for the disk.",
+        "Requests refused because the commit queue was full.",
         lambda slot: slot.throttled_total,
     ),
     _gauge(
         "topics_wal_read_only",
-        "1 while nothing can be written: the disk is full or has failed.",
+        "1 while the shard is read-only: its disk is full or has failed.",
         lambda slot: slot.takes_no_writes,
     ),
     _gauge(
-        "topics_loop_late_us", "How late the last beat of the worker came.", lambda slot: slot.loop_late_us
+        "topics_loop_late_us",
+        "Delay of the event loop at the last heartbeat.",
+        lambda slot: slot.loop_late_us,
     ),
-    _gauge("topics_loop_late_us_peak", "How late the latest came.", lambda slot: slot.loop_late_us_max),
+    _gauge(
+        "topics_loop_late_us_peak",
+        "Maximum delay of the event loop at a heartbeat.",
+        lambda slot: slot.loop_late_us_max,
+    ),
     _gauge(
         "topics_scheduler_ready",
-        "Topics that changed and wait for their turn to be delivered.",
+        "Changed topics that wait for delivery.",
         lambda slot: slot.ready_count,
     ),
     _gauge(
         "topics_scheduler_held",
-        "Those whose delivery pauses because of their negative priority.",
+        "Changed topics whose delivery is paused because of their negative priority.",
         lambda slot: slot.held_count,
     ),
     _gauge(
         "topics_pressure",
-        "How hard pressed the shard is, from 0 to 1.",
+        "Pressure of the shard, from 0 to 1.",
         lambda slot: slot.pressure_millionths / 1e6,
     ),
     _gauge(
         "topics_pressure_ready",
-        "The part of it that is what waits for delivery, from 0 to 1.",
+        "Pressure because of topics that wait for delivery, from 0 to 1.",
         lambda slot: slot.pressure_depth_millionths / 1e6,
     ),
     _gauge(
         "topics_pressure_delay",
-        "The part of it that is how late the worker's loop comes, from 0 to 1.",
+        "Pressure because of the delay of the event loop, from 0 to 1.",
         lambda slot: slot.pressure_delay_millionths / 1e6,
     ),
     _gauge(
         "topics_pressure_disk",
-        "The part of it that is the share of time spent in syncs, from 0 to 1; it counts for little alone.",
+        "Pressure because of the share of time spent in syncs, from 0 to 1; alone it has little weight.",
         lambda slot: slot.pressure_busy_millionths / 1e6,
     ),
     _counter(
         "topics_throttled_by_pressure_total",
-        "Writes refused because of pressure, before a bound was reached.",
+        "Writes refused because of pressure, before a cap was reached.",
         lambda slot: slot.refused_under_pressure_total,
     ),
-    _gauge("topics_recovery_progress", "Share of the log that recovery has read.", progress),
+    _gauge("topics_recovery_progress", "Share of the log that recovery has replayed.", progress),
     _gauge("topics_shard_ready", "1 while the shard serves.", lambda slot: slot.state is WorkerState.READY),
     _gauge(
         "topics_shard_draining",
-        "1 while the worker finishes what it has, to end.",
+        "1 while the worker drains.",
         lambda slot: slot.state is WorkerState.DRAINING,
     ),
 )
@@ -234,41 +240,41 @@ SHARD_FAMILIES: Final[tuple[ShardFamily, ...]] = (
     ),
 )
 
-FRONT_METRICS: Final[tuple[FrontMetric, ...]] = (
-    FrontMetric(
+FRONT_METRICS: Final[tuple[ConnectionMetric, ...]] = (
+    ConnectionMetric(
         "topics_front_connections_accepted_total",
         "counter",
-        "Connections that were accepted.",
+        "Accepted connections.",
         lambda counts: counts.accepted,
     ),
-    FrontMetric(
+    ConnectionMetric(
         "topics_front_connections_handed_over_total",
         "counter",
-        "Connections that were given to a worker.",
+        "Connections handed over to a worker.",
         lambda counts: counts.handed_over,
     ),
-    FrontMetric(
+    ConnectionMetric(
         "topics_front_connections_refused_total",
         "counter",
-        "Connections that were turned away: no worker, no room, or no first line in time.",
+        "Refused connections: no worker, no capacity, or no request line in time.",
         lambda counts: counts.refused,
     ),
-    FrontMetric(
+    ConnectionMetric(
         "topics_front_connections_waiting",
         "gauge",
-        "Connections whose first line is still to come, or that wait for room on their way to a worker.",
+        "Connections that wait for their request line or for a full channel.",
         lambda counts: counts.waiting,
     ),
-    FrontMetric(
+    ConnectionMetric(
         "topics_front_connections_control",
         "gauge",
-        "Connections that the front process answers itself.",
+        "Connections that the supervisor answers itself.",
         lambda counts: counts.control,
     ),
-    FrontMetric(
+    ConnectionMetric(
         "topics_front_restarts_total",
         "counter",
-        "Times that an acceptor ended and was started again.",
+        "Restarts of acceptors.",
         lambda counts: counts.restarts,
     ),
 )
@@ -276,7 +282,7 @@ FRONT_METRICS: Final[tuple[FrontMetric, ...]] = (
 SHARD_HISTOGRAMS: Final[tuple[ShardHistogram, ...]] = (
     ShardHistogram(
         "topics_request_latency_us",
-        "Time from a request being read to its answer, by kind. A waited_read found nothing at first.",
+        "Time from reading a request to its answer, by kind. A waited_read had to wait for records.",
         4,
         25,
         (
@@ -287,18 +293,18 @@ SHARD_HISTOGRAMS: Final[tuple[ShardHistogram, ...]] = (
         ),
     ),
     ShardHistogram(
-        "topics_wal_fsync_latency_us", "Time of a sync.", 4, 25, (("", lambda slot: slot.sync_us),)
+        "topics_wal_fsync_latency_us", "Duration of a sync.", 4, 25, (("", lambda slot: slot.sync_us),)
     ),
     ShardHistogram(
         "topics_scheduler_latency_us",
-        "Time from a change to its delivery's turn, with what pressure added.",
+        "Time from a change to its delivery, including delays by pressure.",
         4,
         25,
         (("", lambda slot: slot.scheduler_us),),
     ),
     ShardHistogram(
         "topics_wal_batch_frames",
-        "Frames of a batch, with its end.",
+        "Frames in a batch, including its BatchEnd.",
         0,
         17,
         (("", lambda slot: slot.batch_frames),),

@@ -17,60 +17,60 @@ from typing import Final, NamedTuple
 
 from shared.ipc.board import Board, Slot, WorkerState
 
-_SAYS: tuple[WorkerState, ...] = (WorkerState.READY, WorkerState.DRAINING)
+_PUBLISHING: tuple[WorkerState, ...] = (WorkerState.READY, WorkerState.DRAINING)
 
 
-class Counted(NamedTuple):
+class CountFields(NamedTuple):
     """The two values that a worker publishes on the board."""
 
     count: Callable[[Slot], int]
     grants: Callable[[Slot], int]
 
 
-TOPICS: Final = Counted(lambda slot: slot.topics, lambda slot: slot.topic_grants_total)
-WATCH_SESSIONS: Final = Counted(
+TOPICS: Final = CountFields(lambda slot: slot.topics, lambda slot: slot.topic_grants_total)
+WATCH_SESSIONS: Final = CountFields(
     lambda slot: slot.watch_sessions, lambda slot: slot.watch_session_grants_total
 )
 
 
 class ReservedCount:
-    def __init__(self, board: Board, bound: int, counted: Counted) -> None:
+    def __init__(self, board: Board, bound: int, fields: CountFields) -> None:
         """Count under a cap of `bound`; 0 means no cap."""
         self.bound = bound
-        self._counted = counted
+        self._fields = fields
         self._board = board
         self._pids = [0] * len(board)
         self._granted = [0] * len(board)
-        self._known: list[int | None] = [None] * len(board)
+        self._counts: list[int | None] = [None] * len(board)
 
-    def look(self) -> None:
+    def read_board(self) -> None:
         """Read the board; called regularly, so that the last count of a dead worker is known."""
         for shard, slot in enumerate(self._board):
             state = slot.state
-            if state in _SAYS:
+            if state in _PUBLISHING:
                 if slot.pid != self._pids[shard]:
                     self._pids[shard], self._granted[shard] = slot.pid, 0
                 # In this order: the worker stores the two in the opposite order.
-                unseen = self._granted[shard] - self._counted.grants(slot)
-                self._known[shard] = self._counted.count(slot) + unseen
-            elif state is WorkerState.REFUSED and self._known[shard] is None:
-                self._known[shard] = 0
+                unseen = self._granted[shard] - self._fields.grants(slot)
+                self._counts[shard] = self._fields.count(slot) + unseen
+            elif state is WorkerState.REFUSED and self._counts[shard] is None:
+                self._counts[shard] = 0
 
     def of(self, shard: int) -> int:
         """Return the count of one shard, 0 when unknown."""
-        return self._known[shard] or 0
+        return self._counts[shard] or 0
 
     def reserve(self, shard: int) -> bool | None:
         """Return whether this shard may make one more; None when the total is unknown."""
-        self.look()
+        self.read_board()
         if not self.bound:
             self._grant(shard)
             return True
         total = 0
-        for known in self._known:
-            if known is None:
+        for count in self._counts:
+            if count is None:
                 return None
-            total += known
+            total += count
         if total >= self.bound:
             return False
         self._grant(shard)
@@ -78,8 +78,8 @@ class ReservedCount:
 
     def _grant(self, shard: int) -> None:
         self._granted[shard] += 1
-        self._known[shard] = (self._known[shard] or 0) + 1
+        self._counts[shard] = (self._counts[shard] or 0) + 1
 
-    def give_back(self, shard: int) -> None:
+    def release(self, shard: int) -> None:
         """Return a grant that the worker never received."""
         self._granted[shard] -= 1

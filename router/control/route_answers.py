@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from router.control.control import Answer, clamped_page_size, parse_list_query, parse_query, refused
+from router.control.control import (
+    ControlAnswer,
+    clamped_page_size,
+    parse_list_query,
+    parse_query,
+    refusal_answer,
+)
 from router.control.route_registry import ForwardControl
-from router.control.topic_list import ListQuery, Page, list_page
+from router.control.topic_list import ListPage, ListQuery, list_page
 from shared.contract.errors import ROUTER_NOT_FOUND, Refusal
 from shared.contract.names import is_forward_name, refuse_forward_name, refuse_topic_name
 from shared.contract.route_rule import ForwardRule, ForwardsAsked, ToldForward, TopicGone
@@ -17,21 +23,21 @@ ROUTER: Final = "router"
 
 
 class ForwardAnswers:
-    def __init__(self, control: ForwardControl, clock: Clock) -> None:
-        self._control = control
+    def __init__(self, registry: ForwardControl, clock: Clock) -> None:
+        self._registry = registry
         self._clock = clock
 
-    async def put(self, rule: ForwardRule) -> Answer:
+    async def put(self, rule: ForwardRule) -> ControlAnswer:
         started = self._clock.monotonic()
-        told = await self._control.put(rule)
-        if isinstance(told, Refusal):
-            return refused(told)
+        report = await self._registry.put(rule)
+        if isinstance(report, Refusal):
+            return refusal_answer(report)
         performance = {"server_total_ms": round((self._clock.monotonic() - started) * 1000, 3)}
-        answer = {ROUTER: rule.name, "created": told.created, **fields_of(told.rule)}
-        return 201 if told.created else 200, {**answer, "performance": performance}, b""
+        answer = {ROUTER: rule.name, "created": report.created, **fields_of(report.rule)}
+        return 201 if report.created else 200, {**answer, "performance": performance}, b""
 
-    async def topic_gone(self, gone: TopicGone) -> list[str]:
-        return await self._control.topic_gone(gone)
+    async def end_routes_of_topic(self, deleted: TopicGone) -> list[str]:
+        return await self._registry.end_routes_of_topic(deleted)
 
     async def answer(
         self, operation: str, name: str, query: str, prefixes: Sequence[str]
@@ -42,26 +48,26 @@ class ForwardAnswers:
         if refusal is not None:
             return refusal
         if operation == "delete_router":
-            deleted = await self._control.delete(name)
+            deleted = await self._registry.delete(name)
             return deleted if isinstance(deleted, Refusal) else {ROUTER: name, "deleted": deleted}
         assert operation == "router_state"
-        found = await self._control.find(name)
-        if isinstance(found, ToldForward):
-            return entry_of(found)
-        return found or Refusal(ROUTER_NOT_FOUND, f'route "{name}" does not exist')
+        route = await self._registry.find(name)
+        if isinstance(route, ToldForward):
+            return entry_of(route)
+        return route or Refusal(ROUTER_NOT_FOUND, f'route "{name}" does not exist')
 
     async def _list(self, query: str, prefixes: Sequence[str]) -> dict[str, object] | Refusal:
-        asked, sent = parse_list_query(query, is_forward_name), parse_query(query)
-        if isinstance(asked, Refusal):
-            return asked
-        if isinstance(sent, Refusal):
-            return sent
-        ends = {field: sent.get(field, "") for field in ("source", "dest")}
+        list_query, parameters = parse_list_query(query, is_forward_name), parse_query(query)
+        if isinstance(list_query, Refusal):
+            return list_query
+        if isinstance(parameters, Refusal):
+            return parameters
+        ends = {field: parameters.get(field, "") for field in ("source", "dest")}
         for field, name in ends.items():
             refusal = refuse_topic_name(name, field) if name else None
             if refusal is not None:
                 return refusal
-        page = await self.page(asked, prefixes, **ends)
+        page = await self.page(list_query, prefixes, **ends)
         if isinstance(page, Refusal):
             return page
         answer: dict[str, object] = {"routers": page.entries}
@@ -69,22 +75,24 @@ class ForwardAnswers:
             answer["next_cursor"] = page.next_cursor
         if page.missing_shards:
             answer["missing_shards"] = page.missing_shards
-        return {**answer, **clamped_page_size(query, asked)}
+        return {**answer, **clamped_page_size(query, list_query)}
 
     async def page(
-        self, asked: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = ""
-    ) -> Page | Refusal:
+        self, query: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = ""
+    ) -> ListPage | Refusal:
         async def list_shard(shard: int, prefix: str, after: str, limit: int) -> list[dict[str, Any]] | None:
-            wanted = ForwardsAsked(prefix, after, limit, source, dest)
-            told = await self._control.list_shard(shard, wanted)
-            return None if told is None else [entry_of(one) for one in told]
+            request = ForwardsAsked(prefix, after, limit, source, dest)
+            reports = await self._registry.list_shard(shard, request)
+            return None if reports is None else [entry_of(report) for report in reports]
 
-        count = self._control.shard_count
-        return await list_page(list_shard, count, asked, prefixes, ROUTER, self._control.does_not_start)
+        count = self._registry.shard_count
+        return await list_page(
+            list_shard, count, query, prefixes, ROUTER, self._registry.has_refused_to_start
+        )
 
 
-def entry_of(told: ToldForward) -> dict[str, object]:
-    return {ROUTER: told.rule.name, **fields_of(told.rule), "forwarded_total": told.forwarded_total}
+def entry_of(report: ToldForward) -> dict[str, object]:
+    return {ROUTER: report.rule.name, **fields_of(report.rule), "forwarded_total": report.forwarded_total}
 
 
 def fields_of(rule: ForwardRule) -> dict[str, object]:

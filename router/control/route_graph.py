@@ -22,7 +22,7 @@ from shared.ipc.placement import shard_of
 RETRY_AFTER_MS: Final = 1000
 
 
-class ForwardGraph:
+class RouteGraph:
     def __init__(self, shard_count: int, bound: int) -> None:
         """Start with no routes, under a cap of `bound`; 0 means no cap."""
         self._shard_count = shard_count
@@ -56,17 +56,17 @@ class ForwardGraph:
         existing = self._rules.get(rule.name)
         if existing is not None and (existing.source, existing.dest) != (rule.source, rule.dest):
             message = (
-                f'route "{rule.name}" leads from "{existing.source}" to "{existing.dest}"; '
+                f'route "{rule.name}" copies from "{existing.source}" to "{existing.dest}"; '
                 "to change its topics, delete it and create it again"
             )
             return _incompatible(message, "router_repoint_forbidden", existing.name)
         other = self._into.get(rule.dest, rule.name)
         if other != rule.name:
-            message = f'dest: route "{other}" already leads into "{rule.dest}", a topic takes one route'
+            message = f'dest: must have at most one route, route "{other}" already copies into "{rule.dest}"'
             return _incompatible(message, "router_dest_fan_in", other)
         cycle = None if rule.may_cycle else self._cycle(rule)
         if cycle is not None:
-            message = f"the route closes a cycle of {len(cycle) - 1} topics; allow_cycle: true allows it"
+            message = f"allow_cycle: must be true, the route closes a cycle of {len(cycle) - 1} topics"
             return Refusal(ROUTER_CYCLE, message, {"cycle": cycle})
         if existing is None and self._bound and len(self._rules) >= self._bound:
             detail: dict[str, object] = {"limit": "max_routers", "max": self._bound}
@@ -78,7 +78,7 @@ class ForwardGraph:
             )
         return None
 
-    def around(self, rule: ForwardRule) -> list[ForwardRule]:
+    def others_in_cycle(self, rule: ForwardRule) -> list[ForwardRule]:
         """Return the other routes of the cycle that the route is or would be in; empty if none."""
         others: list[ForwardRule] = []
         topic, seen = rule.source, {rule.source}
@@ -100,7 +100,7 @@ class ForwardGraph:
 
         The list begins and ends with the destination.
         """
-        others = self.around(rule)
+        others = self.others_in_cycle(rule)
         # If this route exists already, another route closed the cycle.
         if not others or (rule.name in self._rules and any(one.may_cycle for one in others)):
             return None
@@ -115,12 +115,12 @@ class ForwardGraph:
         self._reserved[rule.name] = self._rules.get(rule.name)
         self._add(rule)
 
-    def keep(self, rule: ForwardRule) -> None:
+    def confirm(self, rule: ForwardRule) -> None:
         """Confirm a reserved route: its shard has it, or may have it."""
         del self._reserved[rule.name]
         self._add(rule)
 
-    def give_back(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Release a reserved route that its shard does not have, and restore the route before it."""
         before = self._reserved.pop(name)
         self._remove(name)
@@ -145,12 +145,12 @@ class ForwardGraph:
 
     def learn(self, shard: int, rules: Iterable[ForwardRule]) -> None:
         """Replace the known routes of a shard by `rules`, which are all that it has."""
-        told = {rule.name: rule for rule in rules}
+        reported = {rule.name: rule for rule in rules}
         known = [name for name, rule in self._rules.items() if self.shard_of(rule) == shard]
         for name in known:
-            if name not in told:
+            if name not in reported:
                 self.drop(name)
-        for name, rule in told.items():
+        for name, rule in reported.items():
             if name not in self._reserved:
                 self._remove(name)
                 self._add(rule)

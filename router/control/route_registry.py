@@ -25,12 +25,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from router.control.route_graph import ForwardGraph
+from router.control.route_graph import RouteGraph
+from router.control.watch_home import ShardRefusals
 from shared.contract.errors import IN_DOUBT, NOT_READY, TOPIC_NOT_FOUND, Refusal
 from shared.contract.names import topic_id
 from shared.contract.route_rule import (
@@ -52,42 +53,35 @@ from shared.ipc.remote_request import Forwarded, decode_answer, encode_forwarded
 
 RETRY_AFTER_MS: Final = 1000
 
-Ask = Callable[[int, LinkKind, bytes], Awaitable[bytes | None]]
+AskShard = Callable[[int, LinkKind, bytes], Awaitable[bytes | None]]
 """Asks a shard; None: it ended and may have done it; `NEVER_SENT`: it was not reached."""
 
 _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
-_decode_over = msgspec.msgpack.Decoder(bool).decode
+_decode_is_deleted = msgspec.msgpack.Decoder(bool).decode
 
 
-class Shards(Protocol):
-    """The workers, as `router/accept/worker_channels.py` presents them."""
-
-    def __len__(self) -> int: ...
-    def refusal(self, shard: int) -> Refusal | None: ...
-
-
-class Failed(Exception):
-    """Ends a PUT after its checks."""
+class RequestRefused(Exception):
+    """The refusal of a request to a shard."""
 
     def __init__(self, refusal: Refusal) -> None:
         self.refusal = refusal
 
 
 class ForwardControl:
-    def __init__(self, shards: Shards, board: Board, ask: Ask, bound: int) -> None:
+    def __init__(self, shards: ShardRefusals, board: Board, ask: AskShard, bound: int) -> None:
         self._shards = shards
         self._board = board
         self._ask_any = ask
-        self.graph = ForwardGraph(len(shards), bound)
-        self._learned_from = [0] * len(shards)
+        self.graph = RouteGraph(len(shards), bound)
+        self._known_pids = [0] * len(shards)
         """The pid of the worker whose routes are known, by shard."""
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def shard_count(self) -> int:
         return len(self._shards)
 
-    def does_not_start(self, shard: int) -> bool:
+    def has_refused_to_start(self, shard: int) -> bool:
         return self._board.slot(shard).state is WorkerState.REFUSED
 
     async def _ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
@@ -96,108 +90,108 @@ class ForwardControl:
             return NEVER_SENT
         return await self._ask_any(shard, kind, payload)
 
-    # -- knowing the routes --------------------------------------------------------------------------------
+    # -- the routes of all shards --------------------------------------------------------------------------
 
-    async def list_shard(self, shard: int, asked: ForwardsAsked) -> list[ToldForward] | None:
+    async def list_shard(self, shard: int, request: ForwardsAsked) -> list[ToldForward] | None:
         """Return routes of a shard in name order; None when the shard does not answer."""
-        answer = await self._ask(shard, LinkKind.LIST_FORWARDS, encode_forward(asked))
+        answer = await self._ask(shard, LinkKind.LIST_FORWARDS, encode_forward(request))
         return decode_told_forwards(answer) if answer else None
 
-    async def _learn(self, shard: int) -> Refusal | None:
+    async def _fetch_routes(self, shard: int) -> Refusal | None:
         """Ask the shard for all its routes."""
         pid = self._board.slot(shard).pid
-        told = await self.list_shard(shard, ForwardsAsked())
-        if told is None:
-            return self._not_reached(shard)
-        self.graph.learn(shard, [one.rule for one in told])
-        self._learned_from[shard] = pid
+        reports = await self.list_shard(shard, ForwardsAsked())
+        if reports is None:
+            return self._unreachable(shard)
+        self.graph.learn(shard, [report.rule for report in reports])
+        self._known_pids[shard] = pid
         return None
 
-    async def _know_all(self) -> Refusal | None:
+    async def _fetch_unknown(self) -> Refusal | None:
         """Ask each shard whose routes are unknown; return the refusal of one that does not answer."""
         unknown = [shard for shard in range(len(self._shards)) if self._is_unknown(shard)]
-        refusals = await asyncio.gather(*map(self._learn, unknown))
+        refusals = await asyncio.gather(*map(self._fetch_routes, unknown))
         return next(filter(None, refusals), None)
 
     def _is_unknown(self, shard: int) -> bool:
-        slot, known = self._board.slot(shard), self._learned_from[shard]
+        slot, known = self._board.slot(shard), self._known_pids[shard]
         return not known or (slot.state is WorkerState.READY and slot.pid != known)
 
     async def _refusal(self, rule: ForwardRule) -> Refusal | None:
-        unknown = await self._know_all()
+        unknown = await self._fetch_unknown()
         if unknown is not None or self.graph.refusal(rule) is None:
             return unknown
-        await asyncio.gather(*map(self._learn, range(len(self._shards))))
-        return await self._know_all() or self.graph.refusal(rule)
+        await asyncio.gather(*map(self._fetch_routes, range(len(self._shards))))
+        return await self._fetch_unknown() or self.graph.refusal(rule)
 
-    def _turn(self, name: str) -> asyncio.Lock:
+    def _lock(self, name: str) -> asyncio.Lock:
         """Return the lock under which operations on one name run one after the other."""
-        return self._turns.setdefault(name, asyncio.Lock())
+        return self._locks.setdefault(name, asyncio.Lock())
 
     # -- creating a route ----------------------------------------------------------------------------------
 
     async def put(self, rule: ForwardRule) -> ToldForward | Refusal:
-        told = await self._put(rule)
-        if isinstance(told, Refusal):
-            return told
-        return await self._tell_around(told.rule) or told
+        report = await self._put(rule)
+        if isinstance(report, Refusal):
+            return report
+        return await self._put_others_in_cycle(report.rule) or report
 
-    async def _tell_around(self, rule: ForwardRule) -> Refusal | None:
-        for other in self.graph.around(rule):
+    async def _put_others_in_cycle(self, rule: ForwardRule) -> Refusal | None:
+        for other in self.graph.others_in_cycle(rule):
             if other.stamps:
                 continue
             # The route as it is now: a PUT of it in the meantime finds the cycle itself.
             known = self.graph.find(other.name)
-            told = None if known is None else await self._put(known)
-            if isinstance(told, Refusal):
-                return told
+            report = None if known is None else await self._put(known)
+            if isinstance(report, Refusal):
+                return report
         return None
 
     async def _put(self, rule: ForwardRule) -> ToldForward | Refusal:
-        async with self._turn(rule.name):
+        async with self._lock(rule.name):
             refusal = await self._refusal(rule)
             if refusal is not None:
                 return refusal
-            rule = msgspec.structs.replace(rule, is_in_cycle=bool(self.graph.around(rule)))
+            rule = msgspec.structs.replace(rule, is_in_cycle=bool(self.graph.others_in_cycle(rule)))
             self.graph.reserve(rule)
-            made: list[str] = []
+            created: list[str] = []
             try:
-                told = await self._make(rule, made)
-            except Failed as failed:
-                self.graph.give_back(rule.name)
-                await self._unmake(made)
-                return failed.refusal
+                report = await self._create(rule, created)
+            except RequestRefused as error:
+                self.graph.release(rule.name)
+                await self._delete_created(created)
+                return error.refusal
             except BaseException:
-                self._doubt(rule)
+                self._mark_in_doubt(rule)
                 raise
-            if isinstance(told, Refusal):
-                self._doubt(rule)
+            if isinstance(report, Refusal):
+                self._mark_in_doubt(rule)
             else:
-                self.graph.keep(told.rule)
-            return told
+                self.graph.confirm(report.rule)
+            return report
 
-    def _doubt(self, rule: ForwardRule) -> None:
+    def _mark_in_doubt(self, rule: ForwardRule) -> None:
         """Record that the shard may or may not keep the route: it is asked before the next decision."""
-        self.graph.keep(rule)
-        self._learned_from[self.graph.shard_of(rule)] = 0
+        self.graph.confirm(rule)
+        self._known_pids[self.graph.shard_of(rule)] = 0
 
-    async def _unmake(self, topics: Sequence[str]) -> None:
+    async def _delete_created(self, topics: Sequence[str]) -> None:
         for name in topics:
             if not self.graph.touching(name):
-                with contextlib.suppress(Failed):
+                with contextlib.suppress(RequestRefused):
                     await self._request("delete_topic", name, "if_empty=true")
 
-    async def _make(self, rule: ForwardRule, made: list[str]) -> ToldForward | Refusal:
-        """Create the topics and the route; add created topics to `made`.
+    async def _create(self, rule: ForwardRule, created: list[str]) -> ToldForward | Refusal:
+        """Create the topics and the route; add created topics to `created`.
 
-        Raise `Failed` when no shard keeps the route; return a refusal when one may keep it.
+        Raise `RequestRefused` when no shard keeps the route; return a refusal when one may keep it.
         """
         source, dest = await self._state(rule.source), await self._state(rule.dest)
         if dest is None and not rule.makes_dest:
-            raise Failed(Refusal(TOPIC_NOT_FOUND, f'dest: topic "{rule.dest}" does not exist'))
+            raise RequestRefused(Refusal(TOPIC_NOT_FOUND, f'dest: topic "{rule.dest}" does not exist'))
         for name, state in ((rule.source, source), (rule.dest, dest)):
             if state is None and (await self._request("put_topic", name))["created"]:
-                made.append(name)
+                created.append(name)
         source = source or await self._state(rule.source)
         # If a client deletes the source now, the shard that is to keep the route finds it missing.
         source_epoch = 0 if source is None else source["epoch"]
@@ -211,8 +205,8 @@ class ForwardControl:
         """Return the state of a topic; None when it does not exist."""
         try:
             return await self._request("topic_state", name, "touch=false")
-        except Failed as failed:
-            if failed.refusal.code == TOPIC_NOT_FOUND:
+        except RequestRefused as error:
+            if error.refusal.code == TOPIC_NOT_FOUND:
                 return None
             raise
 
@@ -224,15 +218,15 @@ class ForwardControl:
         return _decode_json(self._body(shard, answer))
 
     def _body(self, shard: int, answer: bytes | None) -> bytes:
-        """Return the body of a successful answer; raise `Failed` otherwise."""
+        """Return the body of a successful answer; raise `RequestRefused` otherwise."""
         if not answer:
-            raise Failed(self._not_reached(shard))
+            raise RequestRefused(self._unreachable(shard))
         status, _, body = decode_answer(answer)
         if status >= 400:
-            raise Failed(refusal_in(body))
+            raise RequestRefused(refusal_in(body))
         return body
 
-    def _not_reached(self, shard: int) -> Refusal:
+    def _unreachable(self, shard: int) -> Refusal:
         message = f"shard {shard} does not answer"
         return self._shards.refusal(shard) or Refusal(NOT_READY, message, {"shard": shard}, RETRY_AFTER_MS)
 
@@ -243,22 +237,22 @@ class ForwardControl:
 
         Return a refusal when its shard may be down.
         """
-        asked = ForwardsAsked(name=name)
+        request = ForwardsAsked(name=name)
         shards = range(len(self._shards))
-        lists = await asyncio.gather(*(self.list_shard(shard, asked) for shard in shards))
-        found = [one for told in lists if told for one in told]
-        if found:
-            return found[0]
-        down = [shard for shard, told in zip(shards, lists, strict=True) if told is None]
-        return self._not_reached(down[0]) if down else None
+        lists = await asyncio.gather(*(self.list_shard(shard, request) for shard in shards))
+        routes = [route for reports in lists if reports for route in reports]
+        if routes:
+            return routes[0]
+        down = [shard for shard, reports in zip(shards, lists, strict=True) if reports is None]
+        return self._unreachable(down[0]) if down else None
 
     async def delete(self, name: str) -> bool | Refusal:
         """Delete the route; return whether it existed."""
-        async with self._turn(name):
-            found = await self.find(name)
-            if found is None or isinstance(found, Refusal):
-                return found or False
-            return await self._delete(found.rule, None)
+        async with self._lock(name):
+            route = await self.find(name)
+            if route is None or isinstance(route, Refusal):
+                return route or False
+            return await self._delete(route.rule, None)
 
     async def _delete(self, rule: ForwardRule, source_epoch: int | None) -> bool | Refusal:
         """Delete a route at its shard; return whether it no longer exists."""
@@ -266,38 +260,38 @@ class ForwardControl:
         request = encode_forward(DeleteForward(rule.name, source_epoch))
         answer = await self._ask(shard, LinkKind.DELETE_FORWARD, request)
         if answer is None:
-            self._learned_from[shard] = 0
+            self._known_pids[shard] = 0
             return _in_doubt(shard)
         try:
-            is_over = _decode_over(self._body(shard, answer))
-        except Failed as failed:
-            return failed.refusal
-        if is_over:
+            is_deleted = _decode_is_deleted(self._body(shard, answer))
+        except RequestRefused as error:
+            return error.refusal
+        if is_deleted:
             self.graph.drop(rule.name)
-        return is_over
+        return is_deleted
 
-    async def topic_gone(self, gone: TopicGone) -> list[str]:
+    async def end_routes_of_topic(self, deleted: TopicGone) -> list[str]:
         """Return the names of the routes that end with a deleted topic.
 
         The shard of the topic ended the routes into it together with the topic. The routes from it are ended
         here, each at its shard; where a shard cannot be reached, its route runner will find that the source
         is deleted.
         """
-        await self._know_all()
-        rules = self.graph.touching(gone.name)
+        await self._fetch_unknown()
+        rules = self.graph.touching(deleted.name)
         # Without the lock of the name: a PUT that holds it may wait for this call.
-        ended = await asyncio.gather(*(self._end_with(rule, gone) for rule in rules))
-        return [rule.name for rule, is_over in zip(rules, ended, strict=True) if is_over]
+        ended = await asyncio.gather(*(self._end_route(rule, deleted) for rule in rules))
+        return [rule.name for rule, is_deleted in zip(rules, ended, strict=True) if is_deleted]
 
-    async def _end_with(self, rule: ForwardRule, gone: TopicGone) -> bool:
-        if rule.source == gone.name:
+    async def _end_route(self, rule: ForwardRule, deleted: TopicGone) -> bool:
+        if rule.source == deleted.name:
             # The shard knows which epoch of the source the route copies from.
-            return await self._delete(rule, gone.epoch) is not False
+            return await self._delete(rule, deleted.epoch) is not False
         # Checked, not assumed: if the topic exists again, the route may exist too.
-        told = await self.list_shard(self.graph.shard_of(rule), ForwardsAsked(name=rule.name))
-        if told == []:
+        reports = await self.list_shard(self.graph.shard_of(rule), ForwardsAsked(name=rule.name))
+        if reports == []:
             self.graph.drop(rule.name)
-        return told == []
+        return reports == []
 
 
 def _in_doubt(shard: int) -> Refusal:

@@ -38,7 +38,7 @@ class ListQuery(NamedTuple):
     is_partial: bool
 
 
-class Page(NamedTuple):
+class ListPage(NamedTuple):
     entries: list[dict[str, Any]]
     next_cursor: str | None
     missing_shards: list[int]
@@ -50,21 +50,22 @@ async def list_page(
     query: ListQuery,
     prefixes: Sequence[str] = (),
     name_field: str = TOPIC,
-    does_not_start: Callable[[int], bool] = lambda shard: False,
-) -> Page | Refusal:
+    has_refused_to_start: Callable[[int], bool] = lambda shard: False,
+) -> ListPage | Refusal:
     """Return one page of the list over all shards.
 
-    `prefixes` are those of the key of the request; an empty sequence allows all names. `does_not_start` is
-    called for missing shards: the refusal suggests no retry when waiting cannot help.
+    `prefixes` are those of the key of the request; an empty sequence allows all names.
+    `has_refused_to_start` is called for missing shards: the refusal suggests no retry when waiting cannot
+    help.
     """
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     missing: set[int] = set()
-    for prefix in narrowed(query.prefix, prefixes):
-        wanted = query.page_size + 1 - len(found)
-        if wanted <= 0:
+    for prefix in covering_prefixes(query.prefix, prefixes):
+        limit = query.page_size + 1 - len(entries)
+        if limit <= 0:
             break
         shards = [shard for shard in range(shard_count) if shard not in missing]
-        lists = await asyncio.gather(*(list_shard(shard, prefix, query.after, wanted) for shard in shards))
+        lists = await asyncio.gather(*(list_shard(shard, prefix, query.after, limit) for shard in shards))
         merged: list[dict[str, Any]] = []
         for shard, one in zip(shards, lists, strict=True):
             if one is None:
@@ -72,25 +73,27 @@ async def list_page(
             else:
                 merged += one
         merged.sort(key=lambda entry: str(entry[name_field]))
-        found += merged[:wanted]
+        entries += merged[:limit]
     if missing and not query.is_partial:
-        return _missing(sorted(missing), can_return=not any(map(does_not_start, missing)))
-    entries = found[: query.page_size]
-    is_last = len(found) <= query.page_size
-    return Page(entries, None if is_last else cursor_after(str(entries[-1][name_field])), sorted(missing))
+        return _missing(sorted(missing), is_retry_useful=not any(map(has_refused_to_start, missing)))
+    is_last = len(entries) <= query.page_size
+    entries = entries[: query.page_size]
+    return ListPage(entries, None if is_last else cursor_after(str(entries[-1][name_field])), sorted(missing))
 
 
-def narrowed(prefix: str, allowed: Sequence[str]) -> list[str]:
+def covering_prefixes(prefix: str, allowed: Sequence[str]) -> list[str]:
     """Return the prefixes that cover the requested and allowed names, in name order.
 
     No prefix is within another.
 
-    >>> narrowed("", ["b", "a.", "a.x", "c"]), narrowed("a.x", ["a"]), narrowed("a", ["b"]), narrowed("a", [])
-    (['a.', 'b', 'c'], ['a.x'], [], ['a'])
+    >>> covering_prefixes("", ["b", "a.", "a.x", "c"])
+    ['a.', 'b', 'c']
+    >>> covering_prefixes("a.x", ["a"]), covering_prefixes("a", ["b"]), covering_prefixes("a", [])
+    (['a.x'], [], ['a'])
     """
     if not allowed:
         return [prefix]
-    both = {prefix if prefix.startswith(one) else one for one in allowed if _meet(prefix, one)}
+    both = {prefix if prefix.startswith(one) else one for one in allowed if _overlap(prefix, one)}
     return [one for one in sorted(both) if not any(one != other and one.startswith(other) for other in both)]
 
 
@@ -113,15 +116,15 @@ def name_of_cursor(cursor: str, is_name: Callable[[str], bool] = is_topic_name) 
 
 
 def bad_cursor() -> Refusal:
-    return Refusal(INVALID_REQUEST, "cursor: must be the next_cursor of a list", {"field": "cursor"})
+    return Refusal(INVALID_REQUEST, "cursor: must be the next_cursor of an earlier page", {"field": "cursor"})
 
 
-def _meet(one: str, other: str) -> bool:
+def _overlap(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _missing(shards: list[int], can_return: bool) -> Refusal:
+def _missing(shards: list[int], is_retry_useful: bool) -> Refusal:
     names = ", ".join(map(str, shards))
     which = f"shard {names} is" if len(shards) == 1 else f"shards {names} are"
     message = f"{which} unavailable; add ?partial=true for an incomplete list"
-    return Refusal(NOT_READY, message, {"missing_shards": shards}, 1000 if can_return else None)
+    return Refusal(NOT_READY, message, {"missing_shards": shards}, 1000 if is_retry_useful else None)

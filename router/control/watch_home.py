@@ -19,7 +19,7 @@ from shared.ipc.placement import shard_of
 RETRY_AFTER_MS: Final = 1000
 
 
-class Shards(Protocol):
+class ShardRefusals(Protocol):
     """The workers, as `router/accept/worker_channels.py` presents them."""
 
     def __len__(self) -> int: ...
@@ -27,7 +27,7 @@ class Shards(Protocol):
 
 
 class WatchHome:
-    def __init__(self, shards: Shards, sessions: ReservedCount) -> None:
+    def __init__(self, shards: ShardRefusals, sessions: ReservedCount) -> None:
         self._shards = shards
         self.sessions = sessions
 
@@ -52,7 +52,7 @@ class WatchHome:
             RETRY_AFTER_MS,
         )
 
-    def not_reached(self, home: int) -> Refusal:
+    def unreachable(self, home: int) -> Refusal:
         message = f"shard {home} does not answer"
         return self._shards.refusal(home) or Refusal(NOT_READY, message, {"shard": home}, RETRY_AFTER_MS)
 

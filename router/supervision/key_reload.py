@@ -21,7 +21,7 @@ from shared.settings.sources import Resolved
 
 logger = logging.getLogger(__name__)
 
-TELL_AGAIN_SECONDS: Final = 0.25
+RESEND_SECONDS: Final = 0.25
 
 LoadSettings = Callable[[], Resolved | str]
 """Reads every source again; returns a sentence when that fails."""
@@ -30,7 +30,7 @@ LoadSettings = Callable[[], Resolved | str]
 class KeyReload:
     """The reload of API keys.
 
-    `tell` sends the keys to a worker and returns whether the worker applied them; `on_keys` applies them
+    `send` sends the keys to a worker and returns whether the worker applied them; `on_keys` applies them
     here.
     """
 
@@ -39,16 +39,16 @@ class KeyReload:
         settings: Settings,
         shard_count: int,
         load: LoadSettings,
-        tell: Callable[[int, str], Awaitable[bool]],
+        send: Callable[[int, str], Awaitable[bool]],
         on_keys: Callable[[Settings, Keys], None],
     ) -> None:
         self._first = settings
         self._api_keys = settings.api_keys
         self._shard_count = shard_count
         self._load = load
-        self._tell = tell
+        self._send = send
         self._on_keys = on_keys
-        self._telling: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
 
     def reload(self) -> None:
         resolved = self._load()
@@ -57,9 +57,7 @@ class KeyReload:
             return
         settings = resolved.settings
         if self._api_keys and not settings.api_keys:
-            logger.error(
-                "keys: not reloaded: the new settings have none, and removing all keys takes a restart"
-            )
+            logger.error("keys: not reloaded: the new settings have no keys; restart to remove all keys")
             return
         for sentence in resolved.advice:
             logger.warning("%s", sentence)
@@ -75,17 +73,17 @@ class KeyReload:
         self.close()
         loop = asyncio.get_running_loop()
         for shard in range(self._shard_count):
-            task = loop.create_task(self._tell_until_taken(shard, settings.api_keys))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+            task = loop.create_task(self._send_until_applied(shard, settings.api_keys))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
 
     def close(self) -> None:
         """Stop sending keys to workers."""
-        for task in self._telling:
+        for task in self._sending:
             task.cancel()
 
-    async def _tell_until_taken(self, shard: int, api_keys: str) -> None:
+    async def _send_until_applied(self, shard: int, api_keys: str) -> None:
         while True:
-            if await self._tell(shard, api_keys):
+            if await self._send(shard, api_keys):
                 return
-            await asyncio.sleep(TELL_AGAIN_SECONDS)
+            await asyncio.sleep(RESEND_SECONDS)

@@ -1,7 +1,7 @@
 """Pools of processes, one process for each slot of a board: start, watch, restart and stop.
 
-P1  A process that ends unasked is restarted after a wait that doubles each time (`Backoff`). Its last end
-    stays on the board until it is ready again.
+P1  A process that ends without a stop request is restarted after a wait that doubles each time (`Backoff`).
+    The way it ended stays on the board until it is ready again.
 P2  A process that ends with `EXIT_REFUSED` found data that it will not serve. It is not restarted, and its
     reason stays on the board, which this process writes while the slot has no process.
 P3  Connections that a process without a heartbeat has not received after `fresh_seconds` are taken back.
@@ -31,7 +31,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
-from router.accept.worker_channels import ShardDoors
+from router.accept.worker_channels import WorkerChannels
 from router.supervision.worker_process import ChildChannel, WorkerProcess, describe_end
 from shared.contract.errors import Refusal
 from shared.ipc.board import Board, Slot, WorkerState
@@ -82,7 +82,7 @@ class PoolTimes(NamedTuple):
     grace_seconds: float = 5.0
 
 
-class Told(NamedTuple):
+class StartParameters(NamedTuple):
     """The parameters of a process at its start, and the descriptors that it inherits for them."""
 
     spec: Mapping[str, object]
@@ -102,10 +102,10 @@ class _Member:
         self.restart_count = 0
         self.ready_since: float | None = None
         self.was_ready = False
-        self.is_told_to_drain = False
+        self.is_drain_sent = False
         self.last_end = ""
-        self.waited_for_disk = 0.0
-        """The last time at which it was found waiting for its disk."""
+        self.disk_wait_at = 0.0
+        """The last time at which it was seen waiting for its disk."""
         self.is_disk_logged = False
 
 
@@ -147,23 +147,23 @@ class ProcessPool:
         self._timer: asyncio.TimerHandle | None = None
         self.is_draining = False
         self._changed = asyncio.Event()
-        self._haste = 0
+        self._stop_requests = 0
         self._is_orderly = True
 
     # -- what differs between kinds ------------------------------------------------------------------------
 
-    def tell(self, number: int) -> Told:
+    def start_parameters(self, number: int) -> StartParameters:
         """Return the parameters of a slot's process, apart from its channel and the board."""
         raise NotImplementedError
 
-    def returned(self, number: int, handed: list[Handed]) -> None:
+    def on_returned(self, number: int, handed: list[Handed]) -> None:
         """Handle connections that were in the channel of a process which will not receive them."""
         raise NotImplementedError
 
     def before_clear(self, slot: Slot) -> None:
         """Read the slot of an ended process for the last time, before it is cleared."""
 
-    def ticked(self) -> None:
+    def on_tick(self) -> None:
         """Run after each check of all processes, until the drain begins."""
 
     # -- state of the processes ----------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class ProcessPool:
     def pids(self) -> list[int]:
         return [member.process.pid for member in self._members if member.process is not None]
 
-    def all_beat(self) -> bool:
+    def all_alive(self) -> bool:
         """Return whether every expected process is alive, for the watchdog of the service manager."""
         return all(self._is_well(member) for member in self._members)
 
@@ -206,7 +206,7 @@ class ProcessPool:
         return self._silent_for(member, self._clock.monotonic()) <= self._times.hung_seconds
 
     def _silent_for(self, member: _Member, now: float) -> float:
-        return now - max(member.slot.beat_ms / 1000, self._watched_since, member.waited_for_disk)
+        return now - max(member.slot.beat_ms / 1000, self._watched_since, member.disk_wait_at)
 
     # -- start and end of a process ------------------------------------------------------------------------
 
@@ -218,23 +218,23 @@ class ProcessPool:
         slot.beat_ms = int(self._clock.monotonic() * 1000)
         slot.state = WorkerState.STARTING
         channel_fd, board_fd = member.channel.receiver.fileno(), self._board.fd
-        told = self.tell(member.number)
+        parameters = self.start_parameters(member.number)
         try:
             process = WorkerProcess(
                 self._command,
                 self._environment,
                 self.variable,
-                {**told.spec, "channel_fd": channel_fd, "board_fd": board_fd},
-                (channel_fd, board_fd, *told.fds),
-                lambda process: self._ended(member, process),
+                {**parameters.spec, "channel_fd": channel_fd, "board_fd": board_fd},
+                (channel_fd, board_fd, *parameters.fds),
+                lambda process: self._on_end(member, process),
             )
         except OSError as error:
-            self._start_later(member, f"could not be started: {error}", can_repeat=True)
+            self._start_later(member, f"cannot start: {error}", can_repeat=True)
             return
         member.process = process
-        logger.info("%s started", self.kind, extra=self._fields(member, worker_pid=process.pid))
+        logger.info("%s: started", self.kind, extra=self._fields(member, worker_pid=process.pid))
 
-    def _ended(self, member: _Member, process: WorkerProcess) -> None:
+    def _on_end(self, member: _Member, process: WorkerProcess) -> None:
         assert member.process is process
         member.process = None
         code = process.exit_code
@@ -245,21 +245,26 @@ class ProcessPool:
         was_starting = slot.state is WorkerState.STARTING
         self.before_clear(slot)
         slot.clear()
-        told = describe_end(code)
+        end = describe_end(code)
         if self.is_draining:
             self._is_orderly = self._is_orderly and (code == 0 or was_starting)
-            logger.info("%s %s", self.kind, told, extra=self._fields(member))
+            logger.info("%s: stopped: %s", self.kind, end, extra=self._fields(member))
         elif code == EXIT_REFUSED:
             slot.reason = reason or "no reason given"
             slot.state = WorkerState.REFUSED
-            logger.error("%s refuses to serve: %s", self.kind, slot.reason, extra=self._fields(member))
+            logger.error(
+                "%s: cannot serve its data, not restarted: %s",
+                self.kind,
+                slot.reason,
+                extra=self._fields(member),
+            )
         else:
-            self._start_later(member, f"{told}: {reason}" if reason else told)
+            self._start_later(member, f"{end}: {reason}" if reason else end)
         member.ready_since = None
         self._take_back(member)
         self._changed.set()
 
-    def _start_later(self, member: _Member, told: str, can_repeat: bool = False) -> None:
+    def _start_later(self, member: _Member, reason: str, can_repeat: bool = False) -> None:
         """Restart the process after its backoff.
 
         With `can_repeat`, a repetition of the same failure is logged at DEBUG only.
@@ -269,11 +274,17 @@ class ProcessPool:
         wait = member.backoff.ended(healthy_for)
         member.restart_count += 1
         member.slot.clear()
-        member.slot.reason = told
+        member.slot.reason = reason
         # As read back from the board, which may truncate it.
         member.last_end = member.slot.reason
         level = logging.DEBUG if can_repeat and member.last_end == before else logging.WARNING
-        logger.log(level, "%s %s", self.kind, told, extra=self._fields(member, again_in_seconds=wait))
+        logger.log(
+            level,
+            "%s: down, restarting: %s",
+            self.kind,
+            reason,
+            extra=self._fields(member, again_in_seconds=wait),
+        )
         member.restart = self._loop.call_later(wait, self._spawn, member)
 
     # -- watching ------------------------------------------------------------------------------------------
@@ -289,7 +300,7 @@ class ProcessPool:
             else:
                 self._watch(member, member.process, now)
         if not self.is_draining:
-            self.ticked()
+            self.on_tick()
         self._timer = self._loop.call_later(self._times.tick_seconds, self._tick)
 
     def _watch(self, member: _Member, process: WorkerProcess, now: float) -> None:
@@ -299,41 +310,41 @@ class ProcessPool:
             member.ready_since = now
             member.was_ready = True
             member.last_end = ""
-        if self.is_draining and not member.is_told_to_drain:
-            member.is_told_to_drain = member.channel.send_drain()
+        if self.is_draining and not member.is_drain_sent:
+            member.is_drain_sent = member.channel.send_drain()
         silent_for = now - max(slot.beat_ms / 1000, self._watched_since)
         if silent_for > self._times.fresh_seconds:
-            self._look_for_disk_wait(member, process, now, silent_for)
+            self._check_disk_wait(member, process, now, silent_for)
         is_up = state not in (WorkerState.STARTING, WorkerState.REPLAYING)
         # A drain message stays in the channel of a starting process, which may still read it.
         if silent_for > self._times.fresh_seconds or not (is_up or self.is_draining):
             self._take_back(member)
         hung_for = self._silent_for(member, now)
         if hung_for > (self._times.hung_seconds if is_up else self._times.start_seconds):
-            told = self._fields(member, silent_seconds=silent_for)
-            logger.error("%s hangs and is killed", self.kind, extra=told)
+            silence = self._fields(member, silent_seconds=silent_for)
+            logger.error("%s: hung, sending SIGKILL: no heartbeat", self.kind, extra=silence)
             process.signal(signal.SIGKILL)
 
-    def _look_for_disk_wait(
+    def _check_disk_wait(
         self, member: _Member, process: WorkerProcess, now: float, silent_for: float
     ) -> None:
         if not process.is_in_disk_wait():
             return
-        if now - member.waited_for_disk > self._times.hung_seconds:
+        if now - member.disk_wait_at > self._times.hung_seconds:
             member.is_disk_logged = False
-        member.waited_for_disk = now
+        member.disk_wait_at = now
         if silent_for > self._times.hung_seconds and not member.is_disk_logged:
             member.is_disk_logged = True
-            told = self._fields(member, silent_seconds=silent_for)
-            logger.warning("%s: does not answer: it waits for its disk", self.kind, extra=told)
+            silence = self._fields(member, silent_seconds=silent_for)
+            logger.warning("%s: no heartbeat, not killed: waiting for its disk", self.kind, extra=silence)
 
     def _take_back(self, member: _Member) -> None:
-        taken = member.channel.take_back()
-        if any(handed.drains for handed in taken):
-            member.is_told_to_drain = False
-        handed = [one for one in taken if not one.drains]
+        messages = member.channel.take_back()
+        if any(message.drains for message in messages):
+            member.is_drain_sent = False
+        handed = [message for message in messages if not message.drains]
         if handed:
-            self.returned(member.number, handed)
+            self.on_returned(member.number, handed)
 
     def _fields(self, member: _Member, **more: object) -> Mapping[str, object]:
         return fields(**{self.number_field: member.number}, **more)
@@ -342,7 +353,7 @@ class ProcessPool:
 
     def hasten(self) -> None:
         """On the second stop request, skip the wait for the deadline; on the third, kill."""
-        self._haste += 1
+        self._stop_requests += 1
         self._changed.set()
 
     async def drain(self) -> bool:
@@ -353,13 +364,15 @@ class ProcessPool:
                 member.restart.cancel()
                 member.restart = None
             if member.process is not None:
-                member.is_told_to_drain = member.channel.send_drain()
-        if not await self._wait_for_ends(self._times.drain_seconds, haste=1):
+                member.is_drain_sent = member.channel.send_drain()
+        if not await self._wait_for_ends(self._times.drain_seconds, stop_requests=1):
             self._signal_all(signal.SIGTERM)
-            if not await self._wait_for_ends(self._times.grace_seconds, haste=2):
-                logger.error("some %ss are killed", self.kind, extra=fields(pids=self.pids()))
+            if not await self._wait_for_ends(self._times.grace_seconds, stop_requests=2):
+                logger.error(
+                    "%s: not stopped in time, sending SIGKILL", self.kind, extra=fields(pids=self.pids())
+                )
                 self._signal_all(signal.SIGKILL)
-                await self._wait_for_ends(None, haste=None)
+                await self._wait_for_ends(None, stop_requests=None)
         if self._timer is not None:
             self._timer.cancel()
         for member in self._members:
@@ -376,11 +389,11 @@ class ProcessPool:
             if member.process is not None:
                 member.process.signal(number)
 
-    async def _wait_for_ends(self, seconds: float | None, haste: int | None) -> bool:
-        """Return whether all processes ended in time and before `haste` further stop requests."""
+    async def _wait_for_ends(self, seconds: float | None, stop_requests: int | None) -> bool:
+        """Return whether all processes ended in time and before `stop_requests` further stop requests."""
         deadline = None if seconds is None else self._loop.time() + seconds
         while self.pids():
-            if haste is not None and self._haste >= haste:
+            if stop_requests is not None and self._stop_requests >= stop_requests:
                 return False
             self._changed.clear()
             try:
@@ -414,12 +427,12 @@ class WorkerPool(ProcessPool):
         super().__init__(board, clock, command, environment, times)
         self._spec = spec
         self._on_returned = on_returned
-        self.doors = ShardDoors(board, clock, times.fresh_seconds, self.senders)
+        self.doors = WorkerChannels(board, clock, times.fresh_seconds, self.senders)
 
-    def tell(self, number: int) -> Told:
-        return Told({**self._spec, "shard": number, "shards": len(self)})
+    def start_parameters(self, number: int) -> StartParameters:
+        return StartParameters({**self._spec, "shard": number, "shards": len(self)})
 
-    def returned(self, number: int, handed: list[Handed]) -> None:
+    def on_returned(self, number: int, handed: list[Handed]) -> None:
         self._on_returned(number, handed)
 
     def refusal(self, shard: int) -> Refusal | None:

@@ -43,8 +43,8 @@ from router.accept.placer import Placer
 from router.control.control import Control
 from router.control.control_app import ControlApp
 from router.control.control_connections import ControlConnections
-from router.control.link_requests import FrontLink
-from router.control.metrics_table import FrontCounts
+from router.control.link_requests import SupervisorLink
+from router.control.metrics_table import ConnectionCounts
 from router.control.reserved_count import TOPICS, WATCH_SESSIONS, ReservedCount
 from router.control.route_answers import ForwardAnswers
 from router.control.route_registry import ForwardControl
@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 WORKER_COMMAND: Final = module_command("topicsd.worker.worker")
 EXIT_STOPPED: Final = 0
 EXIT_CANNOT_RUN: Final = 1
-TELL_SECONDS: Final = 0.5
+NOTIFY_SECONDS: Final = 0.5
 STDERR_FD: Final = 2
 # A replay or a drain may take longer than systemd waits; more time is requested while it lasts.
 MORE_SECONDS: Final = 30.0
@@ -84,13 +84,13 @@ def run(
     notify: Callable[[str], None] = lambda lines: None,
     worker_command: Sequence[str] = WORKER_COMMAND,
     times: PoolTimes | None = None,
-    load_settings: LoadSettings = lambda: "there is nothing to read them from",
+    load_settings: LoadSettings = lambda: "no settings source to read again",
 ) -> int:
     """Run the server until it is stopped; return the exit code of the process."""
     try:
         sockets = list(listen_sockets) or open_listeners(settings.host, settings.port, settings.fronts)
     except ListenRefused as error:
-        logger.error("%s", error)
+        logger.error("listen: failed: %s", error)
         return EXIT_CANNOT_RUN
     if settings.port_file:
         # Left by a process that was killed: it must not be read before this process has written its own.
@@ -130,23 +130,23 @@ class _Supervisor:
 
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
-        self._ending = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._asked_to_end)
+            self._loop.add_signal_handler(number, self._on_stop_signal)
         self._is_on_terminal = os.isatty(STDERR_FD)
-        self._loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        self._loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         try:
             self._board = Board.create(self._shard_count)
         except OSError as error:
-            logger.error("%s", error.strerror)
+            logger.error("board: cannot create shared memory: %s", error.strerror)
             return EXIT_CANNOT_RUN
         self._build()
         await self._app.start()
         try:
-            await self._link.start(self._control, self._forwards)
+            await self._link.start(self._control, self._routes)
         except OSError as error:
             logger.error(
-                "links: cannot listen on %s: %s", address_of(self._namespace, FRONT)[1:], error.strerror
+                "link: cannot listen on %s: %s", address_of(self._namespace, FRONT)[1:], error.strerror
             )
             return EXIT_CANNOT_RUN
         self._pool.start()
@@ -159,27 +159,27 @@ class _Supervisor:
             if self._settings.port_file:
                 write_port_file(self._settings.port_file, port)
         except OSError as error:
-            logger.error("the port file %s cannot be written: %s", self._settings.port_file, error.strerror)
-            await self._end()
+            logger.error("port file: cannot write %s: %s", self._settings.port_file, error.strerror)
+            await self._shut_down()
             return EXIT_CANNOT_RUN
-        told = fields(
+        state = fields(
             address=addresses_of(self._listeners.sockets),
             port=port,
             shards=self._shard_count,
             fronts=self._settings.fronts,
         )
-        logger.info("listening", extra=told)
+        logger.info("server: listening", extra=state)
         # Objects made during the start are long-lived; exclude them from garbage collection.
         gc.collect()
         gc.freeze()
-        telling = self._loop.create_task(self._tell_systemd())
+        notifying = self._loop.create_task(self._notify_systemd())
         try:
-            await self._ending.wait()
-            return await self._end()
+            await self._stop_requested.wait()
+            return await self._shut_down()
         finally:
-            telling.cancel()
+            notifying.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await telling
+                await notifying
 
     def _build(self) -> None:
         settings, clock = self._settings, self._clock
@@ -196,30 +196,30 @@ class _Supervisor:
             self._worker_command,
             os.environ,
             self._worker_spec,
-            lambda shard, handed: self._front.returned(shard, handed),
+            lambda shard, handed: self._connection_router.returned(shard, handed),
             self._times,
         )
         topics = ReservedCount(self._board, settings.max_topics, TOPICS)
         sessions = ReservedCount(self._board, settings.max_watch_sessions, WATCH_SESSIONS)
         streams = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
-        self._link = FrontLink(
+        self._link = SupervisorLink(
             self._namespace, self._board, topics, streams, WatchHome(self._pool.doors, sessions)
         )
-        forwards = ForwardControl(self._pool.doors, self._board, self._link.ask, settings.max_routers)
-        self._forwards = ForwardAnswers(forwards, clock)
+        registry = ForwardControl(self._pool.doors, self._board, self._link.ask, settings.max_routers)
+        self._routes = ForwardAnswers(registry, clock)
         self._control = Control(
-            self._pool, clock, program_version(), self._link.list_shard, self._forwards, self._front_counts
+            self._pool, clock, program_version(), self._link.list_shard, self._routes, self._connection_counts
         )
         self._app = ControlApp(self._control, parse_keys(settings.api_keys), settings.probe_auth)
         placer = Placer(WatchIds(bytes.fromhex(self._instance), self._shard_count))
         self._controls = ControlConnections(
             self._app,
             placer,
-            lambda connection, data, placement: self._front.place(connection, data, placement),
+            lambda connection, data, placement: self._connection_router.place(connection, data, placement),
             settings.max_body_bytes,
         )
-        self._front = Front(self._pool.doors, clock, self._controls.adopt, placer)
-        self._accept_loop = AcceptLoop(self._front.accepted)
+        self._connection_router = Front(self._pool.doors, clock, self._controls.adopt, placer)
+        self._accept_loop = AcceptLoop(self._connection_router.accepted)
         self._acceptors: AcceptorPool | None = None
         if settings.fronts > 1:
             self._acceptors = AcceptorPool(
@@ -237,19 +237,19 @@ class _Supervisor:
             )
 
         self._key_reload = KeyReload(
-            settings, self._shard_count, self._load_settings, self._link.tell_keys, self._take_keys
+            settings, self._shard_count, self._load_settings, self._link.send_keys, self._apply_keys
         )
 
-    def _take_keys(self, settings: Settings, keys: Keys) -> None:
-        taken = msgspec.structs.replace(self._settings, api_keys=settings.api_keys)
-        self._worker_spec["settings"] = msgspec.to_builtins(taken)
+    def _apply_keys(self, settings: Settings, keys: Keys) -> None:
+        current = msgspec.structs.replace(self._settings, api_keys=settings.api_keys)
+        self._worker_spec["settings"] = msgspec.to_builtins(current)
         self._app.keys = keys
 
-    def _front_counts(self) -> FrontCounts:
+    def _connection_counts(self) -> ConnectionCounts:
         """Return the counts of this process and the acceptors; those of acceptors lag up to 0.5 s."""
-        accepted, handed_over = self._accept_loop.accepted_count, self._front.handed_over_count
-        refused = self._front.refused_count + self._accept_loop.refused_count
-        waiting, restarts = self._front.waiting_count, 0
+        accepted, handed_over = self._accept_loop.accepted_count, self._connection_router.handed_over_count
+        refused = self._connection_router.refused_count + self._accept_loop.refused_count
+        waiting, restarts = self._connection_router.waiting_count, 0
         if self._acceptors is not None:
             counts = self._acceptors.counts()
             accepted += counts.accepted
@@ -257,7 +257,7 @@ class _Supervisor:
             refused += counts.refused
             waiting += self._acceptors.waiting_count()
             restarts = sum(self._acceptors.restart_count(number) for number in range(len(self._acceptors)))
-        return FrontCounts(
+        return ConnectionCounts(
             accepted=accepted,
             handed_over=max(handed_over, 0),
             refused=refused,
@@ -269,47 +269,47 @@ class _Supervisor:
     def _pools(self) -> list[ProcessPool]:
         return [self._pool] if self._acceptors is None else [self._acceptors, self._pool]
 
-    def _hung_up(self) -> None:
+    def _on_hangup(self) -> None:
         """Reload the keys on SIGHUP, or stop when SIGHUP means that the terminal was closed."""
         if self._is_on_terminal and not os.isatty(STDERR_FD):
-            self._asked_to_end()
-        elif not self._ending.is_set():
+            self._on_stop_signal()
+        elif not self._stop_requested.is_set():
             self._key_reload.reload()
 
-    def _asked_to_end(self) -> None:
-        if self._ending.is_set():
+    def _on_stop_signal(self) -> None:
+        if self._stop_requested.is_set():
             for pool in self._pools():
                 pool.hasten()
-        self._ending.set()
+        self._stop_requested.set()
 
-    async def _end(self) -> int:
+    async def _shut_down(self) -> int:
         self._key_reload.close()
-        logger.info("stopping: nothing new is accepted, what is in flight is finished")
+        logger.info("server: stopping: refusing new requests, finishing those in flight")
         self._notify(f"{systemd.STOPPING}\n{systemd.extend_timeout(MORE_SECONDS)}")
-        is_orderly = await self._end_acceptors()
+        is_orderly = await self._drain_acceptors()
         await self._accept_loop.close(is_last=not self._listeners.are_passed)
-        self._front.stop()
+        self._connection_router.stop()
         await self._controls.close()
         is_orderly = await self._pool.drain() and is_orderly
-        await self._front.said_all()
+        await self._connection_router.flush()
         await self._app.close()
         self._link.close()
-        self._front.close()
+        self._connection_router.close()
         for pool in self._pools():
             pool.close()
         if self._settings.port_file:
             remove_port_file(self._settings.port_file)
-        logger.info("stopped", extra=fields(orderly=is_orderly))
+        logger.info("server: stopped", extra=fields(orderly=is_orderly))
         return EXIT_STOPPED if is_orderly else EXIT_CANNOT_RUN
 
-    async def _end_acceptors(self) -> bool:
+    async def _drain_acceptors(self) -> bool:
         """Drain the acceptors while this process accepts in their place, so that no client waits."""
         if self._acceptors is None:
             return True
         self._accept_loop.open(self._listeners.sockets)
         return await self._acceptors.drain()
 
-    async def _tell_systemd(self) -> None:
+    async def _notify_systemd(self) -> None:
         """Report readiness and status to systemd; feed the watchdog while all processes beat."""
         is_ready = False
         while True:
@@ -319,19 +319,19 @@ class _Supervisor:
             if not isinstance(state, Refusal):
                 is_ready = True
                 lines.append(systemd.READY)
-            if not is_ready or self._ending.is_set():
+            if not is_ready or self._stop_requested.is_set():
                 lines.append(systemd.extend_timeout(MORE_SECONDS))
-            if all(pool.all_beat() for pool in self._pools()):
+            if all(pool.all_alive() for pool in self._pools()):
                 lines.append(systemd.WATCHDOG)
             self._notify("\n".join(lines))
-            await asyncio.sleep(TELL_SECONDS)
+            await asyncio.sleep(NOTIFY_SECONDS)
 
     def _status(self, state: dict[str, object] | Refusal) -> str:
         if not isinstance(state, Refusal):
-            told = f"{state['status']}, {state['topics']} topics"
-            return f"{told}: {state['reason']}" if "reason" in state else told
+            summary = f"{state['status']}, {state['topics']} topics"
+            return f"{summary}: {state['reason']}" if "reason" in state else summary
         if self._pool.is_draining:
-            return f"shutting down, {len(self._pool.pids())} workers to end"
+            return f"shutting down, waiting for {len(self._pool.pids())} workers"
         return f"replaying, {self._control.replay_progress():.0%}: {state.message}"
 
 

@@ -15,6 +15,8 @@ import socket
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final
 
+from shared.runtime.log_setup import fields
+
 READY: Final = "READY=1"
 STOPPING: Final = "STOPPING=1"
 WATCHDOG: Final = "WATCHDOG=1"
@@ -52,7 +54,7 @@ def open_notify(environ: Mapping[str, str]) -> Notify:
     """Return a function that sends lines to systemd, or does nothing without NOTIFY_SOCKET."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
-        return _tell_nobody
+        return _noop
     # A name that begins with @ is abstract, which the kernel writes with a zero byte.
     address = "\0" + path[1:] if path.startswith("@") else path
 
@@ -63,7 +65,7 @@ def open_notify(environ: Mapping[str, str]) -> Notify:
             try:
                 sender.sendto(lines.encode(), address)
             except OSError as error:
-                logger.warning("systemd was not told %r: %s", lines, error)
+                logger.warning("systemd: notification dropped: %s", error, extra=fields(lines=lines))
 
     return notify
 
@@ -74,36 +76,36 @@ def take_listen_sockets(environ: MutableMapping[str, str], pid: int | None = Non
     The variables are removed, so that no child process takes them as its own, and the sockets are not
     inherited.
     """
-    meant = environ.pop("LISTEN_PID", "")
+    receiver = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
-    if meant != str(os.getpid() if pid is None else pid) or not count.isdecimal():
+    if receiver != str(os.getpid() if pid is None else pid) or not count.isdecimal():
         return []
-    taken: list[socket.socket] = []
+    listeners: list[socket.socket] = []
     try:
         for fd in range(LISTEN_FDS_START, LISTEN_FDS_START + int(count)):
-            taken.append(_listening_socket(fd))
+            listeners.append(_listening_socket(fd))
     except ListenError:
-        for one in taken:
-            one.close()
+        for listener in listeners:
+            listener.close()
         raise
-    return taken
+    return listeners
 
 
 def _listening_socket(fd: int) -> socket.socket:
     try:
-        found = socket.socket(fileno=fd)
+        listener = socket.socket(fileno=fd)
     except OSError as error:
-        raise ListenError(f"LISTEN_FDS names descriptor {fd}, which is no socket: {error.strerror}") from None
-    is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
-    if not is_tcp or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise ListenError(f"LISTEN_FDS: descriptor {fd} must be a socket: {error.strerror}") from None
+    is_tcp = listener.family in (socket.AF_INET, socket.AF_INET6) and listener.type == socket.SOCK_STREAM
+    if not is_tcp or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         # Not closed: the descriptor belongs to the process that passed it by mistake.
-        found.detach()
-        raise ListenError(f"LISTEN_FDS names descriptor {fd}, which is no TCP socket that listens")
-    found.set_inheritable(False)
-    found.setblocking(False)
-    return found
+        listener.detach()
+        raise ListenError(f"LISTEN_FDS: descriptor {fd} must be a listening TCP socket")
+    listener.set_inheritable(False)
+    listener.setblocking(False)
+    return listener
 
 
-def _tell_nobody(lines: str) -> None:
+def _noop(lines: str) -> None:
     del lines

@@ -51,8 +51,11 @@ def import_environment(environ: Mapping[str, str], path: Sequence[str]) -> dict[
     """
     if list(path[:1]) != [PACKAGE_ROOT] or PACKAGE_ROOT in path[1:]:
         return dict(environ)
-    given = environ.get("PYTHONPATH", "")
-    return {**environ, "PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{given}" if given else PACKAGE_ROOT}
+    path_before = environ.get("PYTHONPATH", "")
+    return {
+        **environ,
+        "PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{path_before}" if path_before else PACKAGE_ROOT,
+    }
 
 
 class WorkerProcess:
@@ -73,12 +76,12 @@ class WorkerProcess:
     ) -> None:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        told = {**spec, "front_pid": os.getpid()}
-        found = import_environment(environment, sys.path)
-        passed = {name: text for name, text in found.items() if name not in NOT_FOR_WORKERS}
+        parameters = {**spec, "supervisor_pid": os.getpid()}
+        inherited = import_environment(environment, sys.path)
+        passed = {name: text for name, text in inherited.items() if name not in NOT_FOR_WORKERS}
         self._process = subprocess.Popen(
             command,
-            env={**passed, variable: msgspec.json.encode(told).decode()},
+            env={**passed, variable: msgspec.json.encode(parameters).decode()},
             stdin=subprocess.DEVNULL,
             pass_fds=tuple(fds),
             process_group=0,
@@ -89,7 +92,7 @@ class WorkerProcess:
             self._process.kill()
             self._process.wait()
             raise
-        self._loop.add_reader(self._pidfd, self._ended)
+        self._loop.add_reader(self._pidfd, self._on_exit)
 
     @property
     def pid(self) -> int:
@@ -113,7 +116,7 @@ class WorkerProcess:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def _ended(self) -> None:
+    def _on_exit(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._process.wait()
@@ -124,14 +127,14 @@ def describe_end(exit_code: int) -> str:
     """Return the end of a process as text for the log.
 
     >>> describe_end(4), describe_end(-9)
-    ('ended with code 4', 'was ended by SIGKILL')
+    ('exited with code 4', 'killed by SIGKILL')
     """
     if exit_code >= 0:
-        return f"ended with code {exit_code}"
+        return f"exited with code {exit_code}"
     try:
-        return f"was ended by {signal.Signals(-exit_code).name}"
+        return f"killed by {signal.Signals(-exit_code).name}"
     except ValueError:
-        return f"was ended by signal {-exit_code}"
+        return f"killed by signal {-exit_code}"
 
 
 class ChildChannel:
@@ -144,15 +147,15 @@ class ChildChannel:
 
     def take_back(self) -> list[Handed]:
         """Return unreceived connections, and a drain message that was not received."""
-        taken: list[Handed] = []
+        messages: list[Handed] = []
         while True:
             try:
                 more = receive_connections(self.receiver)
             except ChannelClosed:
-                raise AssertionError("the sending end is ours and open") from None
+                raise AssertionError("this process holds the sending end open") from None
             if not more:
-                return taken
-            taken += more
+                return messages
+            messages += more
 
     def close(self) -> None:
         self.sender.close()

@@ -30,7 +30,7 @@ def test_a_line_about_forwards_is_measured(
 
 
 def test_copies_that_do_not_come_fail_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward_lines, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(forward_lines, "TIMEOUT_SECONDS", 0.0)
     heads = count()
     monkeypatch.setattr(forward_lines, "_head", lambda server, topic: next(heads))
     result = server_bench.measure("route", LINES["route"], 0.05, 1, str(tmp_path), SERVER_COMMAND)

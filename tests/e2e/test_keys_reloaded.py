@@ -73,7 +73,7 @@ def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
         for broken, told in (
             (f'api_keys = "{OLD}:raed"', "unknown scope"),
             ("api_keys = ", "is not valid TOML"),
-            ('api_keys = ""', "the new settings have none"),
+            ('api_keys = ""', "the new settings have no keys"),
             (f'api_keys = "{OLD}"\nmax_limit = 0', "max_limit"),
         ):
             write(config, broken)

@@ -60,7 +60,7 @@ def test_a_scenario_runs_without_a_failure(tmp_path: Path, scenario: str) -> Non
 
 def test_workers_end_what_they_hold_beside_some_that_go_silent(tmp_path: Path) -> None:
     with Subjects(str(tmp_path)).server(2) as server:
-        tables = run_locust(server, tmp_path, "Worker", "Boss")
+        tables = run_locust(server, tmp_path, "JobWorker", "JobProducer")
     by_name = {table["name"]: table for table in tables}
     assert sum(table["num_failures"] for table in tables) == 0
     assert by_name["ack"]["num_requests"] > 0
@@ -69,7 +69,7 @@ def test_workers_end_what_they_hold_beside_some_that_go_silent(tmp_path: Path) -
 
 def test_watchers_get_each_record_of_the_writers(tmp_path: Path) -> None:
     with Subjects(str(tmp_path)).server(2) as server:
-        tables = run_locust(server, tmp_path, "Watcher", "Watched")
+        tables = run_locust(server, tmp_path, "Watcher", "WatchedWriter")
     by_name = {table["name"]: table for table in tables}
     assert sum(table["num_failures"] for table in tables) == 0
     assert by_name["stream"]["num_requests"] == USERS // 2

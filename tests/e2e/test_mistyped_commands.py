@@ -72,7 +72,7 @@ def test_an_ipv6_address_is_taken_and_logged_in_brackets(tmp_path: Path) -> None
     with served(tmp_path, "--host=[::1]", "--shards=1", answers_at="::1") as one:
         assert connects(one.port, "::1")
         log = one.log.read_text()
-    assert f'"message":"listening","address":"[::1]:{one.port}"' in log
+    assert f'"message":"server: listening","address":"[::1]:{one.port}"' in log
     assert '"address":"[::1]:0"' in log
 
 
@@ -97,7 +97,7 @@ def test_a_client_that_speaks_tls_is_refused_at_once_and_logged_once(tmp_path: P
                 assert client.recv(100) == bytes.fromhex("15030100020246")
                 assert client.recv(100) == b""
         log = one.log.read_text()
-    assert log.count("connection: refused: the client speaks TLS and this port is plain HTTP") == 1
+    assert log.count("connection: refused: the client sent TLS to a plain HTTP port") == 1
 
 
 def test_an_interpreter_that_cannot_be_executed_is_one_sentence(tmp_path: Path) -> None:

@@ -108,5 +108,5 @@ def test_a_port_file_that_cannot_be_written_in_the_end_is_a_sentence_too(tmp_pat
         "serve", "--port=0", "--shards=1", "--data-dir", tmp_path / "d", "--port-file", port_file
     )
     assert ran.code == 1
-    assert f"the port file {port_file} cannot be written: File name too long" in ran.err
+    assert f"port file: cannot write {port_file}: File name too long" in ran.err
     assert "Traceback" not in ran.err

@@ -1,8 +1,8 @@
-"""A server of one thread that answers each request with exactly the pieces that a script gives it.
+"""A server with one thread that answers each request with exactly the parts that a script returns.
 
-The script is called with each request, which knows its number and that of its connection, and gives the
-pieces of bytes to send; a piece `CLOSE` closes the connection. Between pieces it waits for a moment, so that
-each arrives as a packet of its own.
+The script is called with each request, which has its number and that of its connection, and returns the parts
+to send; the part `CLOSE` closes the connection. The server waits a moment between parts, so that each arrives
+in its own packet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 CLOSE = b"--close--"
 GAP_SECONDS = 0.001
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 class Request(NamedTuple):
@@ -50,14 +50,14 @@ class Scripted:
 
     def close(self) -> None:
         self._end.close()
-        self._thread.join(PATIENCE_SECONDS)
+        self._thread.join(TIMEOUT_SECONDS)
         assert not self._thread.is_alive()
 
     def _serve(self) -> None:
         for one in (self._listener, self._ended):
             self._selector.register(one, selectors.EVENT_READ)
         while True:
-            for key, _ in self._selector.select(PATIENCE_SECONDS):
+            for key, _ in self._selector.select(TIMEOUT_SECONDS):
                 if key.fileobj is self._ended:
                     for one in (self._listener, self._ended, *self._rest):
                         one.close()
@@ -93,8 +93,8 @@ class Scripted:
         data += more
         while (head_end := data.find(b"\r\n\r\n")) >= 0:
             head = data[:head_end]
-            _, found, length = head.lower().partition(b"content-length:")
-            end = head_end + 4 + (int(length.split(b"\r\n")[0]) if found else 0)
+            _, has_length, length = head.lower().partition(b"content-length:")
+            end = head_end + 4 + (int(length.split(b"\r\n")[0]) if has_length else 0)
             if len(data) < end:
                 break
             path = head.split(b" ")[1].decode()
@@ -105,15 +105,15 @@ class Scripted:
                 return
         self._rest[connection] = (number, data)
 
-    def _send(self, connection: socket.socket, pieces: Sequence[bytes]) -> bool:
-        for at, piece in enumerate(pieces):
+    def _send(self, connection: socket.socket, parts: Sequence[bytes]) -> bool:
+        for at, part in enumerate(parts):
             if at:
                 threading.Event().wait(self._gap_seconds)
             try:
-                if piece is CLOSE:
+                if part is CLOSE:
                     self._drop(connection)
                     return False
-                connection.sendall(piece)
+                connection.sendall(part)
             except (BrokenPipeError, ConnectionResetError):
                 self._drop(connection)
                 return False

@@ -1,8 +1,8 @@
-"""Stands for the server where a test wants the benchmark and not what it measures.
+"""A stub of the server for tests of the benchmark itself.
 
-It answers what the benchmark asks, with what the ceilings do: writes go to a bare log and to who watches,
-reads come from rendered pages. `python -m tests.unit.loadtest.stub_server` takes its port file and
-directory as the server.
+It answers the requests of the benchmark as the ceilings do: writes go to a bare log and to the watchers, and
+reads come from rendered pages. `python -m tests.unit.loadtest.stub_server` takes its port file and directory
+as the server does.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import os
 import uvloop
 
 from loadtest.ceilings.bare_http import rendered, serve
-from loadtest.ceilings.fanout_ceiling import STREAM, FanoutCeiling, Watched
+from loadtest.ceilings.fanout_ceiling import STREAM, FanoutCeiling, Watchers
 from loadtest.ceilings.read_ceiling import HotTail, ReadCeiling
 from loadtest.engine.bare_log import BareLog
 
 
 class Stub(FanoutCeiling):
-    def __init__(self, log: BareLog, tail: HotTail, watched: Watched) -> None:
-        super().__init__(log, watched)
+    def __init__(self, log: BareLog, tail: HotTail, watchers: Watchers) -> None:
+        super().__init__(log, watchers)
         self._reads = ReadCeiling(tail)
 
     def take(self, data: bytes, body_at: int, end: int) -> None:
@@ -35,8 +35,8 @@ class Stub(FanoutCeiling):
 async def main() -> None:
     directory = os.environ["TOPICS_DATA_DIR"]
     os.mkdir(directory)
-    log, tail, watched = BareLog(directory, is_durable=False), HotTail(), Watched()
-    await serve(lambda: Stub(log, tail, watched), os.environ["TOPICS_PORT_FILE"])
+    log, tail, watchers = BareLog(directory, is_durable=False), HotTail(), Watchers()
+    await serve(lambda: Stub(log, tail, watchers), os.environ["TOPICS_PORT_FILE"])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from loadtest.ceilings.read_ceiling import COUNT, DATA, PAGE, HotTail
 from loadtest.clients.generator import Load, run
 from loadtest.clients.processes import Running
 from loadtest.clients.traffic import NotMeasured, append_body, ask
-from loadtest.clients.watching import Topic, make_sessions, measure
+from loadtest.clients.watching import WatchedTopic, make_sessions, measure
 from tests.unit.loadtest.scripted_server import answer, scripted
 from topicsd.stream import sse_frames
 from topicsd.stream.chunks import Piece
@@ -23,13 +23,13 @@ from topicsd.stream.chunks import Piece
 pytestmark = pytest.mark.slow
 
 
-def test_the_events_of_the_ceiling_are_those_of_the_server() -> None:
+def test_the_ceiling_sends_the_events_of_the_server() -> None:
     records = [b'{"$seq":%d,"$ts":1790000000000,"data":{"a":1}}' % seq for seq in (6, 7)]
-    piece = Piece("orders", 3, 5, 7, 7, 1, 2, b",".join(records), None)
-    assert fanout_ceiling.events("orders", records, 7) == sse_frames.alone(piece)
+    chunk = Piece("orders", 3, 5, 7, 7, 1, 2, b",".join(records), None)
+    assert fanout_ceiling.events("orders", records, 7) == sse_frames.alone(chunk)
 
 
-def test_the_ceiling_of_fan_out_sends_each_record_to_all_who_watch(tmp_path: Path) -> None:
+def test_the_ceiling_of_fan_out_sends_each_record_to_all_watchers(tmp_path: Path) -> None:
     with Subjects(str(tmp_path)).ceiling("fanout_ceiling") as ceiling:
         topics = make_sessions(ceiling.port, ["x", "y"] * 3)
         took = measure(ceiling.port, topics, append_body(1, b'"marked"'), 0.2)
@@ -37,19 +37,19 @@ def test_the_ceiling_of_fan_out_sends_each_record_to_all_who_watch(tmp_path: Pat
     assert took.count >= 6
     (log,) = (tmp_path / "subject-1" / "data").iterdir()
     written = log.read_bytes().count(b'"marked"')
-    # Those of the first moments are not counted, nor those that were on their way at the end.
+    # Deliveries of the warmup and those in transit at the end are not counted.
     assert took.count <= written * 3
     assert took.bytes > took.count * 100
     assert 0 < took.each_us[0] <= took.last_us[0] < 1e6
 
 
-def test_a_stream_that_is_refused_is_told() -> None:
+def test_a_refused_stream_is_reported() -> None:
     refusal = answer(status=b"429 Too Many Requests")
     with (
         scripted(lambda request: [refusal]) as server,
         pytest.raises(NotMeasured, match="a stream was answered with"),
     ):
-        measure(server.port, [Topic("x", ["/v0/watch/x"])], b"{}", 0.1)
+        measure(server.port, [WatchedTopic("x", ["/v0/watch/x"])], b"{}", 0.1)
 
 
 def gone(pids: list[int]) -> bool:
@@ -77,7 +77,7 @@ def test_the_slices_of_the_tail_are_the_records(from_seq: int, limit: int) -> No
     assert all(record["data"] == json.loads(DATA) for record in records)
 
 
-def test_the_ceiling_of_reads_answers_with_pages_that_are_cut_to_size(tmp_path: Path) -> None:
+def test_the_ceiling_of_reads_answers_with_slices_of_pages(tmp_path: Path) -> None:
     with Subjects(str(tmp_path)).ceiling("read_ceiling") as ceiling:
         answer = ask(ceiling.port, "/v0/topics/x/diff", b'{"from_seq":10,"limit":%d}' % (2 * PAGE))
         end = ask(ceiling.port, "/v0/topics/x/diff", b'{"from_seq":%d}' % COUNT)
@@ -109,7 +109,7 @@ def test_two_processes_answer_and_end_together(tmp_path: Path, name: str) -> Non
     assert gone(pids)
 
 
-def test_what_is_measured_is_metered_with_its_children(tmp_path: Path) -> None:
+def test_the_meters_include_child_processes(tmp_path: Path) -> None:
     with Subjects(str(tmp_path)).ceiling("link_ceiling") as ceiling:
         before = ceiling.cpu_seconds()
         run(ceiling.port, Load(path="/", body=b"{}", connections=8, seconds=0.3))
@@ -117,9 +117,7 @@ def test_what_is_measured_is_metered_with_its_children(tmp_path: Path) -> None:
         assert 5 << 20 < ceiling.pss_bytes() < 500 << 20
 
 
-def test_a_process_that_does_not_end_when_asked_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtest.clients.processes.STOP_SECONDS", 0.1)
     stubborn = (
         "import os, signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork();"

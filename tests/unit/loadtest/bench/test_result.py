@@ -51,10 +51,10 @@ def test_the_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
     assert medians(rounds, lambda reading: reading.per_second) == (20, 20, 1.0)
 
 
-def test_every_line_of_the_table_of_goals_is_there() -> None:
+def test_every_line_has_its_goal() -> None:
     goals = {name: line.goal for name, line in LINES.items()}
     assert goals["one"] == Goal(0.6)
-    assert goals["forwarded"] == Goal(2, of_value=True, at_most=True)
+    assert goals["remote"] == Goal(2, of_value=True, at_most=True)
     assert goals["memory"] == Goal(160, of_value=True, at_most=True)
     assert goals["sealed"] == Goal(10_000, of_value=True)
     assert goals["connections"] is None
@@ -62,8 +62,8 @@ def test_every_line_of_the_table_of_goals_is_there() -> None:
 
 
 def test_a_bar_is_as_long_as_the_ratio_or_in_units_of_the_goal() -> None:
-    held = bar(result(value=7.0, ratio=0.7, goal=Goal(0.66), verdict="holds"))
-    assert (held.length, held.mark, held.color) == (0.7, 0.66, GREEN)
+    good = bar(result(value=7.0, ratio=0.7, goal=Goal(0.66), verdict="holds"))
+    assert (good.length, good.mark, good.color) == (0.7, 0.66, GREEN)
     missed = bar(result(value=320, unit="MiB", goal=Goal(160, of_value=True, at_most=True), verdict="missed"))
     assert (missed.length, missed.mark, missed.color) == (2.0, 1.0, RED)
     skipped = bar(result(goal=Goal(0.66), verdict="skipped"))

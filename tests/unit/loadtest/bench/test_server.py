@@ -14,7 +14,7 @@ from loadtest.bench import server as server_bench
 from loadtest.bench.lines import LINES
 from loadtest.bench.result import Result
 
-# The stub seals nothing, has no jobs and no workers, and copies nothing.
+# The stub has no segments, jobs, workers or routes.
 NOT_OF_A_STUB = {"sealed", "jobs", "waiting", "job", "restart"} | {
     name for name in LINES if name.startswith("route")
 }
@@ -22,10 +22,10 @@ STUB = (sys.executable, "-m", "tests.unit.loadtest.stub_server")
 
 
 def measure(name: str, home: Path, command: tuple[str, ...] = STUB) -> Result:
-    """In a moment, or on a machine that is busy until an answer comes within the measured time."""
+    """Measure briefly; on a busy machine, longer until an answer arrives in the measured time."""
     for seconds in (0.05, 0.5, 5.0):
         result = server_bench.measure(name, LINES[name], seconds, 1, str(home), command)
-        if result.note != "there was no answer":
+        if result.note != "no answer arrived in the measured time":
             break
     return result
 
@@ -37,16 +37,16 @@ def _fewer_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in LINES if name not in NOT_OF_A_STUB])
-def test_a_line_is_measured_from_start_to_end(tmp_path: Path, name: str) -> None:
+def test_a_line_is_measured(tmp_path: Path, name: str) -> None:
     result = measure(name, tmp_path)
     assert result.verdict in ("as measured", "holds", "aim", "missed"), result.note
     assert result.value is not None
-    assert (result.ratio is None) == (name in ("memory", "forwarded", "sessions"))
+    assert (result.ratio is None) == (name in ("memory", "remote", "sessions"))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_come_up_fails_the_line_with_its_last_words(tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_fails_the_line_with_its_output(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "raise SystemExit('the port is taken')")
     result = measure("memory", tmp_path, command)
     assert result.verdict == "failed"
@@ -78,28 +78,28 @@ def test_a_saved_run_leaves_a_line_of_json_and_a_picture(
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_line_that_there_is_not_is_told(
+def test_an_unknown_line_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["loadtest", "bench", "wrties"])
     with pytest.raises(SystemExit):
         command_line.main()
-    assert "there is no wrties; there are writes, fsync" in capsys.readouterr().err
+    assert "unknown name wrties; must be one of writes, fsync" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
-        ("--rounds=0", "'0' is no whole number from 1 on"),
-        ("--seconds=-1", "'-1' is no number of seconds"),
-        ("--seconds=nan", "'nan' is no number of seconds"),
-        ("--dir=nowhere/at/all", "there is no directory nowhere/at/all"),
+        ("--rounds=0", "must be an integer of at least 1, got '0'"),
+        ("--seconds=-1", "must be a positive number of seconds, got '-1'"),
+        ("--seconds=nan", "must be a positive number of seconds, got 'nan'"),
+        ("--dir=nowhere/at/all", "must be an existing directory, got 'nowhere/at/all'"),
     ],
 )
-def test_what_cannot_be_measured_is_told_before_anything_starts(
-    given: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_option_is_reported_before_anything_starts(
+    given: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["loadtest", "bench", "memory", given])
     with pytest.raises(SystemExit):
         command_line.main()
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -13,7 +13,7 @@ from tests.unit.loadtest.scripted_server import CLOSE, Request, answer, scripted
 ANSWER = answer(b'{"topic":"x"}')
 
 
-def test_an_answer_that_is_split_anywhere_is_read() -> None:
+def test_an_answer_may_be_split_anywhere() -> None:
     def split(request: Request) -> list[bytes]:
         at = request.number + 1
         return [ANSWER[:at], ANSWER[at:]]
@@ -25,22 +25,22 @@ def test_an_answer_that_is_split_anywhere_is_read() -> None:
     assert measured.body_bytes == (len(ANSWER) - 1) * 13
 
 
-def test_an_answer_that_comes_byte_by_byte_is_read() -> None:
-    pieces = [ANSWER[at : at + 1] for at in range(len(ANSWER))]
-    with scripted(lambda request: pieces) as server:
+def test_an_answer_may_arrive_byte_by_byte() -> None:
+    parts = [ANSWER[at : at + 1] for at in range(len(ANSWER))]
+    with scripted(lambda request: parts) as server:
         measured = run(server.port, Load(requests=2))
     assert (measured.fault(), measured.answers) == (None, 2)
 
 
-def test_answers_that_come_together_are_told_apart() -> None:
-    kept: list[bytes] = []
+def test_answers_in_one_packet_are_separated() -> None:
+    answers: list[bytes] = []
 
     def four_at_once(request: Request) -> list[bytes]:
-        kept.append(answer(b"x" * request.number))
+        answers.append(answer(b"x" * request.number))
         if request.number % 4 < 3:
             return []
-        together = b"".join(kept)
-        kept.clear()
+        together = b"".join(answers)
+        answers.clear()
         return [together[:-1], together[-1:]]
 
     with scripted(four_at_once) as server:
@@ -69,20 +69,20 @@ MALFORMED = [
     (b"HTTP/1.1 200 OK\r\nX: 1\nContent-Length: 2\r\n\r\n{}", "CRLF"),
     (b"HTTP/1.1 200 OK\r\nnothing\r\nContent-Length: 2\r\n\r\n{}", "colon"),
     (b"HTTP/1.1 200 OK\r\nX: %b\r\nContent-Length: 2\r\n\r\n{}" % (b"x" * 20_000), "16 KiB"),
-    (answer(b"{}") + b"and more", "answer nothing"),
+    (answer(b"{}") + b"and more", "answer no request"),
 ]
 
 
-def same(pieces: list[bytes], request: Request) -> list[bytes]:
-    return pieces
+def same(parts: list[bytes], request: Request) -> list[bytes]:
+    return parts
 
 
 @pytest.mark.parametrize(("bytes_sent", "complaint"), MALFORMED)
-def test_an_answer_that_breaks_the_rules_is_counted(bytes_sent: bytes, complaint: str) -> None:
+def test_a_malformed_answer_is_counted(bytes_sent: bytes, complaint: str) -> None:
     half = len(bytes_sent) // 2
-    for pieces in ([bytes_sent], [bytes_sent[:half], bytes_sent[half:]]):
-        with scripted(partial(same, pieces)) as server:
-            # A second request keeps it reading, should the first have been taken for whole.
+    for parts in ([bytes_sent], [bytes_sent[:half], bytes_sent[half:]]):
+        with scripted(partial(same, parts)) as server:
+            # A second request makes it read on if the first answer counted as complete.
             measured = run(server.port, Load(requests=2, drain=2))
         assert measured.malformed > 0
         assert complaint in measured.complaint
@@ -94,7 +94,7 @@ def test_an_answer_without_a_body_needs_no_length() -> None:
     assert (measured.fault(), measured.statuses) == (None, {"204": 3})
 
 
-def test_what_is_not_2xx_is_counted_and_the_first_is_shown() -> None:
+def test_answers_other_than_2xx_are_counted_and_the_first_is_shown() -> None:
     statuses = [b"200 OK", b"503 No", b"404 Not Found", b"201 Created"]
 
     def refusing(request: Request) -> list[bytes]:
@@ -108,7 +108,7 @@ def test_what_is_not_2xx_is_counted_and_the_first_is_shown() -> None:
     assert measured.fault() == '2 answers were not 2xx, the first: 503 {"error":"?1"}'
 
 
-def test_a_body_that_ends_early_breaks_the_request() -> None:
+def test_a_truncated_body_breaks_the_request() -> None:
     def cut_short(request: Request) -> list[bytes]:
         return [ANSWER[:-1], CLOSE] if request.number == 1 else [ANSWER]
 
@@ -118,7 +118,7 @@ def test_a_body_that_ends_early_breaks_the_request() -> None:
     assert measured.fault() == "1 requests were broken"
 
 
-def test_a_server_that_ends_the_connection_properly_breaks_nothing() -> None:
+def test_a_connection_closed_after_an_answer_breaks_no_request() -> None:
     closing = answer(headers=b"Connection: close\r\n")
     with scripted(lambda request: [closing, CLOSE]) as server:
         measured = run(server.port, Load(requests=4))
@@ -126,7 +126,7 @@ def test_a_server_that_ends_the_connection_properly_breaks_nothing() -> None:
     assert [request.connection for request in server.requests] == [0, 1, 2, 3]
 
 
-def test_an_answer_that_never_comes_is_told() -> None:
+def test_a_missing_answer_is_reported() -> None:
     with scripted(lambda request: [ANSWER] if request.number else []) as server:
         measured = run(server.port, Load(requests=2, connections=2, drain=0.05))
     assert (measured.answers, measured.unanswered) == (1, 1)
@@ -134,7 +134,7 @@ def test_an_answer_that_never_comes_is_told() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, 1000])
-def test_each_request_can_have_a_connection_of_its_own(rate: float) -> None:
+def test_each_request_can_have_its_own_connection(rate: float) -> None:
     load = Load(requests=20, connections=3, new_connection_each=True, rate=rate)
     with scripted(lambda request: [ANSWER]) as server:
         measured = run(server.port, load)
@@ -149,7 +149,7 @@ def four_targets(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_targets_are_gone_round(four_targets: str) -> None:
+def test_the_targets_are_used_in_turn(four_targets: str) -> None:
     with scripted(lambda request: [ANSWER]) as server:
         measured = run(server.port, Load(targets=four_targets, requests=6))
     assert measured.fault() is None
@@ -157,7 +157,7 @@ def test_the_targets_are_gone_round(four_targets: str) -> None:
     assert sent == [("/a", b"1"), ("/b", b"22"), ("/c", b""), ("/d", b"4444"), ("/a", b"1"), ("/b", b"22")]
 
 
-def test_each_connection_keeps_to_its_own_targets(four_targets: str) -> None:
+def test_each_connection_uses_only_its_own_targets(four_targets: str) -> None:
     load = Load(targets=four_targets, own_targets=True, connections=2, requests=20)
     with scripted(lambda request: [ANSWER]) as server:
         measured = run(server.port, load)
@@ -166,7 +166,7 @@ def test_each_connection_keeps_to_its_own_targets(four_targets: str) -> None:
     assert sorted(map(sorted, paths)) == [["/a", "/c"], ["/b", "/d"]]
 
 
-def test_a_body_can_carry_a_number_of_its_own() -> None:
+def test_a_body_can_contain_the_number_of_its_request() -> None:
     body = b'{"records":[{"data":<<<number>>>,"tag":"<<<number>>>"}]}'
     with scripted(lambda request: [ANSWER]) as server:
         run(server.port, Load(body=body, requests=2, headers=("X-Key: 7",)))
@@ -179,7 +179,7 @@ def test_a_body_can_carry_a_number_of_its_own() -> None:
 
 
 @pytest.mark.slow
-def test_the_open_loop_counts_the_time_that_a_request_had_to_wait_for_its_turn() -> None:
+def test_the_open_loop_counts_the_time_a_request_waits_to_be_sent() -> None:
     def stalls_once(request: Request) -> list[bytes]:
         return [b"", ANSWER] if request.number == 0 else [ANSWER]
 
@@ -192,7 +192,7 @@ def test_the_open_loop_counts_the_time_that_a_request_had_to_wait_for_its_turn()
 
 
 @pytest.mark.slow
-def test_the_open_loop_sends_as_many_as_it_is_told() -> None:
+def test_the_open_loop_sends_at_the_given_rate() -> None:
     with scripted(lambda request: [ANSWER]) as server:
         measured = run(server.port, Load(seconds=0.5, rate=100, connections=4))
     assert measured.fault() is None
@@ -200,7 +200,7 @@ def test_the_open_loop_sends_as_many_as_it_is_told() -> None:
 
 
 @pytest.mark.slow
-def test_the_time_before_the_measured_one_is_left_out() -> None:
+def test_the_warmup_is_not_measured() -> None:
     with scripted(lambda request: [ANSWER]) as server:
         measured = run(server.port, Load(seconds=0.1, warmup=0.4, rate=100, connections=4))
     assert measured.sent >= 40
@@ -208,21 +208,21 @@ def test_the_time_before_the_measured_one_is_left_out() -> None:
     assert measured.latency_us.count <= 20
 
 
-def test_where_nothing_listens_the_load_says_so() -> None:
+def test_a_refused_connection_fails_the_load() -> None:
     with scripted(lambda request: []) as server:
         port = server.port
     with pytest.raises(LoadFailed, match="cannot connect"):
         run(port, Load())
 
 
-def test_without_a_compiler_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generator, "BUILT", str(tmp_path / "built"))
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(GeneratorMissing, match="install one"):
         generator.program()
 
 
-def test_a_compiler_that_fails_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_compilation_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generator, "BUILT", str(tmp_path / "built"))
     monkeypatch.setenv("CC", "false")
     with pytest.raises(GeneratorMissing, match="does not compile"):
@@ -230,7 +230,7 @@ def test_a_compiler_that_fails_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("given", [[], ["--port=0"], ["--port=1", "--rate=-1"], ["--port=1", "stray"]])
-def test_a_wrong_option_is_told_with_the_usage(given: list[str]) -> None:
+def test_an_invalid_option_is_reported_with_the_usage(given: list[str]) -> None:
     done = subprocess.run([generator.program(), *given], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--connections C" in done.stderr

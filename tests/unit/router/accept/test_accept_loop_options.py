@@ -8,7 +8,7 @@ import socket
 from router.accept.accept_loop import UNACKNOWLEDGED_MS_MAX, AcceptLoop
 
 
-def test_a_connection_of_a_machine_that_is_gone_ends_after_a_minute() -> None:
+def test_a_connection_of_a_dead_machine_ends_after_a_minute() -> None:
     async def accept() -> socket.socket:
         accepted: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
         accepting = AcceptLoop(accepted.set_result)

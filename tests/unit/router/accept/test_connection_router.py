@@ -1,4 +1,4 @@
-"""Connections through the front process to fake workers, over real sockets."""
+"""Connections through the supervisor to fake workers, over real sockets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_connection_goes_to_the_owner_of_its_first_topic_and_stays_there() -> 
     on_stage(play)
 
 
-def test_a_first_line_that_comes_in_pieces_is_waited_for() -> None:
+def test_a_request_line_may_arrive_byte_by_byte() -> None:
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as client:
             whole = request("GET", f"/v0/topics/{topic_of(1)}")
@@ -64,7 +64,7 @@ def test_a_first_line_that_comes_in_pieces_is_waited_for() -> None:
     on_stage(play)
 
 
-def test_nothing_is_lost_when_many_requests_come_at_once() -> None:
+def test_no_pipelined_request_is_lost() -> None:
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as client:
             client.send(b"".join(request("GET", f"/v0/topics/{topic_of(0)}", f"n: {n}") for n in range(3000)))
@@ -86,7 +86,7 @@ WITHOUT_OWNER = (
 )
 
 
-def test_what_has_no_owner_goes_to_any_worker() -> None:
+def test_a_request_without_an_owner_goes_to_any_worker() -> None:
     async def play(stage: FrontStage) -> None:
         seen = set()
         for data in WITHOUT_OWNER:
@@ -100,7 +100,7 @@ def test_what_has_no_owner_goes_to_any_worker() -> None:
     on_stage(play)
 
 
-def test_what_has_no_owner_is_refused_here_while_no_worker_is_ready() -> None:
+def test_a_request_without_an_owner_is_refused_here_while_no_worker_is_ready() -> None:
     async def run() -> None:
         async with FrontStage(worker={"ready_after": 60}, times=END_SOON) as stage:
             for path, status in (("/nowhere", 404), ("/v0/topics/a%20b", 400)):
@@ -111,7 +111,7 @@ def test_what_has_no_owner_is_refused_here_while_no_worker_is_ready() -> None:
     uvloop.run(run())
 
 
-def test_who_speaks_http_2_is_told_so_in_http_2_while_no_worker_is_ready() -> None:
+def test_an_http_2_client_receives_goaway_while_no_worker_is_ready() -> None:
     async def run() -> None:
         async with (
             FrontStage(worker={"ready_after": 60}, times=END_SOON) as stage,
@@ -123,7 +123,7 @@ def test_who_speaks_http_2_is_told_so_in_http_2_while_no_worker_is_ready() -> No
             wire.initiate_connection()
             last = wire.receive_data(TURNED_AWAY)[-1]
             assert isinstance(last, ConnectionTerminated)
-            # Nothing was heard: all of it may be sent again.
+            # No stream was processed: the client may send all of them again.
             assert (last.last_stream_id, last.error_code) == (0, 0)
 
     uvloop.run(run())
@@ -146,7 +146,7 @@ def test_who_speaks_http_2_is_told_so_in_http_2_while_no_worker_is_ready() -> No
         (b"GET /v0/ws HTTP/1.1\r\n", "not_ready"),
     ],
 )
-def test_each_reason_to_have_no_owner_has_its_code(data: bytes, code: str) -> None:
+def test_each_request_without_an_owner_has_its_error_code(data: bytes, code: str) -> None:
     assert refusal_of(data).code == code
 
 
@@ -168,7 +168,7 @@ def test_a_shard_that_is_not_ready_is_503_and_the_others_serve() -> None:
     on_stage(play, times=TIMES._replace(backoff_first_seconds=0.5, backoff_max_seconds=0.5))
 
 
-def test_a_refusal_arrives_though_the_client_goes_on_sending() -> None:
+def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
     async def play(stage: FrontStage) -> None:
         os.kill(stage.pid(0), signal.SIGKILL)
         await until(lambda: not stage.pool.is_serving(0))
@@ -180,7 +180,7 @@ def test_a_refusal_arrives_though_the_client_goes_on_sending() -> None:
     on_stage(play, times=TIMES._replace(backoff_first_seconds=5.0))
 
 
-def test_what_a_hung_worker_did_not_take_is_answered_and_the_worker_killed() -> None:
+def test_connections_not_received_by_a_hung_worker_are_refused_and_it_is_killed() -> None:
     async def play(stage: FrontStage) -> None:
         hung = stage.pid(0)
         os.kill(hung, signal.SIGSTOP)
@@ -200,7 +200,7 @@ def test_what_a_hung_worker_did_not_take_is_answered_and_the_worker_killed() -> 
     on_stage(play, times=IMPATIENT)
 
 
-def test_what_a_dead_worker_did_not_take_is_answered() -> None:
+def test_connections_not_received_by_a_dead_worker_are_refused() -> None:
     async def play(stage: FrontStage) -> None:
         clients = [await stage.connect() for _ in range(5)]
         for client in clients:
@@ -214,7 +214,7 @@ def test_what_a_dead_worker_did_not_take_is_answered() -> None:
     on_stage(play, worker={"deaf": True}, times=END_SOON)
 
 
-def test_a_crowd_waits_for_its_place_in_a_full_channel() -> None:
+def test_many_connections_wait_for_a_full_channel_and_are_served() -> None:
     async def play(stage: FrontStage) -> None:
         async def one(number: int) -> None:
             # So much that the channel holds few of them.
@@ -229,7 +229,7 @@ def test_a_crowd_waits_for_its_place_in_a_full_channel() -> None:
     on_stage(play)
 
 
-def test_a_line_that_does_not_come_is_408_and_silence_is_closed() -> None:
+def test_an_incomplete_line_is_408_and_a_silent_connection_is_closed() -> None:
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as silent, await stage.connect() as slow:
             slow.send(b"GET /v0/top")
@@ -241,7 +241,7 @@ def test_a_line_that_does_not_come_is_408_and_silence_is_closed() -> None:
     on_stage(play, head_seconds=0.3)
 
 
-def test_who_leaves_before_the_line_is_forgotten() -> None:
+def test_a_client_that_disconnects_before_its_line_is_forgotten() -> None:
     async def play(stage: FrontStage) -> None:
         clients = [await stage.connect() for _ in range(10)]
         clients[0].send(b"GET")
@@ -253,7 +253,7 @@ def test_who_leaves_before_the_line_is_forgotten() -> None:
     on_stage(play)
 
 
-def test_more_than_may_wait_are_refused() -> None:
+def test_connections_above_the_cap_are_refused() -> None:
     async def play(stage: FrontStage) -> None:
         waiting = [await stage.connect() for _ in range(3)]
         await until(lambda: stage.front.waiting_count == 3)
@@ -265,7 +265,7 @@ def test_more_than_may_wait_are_refused() -> None:
     on_stage(play, connections_max=3)
 
 
-def test_without_descriptors_connections_are_refused_and_not_left_hanging() -> None:
+def test_connections_are_refused_when_no_descriptor_is_free() -> None:
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as early:
             await until(lambda: stage.front.waiting_count == 1)
@@ -293,7 +293,7 @@ def test_without_descriptors_connections_are_refused_and_not_left_hanging() -> N
     on_stage(play)
 
 
-def test_no_descriptor_is_left_when_connections_were_handed_over() -> None:
+def test_handed_over_connections_leave_no_descriptor_open() -> None:
     async def play(stage: FrontStage) -> None:
         await stage.ask("GET", "/v0/health")
         await until(lambda: stage.controls.count == 0)
@@ -305,14 +305,14 @@ def test_no_descriptor_is_left_when_connections_were_handed_over() -> None:
     on_stage(play)
 
 
-def test_stopping_places_what_is_there_and_turns_away_the_rest() -> None:
+def test_a_stop_places_complete_requests_and_refuses_the_rest() -> None:
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as silent, await stage.connect() as begun:
             begun.send(b"GET /v0/top")
             await until(lambda: stage.front.waiting_count == 2)
             async with await connect(stage.port) as late:
                 late.send(request("GET", f"/v0/topics/{topic_of(0)}"))
-                # Not accepted yet: the loop gets no turn between here and the last word of the listener.
+                # Not accepted yet: the loop gets no turn between here and the close of the listener.
                 await late.writer.drain()
                 await stage.accept_loop.close(is_last=True)
                 stage.front.stop()

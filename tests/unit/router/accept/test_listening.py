@@ -36,7 +36,7 @@ def test_all_acceptors_listen_at_one_port(count: int) -> None:
         listener.close()
 
 
-def test_all_places_are_told_once() -> None:
+def test_each_listening_address_is_listed_once() -> None:
     listeners = open_listeners("127.0.0.1", 0, 2)
     port = port_of(listeners)
     assert addresses_of(listeners) == f"127.0.0.1:{port}"
@@ -46,7 +46,7 @@ def test_all_places_are_told_once() -> None:
         listener.close()
 
 
-def test_a_second_server_is_told_that_the_address_is_in_use() -> None:
+def test_a_second_server_fails_because_the_address_is_in_use() -> None:
     [listener] = open_listeners("127.0.0.1", 0)
     with pytest.raises(ListenRefused, match="address in use"):
         open_listeners("127.0.0.1", port_of([listener]))
@@ -54,7 +54,7 @@ def test_a_second_server_is_told_that_the_address_is_in_use() -> None:
     listener.close()
 
 
-def test_a_port_is_free_again_though_old_connections_linger() -> None:
+def test_a_port_can_be_bound_while_old_connections_linger() -> None:
     [listener] = open_listeners("127.0.0.1", 0)
     port = port_of([listener])
     client = socket.create_connection(("127.0.0.1", port))
@@ -68,7 +68,7 @@ def test_a_port_is_free_again_though_old_connections_linger() -> None:
     again.close()
 
 
-def test_a_name_is_listened_at_where_most_clients_try() -> None:
+def test_a_host_name_listens_where_most_clients_connect() -> None:
     [listener] = open_listeners("localhost", 0)
     assert connects(port_of([listener]))
     listener.close()
@@ -77,7 +77,7 @@ def test_a_name_is_listened_at_where_most_clients_try() -> None:
 @pytest.mark.parametrize(
     ("host", "port"), [("192.0.2.1", 0), ("no.such.host.invalid", 0), ("a\udcff", 0), ("x" * 300, 0)]
 )
-def test_an_address_that_is_not_ours_is_a_sentence(host: str, port: int) -> None:
+def test_an_unusable_address_is_refused_with_a_sentence(host: str, port: int) -> None:
     with pytest.raises(ListenRefused):
         open_listeners(host, port)
 
@@ -93,7 +93,7 @@ def test_the_port_file_is_whole_and_can_be_removed_twice(tmp_path: Path) -> None
     assert not path.exists()
 
 
-def test_at_the_end_who_waits_is_accepted_and_nobody_new_comes() -> None:
+def test_a_closing_listener_accepts_waiting_clients_and_no_new_ones() -> None:
     [listener] = open_listeners("127.0.0.1", 0)
     address = ("127.0.0.1", port_of([listener]))
     with socket.create_connection(address) as early, socket.socket() as late:

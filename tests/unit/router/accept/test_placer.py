@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.accept.placer import ANY_WORKER, CONTROL, REMEMBERED_MAX, Placer
+from router.accept.placer import ANY_WORKER, CACHED_MAX, CONTROL, Placer
 from shared.contract.endpoints import ROUTES
 from shared.contract.names import topic_id
 from shared.contract.watch_id import WatchIds
@@ -20,23 +20,23 @@ def placer() -> Placer:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation)
-def test_every_route_is_placed(placer: Placer, route: object) -> None:
+def test_every_endpoint_is_placed(placer: Placer, route: object) -> None:
     path = route.pattern.replace(":topic", "orders").replace(":router", "r").replace(":wid", WID)  # type: ignore[attr-defined]
     line = f"{route.method} {path}?x=1 HTTP/1.1\r\n".encode()  # type: ignore[attr-defined]
     owner = {":topic": shard_of(topic_id("orders"), SHARDS), ":wid": 3, ":router": ANY_WORKER, "": ANY_WORKER}
     assert placer.place(line) == (owner[route.variable] if route.is_data else CONTROL)  # type: ignore[attr-defined]
 
 
-def test_the_id_of_another_server_has_no_home_here(placer: Placer) -> None:
+def test_a_session_id_of_another_server_goes_to_any_worker(placer: Placer) -> None:
     wid = WatchIds(b"another---------", SHARDS).make(3, bytes(16))
     for one in (wid, WID[:-1], "w"):
         assert placer.place(f"GET /v0/watch/{one} HTTP/1.1\r\n".encode()) == ANY_WORKER
 
 
-def test_a_line_that_may_have_a_key_in_it_is_not_remembered(placer: Placer) -> None:
+def test_a_line_that_may_contain_a_key_is_not_cached(placer: Placer) -> None:
     for _ in range(2):
         assert placer.place(f"GET /v0/watch/{WID}?token=secret HTTP/1.1\r\n".encode()) == 3
-    assert placer._known == {}
+    assert placer._placements == {}
 
 
 def test_a_name_is_decoded_before_it_is_placed(placer: Placer) -> None:
@@ -44,13 +44,13 @@ def test_a_name_is_decoded_before_it_is_placed(placer: Placer) -> None:
     assert placer.place(line) == shard_of(topic_id("orders"), SHARDS)
 
 
-def test_head_goes_where_get_goes(placer: Placer) -> None:
+def test_head_is_placed_as_get_is(placer: Placer) -> None:
     assert placer.place(b"HEAD /v0/health HTTP/1.1\r\n") == CONTROL
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 @pytest.mark.parametrize("rest", [b"", b"\r\n", b"host: a\r\n\r\nGET"])
-def test_what_follows_the_line_does_not_matter(placer: Placer, version: bytes, rest: bytes) -> None:
+def test_bytes_after_the_line_do_not_matter(placer: Placer, version: bytes, rest: bytes) -> None:
     for _ in range(2):
         assert placer.place(b"GET /v0/health HTTP/" + version + b"\r\n" + rest) == CONTROL
 
@@ -72,11 +72,11 @@ def test_what_follows_the_line_does_not_matter(placer: Placer, version: bytes, r
         b"\x16\x03\x01\x02\x00\n",
     ],
 )
-def test_what_has_no_owner_is_for_any_worker(placer: Placer, line: bytes) -> None:
+def test_a_line_without_an_owner_is_placed_at_any_worker(placer: Placer, line: bytes) -> None:
     assert placer.place(line) == ANY_WORKER
 
 
-def test_a_line_is_waited_for_until_it_is_too_long(placer: Placer) -> None:
+def test_an_incomplete_line_needs_more_input_until_it_is_too_long(placer: Placer) -> None:
     assert placer.place(b"") is None
     assert placer.place(b"GET /v0/health HTTP/1.1\r") is None
     longest = b"GET /" + b"a" * (LINE_BYTES_MAX - 14) + b" HTTP/1.1\r\n"
@@ -86,9 +86,9 @@ def test_a_line_is_waited_for_until_it_is_too_long(placer: Placer) -> None:
     assert placer.place(b"a" * (LINE_BYTES_MAX + 2)) == ANY_WORKER
 
 
-def test_what_is_remembered_is_bounded(placer: Placer) -> None:
-    for number in range(REMEMBERED_MAX + 10):
+def test_the_cache_of_placements_is_bounded(placer: Placer) -> None:
+    for number in range(CACHED_MAX + 10):
         placer.place(b"GET /v0/topics/t%d HTTP/1.1\r\n" % number)
     placer.place(b"GET /v0/topics?" + b"x" * 2000 + b" HTTP/1.1\r\n")
-    assert len(placer._known) <= REMEMBERED_MAX
-    assert max(map(len, placer._known)) <= 1024
+    assert len(placer._placements) <= CACHED_MAX
+    assert max(map(len, placer._placements)) <= 1024

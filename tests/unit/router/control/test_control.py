@@ -1,4 +1,4 @@
-"""The answers of the front process, over a real board and workers that are only told of."""
+"""The answers of the supervisor, over a real board and fake workers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from router.control.control import METRICS_TYPE, Control, parse_list_query, wants_json
-from router.control.metrics_table import FrontCounts
-from router.control.topic_list import ListQuery, Page, cursor_after
+from router.control.metrics_table import ConnectionCounts
+from router.control.topic_list import ListPage, ListQuery, cursor_after
 from shared.contract.errors import Refusal
 from shared.ipc.board import Board, WorkerState
 from shared.runtime.histogram import Histogram
@@ -42,7 +42,7 @@ class Workers:
                 self.were_ready.add(shard)
 
 
-class Asked:
+class Stage:
     def __init__(self, board: Board) -> None:
         self.workers = Workers(board)
         self.clock = ManualClock()
@@ -50,7 +50,7 @@ class Asked:
         self.topics = ["t0"]
         """All of shard 0."""
         self.control = Control(
-            self.workers, self.clock, "1.2.3", self.list_shard, self, lambda: FrontCounts(accepted=9)
+            self.workers, self.clock, "1.2.3", self.list_shard, self, lambda: ConnectionCounts(accepted=9)
         )
         self.routers: list[str] = []
         """All of shard 0."""
@@ -68,11 +68,13 @@ class Asked:
     async def answer(
         self, operation: str, name: str, query: str, prefixes: Sequence[str]
     ) -> dict[str, object] | Refusal:
-        return {"asked": [operation, name, query, list(prefixes)]}
+        return {"request": [operation, name, query, list(prefixes)]}
 
-    async def page(self, asked: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = "") -> Page:
-        found = [{"router": name, "forwarded_total": 7} for name in self.routers][: asked.page_size]
-        return Page(list(found), "more" if len(found) < len(self.routers) else None, [])
+    async def page(
+        self, query: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = ""
+    ) -> ListPage:
+        routes = [{"router": name, "forwarded_total": 7} for name in self.routers][: query.page_size]
+        return ListPage(list(routes), "more" if len(routes) < len(self.routers) else None, [])
 
     def __call__(self, operation: str, query: str = "", accept: str = "") -> tuple[int, Any]:
         status, content, fields = asyncio.run(self.control.answer(operation, "a>b", query, accept))
@@ -84,18 +86,18 @@ class Asked:
 
 
 @pytest.fixture
-def ask() -> Iterator[Asked]:
+def ask() -> Iterator[Stage]:
     board = Board.create(2)
-    yield Asked(board)
+    yield Stage(board)
     board.close()
     os.close(board.fd)
 
 
-def test_health_is_the_life_of_this_process(ask: Asked) -> None:
+def test_health_reports_version_and_uptime(ask: Stage) -> None:
     ask.clock.advance(1234)
-    status, told = ask("health")
+    status, answer = ask("health")
     assert status == 200
-    assert told == {
+    assert answer == {
         "status": "ok",
         "version": "1.2.3",
         "uptime_ms": 1234,
@@ -103,7 +105,7 @@ def test_health_is_the_life_of_this_process(ask: Asked) -> None:
     }
 
 
-def test_it_is_not_ready_until_each_shard_was(ask: Asked) -> None:
+def test_the_server_is_not_ready_until_every_shard_was_ready(ask: Stage) -> None:
     for states in (
         (WorkerState.GONE, WorkerState.GONE),
         (WorkerState.READY, WorkerState.STARTING),
@@ -111,14 +113,14 @@ def test_it_is_not_ready_until_each_shard_was(ask: Asked) -> None:
         (WorkerState.REFUSED, WorkerState.REFUSED),
     ):
         ask.workers.become(*states)
-        status, told = ask("ready")
-        assert (status, told["error"]["code"]) == (503, "not_ready")
+        status, answer = ask("ready")
+        assert (status, answer["error"]["code"]) == (503, "not_ready")
         assert ask("ready", "allow_degraded=true")[0] == 503
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     assert ask("ready")[0] == 200
 
 
-def test_progress_is_told_while_it_replays(ask: Asked) -> None:
+def test_ready_reports_the_progress_of_a_replay(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.REPLAYING)
     slot = ask.workers.board.slot(1)
     slot.replay_done, slot.replay_total = 1, 4
@@ -127,15 +129,15 @@ def test_progress_is_told_while_it_replays(ask: Asked) -> None:
     assert [one["replay_progress"] for one in detail["shards"]] == [1.0, 0.25]
 
 
-def test_ready_tells_what_there_is(ask: Asked) -> None:
+def test_ready_reports_each_shard(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     for shard in (0, 1):
         ask.workers.board.slot(shard).topics = 3 + shard
-    status, told = ask("ready")
+    status, answer = ask("ready")
     assert status == 200
-    assert (told["status"], told["wal_replay_complete"], told["topics"]) == ("ready", True, 7)
-    assert [one["shard"] for one in told["shards"]] == [0, 1]
-    assert told["shards"][1] == {
+    assert (answer["status"], answer["wal_replay_complete"], answer["topics"]) == ("ready", True, 7)
+    assert [one["shard"] for one in answer["shards"]] == [0, 1]
+    assert answer["shards"][1] == {
         "shard": 1,
         "state": "ready",
         "serving": True,
@@ -144,7 +146,7 @@ def test_ready_tells_what_there_is(ask: Asked) -> None:
     }
 
 
-def test_a_shard_that_is_away_makes_it_not_ready_and_degraded_for_a_probe_that_allows_it(ask: Asked) -> None:
+def test_a_missing_shard_is_not_ready_or_degraded_if_the_probe_allows_it(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask("ready")
     for state, text in (
@@ -154,65 +156,65 @@ def test_a_shard_that_is_away_makes_it_not_ready_and_degraded_for_a_probe_that_a
         (WorkerState.REFUSED, "shard 1 cannot be served from its disk; the server's log says why"),
     ):
         ask.workers.become(WorkerState.READY, state)
-        status, told = ask("ready")
-        assert (status, told["error"]["code"], told["error"]["message"]) == (503, "not_ready", text)
+        status, answer = ask("ready")
+        assert (status, answer["error"]["code"], answer["error"]["message"]) == (503, "not_ready", text)
         # No retry helps against a shard that does not start.
         assert ask.suggests_retry == (state is not WorkerState.REFUSED)
-        assert [one["serving"] for one in told["error"]["detail"]["shards"]] == [True, False]
-        status, told = ask("ready", "allow_degraded=true")
-        assert (status, told["status"], told["reason"]) == (200, "degraded", text)
+        assert [one["serving"] for one in answer["error"]["detail"]["shards"]] == [True, False]
+        status, answer = ask("ready", "allow_degraded=true")
+        assert (status, answer["status"], answer["reason"]) == (200, "degraded", text)
     ask.workers.become(WorkerState.GONE, WorkerState.GONE)
     assert ask("ready", "allow_degraded=1")[0] == 200
     assert ask("ready", "allow_degraded=0")[0] == 503
 
 
-def test_whether_degraded_will_do_is_a_boolean(ask: Asked) -> None:
-    status, told = ask("ready", "allow_degraded=maybe")
-    assert (status, told["error"]["message"]) == (
+def test_allow_degraded_must_be_a_boolean(ask: Stage) -> None:
+    status, answer = ask("ready", "allow_degraded=maybe")
+    assert (status, answer["error"]["message"]) == (
         400,
         'allow_degraded: must be true, false, 1 or 0, got "maybe"',
     )
 
 
-def test_a_shard_that_refuses_from_the_start_does_not_hold_up_the_others(ask: Asked) -> None:
+def test_a_shard_that_refuses_to_start_does_not_delay_the_others(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.REFUSED)
     ask.workers.board.slot(1).reason = "/srv/topics/shards/01/wal is damaged"
-    status, told = ask("ready", "allow_degraded=true")
-    assert (status, told["status"]) == (200, "degraded")
-    assert "/srv" not in str(told) + str(ask("ready"))
+    status, answer = ask("ready", "allow_degraded=true")
+    assert (status, answer["status"]) == (200, "degraded")
+    assert "/srv" not in str(answer) + str(ask("ready"))
 
 
-def test_no_reason_brings_a_path_to_a_client(ask: Asked) -> None:
+def test_no_reason_shows_a_path_to_a_client(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.STARTING)
-    ask.workers.board.slot(1).reason = "could not be started: [Errno 13] Permission denied: '/opt/python'"
-    _, told = ask("ready")
-    assert told["error"]["message"] == "shard 1 is starting (could not be started)"
-    assert told["error"]["detail"]["shards"][1]["reason"] == "could not be started"
+    ask.workers.board.slot(1).reason = "cannot start: [Errno 13] Permission denied: '/opt/python'"
+    _, answer = ask("ready")
+    assert answer["error"]["message"] == "shard 1 is starting (cannot start)"
+    assert answer["error"]["detail"]["shards"][1]["reason"] == "cannot start"
     ask.workers.become(WorkerState.READY, WorkerState.FAILED)
     ask.workers.board.slot(1).reason = "the disk failed: [Errno 5] EIO: '/srv/topics/wal'"
     assert "/srv" not in str(ask("ready"))
 
 
-def test_a_list_that_a_shard_is_missing_from_suggests_a_retry_only_where_it_can_help(ask: Asked) -> None:
+def test_a_list_without_a_shard_suggests_a_retry_only_where_it_can_help(ask: Stage) -> None:
     for state in (WorkerState.GONE, WorkerState.REFUSED):
         ask.workers.become(WorkerState.READY, state)
-        status, told = ask("list_topics")
-        assert (status, told["error"]["code"]) == (503, "not_ready")
-        assert told["error"]["message"] == (
+        status, answer = ask("list_topics")
+        assert (status, answer["error"]["code"]) == (503, "not_ready")
+        assert answer["error"]["message"] == (
             "shard 1 is unavailable; add ?partial=true for an incomplete list"
         )
         assert ask.suggests_retry == (state is WorkerState.GONE)
 
 
-def test_a_server_that_shuts_down_is_not_ready_and_alive(ask: Asked) -> None:
+def test_a_server_that_shuts_down_is_healthy_and_not_ready(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask.workers.is_draining = True
-    status, told = ask("ready")
-    assert (status, told["error"]["code"]) == (503, "shutting_down")
+    status, answer = ask("ready")
+    assert (status, answer["error"]["code"]) == (503, "shutting_down")
     assert ask("health")[0] == 200
 
 
-def test_metrics_are_well_formed_for_prometheus(ask: Asked) -> None:
+def test_metrics_are_well_formed_for_prometheus(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.GONE)
     ask.workers.board.slot(0).appends_total = (1 << 64) - 1
     status, text = ask("metrics")
@@ -237,25 +239,25 @@ def histogram_of(*values: int) -> list[int]:
     return one.words()
 
 
-def test_a_histogram_counts_up_to_each_of_its_bounds(ask: Asked) -> None:
+def test_histogram_buckets_are_cumulative(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask.workers.board.slot(1).append_us = histogram_of(3, 15, 16, 31, 1 << 26, 1 << 45)
     _, text = ask("metrics")
-    found = dict(re.findall(r"^(topics_request_latency_us\S+) (\d+)$", text, re.MULTILINE))
+    series = dict(re.findall(r"^(topics_request_latency_us\S+) (\d+)$", text, re.MULTILINE))
     name, labels = "topics_request_latency_us", 'shard="1",operation="append"'
-    assert [found[f'{name}_bucket{{{labels},le="{bound}"}}'] for bound in (16, 32, 64, 1 << 25, "+Inf")] == [
+    assert [series[f'{name}_bucket{{{labels},le="{bound}"}}'] for bound in (16, 32, 64, 1 << 25, "+Inf")] == [
         "2",
         "4",
         "4",
         "4",
         "6",
     ]
-    assert found[f"{name}_count{{{labels}}}"] == "6"
-    assert found[f"{name}_sum{{{labels}}}"] == str(65 + (1 << 26) + (1 << 45))
-    assert found[f'{name}_count{{shard="0",operation="append"}}'] == "0"
+    assert series[f"{name}_count{{{labels}}}"] == "6"
+    assert series[f"{name}_sum{{{labels}}}"] == str(65 + (1 << 26) + (1 << 45))
+    assert series[f'{name}_count{{shard="0",operation="append"}}'] == "0"
 
 
-def test_a_histogram_as_json_is_for_a_person(ask: Asked) -> None:
+def test_a_histogram_as_json_is_a_summary(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     slot = ask.workers.board.slot(0)
     slot.read_us = histogram_of(*[100] * 98, 5000, 5000)
@@ -272,22 +274,22 @@ def test_a_histogram_as_json_is_for_a_person(ask: Asked) -> None:
     assert shards[1]["topics_wal_fsync_latency_us"] == {"count": 0, "sum": 0}
 
 
-def test_so_many_topics_have_series_of_their_own(ask: Asked) -> None:
+def test_the_query_limits_the_topics_with_series(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask.topics = [f"t{number}" for number in range(5)]
     _, text = ask("metrics", "topics=3&prefix=t")
     assert re.findall(r'^topics_topic_head_seq\{topic="(\w+)"\} 9$', text, re.MULTILINE) == ["t0", "t1", "t2"]
     assert "\ntopics_topic_metrics_truncated 1\n" in text
     assert ask.lists == [(0, "t", "", 4), (1, "t", "", 4)]
-    told = ask("metrics", "topics=5", "application/json")[1]
-    assert [one["topic"] for one in told["topics"]] == ask.topics
-    assert told["topics_topic_metrics_truncated"] == 0
+    answer = ask("metrics", "topics=5", "application/json")[1]
+    assert [one["topic"] for one in answer["topics"]] == ask.topics
+    assert answer["topics_topic_metrics_truncated"] == 0
     ask.lists.clear()
     assert "topics_topic_head_seq" not in ask("metrics", "topics=0")[1]
     assert ask.lists == []
 
 
-def test_metrics_do_not_wait_for_a_shard_that_is_away(ask: Asked) -> None:
+def test_metrics_do_not_wait_for_a_missing_shard(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.REPLAYING)
     ask.topics = ["t0"]
     status, text = ask("metrics")
@@ -296,34 +298,34 @@ def test_metrics_do_not_wait_for_a_shard_that_is_away(ask: Asked) -> None:
     assert ask.lists == [(0, "", "", 101)]
 
 
-def test_a_wrong_number_of_topics_is_refused(ask: Asked) -> None:
+def test_an_invalid_number_of_topics_is_refused(ask: Stage) -> None:
     for query in ("topics=all", "routers=all"):
-        status, told = ask("metrics", query)
-        assert (status, told["error"]["code"]) == (400, "invalid_request")
+        status, answer = ask("metrics", query)
+        assert (status, answer["error"]["code"]) == (400, "invalid_request")
 
 
-def test_so_many_routes_have_series_of_their_own(ask: Asked) -> None:
+def test_the_query_limits_the_routes_with_series(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask.workers.board.slot(1).forwards = 3
     ask.routers = ["a>b", "r", "s"]
     _, text = ask("metrics", "routers=2")
     assert 'topics_routers{shard="1"} 3\n' in text
-    found = re.findall(r'^topics_router_forwarded_total\{router="(.+)"\} 7$', text, re.MULTILINE)
-    assert found == ["a>b", "r"]
+    series = re.findall(r'^topics_router_forwarded_total\{router="(.+)"\} 7$', text, re.MULTILINE)
+    assert series == ["a>b", "r"]
     assert "\ntopics_router_metrics_truncated 1\n" in text
     assert parse(text)["topics_router_forwarded_total"].total() == 14
-    told = ask("metrics", "", "application/json")[1]
-    assert told["routers"] == [{"router": name, "forwarded_total": 7} for name in ask.routers]
-    assert told["topics_router_metrics_truncated"] == 0
+    answer = ask("metrics", "", "application/json")[1]
+    assert answer["routers"] == [{"router": name, "forwarded_total": 7} for name in ask.routers]
+    assert answer["topics_router_metrics_truncated"] == 0
     assert "topics_router_forwarded_total" not in ask("metrics", "routers=0")[1]
 
 
-def test_routes_are_asked_of_who_knows_them(ask: Asked) -> None:
+def test_route_operations_are_passed_to_the_route_endpoints(ask: Stage) -> None:
     for operation in ("list_routers", "router_state", "delete_router"):
-        assert ask(operation, "x=y")[1]["asked"] == [operation, "a>b", "x=y", []]
+        assert ask(operation, "x=y")[1]["request"] == [operation, "a>b", "x=y", []]
 
 
-def test_topics_are_told_by_class(ask: Asked) -> None:
+def test_topics_are_counted_by_durability_class(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     for shard in (0, 1):
         slot = ask.workers.board.slot(shard)
@@ -331,12 +333,12 @@ def test_topics_are_told_by_class(ask: Asked) -> None:
     _, text = ask("metrics")
     assert parse(text)["topics_topics_by_class"].total() == 19
     assert 'topics_topics_by_class{shard="1",class="ephemeral"} 1\n' in text
-    told = ask("metrics", accept="application/json")[1]
-    assert told["topics_topics_by_class"] == {"ephemeral": 1, "memory": 4, "disk": 6, "fsync": 8}
-    assert told["shards"][0]["topics_topics_by_class"]["ephemeral"] == 0
+    answer = ask("metrics", accept="application/json")[1]
+    assert answer["topics_topics_by_class"] == {"ephemeral": 1, "memory": 4, "disk": 6, "fsync": 8}
+    assert answer["shards"][0]["topics_topics_by_class"]["ephemeral"] == 0
 
 
-def test_metrics_as_text_and_as_json_tell_the_same(ask: Asked) -> None:
+def test_metrics_as_text_and_as_json_agree(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     for shard in (0, 1):
         slot = ask.workers.board.slot(shard)
@@ -344,45 +346,49 @@ def test_metrics_as_text_and_as_json_tell_the_same(ask: Asked) -> None:
             slot.words[number] = 100 * shard + number
         slot.append_us = slot.sync_us = histogram_of(5, 6, 70)
     families = parse(ask("metrics")[1])
-    told = ask("metrics", accept="application/json")[1]
-    of_topics = {name for name in families if name.startswith("topics_topic_") and name not in told}
+    answer = ask("metrics", accept="application/json")[1]
+    of_topics = {name for name in families if name.startswith("topics_topic_") and name not in answer}
     fields = ("head_seq", "earliest_seq", "records_live", "bytes_live")
     assert of_topics == {f"topics_topic_{name}" for name in fields}
-    assert set(families) - of_topics == set(told) - {"performance", "shards", "topics", "routers"}
+    assert set(families) - of_topics == set(answer) - {"performance", "shards", "topics", "routers"}
     for name in set(families) - of_topics:
         for (line, labels), value in families[name].series.items():
             label = dict(labels)
             if line == name or line.endswith("_count"):
-                found = told["shards"][int(label.pop("shard"))][name] if "shard" in label else told[name]
+                series = answer["shards"][int(label.pop("shard"))][name] if "shard" in label else answer[name]
                 for kind in label.values():
-                    found = found[kind]
-                assert value == (found if line == name else found["count"]), (line, labels)
+                    series = series[kind]
+                assert value == (series if line == name else series["count"]), (line, labels)
 
 
-def test_what_no_sum_tells_is_told_of_the_worst_shard(ask: Asked) -> None:
+def test_flags_and_shares_are_those_of_the_worst_shard(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     for shard in (0, 1):
         slot = ask.workers.board.slot(shard)
         slot.checkpoint_has_failed, slot.waiting_writes_max = 1, 5 + shard
         slot.append_us = histogram_of(5, 6, 70)
-    told = ask("metrics", accept="application/json")[1]
-    assert (told["topics_checkpoint_failed"], told["topics_wal_queue_depth_peak"]) == (1, 6)
-    assert told["topics_request_latency_us"]["append"]["count"] == 6
+    answer = ask("metrics", accept="application/json")[1]
+    assert (answer["topics_checkpoint_failed"], answer["topics_wal_queue_depth_peak"]) == (1, 6)
+    assert answer["topics_request_latency_us"]["append"]["count"] == 6
 
 
-def test_metrics_as_json_have_sums_and_shards(ask: Asked) -> None:
+def test_metrics_as_json_have_totals_and_shards(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     for shard in (0, 1):
         ask.workers.board.slot(shard).bytes_live = 10 + shard
-    status, told = ask("metrics", accept="application/json")
+    status, answer = ask("metrics", accept="application/json")
     assert status == 200
-    assert (told["topics_bytes_live"], told["topics_ready"], told["topics_recovery_progress"]) == (21, 1, 1)
-    assert [one["topics_bytes_live"] for one in told["shards"]] == [10, 11]
-    assert told["topics_worker_restarts_total"] == 4
+    assert (answer["topics_bytes_live"], answer["topics_ready"], answer["topics_recovery_progress"]) == (
+        21,
+        1,
+        1,
+    )
+    assert [one["topics_bytes_live"] for one in answer["shards"]] == [10, 11]
+    assert answer["topics_worker_restarts_total"] == 4
 
 
 @pytest.mark.parametrize(
-    ("accept", "wanted"),
+    ("accept", "expected"),
     [
         ("application/json", True),
         ("Application/JSON;q=1", True),
@@ -390,28 +396,28 @@ def test_metrics_as_json_have_sums_and_shards(ask: Asked) -> None:
         ("*/*", False),
     ],
 )
-def test_metrics_are_json_only_when_asked(accept: str, wanted: bool) -> None:
-    assert wants_json(accept) == wanted
+def test_metrics_are_json_only_on_request(accept: str, expected: bool) -> None:
+    assert wants_json(accept) == expected
 
 
-def test_a_list_is_of_all_shards(ask: Asked) -> None:
+def test_a_list_merges_all_shards(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
-    status, told = ask("list_topics", f"prefix=t&page_size=7&cursor={cursor_after('sss')}&unknown=1")
+    status, answer = ask("list_topics", f"prefix=t&page_size=7&cursor={cursor_after('sss')}&unknown=1")
     assert status == 200
-    assert [one["topic"] for one in told["topics"]] == ["t0"]
-    assert not {"next_cursor", "missing_shards"} & set(told)
+    assert [one["topic"] for one in answer["topics"]] == ["t0"]
+    assert not {"next_cursor", "missing_shards"} & set(answer)
     assert ask.lists == [(0, "t", "sss", 8), (1, "t", "sss", 8)]
 
 
-def test_a_list_with_a_shard_down_is_refused_unless_partial(ask: Asked) -> None:
+def test_a_list_with_a_shard_down_is_refused_unless_partial(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.GONE)
-    status, told = ask("list_topics")
-    assert (status, told["error"]["detail"]["missing_shards"]) == (503, [1])
-    status, told = ask("list_topics", "partial=true")
-    assert (status, told["missing_shards"], len(told["topics"])) == (200, [1], 1)
+    status, answer = ask("list_topics")
+    assert (status, answer["error"]["detail"]["missing_shards"]) == (503, [1])
+    status, answer = ask("list_topics", "partial=true")
+    assert (status, answer["missing_shards"], len(answer["topics"])) == (200, [1], 1)
 
 
-def test_an_empty_cursor_is_the_start(ask: Asked) -> None:
+def test_an_empty_cursor_is_the_start(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     assert ask("list_topics", "cursor=&page_size=3")[0] == 200
     assert ask.lists == [(0, "", "", 4), (1, "", "", 4)]
@@ -431,14 +437,14 @@ def test_an_empty_cursor_is_the_start(ask: Asked) -> None:
         ("cursor=b3JkZXJzIQ", "cursor"),
     ],
 )
-def test_a_query_that_is_wrong_is_refused_by_its_name(ask: Asked, query: str, field: str) -> None:
-    status, told = ask("list_topics", query)
-    assert (status, told["error"]["code"]) == (400, "invalid_request")
-    assert told["error"]["message"].startswith(f"{field}: ")
+def test_an_invalid_query_is_refused_with_its_field(ask: Stage, query: str, field: str) -> None:
+    status, answer = ask("list_topics", query)
+    assert (status, answer["error"]["code"]) == (400, "invalid_request")
+    assert answer["error"]["message"].startswith(f"{field}: ")
     assert ask.lists == []
 
 
-def test_a_query_that_is_no_text_is_refused() -> None:
+def test_a_query_that_is_not_utf8_is_refused() -> None:
     assert isinstance(parse_list_query("prefix=%ff"), Refusal)
 
 
@@ -456,6 +462,6 @@ def test_a_query_is_clamped_and_decoded_once(query: str, parsed: ListQuery) -> N
     assert parse_list_query(query) == parsed
 
 
-def test_what_is_not_built_says_so(ask: Asked) -> None:
-    status, told = ask("browse")
-    assert (status, told["error"]["code"]) == (501, "not_implemented")
+def test_an_unknown_operation_is_not_implemented(ask: Stage) -> None:
+    status, answer = ask("browse")
+    assert (status, answer["error"]["code"]) == (501, "not_implemented")

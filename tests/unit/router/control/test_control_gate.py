@@ -1,4 +1,4 @@
-"""Connections that the front process answers itself, over real sockets, and on to workers."""
+"""Connections that the supervisor answers itself, over real sockets, and their move to workers."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def on_stage(play: Play, **given: Any) -> None:
 
 async def long_list(shard: int, prefix: str, after: str, limit: int) -> list[dict[str, Any]] | None:
     names = [f"{letter}.{number:05}" for letter in ("bills", "orders") for number in range(400)]
-    found = [name for name in names if name > after and name.startswith(prefix)]
-    return [{"topic": name} for name in found[:limit]] if shard == 0 else []
+    listed = [name for name in names if name > after and name.startswith(prefix)]
+    return [{"topic": name} for name in listed[:limit]] if shard == 0 else []
 
 
-def test_one_connection_goes_round_control_and_topics() -> None:
+def test_one_connection_serves_control_and_topic_requests() -> None:
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as client:
             for _ in range(3):
                 assert (await client.ask("GET", "/v0/health")).json["status"] == "ok"
             answer = await client.ask("GET", "/v0/topics/a", "x: y")
             assert answer.json["request"] == "GET /v0/topics/a HTTP/1.1\r\nhost: here\r\nx: y"
-            # It is the worker's from here on.
+            # The connection belongs to the worker from here on.
             assert "pid" in (await client.ask("GET", "/v0/health")).json
 
     on_stage(play)
 
 
-def test_the_preface_of_http_2_behind_a_request_is_an_unknown_version() -> None:
+def test_an_http_2_preface_after_a_request_is_an_unknown_version() -> None:
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as client:
             assert (await client.ask("GET", "/v0/health")).status == 200
@@ -93,7 +93,7 @@ def test_a_large_answer_arrives_whole_before_the_connection_moves() -> None:
     on_stage(play, list_shard=long_list)
 
 
-def test_a_body_that_nobody_wants_does_not_become_a_request() -> None:
+def test_an_unused_body_does_not_become_a_request() -> None:
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as client:
             hidden = request("GET", "/v0/topics/hidden")
@@ -121,7 +121,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize(("fields", "body"), BODIES.values(), ids=BODIES)
-def test_a_body_in_any_form_is_refused_and_the_connection_goes_on(
+def test_a_body_in_any_form_is_refused_and_the_connection_stays_open(
     fields: tuple[str, ...], body: bytes
 ) -> None:
     async def play(stage: FrontStage) -> None:
@@ -189,26 +189,26 @@ def test_a_bad_head_is_refused_and_the_connection_closed(data: bytes, status: in
     on_stage(play)
 
 
-def test_closing_is_as_the_client_wants() -> None:
+def test_the_connection_header_of_the_client_applies() -> None:
     async def play(stage: FrontStage) -> None:
-        for line, told in (
+        for line, connection in (
             (b"GET /v0/health HTTP/1.1\r\nhost: a\r\n\r\n", None),
             (b"GET /v0/health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", "close"),
             (b"GET /v0/health HTTP/1.0\r\n\r\n", "close"),
             (b"GET /v0/health HTTP/1.0\r\nconnection: keep-alive\r\n\r\n", "keep-alive"),
         ):
             async with await stage.connect() as client:
-                for _ in range(1 if told == "close" else 2):
+                for _ in range(1 if connection == "close" else 2):
                     client.send(line)
                     answer = await client.answer()
-                    assert (answer.status, answer.fields.get("connection")) == (200, told)
-                if told == "close":
+                    assert (answer.status, answer.fields.get("connection")) == (200, connection)
+                if connection == "close":
                     assert await client.rest() == b""
 
     on_stage(play)
 
 
-def test_a_client_that_has_said_all_still_hears_the_answer() -> None:
+def test_a_half_closed_client_receives_its_answer() -> None:
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as client:
             client.send(request("GET", "/v0/health"))
@@ -231,7 +231,7 @@ def test_head_has_the_length_and_no_body() -> None:
     on_stage(play)
 
 
-def test_gzip_is_for_who_asks() -> None:
+def test_gzip_is_used_only_on_request() -> None:
     async def play(stage: FrontStage) -> None:
         plain = await stage.ask("GET", "/v0/metrics")
         assert plain.body.startswith(b"# HELP topics_ready")
@@ -242,7 +242,7 @@ def test_gzip_is_for_who_asks() -> None:
     on_stage(play)
 
 
-def test_answers_do_not_tell_what_they_are_made_with() -> None:
+def test_answers_do_not_name_the_server_software() -> None:
     async def play(stage: FrontStage) -> None:
         answer = await stage.ask("GET", "/v0/health")
         assert set(answer.fields) == {"content-type", "content-length"}
@@ -250,7 +250,7 @@ def test_answers_do_not_tell_what_they_are_made_with() -> None:
     on_stage(play)
 
 
-def test_keys_are_asked_for_where_they_are_due() -> None:
+def test_keys_are_required_except_for_probes() -> None:
     async def play(stage: FrontStage) -> None:
         reader, writer = "authorization: Bearer reader-key-123456", "authorization: Bearer writer-key-123456"
         assert (await stage.ask("GET", "/v0/health")).status == 200
@@ -262,7 +262,7 @@ def test_keys_are_asked_for_where_they_are_due() -> None:
         listed = await stage.ask("GET", "/v0/topics?page_size=1000", reader)
         assert len(listed.json["topics"]) == 400
         assert {topic["topic"][:7] for topic in listed.json["topics"]} == {"orders."}
-        # Who may not ask is told before the body.
+        # A client without access is refused before its body.
         async with await stage.connect() as client:
             client.send(request("DELETE", "/v0/routers/r", "expect: 100-continue", "content-length: 9"))
             assert (await client.answer()).status == 401
@@ -284,7 +284,7 @@ def test_a_move_to_a_shard_that_is_down_is_503() -> None:
     on_stage(play, times=IMPATIENT)
 
 
-def test_an_error_that_nobody_foresaw_is_500_with_an_id(
+def test_an_unexpected_error_is_500_with_an_id(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(self: Control, *given: Any) -> None:
@@ -324,9 +324,11 @@ def test_an_idle_connection_is_closed_and_a_slow_head_is_408() -> None:
 
 
 @pytest.mark.usefixtures("short_times")
-def test_a_body_that_comes_too_slowly_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_gate, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(control_gate, "is_too_slow", lambda waited, held, is_body: waited > 0.3 and held < 5)
+def test_a_body_that_arrives_too_slowly_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_gate, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(
+        control_gate, "is_too_slow", lambda seconds, size, is_body: seconds > 0.3 and size < 5
+    )
 
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as slow, await stage.connect() as steady:
@@ -341,10 +343,10 @@ def test_a_body_that_comes_too_slowly_is_408(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("last", [(), ("connection: close",)])
-def test_a_client_that_does_not_read_is_cut_off(
+def test_a_client_that_does_not_read_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, last: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(control_gate, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(control_gate, "CHECK_SECONDS", 0.1)
     monkeypatch.setattr("shared.http.pace.PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(Outflow.is_stuck, "__defaults__", (0.5,))
 
@@ -359,7 +361,7 @@ def test_a_client_that_does_not_read_is_cut_off(
     on_stage(play, list_shard=long_list)
 
 
-def test_the_end_of_the_server_ends_idle_connections_and_answers_the_others() -> None:
+def test_a_shutdown_closes_idle_connections_and_answers_the_others() -> None:
     async def play(stage: FrontStage) -> None:
         async def slow(shard: int, prefix: str, after: str, limit: int) -> list[dict[str, Any]]:
             await asyncio.sleep(0.3)

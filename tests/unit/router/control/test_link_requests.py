@@ -1,4 +1,4 @@
-"""The front process on the link, with the other end as a worker has it."""
+"""The supervisor on the link, with the other end as a worker has it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import msgspec
 import pytest
 import uvloop
 
-from router.control import link_requests as front_link
-from router.control import reserved_count
-from router.control.control import METRICS_TYPE, Answer
-from router.control.link_requests import FrontLink
+from router.control import link_requests, reserved_count
+from router.control.control import METRICS_TYPE, ControlAnswer
+from router.control.link_requests import SupervisorLink
 from router.control.reserved_count import ReservedCount
 from router.control.watch_home import WatchHome
 from shared.contract.errors import Refusal
@@ -32,8 +31,8 @@ from tests.harness.whole_server import name_on
 TOPICS = [{"topic": "a", "count": 1}]
 
 
-class Doors:
-    """Of shards that all serve."""
+class ReadyShards:
+    """Shards that all serve."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -46,42 +45,44 @@ class Doors:
 
 
 class Control:
-    """Says what it was asked."""
+    """Answers with the request that it receives."""
 
     async def answer(
         self, operation: str, name: str, query: str, accept: str, prefixes: Sequence[str] = ()
-    ) -> Answer:
+    ) -> ControlAnswer:
         if operation == "broken":
             raise ZeroDivisionError
         if operation == "metrics":
             return 200, "topics 1\n", b""
-        return 503, {"asked": [operation, name, query, accept]}, b"retry-after: 1\r\n"
+        return 503, {"request": [operation, name, query, accept]}, b"retry-after: 1\r\n"
 
 
-class Forwards:
-    """Says what it was told."""
+class Routes:
+    """Answers with what it receives."""
 
-    async def put(self, rule: ForwardRule) -> Answer:
+    async def put(self, rule: ForwardRule) -> ControlAnswer:
         if rule.name == "broken":
             raise ZeroDivisionError
         return 201, {"put": [rule.name, rule.source, rule.dest]}, b""
 
-    async def topic_gone(self, gone: TopicGone) -> list[str]:
-        if gone.name == "broken":
+    async def end_routes_of_topic(self, deleted: TopicGone) -> list[str]:
+        if deleted.name == "broken":
             raise ZeroDivisionError
-        return [gone.name, str(gone.epoch)]
+        return [deleted.name, str(deleted.epoch)]
 
 
-def run(play: Callable[[FrontLink, str], Coroutine[Any, Any, None]]) -> None:
+def run(play: Callable[[SupervisorLink, str], Coroutine[Any, Any, None]]) -> None:
     async def whole() -> None:
         instance = os.urandom(8).hex()
         board = Board.create(2)
         topics, sessions = (
-            ReservedCount(board, 0, counted)
-            for counted in (reserved_count.TOPICS, reserved_count.WATCH_SESSIONS)
+            ReservedCount(board, 0, fields)
+            for fields in (reserved_count.TOPICS, reserved_count.WATCH_SESSIONS)
         )
-        link = FrontLink(instance, board, topics, StreamCount(1, 0), WatchHome(Doors(board), sessions))
-        await link.start(Control(), Forwards())  # type: ignore[arg-type]
+        link = SupervisorLink(
+            instance, board, topics, StreamCount(1, 0), WatchHome(ReadyShards(board), sessions)
+        )
+        await link.start(Control(), Routes())  # type: ignore[arg-type]
         try:
             await play(link, instance)
         finally:
@@ -100,22 +101,22 @@ async def forward(instance: str, operation: str) -> tuple[int, bytes, bytes]:
     links.call(FRONT, LinkKind.REQUEST, request, answered.set_result)
     answer = await asyncio.wait_for(answered, 5)
     links.close()
-    assert answer is not None, "the front process was not reached"
+    assert answer is not None, "the supervisor was not reached"
     status, fields_length = struct.unpack_from("<HH", answer)
     return status, answer[4 : 4 + fields_length], answer[4 + fields_length :]
 
 
-def test_a_forwarded_request_is_answered_as_any_other() -> None:
-    async def play(link: FrontLink, instance: str) -> None:
+def test_a_remote_request_is_answered_as_any_other() -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
         status, fields, body = await forward(instance, "list_topics")
         assert (status, fields) == (503, b"retry-after: 1\r\n")
-        assert json.loads(body) == {"asked": ["list_topics", "", "a=b", "*/*"]}
+        assert json.loads(body) == {"request": ["list_topics", "", "a=b", "*/*"]}
 
     run(play)
 
 
-def test_text_is_told_as_text() -> None:
-    async def play(link: FrontLink, instance: str) -> None:
+def test_text_is_sent_as_text() -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
         status, fields, body = await forward(instance, "metrics")
         assert (status, body) == (200, b"topics 1\n")
         assert fields == b"content-type: %b\r\n" % METRICS_TYPE.encode()
@@ -124,7 +125,7 @@ def test_text_is_told_as_text() -> None:
 
 
 def test_an_error_is_an_answer() -> None:
-    async def play(link: FrontLink, instance: str) -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
         status, _, body = await forward(instance, "broken")
         assert (status, json.loads(body)["error"]["code"]) == (500, "internal")
 
@@ -138,7 +139,7 @@ def test_a_shard_is_asked_for_its_topics() -> None:
         seen.append((kind, msgspec.msgpack.decode(payload)))
         reply(msgspec.msgpack.encode(TOPICS))
 
-    async def play(link: FrontLink, instance: str) -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
         worker = await serve_links(instance, "1", serve)
         listed = await link.list_shard(1, "p", "after", 7)
         missing = await link.list_shard(2, "p", "after", 7)
@@ -150,10 +151,10 @@ def test_a_shard_is_asked_for_its_topics() -> None:
     run(play)
 
 
-def test_a_shard_that_hangs_counts_as_one_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_link, "LIST_SECONDS", 0.05)
+def test_a_hung_shard_counts_as_not_answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_requests, "LIST_SECONDS", 0.05)
 
-    async def play(link: FrontLink, instance: str) -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
         worker = await serve_links(instance, "0", lambda kind, payload, reply: None)
         assert await link.list_shard(0, "", "", 7) is None
         worker.close()
@@ -181,8 +182,8 @@ def watch_of(shard: int) -> bytes:
     )
 
 
-def test_a_request_for_a_session_goes_to_its_home_and_the_answer_passes_through() -> None:
-    async def play(link: FrontLink, instance: str) -> None:
+def test_a_session_is_created_at_its_home_shard_and_the_answer_is_passed_on() -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
         seen = []
 
         def serve(kind: int, payload: bytes, reply: Callable[[bytes], None]) -> None:
@@ -195,22 +196,22 @@ def test_a_request_for_a_session_goes_to_its_home_and_the_answer_passes_through(
         assert await ask(instance, LinkKind.MAKE_WATCH, watch_of(1)) == b"as it is"
         assert seen == [(LinkKind.MAKE_WATCH, watch_of(1))]
         worker.close()
-        # The other one was never reached, so nothing is taken for it.
+        # The other shard was never reached, so its session is not counted.
         answer = await ask(instance, LinkKind.MAKE_WATCH, watch_of(0))
         assert struct.unpack_from("<H", answer)[0] == 503
         assert b'"shard":0' in answer
-        link._watches.sessions.look()
+        link._watches.sessions.read_board()
         assert [link._watches.sessions.of(shard) for shard in range(2)] == [0, 1]
 
     run(play)
 
 
-def test_streams_are_counted_and_those_of_a_process_that_is_gone_are_given_back() -> None:
+def test_the_streams_of_a_dead_process_are_no_longer_counted() -> None:
     async def enter(instance: str, pid: int) -> Any:
         answer = await ask(instance, LinkKind.ENTER_STREAM, msgspec.msgpack.encode([pid, ""]))
         return msgspec.msgpack.decode(answer)
 
-    async def play(link: FrontLink, instance: str) -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
         link._board.slot(0).pid, link._board.slot(1).pid = 10, 11
         assert [await enter(instance, 10), await enter(instance, 11)] == ["", "max_sse_connections"]
         await ask(instance, LinkKind.LEAVE_STREAM, msgspec.msgpack.encode([10, ""]))
@@ -221,15 +222,15 @@ def test_streams_are_counted_and_those_of_a_process_that_is_gone_are_given_back(
     run(play)
 
 
-# -- rules of forwards -------------------------------------------------------------------------------------
+# -- routes -------------------------------------------------------------------------------------
 
 
-def test_a_rule_is_decided_about_and_the_answer_is_as_of_any_request() -> None:
-    async def play(link: FrontLink, instance: str) -> None:
+def test_a_put_of_a_route_is_answered_as_any_request() -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
         for name, status in (("a>b", 201), ("broken", 500)):
             rule = encode_forward(ForwardRule(name, "a", "b"))
-            told, fields, _ = decode_answer(await ask(instance, LinkKind.PUT_FORWARD, rule))
-            assert (told, fields.endswith(CLOSE)) == (status, status == 500)
+            answer_status, fields, _ = decode_answer(await ask(instance, LinkKind.PUT_FORWARD, rule))
+            assert (answer_status, fields.endswith(CLOSE)) == (status, status == 500)
         rule = encode_forward(ForwardRule("r", "a", "b"))
         _, _, body = decode_answer(await ask(instance, LinkKind.PUT_FORWARD, rule))
         assert json.loads(body) == {"put": ["r", "a", "b"]}
@@ -237,8 +238,8 @@ def test_a_rule_is_decided_about_and_the_answer_is_as_of_any_request() -> None:
     run(play)
 
 
-def test_a_topic_that_is_gone_takes_its_rules_along() -> None:
-    async def play(link: FrontLink, instance: str) -> None:
+def test_a_deleted_topic_ends_its_routes() -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
         for name, names in (("a", ["a", "7"]), ("broken", [])):
             gone = encode_forward(TopicGone(name, 7))
             assert decode_names(await ask(instance, LinkKind.TOPIC_DELETED, gone)) == names
@@ -246,10 +247,10 @@ def test_a_topic_that_is_gone_takes_its_rules_along() -> None:
     run(play)
 
 
-def test_what_changes_something_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_link, "LIST_SECONDS", 0.02)
+def test_a_request_that_changes_state_has_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_requests, "LIST_SECONDS", 0.02)
 
-    async def play(link: FrontLink, instance: str) -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
         loop = asyncio.get_running_loop()
         worker = await serve_links(
             instance, "0", lambda kind, payload, reply: loop.call_later(0.2, reply, b"late") and None

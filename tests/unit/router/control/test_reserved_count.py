@@ -1,4 +1,4 @@
-"""How many topics there are, while workers ask, make, delete, die and come back."""
+"""The count of topics while workers request, create, delete, die and restart."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def small() -> Iterator[SmallBoard]:
 
 
 def _make(small: SmallBoard, shard: int, makes: bool = True) -> None:
-    """The worker hears that it may, and makes the topic, or something else refuses it."""
+    """The worker receives its grant, and creates the topic or not."""
     slot = small.board.slot(shard)
     slot.topics += makes
     slot.topic_grants_total += 1
 
 
-def test_no_more_are_allowed_than_there_may_be_whoever_asks(small: SmallBoard) -> None:
+def test_grants_over_all_shards_stop_at_the_cap(small: SmallBoard) -> None:
     count = ReservedCount(small.board, 5, TOPICS)
     assert [count.reserve(shard) for shard in (0, 1, 0, 1, 1, 0, 1)] == [True] * 5 + [False] * 2
     for shard in (0, 1, 0, 1, 1):
@@ -34,7 +34,7 @@ def test_no_more_are_allowed_than_there_may_be_whoever_asks(small: SmallBoard) -
     assert count.reserve(0) is False
 
 
-def test_what_was_allowed_and_not_made_is_given_back(small: SmallBoard) -> None:
+def test_an_unused_grant_is_returned(small: SmallBoard) -> None:
     count = ReservedCount(small.board, 1, TOPICS)
     assert count.reserve(0)
     assert count.reserve(1) is False
@@ -42,7 +42,7 @@ def test_what_was_allowed_and_not_made_is_given_back(small: SmallBoard) -> None:
     assert count.reserve(1)
 
 
-def test_a_topic_that_is_deleted_makes_room_at_once(small: SmallBoard) -> None:
+def test_a_deleted_topic_can_be_replaced_at_once(small: SmallBoard) -> None:
     small.begin(0, pid=1, topics=3)
     count = ReservedCount(small.board, 3, TOPICS)
     assert count.reserve(1) is False
@@ -51,10 +51,10 @@ def test_a_topic_that_is_deleted_makes_room_at_once(small: SmallBoard) -> None:
     assert count.reserve(1) is False
 
 
-def test_a_shard_that_is_down_has_the_topics_that_it_had(small: SmallBoard) -> None:
+def test_a_shard_that_is_down_keeps_its_count(small: SmallBoard) -> None:
     small.begin(1, pid=7, topics=4)
     count = ReservedCount(small.board, 6, TOPICS)
-    count.look()
+    count.read_board()
     small.end(1)
     assert [count.reserve(0) for _ in range(3)] == [True, True, False]
     small.board.slot(1).state = WorkerState.REPLAYING
@@ -65,7 +65,7 @@ def test_a_shard_that_is_down_has_the_topics_that_it_had(small: SmallBoard) -> N
     assert [count.reserve(0) for _ in range(2)] == [True, False]
 
 
-def test_the_reservations_of_a_worker_that_died_are_given_back_when_it_is_ready_again(
+def test_the_grants_of_a_dead_worker_are_returned_when_it_is_ready_again(
     small: SmallBoard,
 ) -> None:
     count = ReservedCount(small.board, 2, TOPICS)
@@ -77,7 +77,7 @@ def test_the_reservations_of_a_worker_that_died_are_given_back_when_it_is_ready_
     assert [count.reserve(0) for _ in range(2)] == [True, False]
 
 
-def test_nothing_is_allowed_before_every_shard_has_said_what_it_has(small: SmallBoard) -> None:
+def test_nothing_is_granted_before_every_count_is_known(small: SmallBoard) -> None:
     small.end(1)
     count = ReservedCount(small.board, 10, TOPICS)
     assert count.reserve(0) is None
@@ -85,12 +85,12 @@ def test_nothing_is_allowed_before_every_shard_has_said_what_it_has(small: Small
     assert count.reserve(0) is True
 
 
-def test_without_a_bound_everything_is_allowed(small: SmallBoard) -> None:
+def test_without_a_cap_everything_is_granted(small: SmallBoard) -> None:
     small.end(1)
     assert ReservedCount(small.board, 0, TOPICS).reserve(0) is True
 
 
-def test_whatever_happens_in_whatever_order_there_are_never_more() -> None:
+def test_the_cap_holds_in_any_order_of_events() -> None:
     bound = 6
     for seed in range(200):
         rng = Random(seed)
@@ -114,9 +114,9 @@ def test_whatever_happens_in_whatever_order_there_are_never_more() -> None:
                     topics[shard] -= 1
                     slot.topics = topics[shard]
                 elif what == "look":
-                    count.look()
+                    count.read_board()
                 elif what == "die":
-                    count.look()
+                    count.read_board()
                     small.end(shard)
                     under_way[shard] = 0
                 assert sum(topics) <= bound, seed

@@ -1,4 +1,4 @@
-"""The graph of forwards: what may stand beside what, and what is known when shards and clients change it."""
+"""The graph of routes: which routes exclude each other, and changes by shards and clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.control.route_graph import ForwardGraph
+from router.control.route_graph import RouteGraph
 from shared.contract.errors import Refusal
 from shared.contract.route_rule import ForwardRule
 from tests.harness.whole_server import name_on
@@ -19,26 +19,26 @@ def rule(name: str, source: str, dest: str, **options: Any) -> ForwardRule:
     return ForwardRule(name, source, dest, **options)
 
 
-def graph_of(*edges: str, bound: int = 0) -> ForwardGraph:
-    """Rules that are kept, each named and written as `a>b`."""
-    graph = ForwardGraph(SHARDS, bound)
+def graph_of(*edges: str, bound: int = 0) -> RouteGraph:
+    """Return a graph with confirmed routes, each named and written as `a>b`."""
+    graph = RouteGraph(SHARDS, bound)
     for edge in edges:
         add(graph, rule(edge, *edge.split(">"), may_cycle=True))
     return graph
 
 
-def add(graph: ForwardGraph, one: ForwardRule) -> None:
+def add(graph: RouteGraph, one: ForwardRule) -> None:
     graph.reserve(one)
-    graph.keep(one)
+    graph.confirm(one)
 
 
-def refused(graph: ForwardGraph, one: ForwardRule) -> Refusal:
+def refused(graph: RouteGraph, one: ForwardRule) -> Refusal:
     refusal = graph.refusal(one)
     assert refusal is not None
     return refusal
 
 
-def test_a_second_source_into_one_destination_is_refused_and_the_first_is_named() -> None:
+def test_a_second_route_into_a_destination_is_refused_and_the_first_is_named() -> None:
     graph = graph_of("a>b")
     for source in ("c", "a"):
         refusal = refused(graph, rule("r", source, "b"))
@@ -51,13 +51,13 @@ def test_a_second_source_into_one_destination_is_refused_and_the_first_is_named(
 
 
 @pytest.mark.parametrize(("source", "dest"), [("a", "c"), ("c", "b"), ("b", "a")])
-def test_a_rule_is_not_pointed_elsewhere(source: str, dest: str) -> None:
+def test_the_topics_of_a_route_cannot_change(source: str, dest: str) -> None:
     refusal = refused(graph_of("a>b"), rule("a>b", source, dest))
     assert refusal.code == "topic_exists_incompatible"
     assert refusal.detail == {"reason": "router_repoint_forbidden", "router": "a>b"}
 
 
-def test_the_options_of_a_rule_may_change() -> None:
+def test_the_options_of_a_route_may_change() -> None:
     graph = graph_of("a>b", bound=1)
     changed = rule("a>b", "a", "b", tags=["tag", "Eq", "x"])
     assert graph.refusal(changed) is None
@@ -73,7 +73,7 @@ def test_the_options_of_a_rule_may_change() -> None:
         (["a>b", "a>c", "c>d"], "d>a", ["a", "c", "d", "a"]),
     ],
 )
-def test_a_rule_that_would_close_a_cycle_is_refused_with_it(
+def test_a_route_that_would_close_a_cycle_is_refused_with_the_cycle(
     edges: list[str], closing: str, cycle: list[str]
 ) -> None:
     graph = graph_of(*edges)
@@ -82,13 +82,13 @@ def test_a_rule_that_would_close_a_cycle_is_refused_with_it(
     assert graph.refusal(rule("r", *closing.split(">"), may_cycle=True)) is None
 
 
-def test_a_cycle_that_was_allowed_is_no_reason_to_refuse_what_leads_out_of_it() -> None:
+def test_a_route_out_of_an_allowed_cycle_is_not_refused() -> None:
     graph = graph_of("a>b", "b>a")
     assert graph.refusal(rule("r", "a", "c")) is None
     assert graph.refusal(rule("s", "c", "d")) is None
 
 
-def test_a_rule_of_a_cycle_is_put_again_as_long_as_another_one_allows_it() -> None:
+def test_a_route_of_a_cycle_can_be_put_again_while_another_one_allows_it() -> None:
     graph = graph_of()
     for one in (rule("ab", "a", "b"), rule("bc", "b", "c"), rule("ca", "c", "a", may_cycle=True)):
         add(graph, one)
@@ -100,47 +100,47 @@ def test_a_rule_of_a_cycle_is_put_again_as_long_as_another_one_allows_it() -> No
     assert refused(graph, rule("ab", "a", "b")).detail == {"cycle": ["b", "c", "a", "b"]}
 
 
-def test_the_cap_counts_what_is_there_and_what_is_under_way() -> None:
+def test_the_cap_counts_reserved_routes() -> None:
     graph = graph_of("a>b", bound=2)
     graph.reserve(rule("r", "b", "c"))
     refusal = refused(graph, rule("s", "b", "d"))
     assert (refusal.code, refusal.detail) == ("throttled", {"limit": "max_routers", "max": 2})
     assert refusal.retry_after_ms is not None
-    graph.give_back("r")
+    graph.release("r")
     assert graph.refusal(rule("s", "b", "d")) is None
 
 
-def test_of_two_that_exclude_each_other_only_one_is_under_way() -> None:
+def test_only_one_of_two_conflicting_routes_is_reserved() -> None:
     graph = graph_of()
     graph.reserve(rule("r", "a", "b"))
     assert refused(graph, rule("s", "c", "b")).detail == {"reason": "router_dest_fan_in", "router": "r"}
     assert refused(graph, rule("s", "b", "a")).code == "router_cycle"
-    graph.give_back("r")
+    graph.release("r")
     assert graph.refusal(rule("s", "b", "a")) is None
 
 
-def test_what_is_given_back_is_what_was_before() -> None:
+def test_a_release_restores_the_route_before_it() -> None:
     graph = graph_of("a>b")
     before = graph.find("a>b")
     graph.reserve(rule("a>b", "a", "b", keeps_tag=False))
-    graph.give_back("a>b")
+    graph.release("a>b")
     assert graph.find("a>b") is before
     assert graph.touching("a") == graph.touching("b") == [before]
 
 
-def test_the_rules_of_a_topic_are_those_from_it_and_into_it() -> None:
+def test_the_routes_of_a_topic_are_those_from_it_and_into_it() -> None:
     graph = graph_of("a>b", "b>c", "b>d", "x>y")
     assert [one.name for one in graph.touching("b")] == ["a>b", "b>c", "b>d"]
     graph.drop("b>c")
     graph.drop("a>b")
-    graph.drop("nobody")
+    graph.drop("absent")
     assert [one.name for one in graph.touching("b")] == ["b>d"]
     assert graph.touching("a") == []
 
 
-def test_what_a_shard_has_takes_the_place_of_what_was_known_of_it_and_of_no_other() -> None:
+def test_the_routes_a_shard_reports_replace_only_those_known_of_it() -> None:
     here, there = name_on(0, SHARDS, "here"), name_on(1, SHARDS, "there")
-    graph = ForwardGraph(SHARDS, 0)
+    graph = RouteGraph(SHARDS, 0)
     for one in (rule("old", "s", here), rule("other", "s", there)):
         add(graph, one)
     new = rule("new", "t", here)
@@ -152,24 +152,24 @@ def test_what_a_shard_has_takes_the_place_of_what_was_known_of_it_and_of_no_othe
     assert len(graph) == 1
 
 
-def test_what_is_under_way_is_not_touched_by_what_a_shard_says() -> None:
+def test_a_reserved_route_is_not_replaced_by_the_report_of_a_shard() -> None:
     here = name_on(0, SHARDS, "here")
-    graph = ForwardGraph(SHARDS, 0)
-    wanted = rule("r", "s", here)
-    graph.reserve(wanted)
+    graph = RouteGraph(SHARDS, 0)
+    reserved = rule("r", "s", here)
+    graph.reserve(reserved)
     graph.learn(0, [])
     graph.learn(0, [rule("r", "s", here, keeps_node=False)])
     graph.drop("r")
-    assert graph.find("r") is wanted
-    graph.keep(wanted)
+    assert graph.find("r") is reserved
+    graph.confirm(reserved)
     graph.learn(0, [])
     assert graph.find("r") is None
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_comes_no_topic_has_two_ways_in_and_no_cycle_is_closed_by_chance(seed: int) -> None:
+def test_no_topic_has_two_routes_in_and_no_cycle_is_closed_unasked(seed: int) -> None:
     rng = Random(seed)
-    graph = ForwardGraph(SHARDS, 12)
+    graph = RouteGraph(SHARDS, 12)
     kept: dict[str, ForwardRule] = {}
     for _ in range(400):
         name = f"r{rng.randrange(20)}"
@@ -186,15 +186,15 @@ def test_whatever_comes_no_topic_has_two_ways_in_and_no_cycle_is_closed_by_chanc
         if refusal is None:
             graph.reserve(one)
             if rng.random() < 0.3:
-                graph.give_back(name)
+                graph.release(name)
             else:
-                graph.keep(one)
+                graph.confirm(one)
                 kept[name] = one
     assert {one.name for topic in "abcdefghij" for one in graph.touching(topic)} == set(kept)
 
 
 def may_be_added(kept: dict[str, ForwardRule], one: ForwardRule, bound: int) -> bool:
-    """By the rules as they are written, and not by going up."""
+    """Decide by the definition, not by following routes upstream."""
     known = kept.get(one.name)
     if known is not None and (known.source, known.dest) != (one.source, one.dest):
         return False

@@ -1,5 +1,4 @@
-"""The rules of forwards over shards that are only told of: the steps of a PUT, and what is left of one that
-does not come to its end."""
+"""The routes over fake shards: the steps of a PUT, and the state after an unfinished PUT."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ A, B, C = name_on(0, SHARDS, "a"), name_on(1, SHARDS, "b"), name_on(0, SHARDS, "
 
 
 class Stage:
-    """Shards that keep topics and rules, say what they are asked, and go away when they are told to."""
+    """Shards that keep topics and routes, record their requests, and fail on demand."""
 
     def __init__(self, bound: int) -> None:
         self.board = Board.create(SHARDS)
@@ -48,12 +47,12 @@ class Stage:
         self.topics: dict[str, int] = {}
         """With their epochs."""
         self.rules: dict[str, tuple[ForwardRule, int]] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.refusing: dict[str, Refusal] = {}
-        """What is asked, as `asked` has it, and what is the answer then."""
+        """The refusals by request, written as in `requests`."""
         self.lost: set[str] = set()
-        """What is done, and has no answer."""
-        self.held: dict[str, asyncio.Event] = {}
+        """Requests that are applied and receive no answer."""
+        self.paused: dict[str, asyncio.Event] = {}
         self._epoch = 0
 
     def __len__(self) -> int:
@@ -67,14 +66,14 @@ class Stage:
     async def ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
         assert self.refusal(shard) is None
         what, answer = self._answer(shard, kind, payload)
-        self.asked.append(what)
-        if what in self.held:
-            await self.held[what].wait()
+        self.requests.append(what)
+        if what in self.paused:
+            await self.paused[what].wait()
         await asyncio.sleep(0)
         if what in self.refusing:
             return refused(self.refusing[what])
-        told = answer()
-        return None if what in self.lost else told
+        result = answer()
+        return None if what in self.lost else result
 
     def _answer(self, shard: int, kind: LinkKind, payload: bytes) -> tuple[str, Callable[[], bytes]]:
         if kind == LinkKind.LIST_FORWARDS:
@@ -96,14 +95,14 @@ class Stage:
         return shard_of(topic_id(topic), SHARDS)
 
     def _list(self, shard: int, payload: bytes) -> bytes:
-        asked = decode_forwards_asked(payload)
-        found = [
+        request = decode_forwards_asked(payload)
+        reports = [
             ToldForward(rule, 5)
             for name, (rule, _) in sorted(self.rules.items())
-            if self.owner(rule.dest) == shard and name.startswith(asked.prefix) and name > asked.after
-            if asked.name in ("", name)
+            if self.owner(rule.dest) == shard and name.startswith(request.prefix) and name > request.after
+            if request.name in ("", name)
         ]
-        return encode_forward(found[: asked.limit or None])
+        return encode_forward(reports[: request.limit or None])
 
     def _put_rule(self, rule: ForwardRule, epoch: int) -> bytes:
         if rule.source not in self.topics or rule.dest not in self.topics:
@@ -137,7 +136,7 @@ class Stage:
             self.topics[name] = self._epoch
 
     def lose(self, topic: str) -> TopicGone:
-        """Deleted by its shard, with the rules into it."""
+        """Delete a topic at its shard, with the routes into it."""
         self.rules = {name: one for name, one in self.rules.items() if one[0].dest != topic}
         return TopicGone(topic, self.topics.pop(topic))
 
@@ -145,14 +144,14 @@ class Stage:
         return await self.control.put(ForwardRule(name, source, dest, **options))
 
     async def made(self, name: str, source: str, dest: str, **options: Any) -> ToldForward:
-        told = await self.put(name, source, dest, **options)
-        assert isinstance(told, ToldForward), told
-        return told
+        report = await self.put(name, source, dest, **options)
+        assert isinstance(report, ToldForward), report
+        return report
 
     async def refused(self, name: str, source: str, dest: str, **options: Any) -> Refusal:
-        told = await self.put(name, source, dest, **options)
-        assert isinstance(told, Refusal), told
-        return told
+        refusal = await self.put(name, source, dest, **options)
+        assert isinstance(refusal, Refusal), refusal
+        return refusal
 
 
 def refused(refusal: Refusal) -> bytes:
@@ -170,10 +169,10 @@ def play(what: Callable[[Stage], Coroutine[Any, Any, None]], bound: int = 0) -> 
     asyncio.run(whole())
 
 
-def test_the_rule_comes_last_behind_both_of_its_ends() -> None:
+def test_the_route_is_put_after_both_of_its_topics() -> None:
     async def steps(stage: Stage) -> None:
         assert (await stage.made("r", A, B)).created
-        changes = [one for one in stage.asked if one.startswith("put")]
+        changes = [one for one in stage.requests if one.startswith("put")]
         assert changes == [f"put_topic {A}", f"put_topic {B}", "put rule r"]
         assert set(stage.topics) == {A, B}
         assert not (await stage.made("r", A, B, keeps_tag=False)).created
@@ -182,7 +181,7 @@ def test_the_rule_comes_last_behind_both_of_its_ends() -> None:
     play(steps)
 
 
-def test_what_the_checks_refuse_makes_no_topic() -> None:
+def test_a_refused_check_creates_no_topic() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("r", A, B)
         before = dict(stage.topics)
@@ -194,7 +193,7 @@ def test_what_the_checks_refuse_makes_no_topic() -> None:
     play(steps, bound=1)
 
 
-def test_a_destination_that_is_not_to_be_made_has_to_be_there() -> None:
+def test_without_create_dest_the_destination_must_exist() -> None:
     async def steps(stage: Stage) -> None:
         missing = await stage.refused("r", A, B, makes_dest=False)
         assert (missing.code, B in missing.message) == ("topic_not_found", True)
@@ -207,7 +206,7 @@ def test_a_destination_that_is_not_to_be_made_has_to_be_there() -> None:
 
 
 @pytest.mark.parametrize("what", [f"put_topic {B}", "put rule r"])
-def test_topics_that_were_made_for_a_rule_that_is_refused_are_deleted_again(what: str) -> None:
+def test_topics_created_for_a_refused_route_are_deleted_again(what: str) -> None:
     async def steps(stage: Stage) -> None:
         stage.refusing[what] = Refusal(STORAGE_FULL, "the disk is full", {"free_bytes": 1}, 1000)
         assert await stage.refused("r", A, B) == stage.refusing[what]
@@ -221,19 +220,19 @@ def test_topics_that_were_made_for_a_rule_that_is_refused_are_deleted_again(what
     play(steps)
 
 
-def test_a_topic_that_is_not_empty_any_more_or_of_another_rule_stays() -> None:
+def test_a_created_topic_stays_if_not_empty_or_used_by_another_route() -> None:
     async def steps(stage: Stage) -> None:
         stage.refusing["put rule r"] = Refusal(STORAGE_FULL, "the disk is full")
-        stage.refusing[f"delete_topic {A}"] = Refusal(TOPIC_NOT_EMPTY, "somebody has written")
+        stage.refusing[f"delete_topic {A}"] = Refusal(TOPIC_NOT_EMPTY, "a client has written")
         await stage.refused("r", A, B)
         assert set(stage.topics) == {A}
         stage.topics.clear()
         stage.refusing.pop(f"delete_topic {A}")
-        stage.held["put rule r"] = asyncio.Event()
+        stage.paused["put rule r"] = asyncio.Event()
         first = asyncio.create_task(stage.refused("r", A, B))
-        await until(lambda: stage.asked[-1] == "put rule r")
+        await until(lambda: stage.requests[-1] == "put rule r")
         await stage.made("s", A, C)
-        stage.held["put rule r"].set()
+        stage.paused["put rule r"].set()
         await first
         assert set(stage.topics) == {A, C}
 
@@ -248,29 +247,29 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(("second", "source", "dest"), [("s", C, B), ("s", B, A)])
-def test_two_at_once_that_exclude_each_other_are_not_both_made(second: str, source: str, dest: str) -> None:
+def test_only_one_of_two_conflicting_routes_is_created(second: str, source: str, dest: str) -> None:
     async def steps(stage: Stage) -> None:
-        told = await asyncio.gather(stage.put("r", A, B), stage.put(second, source, dest))
-        assert [isinstance(one, ToldForward) for one in told] == [True, False]
+        answer = await asyncio.gather(stage.put("r", A, B), stage.put(second, source, dest))
+        assert [isinstance(one, ToldForward) for one in answer] == [True, False]
         assert set(stage.rules) == {"r"}
 
     play(steps)
 
 
-def test_what_is_asked_of_one_name_is_done_one_after_the_other() -> None:
+def test_operations_on_one_name_run_one_after_the_other() -> None:
     async def steps(stage: Stage) -> None:
-        told = await asyncio.gather(
+        answer = await asyncio.gather(
             stage.made("r", A, B), stage.control.delete("r"), stage.made("r", A, C), stage.put("r", A, B)
         )
-        assert [isinstance(one, Refusal) for one in told] == [False, False, False, True]
-        assert told[1] is True
+        assert [isinstance(one, Refusal) for one in answer] == [False, False, False, True]
+        assert answer[1] is True
         assert stage.rules["r"][0].dest == C
         assert stage.control.graph.find("r") == stage.rules["r"][0]
 
     play(steps)
 
 
-def test_while_the_rules_of_a_shard_are_unknown_nothing_is_decided() -> None:
+def test_puts_are_refused_while_the_routes_of_a_shard_are_unknown() -> None:
     async def steps(stage: Stage) -> None:
         stage.board.slot(1).state = WorkerState.REPLAYING
         unknown = await stage.refused("r", A, C)
@@ -285,7 +284,7 @@ def test_while_the_rules_of_a_shard_are_unknown_nothing_is_decided() -> None:
     play(steps)
 
 
-def test_another_worker_is_asked_again_before_anything_is_decided() -> None:
+def test_a_new_worker_is_asked_for_its_routes_before_a_decision() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("r", A, B)
         stage.make("elsewhere")
@@ -298,7 +297,7 @@ def test_another_worker_is_asked_again_before_anything_is_decided() -> None:
     play(steps)
 
 
-def test_a_rule_that_has_ended_by_itself_is_in_the_way_of_nothing() -> None:
+def test_a_route_that_ended_by_itself_excludes_no_other() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("r", A, B)
         stage.rules.clear()
@@ -309,7 +308,7 @@ def test_a_rule_that_has_ended_by_itself_is_in_the_way_of_nothing() -> None:
     play(steps)
 
 
-def test_what_may_have_been_kept_is_in_doubt_until_its_shard_says_so() -> None:
+def test_a_put_without_an_answer_is_in_doubt_until_its_shard_reports() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("r", A, B)
         for is_kept in (True, False):
@@ -317,25 +316,25 @@ def test_what_may_have_been_kept_is_in_doubt_until_its_shard_says_so() -> None:
             dest = name_on(1, SHARDS, name)
             stage.lost = {f"put rule {name}"}
             assert (await stage.refused(name, A, dest)).code == "in_doubt"
-            assert {A, dest} <= set(stage.topics), "nobody takes away what a rule may need"
+            assert {A, dest} <= set(stage.topics), "topics that a route may need are kept"
             if not is_kept:
                 del stage.rules[name]
             stage.board.slot(1).state = WorkerState.GONE
             assert (await stage.refused("t", A, C)).detail == {"shard": 1}
             stage.board.slot(1).state = WorkerState.READY
-            told = await stage.put(f"other{name}", C, dest)
-            assert isinstance(told, Refusal) == is_kept
+            answer = await stage.put(f"other{name}", C, dest)
+            assert isinstance(answer, Refusal) == is_kept
 
     play(steps)
 
 
-def test_a_rule_is_found_and_deleted_wherever_it_is() -> None:
+def test_a_route_on_any_shard_can_be_found_and_deleted() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("r", A, B)
         await stage.made("rr", B, C)
-        found = await stage.control.find("r")
-        assert isinstance(found, ToldForward)
-        assert (found.rule.name, found.forwarded_total) == ("r", 5)
+        route = await stage.control.find("r")
+        assert isinstance(route, ToldForward)
+        assert (route.rule.name, route.forwarded_total) == ("r", 5)
         assert await stage.control.find("q") is None
         stage.board.slot(1).state = WorkerState.GONE
         assert isinstance(await stage.control.find("rr"), ToldForward)
@@ -353,28 +352,28 @@ def test_a_rule_is_found_and_deleted_wherever_it_is() -> None:
     play(steps)
 
 
-def test_a_topic_takes_the_rules_from_it_and_into_it_along() -> None:
+def test_a_deleted_topic_ends_the_routes_from_it_and_into_it() -> None:
     async def steps(stage: Stage) -> None:
         for name, source, dest in (("in", A, B), ("out", B, C), ("on", C, "end")):
             await stage.made(name, source, dest)
-        assert await stage.control.topic_gone(stage.lose(B)) == ["in", "out"]
+        assert await stage.control.end_routes_of_topic(stage.lose(B)) == ["in", "out"]
         assert set(stage.rules) == {"on"}
         assert len(stage.control.graph) == 1
-        assert await stage.control.topic_gone(TopicGone("nobody", 1)) == []
+        assert await stage.control.end_routes_of_topic(TopicGone("absent", 1)) == []
 
     play(steps)
 
 
-def test_rules_of_a_topic_that_is_there_again_stay() -> None:
+def test_routes_of_a_topic_that_was_created_again_stay() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("in", A, B)
         await stage.made("out", B, C)
         gone = stage.lose(B)
         stage.rules.clear()
-        # Made anew before the front process hears of the end of the other one.
+        # Made anew before the supervisor hears of the end of the old topic.
         await stage.made("new", A, B)
         await stage.made("out", B, C)
-        assert await stage.control.topic_gone(gone) == []
+        assert await stage.control.end_routes_of_topic(gone) == []
         assert set(stage.rules) == {"new", "out"}
         assert stage.control.graph.find("new") is not None
         assert stage.control.graph.find("out") is not None
@@ -382,17 +381,17 @@ def test_rules_of_a_topic_that_is_there_again_stay() -> None:
     play(steps)
 
 
-def test_a_rule_on_a_shard_that_is_down_ends_later() -> None:
+def test_a_route_on_a_shard_that_is_down_ends_later() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("out", A, B)
         stage.board.slot(1).state = WorkerState.GONE
-        assert await stage.control.topic_gone(stage.lose(A)) == ["out"]
+        assert await stage.control.end_routes_of_topic(stage.lose(A)) == ["out"]
         assert set(stage.rules) == {"out"}
 
     play(steps)
 
 
-def test_what_nobody_foresaw_leaves_nothing_reserved() -> None:
+def test_an_unexpected_error_leaves_nothing_reserved() -> None:
     async def steps(stage: Stage) -> None:
         async def broken(shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
             if kind == LinkKind.PUT_FORWARD:
@@ -408,7 +407,7 @@ def test_what_nobody_foresaw_leaves_nothing_reserved() -> None:
     play(steps)
 
 
-def test_the_answer_has_every_field_of_the_rule() -> None:
+def test_the_answer_has_every_field_of_the_route() -> None:
     async def steps(stage: Stage) -> None:
         rule = ForwardRule("r", A, B, ["tag", "Eq", "x"], False, True, True, True, False, True)
         status, content, _ = await stage.answers.put(rule)
@@ -427,10 +426,10 @@ def test_the_answer_has_every_field_of_the_rule() -> None:
         }
         assert content == {"router": "r", "created": True, **fields, "performance": {"server_total_ms": 0.0}}
         assert (await stage.answers.put(rule))[0] == 200
-        told = await stage.answers.answer("router_state", "r", "", ())
-        assert told == {"router": "r", **fields, "forwarded_total": 5}
+        answer = await stage.answers.answer("router_state", "r", "", ())
+        assert answer == {"router": "r", **fields, "forwarded_total": 5}
         listed = await stage.answers.answer("list_routers", "", "prefix=r", ())
-        assert listed == {"routers": [told]}
+        assert listed == {"routers": [answer]}
 
     play(steps)
 
@@ -441,9 +440,9 @@ def test_routes_are_listed_in_pages_by_name_and_by_their_ends() -> None:
             await stage.made(f"r>{number}", A, f"d{number}")
         seen, cursor = [], ""
         while cursor is not None:
-            told: Any = await stage.answers.answer("list_routers", "", f"page_size=2&cursor={cursor}", ())
-            seen += [one["router"] for one in told["routers"]]
-            cursor = told.get("next_cursor")
+            answer: Any = await stage.answers.answer("list_routers", "", f"page_size=2&cursor={cursor}", ())
+            seen += [one["router"] for one in answer["routers"]]
+            cursor = answer.get("next_cursor")
         assert seen == [f"r>{number}" for number in range(5)]
         stage.board.slot(1).state = WorkerState.GONE
         missing: Any = await stage.answers.answer("list_routers", "", "", ())
@@ -456,22 +455,22 @@ def test_routes_are_listed_in_pages_by_name_and_by_their_ends() -> None:
 
 
 @pytest.mark.parametrize("query", ["source=a%20b", "dest=-", "page_size=x", "cursor=%21", "partial=perhaps"])
-def test_a_query_that_is_wrong_is_refused_by_its_name(query: str) -> None:
+def test_an_invalid_query_is_refused_with_its_field(query: str) -> None:
     async def steps(stage: Stage) -> None:
-        told: Any = await stage.answers.answer("list_routers", "", query, ())
-        assert (told.code, told.message.partition(":")[0]) == ("invalid_request", query.partition("=")[0])
+        answer: Any = await stage.answers.answer("list_routers", "", query, ())
+        assert (answer.code, answer.message.partition(":")[0]) == ("invalid_request", query.partition("=")[0])
 
     play(steps)
 
 
-def test_a_name_that_is_none_is_refused_and_an_absent_one_is_not_found() -> None:
+def test_an_invalid_name_is_refused_and_an_absent_one_is_not_found() -> None:
     async def steps(stage: Stage) -> None:
         for operation in ("router_state", "delete_router"):
-            told: Any = await stage.answers.answer(operation, "a b", "", ())
-            assert (told.code, told.detail) == ("invalid_request", {"field": "router"})
-        told = await stage.answers.answer("router_state", "a>b", "", ())
-        assert told.code == "router_not_found"
-        told = await stage.answers.answer("delete_router", "a>b", "", ())
-        assert told == {"router": "a>b", "deleted": False}
+            answer: Any = await stage.answers.answer(operation, "a b", "", ())
+            assert (answer.code, answer.detail) == ("invalid_request", {"field": "router"})
+        answer = await stage.answers.answer("router_state", "a>b", "", ())
+        assert answer.code == "router_not_found"
+        answer = await stage.answers.answer("delete_router", "a>b", "", ())
+        assert answer == {"router": "a>b", "deleted": False}
 
     play(steps)

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from router.control.topic_list import ListQuery, Page, cursor_after, list_page, name_of_cursor, narrowed
+from router.control.topic_list import (
+    ListPage,
+    ListQuery,
+    covering_prefixes,
+    cursor_after,
+    list_page,
+    name_of_cursor,
+)
 from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
@@ -14,12 +21,12 @@ NAMES = sorted(f"{letter}{number}" for letter in ("a.", "a:", "b", "B", "c-") fo
 
 
 class Shards:
-    """Shards with the topics that are theirs; those in `down` do not answer."""
+    """Shards with their topics; those in `down` do not answer."""
 
     def __init__(self, count: int, down: set[int] | None = None) -> None:
         self.count = count
         self.down = down or set()
-        self.told = 0
+        self.listed_count = 0
 
     async def list_shard(
         self, shard: int, prefix: str, after: str, limit: int
@@ -27,9 +34,9 @@ class Shards:
         if shard in self.down:
             return None
         mine = (name for name in NAMES if shard_of(topic_id(name), self.count) == shard)
-        found = [name for name in mine if name > after and name.startswith(prefix)][:limit]
-        self.told += len(found)
-        return [{"topic": name, "count": 1} for name in found]
+        listed = [name for name in mine if name > after and name.startswith(prefix)][:limit]
+        self.listed_count += len(listed)
+        return [{"topic": name, "count": 1} for name in listed]
 
     def page(
         self,
@@ -38,7 +45,7 @@ class Shards:
         size: int = 100,
         partial: bool = False,
         keys: tuple[str, ...] = (),
-    ) -> Page | Refusal:
+    ) -> ListPage | Refusal:
         query = ListQuery(prefix, after, size, partial)
         return asyncio.run(list_page(self.list_shard, self.count, query, keys))
 
@@ -47,7 +54,7 @@ class Shards:
         after: str | None = ""
         while after is not None:
             page = self.page(prefix, after, size, keys=keys)
-            assert isinstance(page, Page)
+            assert isinstance(page, ListPage)
             assert len(page.entries) <= size
             names += [topic["topic"] for topic in page.entries]
             after = None if page.next_cursor is None else name_of_cursor(page.next_cursor)
@@ -58,7 +65,7 @@ class Shards:
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("size", [1, 7, 40, 1000])
 @pytest.mark.parametrize("prefix", ["", "a", "a.", "b1", "zz"])
-def test_pages_together_are_all_names_in_order(count: int, size: int, prefix: str) -> None:
+def test_the_pages_contain_all_names_in_order(count: int, size: int, prefix: str) -> None:
     assert Shards(count).all_names(prefix, size) == [name for name in NAMES if name.startswith(prefix)]
 
 
@@ -66,20 +73,20 @@ def test_pages_together_are_all_names_in_order(count: int, size: int, prefix: st
 @pytest.mark.parametrize("prefix", ["", "a", "a.1", "c"])
 def test_a_key_sees_the_names_of_its_prefixes(size: int, prefix: str) -> None:
     keys = ("c-2", "a.", "a.1", "b")
-    wanted = [name for name in NAMES if name.startswith(prefix) and name.startswith(keys)]
-    assert Shards(3).all_names(prefix, size, keys) == wanted
+    expected = [name for name in NAMES if name.startswith(prefix) and name.startswith(keys)]
+    assert Shards(3).all_names(prefix, size, keys) == expected
 
 
 def test_a_full_last_page_has_no_cursor() -> None:
     page = Shards(2).page("B", size=40)
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     assert (len(page.entries), page.next_cursor) == (40, None)
 
 
-def test_a_page_costs_a_page_of_each_shard() -> None:
+def test_a_page_takes_at_most_a_page_of_each_shard() -> None:
     shards = Shards(2)
     shards.page(size=5)
-    assert shards.told <= 2 * 6
+    assert shards.listed_count <= 2 * 6
 
 
 def test_a_shard_that_does_not_answer_is_named() -> None:
@@ -90,9 +97,9 @@ def test_a_shard_that_does_not_answer_is_named() -> None:
     assert refusal.retry_after_ms
 
 
-def test_a_partial_list_says_what_it_lacks() -> None:
+def test_a_partial_list_names_its_missing_shards() -> None:
     page = Shards(3, down={1}).page(partial=True, keys=("a", "b"))
-    assert isinstance(page, Page)
+    assert isinstance(page, ListPage)
     assert page.missing_shards == [1]
     names = [name for name in NAMES if shard_of(topic_id(name), 3) != 1 and name.startswith(("a", "b"))]
     assert [topic["topic"] for topic in page.entries] == names[:100]
@@ -102,14 +109,14 @@ def test_a_partial_list_says_what_it_lacks() -> None:
     "cursor",
     ["", "!", "YQ==", "YQ=", "YR", "b3JkZXJzIQ", "Y", "ü", "\udcff", "YQ ", " YQ", "YQ\n", "a" * 10_000],
 )
-def test_a_cursor_that_no_list_gave_is_none(cursor: str) -> None:
+def test_an_invalid_cursor_is_none(cursor: str) -> None:
     assert name_of_cursor(cursor) is None
 
 
 @pytest.mark.parametrize("name", ["a", "orders.eu:2024", "x" * 255, "Z-_._:"])
-def test_a_cursor_leads_back_to_its_name(name: str) -> None:
+def test_a_cursor_contains_its_name(name: str) -> None:
     assert name_of_cursor(cursor_after(name)) == name
 
 
-def test_prefixes_within_others_are_asked_for_once() -> None:
-    assert narrowed("", ["a", "ab", "b", "a"]) == ["a", "b"]
+def test_prefixes_within_other_prefixes_are_dropped() -> None:
+    assert covering_prefixes("", ["a", "ab", "b", "a"]) == ["a", "b"]

@@ -16,7 +16,7 @@ from tests.harness.whole_server import name_on
 SHARDS = 3
 
 
-class Doors:
+class Shards:
     def __init__(self) -> None:
         self.down: set[int] = set()
 
@@ -37,48 +37,48 @@ def names(*shards: int) -> list[str]:
     return [name_on(shard, SHARDS, f"{prefix}-") for prefix, shard in zip("abcdef", shards, strict=False)]
 
 
-def home(small: SmallBoard, bound: int = 0, doors: Doors | None = None) -> WatchHome:
-    return WatchHome(doors or Doors(), ReservedCount(small.board, bound, WATCH_SESSIONS))
+def home(small: SmallBoard, bound: int = 0, shards: Shards | None = None) -> WatchHome:
+    return WatchHome(shards or Shards(), ReservedCount(small.board, bound, WATCH_SESSIONS))
 
 
 @pytest.mark.parametrize(("shards", "expected"), [((1,), 1), ((0, 2, 2), 2), ((0, 1, 0, 1, 1), 1)])
-def test_it_is_where_most_topics_are(small: SmallBoard, shards: tuple[int, ...], expected: int) -> None:
+def test_the_home_is_where_most_topics_are(small: SmallBoard, shards: tuple[int, ...], expected: int) -> None:
     assert home(small).reserve(names(*shards)) == expected
 
 
-def test_between_equals_it_is_where_the_fewest_sessions_are(small: SmallBoard) -> None:
+def test_among_equals_the_home_has_the_fewest_sessions(small: SmallBoard) -> None:
     for shard, count in enumerate((4, 2, 3)):
         small.board.slot(shard).watch_sessions = count
     one = home(small)
-    one.sessions.look()
+    one.sessions.read_board()
     assert [one.reserve(names(0, 1, 2)) for _ in range(6)] == [1, 1, 2, 0, 1, 2]
     assert one.reserve(names(0, 2)) == 0
 
 
-def test_no_more_are_reserved_than_there_may_be(small: SmallBoard) -> None:
+def test_reservations_stop_at_the_cap(small: SmallBoard) -> None:
     small.board.slot(2).watch_sessions = 3
     one = home(small, bound=4)
     assert one.reserve(names(0)) == 0
     refused = one.reserve(names(1))
     assert isinstance(refused, Refusal)
     assert (refused.code, refused.detail) == ("throttled", {"limit": "max_watch_sessions", "max": 4})
-    one.sessions.give_back(0)
+    one.sessions.release(0)
     assert one.reserve(names(1)) == 1
 
 
-def test_a_home_that_is_down_is_told_and_takes_no_place(small: SmallBoard) -> None:
-    doors = Doors()
-    one = home(small, bound=1, doors=doors)
-    doors.down = {1}
+def test_a_home_that_is_down_is_refused_and_not_counted(small: SmallBoard) -> None:
+    shards = Shards()
+    one = home(small, bound=1, shards=shards)
+    shards.down = {1}
     refused = one.reserve(names(1))
     assert isinstance(refused, Refusal)
     assert refused.message == "shard 1 is gone"
-    assert one.not_reached(1).message == "shard 1 is gone"
-    assert one.not_reached(0).message == "shard 0 does not answer"
+    assert one.unreachable(1).message == "shard 1 is gone"
+    assert one.unreachable(0).message == "shard 0 does not answer"
     assert one.reserve(names(0)) == 0
 
 
-def test_what_is_not_known_is_not_allowed(small: SmallBoard) -> None:
+def test_an_unknown_count_is_refused(small: SmallBoard) -> None:
     small.end(2)
     refused = home(small, bound=4).reserve(names(0))
     assert isinstance(refused, Refusal)

@@ -1,4 +1,4 @@
-"""Keys that are read again: what is put in place, what is not, and who is told until when."""
+"""Reload of API keys: what is applied, what is not, and which workers receive the keys."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ OLD, NEW = seal_api_keys("the-old-key-of-the-server"), seal_api_keys("the-new-ke
 class Stage:
     def __init__(self, api_keys: str = OLD) -> None:
         self.loaded: Resolved | str = "nothing to load"
-        self.taken: list[tuple[str, int]] = []
-        self.told: list[tuple[int, str]] = []
+        self.applied: list[tuple[str, int]] = []
+        self.sent: list[tuple[int, str]] = []
         self.deaf: set[int] = set()
         first = Settings(api_keys=api_keys)
-        self.reload = KeyReload(first, 2, lambda: self.loaded, self._tell, self._take)
+        self.reload = KeyReload(first, 2, lambda: self.loaded, self._send, self._apply)
 
-    async def _tell(self, shard: int, api_keys: str) -> bool:
-        self.told.append((shard, api_keys))
+    async def _send(self, shard: int, api_keys: str) -> bool:
+        self.sent.append((shard, api_keys))
         return shard not in self.deaf
 
-    def _take(self, settings: Settings, keys: Keys) -> None:
-        self.taken.append((settings.api_keys, len(keys)))
+    def _apply(self, settings: Settings, keys: Keys) -> None:
+        self.applied.append((settings.api_keys, len(keys)))
 
     def load(self, **settings: object) -> None:
         self.loaded = Resolved(Settings(**settings), {}, {}, [], [])  # type: ignore[arg-type]
@@ -42,67 +42,65 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def test_new_keys_are_put_in_place_and_every_worker_is_told() -> None:
+def test_new_keys_are_applied_and_sent_to_every_worker() -> None:
     async def run() -> None:
         stage = Stage()
         stage.load(api_keys=NEW)
-        assert stage.taken == [(NEW, 1)]
+        assert stage.applied == [(NEW, 1)]
         await turns()
-        assert stage.told == [(0, NEW), (1, NEW)]
+        assert stage.sent == [(0, NEW), (1, NEW)]
 
     asyncio.run(run())
 
 
-def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_settings_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         stage = Stage()
         stage.loaded = "topicsd.toml: is not valid TOML"
         stage.reload.reload()
         stage.load(api_keys="")
         await turns()
-        assert stage.taken == []
-        assert stage.told == []
+        assert stage.applied == []
+        assert stage.sent == []
 
     asyncio.run(run())
     assert "keys: not reloaded: topicsd.toml: is not valid TOML" in caplog.text
-    assert (
-        "keys: not reloaded: the new settings have none, and removing all keys takes a restart" in caplog.text
-    )
+    assert "keys: not reloaded: the new settings have no keys; restart to remove all keys" in caplog.text
 
 
-def test_a_server_without_keys_may_get_some() -> None:
+def test_keys_can_be_added_to_a_server_without_keys() -> None:
     async def run() -> None:
         stage = Stage(api_keys="")
         stage.load(api_keys="")
         stage.load(api_keys=NEW)
         stage.load(api_keys="")
         await turns()
-        assert stage.taken == [("", 0), (NEW, 1)]
+        assert stage.applied == [("", 0), (NEW, 1)]
 
     asyncio.run(run())
 
 
-def test_a_worker_that_does_not_answer_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_reload, "TELL_AGAIN_SECONDS", 0)
+def test_keys_are_sent_again_to_a_worker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_reload, "RESEND_SECONDS", 0)
 
     async def run() -> None:
         stage = Stage()
         stage.deaf = {1}
         stage.load(api_keys=NEW)
         await turns(20)
-        assert stage.told.count((0, NEW)) == 1
-        assert stage.told.count((1, NEW)) > 2
-        # Of those that came before nobody hears any more.
+        assert stage.sent.count((0, NEW)) == 1
+        assert stage.sent.count((1, NEW)) > 2
+        # Older keys are not sent any more.
         stage.load(api_keys=OLD)
         await turns()
-        stage.told.clear()
+        stage.sent.clear()
         await turns(20)
-        assert set(stage.told) == {(1, OLD)}
+        assert set(stage.sent) == {(1, OLD)}
         stage.deaf.clear()
         await turns()
-        stage.told.clear()
+        stage.sent.clear()
         await turns(20)
-        assert stage.told == []
+        assert stage.sent == []
 
     asyncio.run(run())
 
@@ -111,7 +109,7 @@ def test_other_settings_wait_for_a_restart(caplog: pytest.LogCaptureFixture) -> 
     async def run() -> None:
         stage = Stage()
         stage.load(api_keys=NEW, max_limit=7, port=5)
-        assert stage.taken == [(NEW, 1)]
+        assert stage.applied == [(NEW, 1)]
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())

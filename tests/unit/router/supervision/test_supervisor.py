@@ -1,4 +1,4 @@
-"""The whole front process as a process, with fake workers: signals, kills, and what is left behind."""
+"""The whole supervisor as a process, with fake workers: signals, kills, and what is left over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.harness.front_stage import (
 pytestmark = pytest.mark.slow
 
 
-def test_it_serves_and_ends_in_order(tmp_path: Path) -> None:
+def test_server_serves_and_stops_in_order(tmp_path: Path) -> None:
     with FrontProcess(tmp_path) as front:
         front.wait_until_ready()
         workers = front.worker_pids()
@@ -33,7 +33,7 @@ def test_it_serves_and_ends_in_order(tmp_path: Path) -> None:
         assert not (tmp_path / "port").exists()
 
 
-def test_who_comes_while_workers_start_waits_for_no_one(tmp_path: Path) -> None:
+def test_clients_are_refused_while_workers_start(tmp_path: Path) -> None:
     with FrontProcess(tmp_path, worker={"ready_after": 2}) as front:
         answer = front.ask("GET", "/v0/topics/a")
         assert (answer.status, answer.fields["retry-after"]) == (503, "1")
@@ -43,7 +43,7 @@ def test_who_comes_while_workers_start_waits_for_no_one(tmp_path: Path) -> None:
         front.wait_until_ready()
 
 
-def test_a_second_server_at_the_port_is_refused(tmp_path: Path) -> None:
+def test_a_second_server_at_the_same_port_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with FrontProcess(tmp_path) as front, FrontProcess(tmp_path / "other", port=front.port()) as other:
         assert other.wait() == 1
@@ -79,7 +79,7 @@ def test_requests_during_a_stop_are_answered_or_refused(tmp_path: Path) -> None:
     assert set(outcomes) <= {200, 503, "refused"}
 
 
-def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+def test_a_second_signal_skips_the_wait(tmp_path: Path) -> None:
     with FrontProcess(tmp_path, worker={"ignores_drain": True}) as front:
         front.wait_until_ready()
         workers = front.worker_pids()
@@ -90,7 +90,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
         assert not any(is_alive(pid) for pid in workers)
 
 
-def test_workers_outlive_a_killed_front_process_only_to_drain(tmp_path: Path) -> None:
+def test_workers_of_a_killed_supervisor_drain_and_exit(tmp_path: Path) -> None:
     with FrontProcess(tmp_path) as front:
         port = front.wait_until_ready().port()
         workers = front.worker_pids()
@@ -104,7 +104,7 @@ def test_workers_outlive_a_killed_front_process_only_to_drain(tmp_path: Path) ->
             socket.create_connection(("127.0.0.1", port))
 
 
-def test_nothing_is_left_when_everything_is_killed(tmp_path: Path) -> None:
+def test_nothing_is_left_after_all_processes_are_killed(tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
     files = set(tmp_path.iterdir())
     with FrontProcess(tmp_path) as front:
@@ -121,7 +121,7 @@ def test_nothing_is_left_when_everything_is_killed(tmp_path: Path) -> None:
         assert again.port() == port
 
 
-def test_there_are_no_zombies_while_workers_come_and_go(tmp_path: Path) -> None:
+def test_restarted_workers_leave_no_zombies(tmp_path: Path) -> None:
     with FrontProcess(tmp_path) as front:
         front.wait_until_ready()
         for _ in range(3):
@@ -133,7 +133,7 @@ def test_there_are_no_zombies_while_workers_come_and_go(tmp_path: Path) -> None:
         assert all(is_alive(pid) for pid in front.worker_pids())
 
 
-def test_a_server_whose_shards_all_refuse_says_why(tmp_path: Path) -> None:
+def test_a_server_whose_shards_all_refuse_logs_why(tmp_path: Path) -> None:
     with FrontProcess(tmp_path, worker={"exit_code": 3, "reason": "wal-1 is damaged"}) as front:
         wait_until(lambda: front.ask("GET", "/v0/ready").body.count(b'"refused"') == 2)
         assert front.ask("GET", "/v0/ready?allow_degraded=true").status == 503

@@ -32,19 +32,19 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
         yield end
 
 
-def test_systemd_is_told_what_was_said(manager: socket.socket) -> None:
+def test_notifications_reach_systemd_unchanged(manager: socket.socket) -> None:
     notify = open_notify({"NOTIFY_SOCKET": manager.getsockname()})
-    for said in (
+    for lines in (
         f"{systemd.READY}\n{status('serving')}",
         systemd.WATCHDOG,
         systemd.STOPPING,
         extend_timeout(5),
     ):
-        notify(said)
-        assert manager.recv(4096).decode() == said
+        notify(lines)
+        assert manager.recv(4096).decode() == lines
 
 
-def test_an_abstract_address_is_spelled_with_a_zero() -> None:
+def test_an_abstract_address_begins_with_a_zero_byte() -> None:
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as end:
         end.bind(f"\0topicsd-test-{os.getpid()}")
         open_notify({"NOTIFY_SOCKET": f"@topicsd-test-{os.getpid()}"})(systemd.READY)
@@ -56,11 +56,11 @@ def test_a_status_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1"}])
-def test_without_systemd_nobody_is_told(environ: dict[str, str]) -> None:
+def test_without_systemd_no_notification_is_sent(environ: dict[str, str]) -> None:
     open_notify(environ)(systemd.READY)
 
 
-def test_a_manager_that_does_not_listen_holds_nobody_up(
+def test_a_manager_that_does_not_read_delays_no_caller(
     manager: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
     notify = open_notify({"NOTIFY_SOCKET": manager.getsockname()})
@@ -68,18 +68,18 @@ def test_a_manager_that_does_not_listen_holds_nobody_up(
     for _ in range(2000):
         notify("x" * 1000)
     assert time.monotonic() - began < 5
-    assert "systemd was not told" in caplog.text
+    assert "systemd: notification dropped" in caplog.text
 
 
-def test_a_manager_that_is_gone_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_manager_only_logs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     open_notify({"NOTIFY_SOCKET": str(tmp_path / "gone")})(systemd.WATCHDOG)
-    assert "systemd was not told" in caplog.text
+    assert "systemd: notification dropped" in caplog.text
 
 
 @pytest.mark.parametrize(
     "environ", [{}, {"LISTEN_FDS": "1"}, {"LISTEN_PID": "8", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x"}]
 )
-def test_sockets_for_another_process_are_left_alone_and_handed_to_no_child(environ: dict[str, str]) -> None:
+def test_sockets_for_another_process_are_ignored_and_not_inherited(environ: dict[str, str]) -> None:
     assert take_listen_sockets(environ, pid=7) == []
     assert environ == {}
 
@@ -88,11 +88,11 @@ RECEIVER = """
 import os, sys
 from router.supervision.systemd import ListenError, take_listen_sockets
 try:
-    taken = take_listen_sockets(os.environ)
+    listeners = take_listen_sockets(os.environ)
 except ListenError as error:
     sys.exit(str(error))
 assert not [name for name in os.environ if name.startswith("LISTEN_")]
-for one in taken:
+for one in listeners:
     assert not one.get_inheritable() and not one.getblocking()
     print(one.getsockname()[1], flush=True)
     one.setblocking(True)
@@ -122,9 +122,9 @@ def receive(passed: socket.socket | TextIO) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_passed_sockets_are_listened_at_and_who_came_before_is_served() -> None:
+def test_connections_in_the_backlog_of_passed_sockets_are_served() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as first, closing(socket.socket()) as client:
-        # Nobody has started yet, and the connection is not refused.
+        # No process has started yet, and the connection is not refused.
         client.connect(first.getsockname())
         client.settimeout(10)
         with receive(first) as process:
@@ -136,16 +136,16 @@ def test_passed_sockets_are_listened_at_and_who_came_before_is_served() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
-def test_what_is_no_listening_tcp_socket_is_refused_with_its_number(family: int) -> None:
+def test_a_passed_socket_must_be_a_listening_tcp_socket(family: int) -> None:
     with closing(socket.socket(family)) as passed, receive(passed) as process:
         _, err = process.communicate(timeout=10)
         assert process.returncode == 1
-        assert err == "LISTEN_FDS names descriptor 3, which is no TCP socket that listens\n"
+        assert err == "LISTEN_FDS: descriptor 3 must be a listening TCP socket\n"
 
 
 @pytest.mark.slow
-def test_a_descriptor_that_is_no_socket_is_refused() -> None:
+def test_a_passed_descriptor_must_be_a_socket() -> None:
     with open(os.devnull) as passed, receive(passed) as process:
         _, err = process.communicate(timeout=10)
         assert process.returncode == 1
-        assert err.startswith("LISTEN_FDS names descriptor 3, which is no socket: ")
+        assert err.startswith("LISTEN_FDS: descriptor 3 must be a socket: ")

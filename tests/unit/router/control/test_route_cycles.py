@@ -1,4 +1,4 @@
-"""A circle of forwards that is closed: all rules of it are told, so that each hop on a way around counts."""
+"""A closed cycle of routes: all of its routes are marked, so that each hop in the cycle counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def in_cycle(stage: Stage) -> dict[str, bool]:
     return {name: rule.is_in_cycle for name, (rule, _) in sorted(stage.rules.items())}
 
 
-def test_all_rules_of_a_circle_know_that_they_are_part_of_one() -> None:
+def test_all_routes_of_a_cycle_are_marked_as_in_a_cycle() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("ab", A, B)
         await stage.made("bc", B, C)
@@ -29,7 +29,7 @@ def test_all_rules_of_a_circle_know_that_they_are_part_of_one() -> None:
     play(steps)
 
 
-def test_a_rule_of_the_circle_that_cannot_be_told_is_told_when_the_put_is_sent_again() -> None:
+def test_a_route_of_the_cycle_that_was_not_marked_is_marked_by_a_repeated_put() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("ab", A, B)
         stage.refusing["put rule ab"] = Refusal(STORAGE_FULL, "no room")
@@ -43,19 +43,19 @@ def test_a_rule_of_the_circle_that_cannot_be_told_is_told_when_the_put_is_sent_a
     play(steps)
 
 
-def test_a_rule_that_is_put_anew_while_the_circle_is_closed_knows_of_it() -> None:
+def test_a_route_replaced_while_the_cycle_is_closed_is_marked() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("ab", A, B)
-        held = stage.held["put rule ab"] = asyncio.Event()
+        release = stage.paused["put rule ab"] = asyncio.Event()
         anew = asyncio.create_task(stage.made("ab", A, B, keeps_node=False))
         for _ in range(50):
             await asyncio.sleep(0)
-        assert stage.asked[-1] == "put rule ab"
+        assert stage.requests[-1] == "put rule ab"
         closing = asyncio.create_task(stage.made("ba", B, A, may_cycle=True))
         for _ in range(50):
             await asyncio.sleep(0)
         assert "ba" in stage.rules
-        held.set()
+        release.set()
         await asyncio.gather(anew, closing)
         assert in_cycle(stage) == {"ab": True, "ba": True}
         assert not stage.rules["ab"][0].keeps_node

@@ -1,4 +1,4 @@
-"""The workers' lives: fake workers as real processes."""
+"""The pool of workers, with fake workers as real processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def code_of(stage: FrontStage, shard: int) -> str | None:
     return None if refusal is None else refusal.code
 
 
-def test_a_worker_that_is_killed_comes_back_and_the_others_stay() -> None:
+def test_a_killed_worker_is_restarted_and_the_others_keep_running() -> None:
     async def play(stage: FrontStage) -> None:
         await stage.ready()
         first, other = stage.pid(0), stage.pid(1)
@@ -67,7 +67,7 @@ def test_a_worker_that_is_killed_comes_back_and_the_others_stay() -> None:
     on_stage(play)
 
 
-def test_a_worker_that_replays_is_not_ready_and_nobody_kills_it() -> None:
+def test_a_replaying_worker_is_not_ready_and_not_killed() -> None:
     async def play(stage: FrontStage) -> None:
         await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
         assert code_of(stage, 0) == NOT_READY
@@ -79,7 +79,7 @@ def test_a_worker_that_replays_is_not_ready_and_nobody_kills_it() -> None:
     on_stage(play, shard_count=1, worker={"ready_after": IMPATIENT.hung_seconds * 1.5}, times=IMPATIENT)
 
 
-def test_a_worker_that_never_beats_is_killed_and_tried_again() -> None:
+def test_a_worker_without_a_heartbeat_is_killed_and_restarted() -> None:
     async def play(stage: FrontStage) -> None:
         await until(lambda: stage.board.slot(0).pid)
         os.kill(stage.pid(0), signal.SIGSTOP)
@@ -88,7 +88,7 @@ def test_a_worker_that_never_beats_is_killed_and_tried_again() -> None:
     on_stage(play, shard_count=1, worker={"ready_after": 60}, times=END_SOON._replace(start_seconds=1.0))
 
 
-def test_a_worker_that_waits_for_its_disk_is_not_taken_to_hang(
+def test_a_worker_that_waits_for_its_disk_is_not_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fifo = tmp_path / "fifo"
@@ -97,19 +97,19 @@ def test_a_worker_that_waits_for_its_disk_is_not_taken_to_hang(
     async def play(stage: FrontStage) -> None:
         await until(lambda: stage.board.slot(0).state is WorkerState.READY)
         pid = stage.pid(0)
-        # Twice as long as one that hangs has.
+        # Twice the time after which a hung worker is killed.
         await until(lambda: silence_ms(stage.board.slot(0), SystemClock()) > IMPATIENT.hung_seconds * 2000)
-        assert stage.pool.all_beat()
+        assert stage.pool.all_alive()
         assert stage.pool.restart_count(0) == 0
         os.close(os.open(fifo, os.O_WRONLY))
         await stage.ready()
         assert (stage.pid(0), stage.pool.restart_count(0)) == (pid, 0)
 
     on_stage(play, shard_count=1, worker={"disk_wait": str(fifo)}, times=IMPATIENT)
-    assert caplog.text.count("worker: does not answer: it waits for its disk") == 1
+    assert caplog.text.count("worker: no heartbeat, not killed: waiting for its disk") == 1
 
 
-def test_a_worker_that_refuses_stays_away_with_its_reason() -> None:
+def test_a_worker_that_refuses_is_not_restarted_and_its_reason_stays() -> None:
     async def play(stage: FrontStage) -> None:
         await until(lambda: stage.board.slot(0).state is WorkerState.REFUSED)
         await asyncio.sleep(0.3)
@@ -121,34 +121,34 @@ def test_a_worker_that_refuses_stays_away_with_its_reason() -> None:
         assert refusal.message == "shard 0 cannot be served from its disk; the server's log says why"
         assert refusal.retry_after_ms is None
         assert stage.board.slot(0).reason == "wal-1 is damaged"
-        assert stage.pool.all_beat()
+        assert stage.pool.all_alive()
 
     on_stage(play, shard_count=1, worker={"exit_code": 3, "reason": "wal-1 is damaged"})
 
 
-def test_a_worker_that_crashes_on_its_way_up_is_tried_again_ever_more_slowly() -> None:
+def test_a_worker_that_crashes_during_its_start_is_restarted_with_growing_waits() -> None:
     async def play(stage: FrontStage) -> None:
         await until(lambda: stage.pool.restart_count(0) == 3)
-        assert stage.board.slot(0).reason == "ended with code 7: no luck"
+        assert stage.board.slot(0).reason == "exited with code 7: no luck"
         assert code_of(stage, 0) == NOT_READY
 
     on_stage(play, shard_count=1, worker={"exit_code": 7, "reason": "no luck"})
 
 
-def test_why_a_worker_ended_is_told_until_it_is_ready_again() -> None:
+def test_the_cause_of_a_restart_is_reported_until_the_worker_is_ready() -> None:
     async def play(stage: FrontStage) -> None:
         for count in (1, 2):
             await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
             os.kill(stage.pid(0), signal.SIGKILL)
             await until(lambda: stage.pool.restart_count(0) == count)  # noqa: B023
             await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
-            assert stage.board.slot(0).reason == "was ended by SIGKILL"
-        assert b"was ended by SIGKILL" in (await stage.ask("GET", "/v0/ready")).body
+            assert stage.board.slot(0).reason == "killed by SIGKILL"
+        assert b"killed by SIGKILL" in (await stage.ask("GET", "/v0/ready")).body
 
     on_stage(play, shard_count=1, worker={"ready_after": 60}, times=END_SOON)
 
 
-def test_what_comes_into_the_channel_of_a_dead_worker_is_given_back() -> None:
+def test_connections_sent_to_a_dead_worker_are_refused() -> None:
     async def play(stage: FrontStage) -> None:
         await stage.ready()
         os.kill(stage.pid(0), signal.SIGKILL)
@@ -165,20 +165,20 @@ def test_what_comes_into_the_channel_of_a_dead_worker_is_given_back() -> None:
     on_stage(play, shard_count=1, times=TIMES._replace(backoff_first_seconds=60, backoff_max_seconds=60))
 
 
-def test_a_worker_that_cannot_be_spawned_is_tried_again() -> None:
+def test_a_worker_that_cannot_be_spawned_is_retried() -> None:
     async def play(stage: FrontStage) -> None:
         stage.pool._command = ("/does/not/exist",)
         await stage.ready()
         os.kill(stage.pid(0), signal.SIGKILL)
         await until(lambda: stage.pool.restart_count(0) == 3)
-        assert "could not be started" in stage.board.slot(0).reason
+        assert "cannot start" in stage.board.slot(0).reason
         stage.pool._command = FAKE_WORKER
         await stage.ready()
 
     on_stage(play, shard_count=1)
 
 
-def test_a_failed_disk_is_told_as_what_it_is() -> None:
+def test_a_failed_disk_is_reported_as_storage_failed() -> None:
     async def play(stage: FrontStage) -> None:
         await stage.ready()
         stage.board.slot(0).state = WorkerState.FAILED
@@ -195,7 +195,7 @@ def test_a_drain_ends_all_workers_in_order() -> None:
         assert await stage.pool.drain()
         assert stage.pool.pids() == []
         assert not any(is_alive(pid) for pid in pids)
-        assert stage.pool.all_beat()
+        assert stage.pool.all_alive()
         assert code_of(stage, 0) == SHUTTING_DOWN
         await asyncio.sleep(0.1)
         assert stage.pool.pids() == []
@@ -203,7 +203,7 @@ def test_a_drain_ends_all_workers_in_order() -> None:
     on_stage(play)
 
 
-def test_a_drain_does_not_start_workers_again() -> None:
+def test_a_drain_restarts_no_worker() -> None:
     async def play(stage: FrontStage) -> None:
         await until(lambda: stage.pool.restart_count(0) == 1)
         assert await stage.pool.drain()
@@ -214,7 +214,7 @@ def test_a_drain_does_not_start_workers_again() -> None:
     on_stage(play, shard_count=1, worker={"exit_code": 7}, times=TIMES._replace(backoff_first_seconds=0.1))
 
 
-def test_a_worker_that_does_not_end_is_ended_after_the_deadline() -> None:
+def test_a_worker_that_does_not_stop_is_terminated_at_the_deadline() -> None:
     async def play(stage: FrontStage) -> None:
         await stage.ready()
         started = asyncio.get_running_loop().time()
@@ -225,7 +225,7 @@ def test_a_worker_that_does_not_end_is_ended_after_the_deadline() -> None:
     on_stage(play, shard_count=1, worker={"ignores_drain": True}, times=TIMES._replace(drain_seconds=0.3))
 
 
-def test_a_stopped_worker_is_killed_by_the_watchdog_also_while_draining() -> None:
+def test_a_hung_worker_is_killed_during_a_drain_too() -> None:
     async def play(stage: FrontStage) -> None:
         await stage.ready()
         os.kill(stage.pid(0), signal.SIGSTOP)
@@ -235,7 +235,7 @@ def test_a_stopped_worker_is_killed_by_the_watchdog_also_while_draining() -> Non
     on_stage(play, shard_count=1, times=IMPATIENT)
 
 
-def test_haste_does_not_wait_for_the_deadline() -> None:
+def test_a_hastened_drain_skips_the_wait_for_the_deadline() -> None:
     async def play(stage: FrontStage) -> None:
         await stage.ready()
         draining = asyncio.create_task(stage.pool.drain())
@@ -248,7 +248,7 @@ def test_haste_does_not_wait_for_the_deadline() -> None:
     on_stage(play, shard_count=1, worker={"drain_seconds": 60})
 
 
-def test_after_a_pause_of_this_process_nobody_is_killed() -> None:
+def test_a_pause_of_this_process_kills_no_worker() -> None:
     async def play(stage: FrontStage) -> None:
         await stage.ready()
         pid = stage.pid(0)
@@ -264,7 +264,7 @@ def test_after_a_pause_of_this_process_nobody_is_killed() -> None:
     on_stage(play, shard_count=1, times=IMPATIENT)
 
 
-def test_what_systemd_told_the_front_process_is_not_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_systemd_are_not_passed_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, str]] = []
 
     class NeverRuns:
@@ -278,16 +278,16 @@ def test_what_systemd_told_the_front_process_is_not_for_workers(monkeypatch: pyt
         board = Board.create(1)
         given = {**environment(), "NOTIFY_SOCKET": "/x", "LISTEN_FDS": "1", "WATCHDOG_USEC": "1"}
         with pytest.raises(FileNotFoundError):
-            WorkerProcess(FAKE_WORKER, given, "TOLD", {"shard": 0}, (board.fd,), lambda process: None)
+            WorkerProcess(FAKE_WORKER, given, "SPEC", {"shard": 0}, (board.fd,), lambda process: None)
         board.close()
         os.close(board.fd)
 
     uvloop.run(run())
     assert not {"NOTIFY_SOCKET", "LISTEN_FDS", "WATCHDOG_USEC"} & set(seen[0])
-    assert '"shard":0' in seen[0]["TOLD"]
+    assert '"shard":0' in seen[0]["SPEC"]
 
 
-def test_a_worker_inherits_its_channel_and_the_board_and_nothing_else() -> None:
+def test_a_worker_inherits_only_its_channel_and_the_board() -> None:
     async def play(stage: FrontStage) -> None:
         await stage.ready()
         kinds = []
@@ -301,6 +301,6 @@ def test_a_worker_inherits_its_channel_and_the_board_and_nothing_else() -> None:
     on_stage(play)
 
 
-def test_a_healthy_life_resets_the_wait() -> None:
+def test_a_healthy_run_resets_the_wait() -> None:
     backoff = Backoff(1.0, 4.0, healthy_seconds=30.0)
     assert [backoff.ended(0.0), backoff.ended(29.9), backoff.ended(30.0), backoff.ended(0.0)] == [1, 2, 1, 2]

@@ -26,7 +26,7 @@ def started(folder: Path, **given: object) -> FrontProcess:
 def accepting(front: FrontProcess) -> list[int]:
     """The acceptors, once each of them accepts."""
     front.wait_until_ready()
-    wait_until(lambda: front.log.read_text().count("accepts connections") >= FRONTS)
+    wait_until(lambda: front.log.read_text().count("acceptor: accepting connections") >= FRONTS)
     return front.acceptor_pids()
 
 
@@ -58,8 +58,8 @@ class Load:
                 self.outcomes.append(type(error).__name__)
 
     def wait_for(self, more: int) -> None:
-        wanted = len(self.outcomes) + more
-        wait_until(lambda: len(self.outcomes) >= wanted)
+        count = len(self.outcomes) + more
+        wait_until(lambda: len(self.outcomes) >= count)
 
     def end(self) -> list[int | str]:
         self._is_over.set()
@@ -68,7 +68,7 @@ class Load:
         return self.outcomes
 
 
-def test_they_share_the_connections_and_their_counts_are_summed(tmp_path: Path) -> None:
+def test_acceptors_share_connections_and_their_counts_are_summed(tmp_path: Path) -> None:
     with started(tmp_path) as front:
         assert len(accepting(front)) == FRONTS
         port = front.port()
@@ -77,11 +77,11 @@ def test_they_share_the_connections_and_their_counts_are_summed(tmp_path: Path) 
             assert ask(port, "GET", "/v0/topics/a").status == 200
             assert ask(port, "GET", "/v0/health").status == 200
         wait_until(lambda: metric(port, "connections_accepted_total") >= before + 100)
-        # Acceptors tell their counts at their beats.
+        # Acceptors publish their counts at their heartbeats.
         wait_until(lambda: metric(port, "connections_handed_over_total") >= 50)
 
 
-def test_one_connection_goes_from_the_supervisor_to_a_worker(tmp_path: Path) -> None:
+def test_a_connection_moves_from_the_supervisor_to_a_worker(tmp_path: Path) -> None:
     with started(tmp_path) as front:
         accepting(front)
         with socket.create_connection(("127.0.0.1", front.port())) as connection:
@@ -90,7 +90,7 @@ def test_one_connection_goes_from_the_supervisor_to_a_worker(tmp_path: Path) -> 
                 assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
-def test_what_waits_for_an_acceptor_that_dies_waits_for_the_next(tmp_path: Path) -> None:
+def test_connections_of_a_dead_acceptor_wait_for_the_next(tmp_path: Path) -> None:
     with started(tmp_path) as front:
         victims = accepting(front)
         for pid in victims:
@@ -118,7 +118,7 @@ def test_the_supervisor_accepts_while_no_acceptor_can_be_started(tmp_path: Path)
         assert set(load.end()) == {200}
 
 
-def test_the_supervisor_accepts_for_one_that_hangs_until_it_goes_on(tmp_path: Path) -> None:
+def test_the_supervisor_accepts_for_a_hung_acceptor_until_it_resumes(tmp_path: Path) -> None:
     with started(tmp_path, times=TIMES._replace(fresh_seconds=IMPATIENT.fresh_seconds)) as front:
         victims = accepting(front)
         for pid in victims:
@@ -132,7 +132,7 @@ def test_the_supervisor_accepts_for_one_that_hangs_until_it_goes_on(tmp_path: Pa
         assert sorted(front.acceptor_pids()) == sorted(victims)
 
 
-def test_one_that_is_killed_under_load_costs_only_what_it_was_reading(tmp_path: Path) -> None:
+def test_a_killed_acceptor_loses_only_the_connections_it_was_reading(tmp_path: Path) -> None:
     with started(tmp_path) as front:
         victims = accepting(front)
         port = front.port()
@@ -151,7 +151,7 @@ def test_one_that_is_killed_under_load_costs_only_what_it_was_reading(tmp_path: 
     assert len(lost) <= 8
 
 
-def test_one_that_hangs_is_replaced_and_nobody_notices_but_by_waiting(tmp_path: Path) -> None:
+def test_a_hung_acceptor_is_replaced_and_clients_only_wait(tmp_path: Path) -> None:
     with started(tmp_path, times=IMPATIENT) as front:
         victims = accepting(front)
         os.kill(victims[0], signal.SIGSTOP)
@@ -161,7 +161,7 @@ def test_one_that_hangs_is_replaced_and_nobody_notices_but_by_waiting(tmp_path: 
         assert set(load.end()) == {200}
 
 
-def test_a_stop_answers_or_refuses_all_and_ends_them(tmp_path: Path) -> None:
+def test_a_stop_answers_or_refuses_all_and_ends_the_acceptors(tmp_path: Path) -> None:
     with started(tmp_path, worker={"drain_seconds": 0.3}) as front:
         pids = [*accepting(front), *front.worker_pids()]
         silent = socket.create_connection(("127.0.0.1", front.port()), timeout=20)
@@ -176,7 +176,7 @@ def test_a_stop_answers_or_refuses_all_and_ends_them(tmp_path: Path) -> None:
     assert set(outcomes) <= {200, 503, "refused"}
 
 
-def test_they_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+def test_acceptors_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     with started(tmp_path) as front:
         accepting(front)
         children, port = front.worker_pids(), front.port()
@@ -189,7 +189,7 @@ def test_they_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         assert again.port() == port
 
 
-def test_a_second_server_is_refused_also_before_several_acceptors(tmp_path: Path) -> None:
+def test_a_second_server_is_refused_with_several_acceptors_too(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with started(tmp_path) as front:
         accepting(front)

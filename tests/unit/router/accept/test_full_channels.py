@@ -1,4 +1,4 @@
-"""What the front process says to connections for which a worker has no room."""
+"""Refusals of connections for which a channel has no room."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _FullShards:
 
 
 @pytest.mark.parametrize("goes_down", [False, True])
-def test_who_waits_for_room_in_vain_is_told(goes_down: bool) -> None:
+def test_a_connection_that_waits_too_long_for_a_full_channel_is_refused(goes_down: bool) -> None:
     async def run() -> bytes:
         shards = _FullShards()
         front = Front(shards, SystemClock(), lambda connection, data: True, PLACER, head_seconds=0.2)
@@ -61,7 +61,7 @@ def test_who_waits_for_room_in_vain_is_told(goes_down: bool) -> None:
     assert (b"it went down" in answer) == goes_down
 
 
-def test_a_returned_connection_is_answered_though_its_shard_is_up_again() -> None:
+def test_a_returned_connection_is_refused_although_its_shard_is_ready_again() -> None:
     async def run() -> bytes:
         front = Front(_FullShards(), SystemClock(), lambda connection, data: True, PLACER)
         client, accepted = socket.socketpair()
@@ -75,7 +75,7 @@ def test_a_returned_connection_is_answered_though_its_shard_is_up_again() -> Non
 
 
 @pytest.mark.parametrize("bound", [{"queued_bytes_max": 10}, {"descriptors_max": 0}, {"connections_max": 0}])
-def test_more_than_may_wait_is_told_at_once(bound: dict[str, int]) -> None:
+def test_connections_above_a_bound_are_refused_at_once(bound: dict[str, int]) -> None:
     async def run() -> bytes:
         front = Front(_FullShards(), SystemClock(), lambda connection, data: True, PLACER, **bound)  # type: ignore[arg-type]
         client, accepted = socket.socketpair()
@@ -91,7 +91,7 @@ def test_more_than_may_wait_is_told_at_once(bound: dict[str, int]) -> None:
     assert uvloop.run(run()).startswith(b"HTTP/1.1 503 ")
 
 
-def test_what_the_supervisor_has_no_room_for_waits_its_turn() -> None:
+def test_connections_for_a_busy_supervisor_wait_in_order() -> None:
     async def run() -> list[bytes]:
         taken: list[bytes] = []
         has_room = False
