@@ -108,7 +108,7 @@ def test_nothing_behind_a_snapshot_of_a_newer_program_is_used(
     shard = only_shard(tmp_path, code=1)
     assert shard["used"] is None
     assert "version 2" in shard["problems"][0]
-    assert "has no snapshot that it can use" in checked(tmp_path, code=1)
+    assert "finds no usable snapshot" in checked(tmp_path, code=1)
 
 
 def test_a_damaged_manifest_is_told(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_trash_and_readers_are_told(tmp_path: Path) -> None:
     Path(paths.readers, "dead-1").touch()
     with ReaderLock(paths.readers, "spark"):
         told = checked(tmp_path)
-        assert f"process {os.getpid()} keeps what is in trash/" in told
+        assert f"process {os.getpid()} holds the files in trash/" in told
         assert "1 file, 2 KiB" in told
         assert "dead-1: left over" in told
 

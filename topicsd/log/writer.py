@@ -273,7 +273,7 @@ class LogWriter:
         try:
             note_sync_failure(self._fs, self._paths.current)
         except OSError as error:
-            logger.error("the failure could not be noted in %s: %s", self._paths.current, error)
+            logger.error("%s: sync failure not recorded: %s", self._paths.current, error)
 
     def free_bytes(self) -> int:
         """Return the free bytes of the disk, for messages; 0 when they are unknown."""

@@ -41,7 +41,7 @@ def test_a_disk_that_takes_nothing_is_an_error_and_not_a_loop() -> None:
     fd = disk.open_write("/d/file")
     disk.fail("pwrite", nth=2, short=True, short_bytes=0, forever=True)
     disk.fail("pwrite", nth=1, short=True, short_bytes=5)
-    with pytest.raises(OSError, match=f"took 5 of {len(NEW)} bytes") as caught:
+    with pytest.raises(OSError, match=f"short write: 5 of {len(NEW)} bytes") as caught:
         write_all(disk, fd, NEW, 0)
     assert caught.value.errno == errno.EIO
 

@@ -153,9 +153,9 @@ def test_a_meta_longer_than_its_payload_is_damage(payload: bytes) -> None:
 
 def test_a_frame_cut_at_any_byte_is_damage() -> None:
     for kept in range(len(GOLDEN)):
-        with pytest.raises(FrameDamage, match=r"are left|runs past"):
+        with pytest.raises(FrameDamage, match=r"are left|exceeds the remaining"):
             parse_frame(GOLDEN[:kept], 0, kept)
-        with pytest.raises(FrameDamage, match=r"are left|runs past"):
+        with pytest.raises(FrameDamage, match=r"are left|exceeds the remaining"):
             parse_frame(GOLDEN + bytes(100), 0, kept)
 
 
@@ -171,13 +171,13 @@ def test_any_flipped_byte_is_damage() -> None:
 @pytest.mark.parametrize(
     ("frame_len", "what"),
     [
-        (0, "below the header's"),
-        (1, "below the header's"),
-        (FRAME_LEN_MIN - 1, "below the header's"),
-        (0xFFFFFFFF, "above the largest legal"),
-        (FRAME_LEN_MAX + 1, "above the largest legal"),
-        (FRAME_LEN_MAX, "runs past the"),
-        (len(GOLDEN) - LEN_BYTES + 1, "runs past the"),
+        (0, "below the minimum"),
+        (1, "below the minimum"),
+        (FRAME_LEN_MIN - 1, "below the minimum"),
+        (0xFFFFFFFF, "above the maximum"),
+        (FRAME_LEN_MAX + 1, "above the maximum"),
+        (FRAME_LEN_MAX, "exceeds the remaining"),
+        (len(GOLDEN) - LEN_BYTES + 1, "exceeds the remaining"),
         (len(GOLDEN) - LEN_BYTES - 1, "checksum"),
         (FRAME_LEN_MIN, "checksum"),
     ],
@@ -202,7 +202,7 @@ def test_every_type_that_is_not_known_is_refused_with_its_number() -> None:
     for frame_type in set(range(256)) - KNOWN_TYPES:
         frame = bytearray(GOLDEN)
         frame[4] = frame_type
-        with pytest.raises(FrameDamage, match=f"frame type {frame_type} is not known"):
+        with pytest.raises(FrameDamage, match=f"frame type {frame_type} is unknown"):
             parse_frame(resealed(bytes(frame)), 0, len(frame))
 
 
@@ -213,7 +213,7 @@ def test_every_flag_that_is_not_known_is_refused() -> None:
         if 1 << bit & FLAGS_KNOWN:
             parse_frame(resealed(bytes(frame)), 0, len(frame))
         else:
-            with pytest.raises(FrameDamage, match=r"frame flags 0x.* are not known"):
+            with pytest.raises(FrameDamage, match=r"frame flags 0x.* are unknown"):
                 parse_frame(resealed(bytes(frame)), 0, len(frame))
 
 

@@ -144,7 +144,7 @@ def test_damage_in_front_of_synced_data_ends_the_start_with_nothing_changed() ->
     wal.data[start + 5] ^= 1
     recovering = Recovering(wal, state="running", file=1)
     tree = recovering.disk.tree()
-    with pytest.raises(RecoveryRefused, match=rf"{FIRST} is damaged at offset {start}, in front of data"):
+    with pytest.raises(RecoveryRefused, match=rf"{FIRST}: damaged at offset {start}, before synced"):
         recovering.run()
     assert recovering.disk.tree() == tree
     assert not recovering.disk._fds

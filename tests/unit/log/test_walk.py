@@ -34,14 +34,14 @@ EXPECTED = {
     (False, True, False, True): Verdict.REFUSE,
     (False, True, True, False): Verdict.REFUSE,
     (False, True, True, True): Verdict.REFUSE,
-    (True, False, False, False): Verdict.GO_ON,
-    (True, False, False, True): Verdict.GO_ON,
-    (True, False, True, False): Verdict.GO_ON,
-    (True, False, True, True): Verdict.GO_ON,
-    (True, True, False, False): Verdict.GO_ON,
-    (True, True, False, True): Verdict.GO_ON,
-    (True, True, True, False): Verdict.GO_ON,
-    (True, True, True, True): Verdict.GO_ON,
+    (True, False, False, False): Verdict.CONTINUE,
+    (True, False, False, True): Verdict.CONTINUE,
+    (True, False, True, False): Verdict.CONTINUE,
+    (True, False, True, True): Verdict.CONTINUE,
+    (True, True, False, False): Verdict.CONTINUE,
+    (True, True, False, True): Verdict.CONTINUE,
+    (True, True, True, False): Verdict.CONTINUE,
+    (True, True, True, True): Verdict.CONTINUE,
 }
 
 
@@ -166,7 +166,7 @@ def test_a_clean_end_behind_the_damage_proves_that_it_was_synced(state: str, ver
     walk, _ = walked(log_of(wal), current(state, end=wal.end))
     assert walk.verdict is verdict
     if verdict is Verdict.REFUSE:
-        assert f"ended cleanly at {wal.end}" in walk.reason
+        assert f"a clean end at {wal.end}" in walk.reason
 
 
 def test_a_clean_end_of_which_nothing_is_left_is_refused_and_not_taken_for_an_end() -> None:
@@ -221,7 +221,7 @@ def test_a_later_file_that_knows_itself_synced_proves_that_this_one_was() -> Non
     first.data[first.batches[1][0] + 5] ^= 1
     walk, _ = walked(log_of(first, second))
     assert walk.verdict is Verdict.REFUSE
-    assert f"{wal_name(6)} has batches that were written when" in walk.reason
+    assert f"{wal_name(6)} has batches that were written after" in walk.reason
 
 
 def test_what_a_recovery_cut_off_stays_cut_off_behind_the_file_that_goes_on() -> None:
@@ -295,12 +295,12 @@ def test_a_header_that_names_another_ordinal_than_the_file_is_no_header() -> Non
     disk.rename(PATHS.wal_file(6), PATHS.wal_file(7))
     files = open_wal_files(disk, PATHS)
     assert files[1].header is None
-    assert "names ordinal 6, not that of the file's name" in files[1].damage
+    assert "first ordinal 6 does not match the file name" in files[1].damage
 
 
 def test_a_log_that_does_not_reach_back_to_its_start_is_refused() -> None:
     first = two_batches()
-    with pytest.raises(UnreadableLog, match="no snapshot to go on from: its first file is " + wal_name(6)):
+    with pytest.raises(UnreadableLog, match="no snapshot to start from: its first file is " + wal_name(6)):
         walked(log_of(first.next_file()))
 
 

@@ -73,7 +73,7 @@ def test_an_unknown_version_is_refused() -> None:
     with pytest.raises(UnknownVersion, match="version 2; this program reads version 1"):
         parse_segment_header(encode_frame(FrameType.FILE_HEADER, payload=bytes(payload)))
     payload[:8] = b"TOPICWAL"
-    with pytest.raises(FrameDamage, match="another magic"):
+    with pytest.raises(FrameDamage, match="unknown magic"):
         parse_segment_header(encode_frame(FrameType.FILE_HEADER, payload=bytes(payload)))
 
 

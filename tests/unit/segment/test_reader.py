@@ -73,10 +73,10 @@ def test_what_is_kept_is_bounded() -> None:
     written.reader = SegmentReader(written.hot, None, index_cache_bytes=3000)
     index = written.reader.index(NAME, written.entry)
     for number in range(10):
-        written.reader._keep(NAME._replace(epoch=number), INDEX, index)
+        written.reader._add_to_cache(NAME._replace(epoch=number), INDEX, index)
     assert written.reader.cached_index(NAME) is None
-    assert len(written.reader._kept) == 3000 // index.size_bytes
-    assert written.reader._kept_bytes == len(written.reader._kept) * index.size_bytes
+    assert len(written.reader._cache) == 3000 // index.size_bytes
+    assert written.reader._cached_bytes == len(written.reader._cache) * index.size_bytes
     written.reader.close()
     assert not written.disk._fds
 

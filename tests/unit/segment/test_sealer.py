@@ -135,7 +135,7 @@ def test_an_index_that_is_harmed_is_made_again_when_the_segment_is_opened(harm: 
     else:
         disk.write_file(path(INDEX), before[:-1] if harm == "short" else b"")
     writer = open_active(disk, PATHS, HEADER, entry)
-    assert path(INDEX) in writer.touched
+    assert path(INDEX) in writer.paths_to_sync
     writer.sync()
     writer.close()
     assert disk.read_file(path(INDEX)) == before
@@ -189,12 +189,12 @@ def test_contents_are_synced_before_the_names_that_lead_to_them() -> None:
     writer.seal(writer.footer(), writer.tags())
     directory = path(DATA).rpartition("/")[0]
     wanted = [path(DATA), path(INDEX), path(TAGS), directory, PATHS.topics]
-    assert writer.touched == wanted
+    assert writer.paths_to_sync == wanted
     assert disk.trace is not None
     del disk.trace[:]
     writer.sync()
     assert [told for _, told in disk.trace] == wanted
-    assert writer.touched == []
+    assert writer.paths_to_sync == []
     writer.sync()
     assert len(disk.trace) == 5
 
@@ -203,9 +203,9 @@ def test_an_open_that_changes_nothing_has_nothing_to_sync() -> None:
     disk = made_disk()
     entry = checkpoint(disk, FRAMES, 20, None)
     writer = open_active(disk, PATHS, HEADER, entry)
-    assert writer.touched == []
+    assert writer.paths_to_sync == []
     append(writer, FRAMES[20:21])
-    assert writer.touched == [path(DATA), path(INDEX)]
+    assert writer.paths_to_sync == [path(DATA), path(INDEX)]
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def test_a_file_that_was_put_again_while_it_was_opened_is_not_kept_open() -> Non
 
 def test_a_source_that_is_over_too_early_stores_nothing() -> None:
     disk, store = made()
-    with pytest.raises(OSError, match="the source is over at 3 of 5"):
+    with pytest.raises(OSError, match="the source ends at 3 of 5"):
         store.put(KEY, lambda offset, size: b"abc"[offset:], 5)
     assert disk.all_files() == []
 

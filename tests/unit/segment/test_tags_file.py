@@ -174,7 +174,7 @@ def test_another_version_is_refused_and_another_magic_is_damage() -> None:
     data = encode_tags({b"a": [FIRST]}, FIRST)
     with pytest.raises(UnknownVersion, match="version 2"):
         reader_of(refooted(data, 8, b"\2"))
-    with pytest.raises(TagsDamage, match="another magic"):
+    with pytest.raises(TagsDamage, match="unknown magic"):
         reader_of(refooted(data, 0, b"TOPICIDX"))
     with pytest.raises(TagsDamage, match="no room for a directory"):
         reader_of(refooted(data, 12, b"\xff"))
