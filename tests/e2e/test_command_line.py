@@ -46,7 +46,7 @@ def test_help_names_the_commands_and_each_has_an_example() -> None:
         help_text = run_command(command, "--help")
         assert help_text.code == 0
         assert f"example:\n  topicsd {command} ./topics-data" in help_text.out
-        assert "older than what its original" in " ".join(help_text.out.split())
+        assert "lacks what its original wrote" in " ".join(help_text.out.split())
 
 
 @pytest.mark.parametrize("arguments", [(), ("inspect",), ("mend", "."), ("inspect", ".", "--shard", "one")])

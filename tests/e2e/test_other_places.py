@@ -83,4 +83,4 @@ def test_a_port_file_where_nobody_may_write_is_refused(tmp_path: Path) -> None:
 def test_what_a_file_says_of_a_place_is_told_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('cold_dir = "missing"\n')
     ran = run_here("serve", "--config", "a.toml")
-    assert ran.err.startswith("topicsd: a.toml: cold_dir='missing': there is no such directory")
+    assert ran.err.startswith("topicsd: a.toml: cold_dir='missing': no such directory")

@@ -97,7 +97,7 @@ def test_a_damaged_layout_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data" / "LAYOUT.json").write_text("{}")
     ran = run_here("serve", "--data-dir", "data")
     assert ran.code == 1
-    assert "LAYOUT.json is damaged" in ran.err
+    assert "LAYOUT.json: damaged" in ran.err
 
 
 @pytest.mark.slow
