@@ -99,7 +99,7 @@ class GroupCommit:
     # -- joining -----------------------------------------------------------------------------------------
 
     def admit(self, size_bytes: int, in_spite_of_pressure: bool = False) -> Refusal | None:
-        """Return why record frames may not join, or None; skip the call before `room_until`."""
+        """Return why record frames may not join, or None; skip the call before `admit_limit`."""
         batch = self.batch
         if self._gate is not None:
             return self._gate
@@ -119,7 +119,7 @@ class GroupCommit:
     def is_for_others(self) -> bool:
         """Whether background work must wait for the disk: a quarter of the bound is unsynced.
 
-        The limit is far below that of `behind`, because past that one all requests wait.
+        The limit is far below that of `is_lagging`, at which all requests wait.
         """
         unsynced_bytes = self.batch.next_position - self.synced_position
         return self.behind or unsynced_bytes * 4 > self._bounds.unsynced_bytes_max
@@ -159,7 +159,7 @@ class GroupCommit:
         return self.waiting_count >= self._bounds.waiting_entries_max
 
     def _is_filling(self) -> bool:
-        """Return whether half of the allowed waiting entries wait, or the disk is `behind`."""
+        """Return whether half of the allowed waiting entries wait, or the disk `is_lagging`."""
         return self.behind or self.waiting_count * 2 >= self._bounds.waiting_entries_max
 
     def _measure_room(self) -> None:

@@ -174,7 +174,7 @@ def test_a_directory_without_a_layout_has_none() -> None:
 def test_the_layout_is_written_when_all_directories_are_on_the_disk() -> None:
     disk = made()
     assert disk.trace is not None
-    calls = [f"{name} {told}" for name, told in disk.trace]
+    calls = [f"{name} {arguments}" for name, arguments in disk.trace]
     written = next(at for at, call in enumerate(calls) if call.startswith("pwrite"))
     synced = {call.split()[1] for call in calls[:written] if call.startswith("sync_dir")}
     shards = {f"/data/shards/0{shard}{below}" for shard in (0, 1) for below in ("", "/meta")}
@@ -306,7 +306,7 @@ def test_a_log_of_a_shard_beyond_the_new_number_is_not_overlooked() -> None:
     assert read_layout(disk, "/data") is None
 
 
-def test_a_directory_somebody_left_among_the_shards_is_no_hindrance() -> None:
+def test_a_foreign_directory_among_the_shards_is_ignored() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/data/shards/lost+found")
     disk.write_file("/data/shards/notes.txt", b"mine")

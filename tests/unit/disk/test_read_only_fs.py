@@ -38,12 +38,12 @@ def test_every_call_looks_or_is_refused(name: str) -> None:
     assert disk.calls == calls
 
 
-def test_reads_are_told() -> None:
-    told: list[int] = []
-    fs = ReadOnlyFs(disk_with(b"content"), told.append)
+def test_reads_are_reported() -> None:
+    reads: list[int] = []
+    fs = ReadOnlyFs(disk_with(b"content"), reads.append)
     fd = fs.open_read("/file")
     assert fs.pread(fd, 4, 0) + fs.pread(fd, 100, 4) == b"content"
-    assert told == [4, 3]
+    assert reads == [4, 3]
 
 
 def test_an_error_names_the_file_and_the_offset() -> None:

@@ -79,16 +79,16 @@ def test_random_fields_come_back_as_they_were() -> None:
         frame_type, fields = rng.choice(list(FrameType)), random_fields(rng)
         frame = encode_frame(frame_type, **fields)  # type: ignore[arg-type]
         before, behind = rng.randbytes(rng.randrange(20)), rng.randbytes(rng.randrange(20))
-        found = parse_frame(before + frame + behind, len(before), len(before) + len(frame) + len(behind))
-        assert found.type == frame_type
-        assert found.size == len(frame)
-        assert {name: getattr(found, name) for name in fields if hasattr(found, name)} == {
-            name: value for name, value in fields.items() if hasattr(found, name)
+        frame_read = parse_frame(before + frame + behind, len(before), len(before) + len(frame) + len(behind))
+        assert frame_read.type == frame_type
+        assert frame_read.size == len(frame)
+        assert {name: getattr(frame_read, name) for name in fields if hasattr(frame_read, name)} == {
+            name: value for name, value in fields.items() if hasattr(frame_read, name)
         }
-        assert bool(found.flags & FLAG_DURABLE) is fields["durable"]
-        assert bool(found.flags & FLAG_META) is fields["has_meta"]
-        assert bool(found.flags & FLAG_TAG) is bool(fields["tag"])
-        assert bool(found.flags & FLAG_NODE) is bool(fields["node"])
+        assert bool(frame_read.flags & FLAG_DURABLE) is fields["durable"]
+        assert bool(frame_read.flags & FLAG_META) is fields["has_meta"]
+        assert bool(frame_read.flags & FLAG_TAG) is bool(fields["tag"])
+        assert bool(frame_read.flags & FLAG_NODE) is bool(fields["node"])
 
 
 def test_the_bytes_of_a_frame_are_those_of_the_format() -> None:

@@ -233,11 +233,11 @@ def test_after_a_failed_sync_everybody_is_refused_once_and_nothing_is_written_ag
     current = read_current(bench.disk, PATHS.current)
     assert current is not None
     assert current.state == "sync_failed"
-    writes = [told for name, told in bench.disk.trace or [] if name == "pwrite"]
+    writes = [arguments for name, arguments in bench.disk.trace or [] if name == "pwrite"]
     late = bench.join("late", sync=False)
     bench.pass_time(10_000)
     assert late.refusal is not None
-    assert [told for name, told in bench.disk.trace or [] if name == "pwrite"] == writes
+    assert [arguments for name, arguments in bench.disk.trace or [] if name == "pwrite"] == writes
     assert bench.log.admit(1) == bench.log.failed
     assert bench.log.room_until == -1
     assert len(bench.failures) == 1

@@ -75,8 +75,8 @@ def test_a_crash_anywhere_leaves_the_same_log_and_it_can_be_copied_again() -> No
             with suppress(PowerCut):
                 make_rescue_copy(other, PATHS, walk.files[0])
             survivor = other.after_power_cut(Random(seed))
-            again, found = walked(survivor)
-            assert found == frames
+            again, batches = walked(survivor)
+            assert batches == frames
             make_rescue_copy(survivor, PATHS, again.files[0])
             assert walked(survivor)[1] == frames
             kept = survivor.list_dir(PATHS.quarantine)

@@ -24,11 +24,11 @@ def test_a_dead_set_comes_back_as_it_was(count: int) -> None:
         bitmap = pack_marks(marks)
         data = encode_dead(50, count, bitmap, complete_to=77)
         assert len(data) == dead_bytes(count)
-        found = decode_dead(data, 50, count)
-        assert (bytes(found.bitmap), found.dead_count, found.complete_to) == (bitmap, sum(marks), 77)
-        assert unpack_marks(found.bitmap, count) == marks
+        dead = decode_dead(data, 50, count)
+        assert (bytes(dead.bitmap), dead.dead_count, dead.complete_to) == (bitmap, sum(marks), 77)
+        assert unpack_marks(dead.bitmap, count) == marks
         for at in range(count):
-            assert bool(found.bitmap[at >> 3] >> (at & 7) & 1) == bool(marks[at])
+            assert bool(dead.bitmap[at >> 3] >> (at & 7) & 1) == bool(marks[at])
 
 
 def test_marks_of_no_record_are_no_bytes() -> None:
