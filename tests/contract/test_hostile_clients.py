@@ -282,11 +282,11 @@ def test_so_it_is_for_a_reader_that_waits_and_the_others_are_answered(
 
 def _is_500_and_logged(answer: Answer, caplog: pytest.LogCaptureFixture) -> None:
     assert (answer.status, answer.code, answer.closes) == (500, "internal", True)
-    found = re.search(r"\b[0-9a-f]{8}\b", answer.message)
-    assert found is not None
+    log_id = re.search(r"\b[0-9a-f]{8}\b", answer.message)
+    assert log_id is not None
     assert "secret" not in answer.body.decode()
     assert "Traceback" not in answer.body.decode()
-    record = next(one for one in caplog.records if found[0] in one.getMessage())
+    record = next(one for one in caplog.records if log_id[0] in one.getMessage())
     assert record.exc_info is not None
     assert "a secret of ours" in str(record.exc_info[1])
 

@@ -98,11 +98,11 @@ def test_every_row_is_refused_alike(
     server: WholeServer, way: Callable[[WholeServer, list[RawClient]], None]
 ) -> None:
     path = f"/v0/topics/{server.topic_of(1, 'hostile')}"
-    asked = dict(rows(path))
+    bodies = dict(rows(path))
     with ExitStack() as stack:
-        clients = [stack.enter_context(RawClient(server.port)) for _ in asked]
+        clients = [stack.enter_context(RawClient(server.port)) for _ in bodies]
         way(server, clients)
-        for (label, row), client in zip(asked.items(), clients, strict=True):
+        for (label, row), client in zip(bodies.items(), clients, strict=True):
             client.send(row.sent)
             answer = client.read_answer()
             assert (answer.status, answer.code, answer.closes) == (row.status, row.code, True), label

@@ -61,8 +61,8 @@ def test_a_flood_of_frames_that_ask_for_nothing_is_the_end(client: H2Client, pat
 
 @pytest.mark.parametrize("piece", [b"", b"x", b"x" * 100], ids=["empty", "a byte", "a little"])
 def test_a_body_in_tiny_pieces_is_the_end(client: H2Client, path: str, piece: bytes) -> None:
-    asked = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
-    _send_until_it_ends(client, frame(DATA, 0, asked, piece) * 100, 1000)
+    request = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
+    _send_until_it_ends(client, frame(DATA, 0, request, piece) * 100, 1000)
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
 
@@ -134,10 +134,10 @@ def test_heads_of_too_many_fields_are_not_read_for_ever(client: H2Client) -> Non
     many = [(b"x-%d" % n, b"y") for n in range(101)]
     statuses = []
     while not client.is_at_end and len(statuses) < 100:
-        asked = client.open([*request_headers("GET", "/"), *many])
-        while not client.has_head(asked) and not client.is_at_end:
+        request = client.open([*request_headers("GET", "/"), *many])
+        while not client.has_head(request) and not client.is_at_end:
             client.read_some()
-        statuses.append(client.has_head(asked))
+        statuses.append(client.has_head(request))
     assert 15 < sum(statuses) < 100
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
@@ -212,10 +212,10 @@ def test_what_is_no_frame_is_the_end(client: H2Client, sent: bytes, code: ErrorC
 def test_the_first_frame_is_settings(server: HttpServer) -> None:
     with RawClient(server.ports[H2]) as client:
         client.send(PREFACE + frame(PING, 0, 0, bytes(8)))
-        told = b""
+        received = b""
         while data := client.socket.recv(1000):
-            told += data
-        assert told.endswith(frame(7, 0, 0, struct.pack(">II", 0, ErrorCodes.PROTOCOL_ERROR)))
+            received += data
+        assert received.endswith(frame(7, 0, 0, struct.pack(">II", 0, ErrorCodes.PROTOCOL_ERROR)))
 
 
 def test_what_came_before_a_broken_frame_is_done(server: HttpServer, client: H2Client, path: str) -> None:
@@ -270,10 +270,10 @@ def test_a_window_of_one_stream_that_overflows_resets_that_stream(client: H2Clie
 
 
 def test_more_than_the_window_of_a_stream_is_the_end(client: H2Client, path: str) -> None:
-    asked = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
+    request = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
     # Nobody says how long the body is, so more is let in; not from who does not wait for it.
     client.open([*request_headers("POST", path), JSON_FIELD, (b"content-length", b"67108864")], ends=False)
-    _send_until_it_ends(client, frame(DATA, 0, asked, b"x" * 16384), 10)
+    _send_until_it_ends(client, frame(DATA, 0, request, b"x" * 16384), 10)
     _ends_with(client, ErrorCodes.FLOW_CONTROL_ERROR)
 
 
@@ -310,13 +310,13 @@ def test_bodies_that_come_at_once_and_do_not_end_cost_little_memory(process: Ser
         before = process.reset_peak_bytes()
         length = (b"content-length", b"%d" % (10 * MIB))
         headers = [*request_headers("POST", path), JSON_FIELD, length]
-        asked = [client.open(headers, ends=False) for _ in range(99)]
+        requests = [client.open(headers, ends=False) for _ in range(99)]
         for _ in range(20):
             client.ask("GET", path)
         # What one body may have is let in, and the first window of each of the others.
-        windows = [client.wire.streams[one].outbound_flow_control_window for one in asked]
+        windows = [client.wire.streams[one].outbound_flow_control_window for one in requests]
         assert sum(window > 65535 for window in windows) == 6
-        for one in asked:
+        for one in requests:
             client.send_body(one, b"x" * 16384, ends=False)
         client.ask("GET", path)
         assert process.peak_bytes() - before < 32 * MIB
@@ -328,14 +328,15 @@ def test_bodies_that_come_at_once_and_do_not_end_cost_little_memory(process: Ser
 def test_a_body_that_does_not_come_is_408_on_its_stream(
     server: HttpServer, client: H2Client, path: str
 ) -> None:
-    asked = client.open([*request_headers("POST", path), JSON_FIELD, (b"content-length", b"24")], ends=False)
-    client.send_body(asked, RECORDS[:10], ends=False)
+    headers = [*request_headers("POST", path), JSON_FIELD, (b"content-length", b"24")]
+    request = client.open(headers, ends=False)
+    client.send_body(request, RECORDS[:10], ends=False)
     assert client.ask("GET", path).status == 404
     server.lose_patience(9)
     assert client.ask("GET", path).status == 404
-    assert not client.has_head(asked)
+    assert not client.has_head(request)
     server.lose_patience(11)
-    assert client.finish(asked).code == "request_timeout"
+    assert client.finish(request).code == "request_timeout"
     assert client.ask("GET", path).status == 404
 
 

@@ -153,9 +153,9 @@ def test_who_opens_a_stream_that_is_lost_already_is_told(
 ) -> None:
     calls: list[Call] = []
     monkeypatch.setitem(server.dispatch.handlers._table, "topic_state", calls.append)
-    asked = client.start("GET", "/v0/topics/t")
+    request = client.start("GET", "/v0/topics/t")
     wait_for(lambda: len(calls) == 1)
-    client.reset(asked)
+    client.reset(request)
     assert client.ask("HEAD", "/nothing").status == 404
     writer = Writer(server)
     server.run(lambda: writer.start(calls[0]))
@@ -200,8 +200,8 @@ def test_watches_of_several_sessions_share_a_connection(
     watches = []
     for name in names:
         client.ask("POST", f"/v0/topics/{name}", RECORDS)
-        told = client.ask("POST", "/v0/watch", b'{"topics":{"%b":{"from_seq":0}}}' % name.encode()).json
-        watches.append((told["stream_url"], H2Events(client, told["stream_url"])))
+        answer = client.ask("POST", "/v0/watch", b'{"topics":{"%b":{"from_seq":0}}}' % name.encode()).json
+        watches.append((answer["stream_url"], H2Events(client, answer["stream_url"])))
     for seq in range(2, 5):
         for name, (_, events) in zip(names, watches, strict=True):
             assert events.records(1) == [(name, seq - 1)]

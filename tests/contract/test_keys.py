@@ -19,7 +19,7 @@ DELETER = "key-of-somebody-who-deletes"
 KEYS = f"{ALL},{READER}:read:orders.,{WRITER}:w:orders.|bills.,{ADMIN}:admin,{DELETER}:d"
 RECORDS = b'{"records":[{"data":1}]}'
 
-ASKED = {
+REQUESTS = {
     "put": ("PUT", "", b"{}"),
     "append": ("POST", "", RECORDS),
     "state": ("GET", "", None),
@@ -35,7 +35,7 @@ SCOPES = {
     WRITER: {"append", "ack"},
     ADMIN: {"put"},
     DELETER: {"delete records", "delete topic"},
-    ALL: set(ASKED),
+    ALL: set(REQUESTS),
 }
 
 
@@ -54,11 +54,11 @@ def client(server: HttpServer, lane: str) -> Iterator[AnyClient]:
 
 
 def _ask(client: AnyClient, what: str, topic: str, *fields: str) -> Answer:
-    method, rest, body = ASKED[what]
+    method, rest, body = REQUESTS[what]
     return client.ask(method, f"/v0/topics/{topic}{rest}", body, *fields)
 
 
-@pytest.mark.parametrize("what", ASKED)
+@pytest.mark.parametrize("what", REQUESTS)
 @pytest.mark.parametrize("key", [READER, WRITER, ADMIN, DELETER])
 def test_a_key_may_do_what_its_scopes_say(client: AnyClient, key: str, what: str) -> None:
     answer = _ask(client, what, "orders.eu", f"authorization: Bearer {key}")
@@ -113,8 +113,8 @@ def test_the_scheme_is_read_as_the_standard_has_it(client: AnyClient, scheme: st
 
 def test_the_key_is_asked_for_with_each_request(client: AnyClient) -> None:
     key = f"authorization: Bearer {ALL}"
-    asked = [client.start("POST", "/v0/topics/each", RECORDS, *fields) for fields in ((key,), (), (key,))]
-    assert [client.finish(one).status // 100 for one in asked] == [2, 4, 2]
+    requests = [client.start("POST", "/v0/topics/each", RECORDS, *fields) for fields in ((key,), (), (key,))]
+    assert [client.finish(one).status // 100 for one in requests] == [2, 4, 2]
 
 
 def test_a_prefix_binds_the_name_as_it_is_decoded(client: AnyClient) -> None:
@@ -171,7 +171,7 @@ def test_requests_of_a_key_that_are_in_flight_are_bounded(
         clients = [connect(server.ports, lane) for _ in range(3)]
         assert clients[0].ask("POST", "/v0/topics/t", RECORDS, fields).status == 201
         wait = b'{"from_seq":1,"wait_ms":30000}'
-        asked = [client.start("POST", "/v0/topics/t/diff", wait, fields) for client in clients[:2]]
+        requests = [client.start("POST", "/v0/topics/t/diff", wait, fields) for client in clients[:2]]
         deadline = time.monotonic() + 10
         while (refused := clients[2].ask("GET", "/v0/topics/t", None, fields)).status == 200:
             assert time.monotonic() < deadline
@@ -185,6 +185,6 @@ def test_requests_of_a_key_that_are_in_flight_are_bounded(
         while (answer := clients[2].ask("POST", "/v0/topics/t", RECORDS, fields)).status == 429:
             assert time.monotonic() < deadline
         assert answer.status == 200
-        assert clients[0].finish(asked[0]).json["next_from_seq"] == 2
+        assert clients[0].finish(requests[0]).json["next_from_seq"] == 2
         for client in clients:
             client.close()

@@ -40,8 +40,8 @@ def test_every_route_refuses_an_unknown_parameter(api: Api, route: Route) -> Non
     answer = api.client.ask(route.method, f"{_path(route, api.topic)}?{known}=1&{known}z=1", body)
     assert (answer.status, answer.code) == (400, "invalid_request"), answer
     assert answer.json["error"]["detail"] == {"field": f"{known}z"}
-    told = f"did you mean {known}?" if known else "none is allowed"
-    assert answer.message == f"{known}z: unknown parameter{',' if known else ';'} {told}"
+    hint = f"did you mean {known}?" if known else "none is allowed"
+    assert answer.message == f"{known}z: unknown parameter{',' if known else ';'} {hint}"
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
@@ -79,7 +79,7 @@ def test_a_delete_with_a_body_deletes_nothing(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "message", "told"),
+    ("op", "message", "detail"),
     [
         ("subscribe", {"topic": "t", "from": 3}, "from: unknown field, did you mean from_"),
         (
@@ -103,8 +103,10 @@ def test_a_delete_with_a_body_deletes_nothing(api: Api) -> None:
         ("ping", {"data": 1}, "data: unknown field; allowed: op, request_id"),
     ],
 )
-def test_messages_of_a_web_socket_are_as_strict(server: HttpServer, op: str, message: Any, told: str) -> None:
+def test_messages_of_a_web_socket_are_as_strict(
+    server: HttpServer, op: str, message: Any, detail: str
+) -> None:
     with WsClient(server.ports["fast"]) as socket:
         answer = socket.ask(op, **message, request_id=7)
     assert (answer["op"], answer["code"], answer["request_id"]) == ("error", "invalid_request", 7)
-    assert answer["message"].startswith(told)
+    assert answer["message"].startswith(detail)

@@ -56,8 +56,8 @@ def home_of(wid: str) -> int:
 
 
 def seqs_of(event: Event) -> dict[str, int]:
-    found: dict[str, int] = json.loads(base64.urlsafe_b64decode(event.id + "=="))
-    return found
+    seqs: dict[str, int] = json.loads(base64.urlsafe_b64decode(event.id + "=="))
+    return seqs
 
 
 def look(server: WholeServer, wid: str, *fields: str) -> Answer:
@@ -104,13 +104,13 @@ def test_between_equals_sessions_are_spread(server: WholeServer) -> None:
 
 def test_any_connection_asks_for_one_and_hears_of_all_shards(server: WholeServer) -> None:
     names = topics_of(server)
-    told: list[Any] = []
+    answers: list[Any] = []
     for opener in ("/v0/health", *(f"/v0/topics/{name}" for name in names)):
         answer = ask(server, *names, opener=opener)
         assert answer.status == 200
-        told.append(answer.json["topics"])
-    assert list(told[0]) == names
-    assert all(one == told[0] for one in told)
+        answers.append(answer.json["topics"])
+    assert list(answers[0]) == names
+    assert all(one == answers[0] for one in answers)
     for opener in ("/v0/health", f"/v0/topics/{names[2]}"):
         answer = ask(server, names[0], "nobody", names[4], opener=opener)
         assert (answer.status, answer.code) == (404, "topic_not_found")
@@ -139,8 +139,8 @@ def test_a_stream_begins_on_any_connection(server: WholeServer) -> None:
         lambda: metric(server, "topics_connections_moved_total") >= before + 4, "connections have moved"
     )
     with EventClient(server.port, f"/v0/watch/{made(server, *names)}") as stream:
-        told = stream.begin().records(len(names))
-        assert sorted(name for name, _ in told) == sorted(names)
+        records = stream.begin().records(len(names))
+        assert sorted(name for name, _ in records) == sorted(names)
         append(server, names[-1])
         assert stream.records(1) == [(names[-1], 2)]
 
@@ -187,22 +187,22 @@ def test_what_crosses_the_link_is_for_the_same_key_and_cursor(tmp_path: Path) ->
         with EventClient(server.port, f"/v0/topics/{here}", fields["some"]) as stream:
             stream.read_answer()
 
-            def asked(method: str, *more: str) -> bytes:
+            def request_for(method: str, *more: str) -> bytes:
                 return request_bytes(method, f"/v0/watch/{wid}", b"{}", *more, is_chunked=True)
 
             for key, status in (("everybody", 403), ("nobody", 403), ("some", 200)):
-                stream.send(asked("HEAD", fields[key]))
+                stream.send(request_for("HEAD", fields[key]))
                 assert stream.read_answer("HEAD").status == status
-            stream.send(asked("GET", fields["some"], "accept: text/html"))
+            stream.send(request_for("GET", fields["some"], "accept: text/html"))
             assert stream.read_answer().status == 406
-            stream.send(asked("GET", fields["some"], "last-event-id: ???"))
+            stream.send(request_for("GET", fields["some"], "last-event-id: ???"))
             assert stream.read_answer().status == 400
-            stream.send(asked("GET", fields["some"]))
+            stream.send(request_for("GET", fields["some"]))
             assert stream.begin().records(3) == [(there, 1), (there, 2), (there, 3)]
         cursor = base64.urlsafe_b64encode(json.dumps({there: 1}).encode()).decode().rstrip("=")
         with EventClient(server.port, f"/v0/topics/{here}", fields["some"]) as stream:
             stream.read_answer()
-            stream.send(asked("GET", fields["some"], f"last-event-id: {cursor}"))
+            stream.send(request_for("GET", fields["some"], f"last-event-id: {cursor}"))
             assert stream.begin().records(2) == [(there, 2), (there, 3)]
 
 
@@ -384,5 +384,5 @@ def test_a_place_by_time_or_from_the_end_is_found_in_every_shard(server: WholeSe
     for place, seq in (({"from_ts": 0}, 0), ({"last": 1}, 1), ({"from_ts": 1 << 60}, 2)):
         with RawClient(server.port) as client:
             body = json.dumps({"topics": dict.fromkeys(names, place)}).encode()
-            told = client.ask("POST", "/v0/watch", body)
-        assert [told.json["topics"][name]["from_seq"] for name in names] == [seq] * SHARDS
+            answer = client.ask("POST", "/v0/watch", body)
+        assert [answer.json["topics"][name]["from_seq"] for name in names] == [seq] * SHARDS

@@ -146,19 +146,19 @@ def test_a_client_that_never_reads_is_told_at_last_and_nothing_is_held_for_it(
         for _ in range(200):
             assert writer.ask("POST", f"/v0/topics/{name}", body).status == 200
         (lane_of_it,) = _clogged(server)
-        held = server.run(lane_of_it._transport.get_write_buffer_size)
-        assert held <= (64 << 10) + 4 * (256 << 10)
+        buffered = server.run(lane_of_it._transport.get_write_buffer_size)
+        assert buffered <= (64 << 10) + 4 * (256 << 10)
         server.lose_patience(CLOGGED_SECONDS_MAX - 1)
         assert lane_of_it in server.connections
         server.lose_patience(CLOGGED_SECONDS_MAX + 1)
-        told = socket.read()
+        message = socket.read()
         seqs: list[int] = []
-        while told["op"] != "error":
-            seqs += [record["$seq"] for record in told.get("records", ())]
-            told = socket.read()
+        while message["op"] != "error":
+            seqs += [record["$seq"] for record in message.get("records", ())]
+            message = socket.read()
         assert seqs == list(range(1, len(seqs) + 1))
-        assert told["code"] == "slow_consumer"
-        assert told["cursors"][name]["from_seq"] == seqs[-1] < 201
+        assert message["code"] == "slow_consumer"
+        assert message["cursors"][name]["from_seq"] == seqs[-1] < 201
         socket.expect_close(1013)
 
 
@@ -180,9 +180,9 @@ def test_a_client_that_reads_again_gets_what_came_meanwhile_in_larger_pieces(
             assert writer.ask("POST", f"/v0/topics/{name}", body).status == 200
         pieces: list[list[int]] = []
         while not pieces or pieces[-1][-1] <= count:
-            told = socket.read()
-            if told["op"] == "record":
-                pieces.append([record["$seq"] for record in told["records"]])
+            message = socket.read()
+            if message["op"] == "record":
+                pieces.append([record["$seq"] for record in message["records"]])
         assert [seq for piece in pieces for seq in piece] == list(range(1, count + 2))
         assert max(map(len, pieces)) > 4
 
@@ -196,8 +196,8 @@ def test_publishes_of_a_client_that_does_not_read_wait_in_its_socket(server: Htt
         sent = masked(LAST_TEXT, publish)
         _send_until_nobody_reads(socket, sent)
         (lane_of_it,) = _clogged(server)
-        held = server.run(lane_of_it._transport.get_write_buffer_size)
-        assert held < 1 << 20
+        buffered = server.run(lane_of_it._transport.get_write_buffer_size)
+        assert buffered < 1 << 20
 
 
 def _send_until_nobody_reads(socket: WsClient, sent: bytes) -> None:

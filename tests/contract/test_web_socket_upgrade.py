@@ -112,11 +112,11 @@ def test_a_server_that_stops_says_how_to_come_back(tmp_path: Any, lane: str) -> 
             socket.say("publish", topic="a", records=[{"data": 3}])
         socket.expect("ack")
         server.drain()
-        told = socket.read()
-        while told["op"] != "error":
-            told = socket.read()
-        assert told["code"] == "shutting_down"
-        cursor = told["cursors"]["a"]
+        message = socket.read()
+        while message["op"] != "error":
+            message = socket.read()
+        assert message["code"] == "shutting_down"
+        cursor = message["cursors"]["a"]
         assert cursor["epoch"] == subscribed["topics"]["a"]["epoch"]
         assert cursor["from_seq"] >= 2
         socket.expect_close(1001)
