@@ -23,7 +23,7 @@ MANY = b'{"records":[%b]}' % b",".join([b'{"data":%d,"tag":"t.%d"}' % (n, n % 7)
 
 
 class ScriptRequest(NamedTuple):
-    """`method` tells how the answer is read; a request that ends its connection has nothing behind it."""
+    """`method` says how the answer is read; no request follows one that ends its connection."""
 
     label: str
     method: str
@@ -35,7 +35,7 @@ def script(topics: tuple[str, ...] = TOPICS, *, in_turns: bool = True) -> list[S
     order = zip_longest(*by_topic) if in_turns else by_topic
     turns = [request for some in order for request in some if request is not None]
     control = list(_control())
-    # What is for nobody's topic stands between what is.
+    # Requests about no topic are spread between the others.
     step = len(turns) // (len(control) + 1)
     for number, request in enumerate(control):
         turns.insert((number + 1) * step + number, request)
@@ -180,7 +180,7 @@ def _full() -> Iterator[ScriptRequest]:
     """A topic that takes no more."""
     yield _ask(FULL, "PUT", "", {"discard": "reject", "cap_records": 2, "cap_bytes": 1000})
     yield _ask(FULL, "POST", "", {"records": [{"data": 1}, {"data": 2}]})
-    # An append that shares the batch of one before it is told the head as readers see it, without both.
+    # An append that shares the batch of an earlier one gets the head as readers see it, without both.
     yield _ask(FULL, "GET")
     yield _ask(FULL, "POST", "", {"records": [{"data": 3}]})
     yield _ask(FULL, "POST", "", {"records": [{"data": "x" * 2000}]})
@@ -192,7 +192,7 @@ def _control() -> Iterator[ScriptRequest]:
         ("GET", "/v0/health", None),
         ("HEAD", "/healthz", None),
         ("POST", "/v0/health", b"{}"),
-        ("GET", "/v0/topics?prefix=nobody", None),
+        ("GET", "/v0/topics?prefix=missing", None),
         ("GET", "/v0/topics?page_size=few", None),
         ("GET", "/v0/topics?cursor=%21", None),
         ("GET", "/v0/topics?partial=perhaps", None),
@@ -202,8 +202,8 @@ def _control() -> Iterator[ScriptRequest]:
         ("PUT", "/v0/routers/a%3Er", b'{"source":"a.from","dest":"a.into"}'),
         ("PUT", "/v0/routers/a%3Er", b'{"source":"a.from","dest":"a.into","filter":"t"}'),
         ("PUT", "/v0/routers/r", b'{"source":"a.into","dest":"a.from"}'),
-        ("PUT", "/v0/routers/r", b'{"source":"nobody","dest":"a.into"}'),
-        ("PUT", "/v0/routers/r", b'{"source":"nobody","dest":"somebody","create_dest":false}'),
+        ("PUT", "/v0/routers/r", b'{"source":"missing","dest":"a.into"}'),
+        ("PUT", "/v0/routers/r", b'{"source":"missing","dest":"missing-too","create_dest":false}'),
         ("PUT", "/v0/routers/r", b'{"source":"a.from","dest":"a.from"}'),
         ("PUT", "/v0/routers/r", b'{"source":"a.from"}'),
         ("GET", "/v0/routers/a%3Er", None),
@@ -216,7 +216,7 @@ def _control() -> Iterator[ScriptRequest]:
         ("DELETE", "/v0/topics/a.from", None),
         ("DELETE", "/v0/routers/a%3Er", None),
         ("POST", "/v0/watch", b'{"topics":{"a":{}}}'),
-        ("POST", "/v0/watch?lenient=1", b'{"topics":{"a":{},"nobody":{"tail":true}}}'),
+        ("POST", "/v0/watch?lenient=1", b'{"topics":{"a":{},"missing":{"tail":true}}}'),
         ("POST", "/v0/watch?lenient=2", b'{"topics":{"a":{}}}'),
         ("POST", "/v0/watch", b'{"topics":{}}'),
         ("POST", "/v0/watch", b'{"topics":{"a":{}},"heartbeat_ms":10}'),
@@ -235,7 +235,7 @@ def _control() -> Iterator[ScriptRequest]:
 
 
 def _framed_control() -> Iterator[ScriptRequest]:
-    """The same with bodies that nobody wants, in every form, and with heads that are none."""
+    """Yield the same requests with unexpected bodies, in every form, and with malformed heads."""
     yield _raw("1.0", "GET /v0/health HTTP/1.0", "connection: keep-alive")
     yield _raw("upgrade", "GET /v0/health HTTP/1.1", "host: a", "connection: upgrade", "upgrade: h2c")
     for label, fields, body in (
@@ -253,5 +253,5 @@ def _framed_control() -> Iterator[ScriptRequest]:
         ("long field", (f"accept: {'y' * 10_000}",), b""),
     ):
         yield _raw(
-            f"control, {label}", "GET /v0/topics?prefix=nobody HTTP/1.1", "host: a", *fields, body=body
+            f"control, {label}", "GET /v0/topics?prefix=missing HTTP/1.1", "host: a", *fields, body=body
         )

@@ -1,7 +1,7 @@
 """A client never sees the shards: with any number of them, and on any connection, the answers are the same.
 
 One script of requests is played against servers of several numbers of shards: each request on a connection of
-its own, then all on one that began at each of the shards in its turn or at the front process, and then on one
+its own, then all on one that began at each of the shards in its turn or at the supervisor, and then on one
 that sends them without waiting for answers. Only times differ, and epochs, which count within a shard.
 """
 
@@ -26,12 +26,12 @@ from tests.harness.whole_server import WholeServer, name_on
 
 SHARD_COUNTS = (1, 2, 5)
 AHEAD = 40
-# All of the ways take their time; the last two begin at the last shard and at the front process.
+# Running all of the ways is slow; the last two begin at the last shard and at the supervisor.
 AHEAD_WAYS = 6 if DEEP else 2
 RECORD = b'{"records":[{"data":1}]}'
 KEYS = {
-    "nobody": None,
-    "a stranger": "a-key-that-nobody-gave-out",
+    "no key": None,
+    "a stranger": "an-unknown-key",
     "everybody": "a-key-that-may-do-everything",
     "a reader": "a-key-that-may-read-only",
     "a writer of some": "a-key-for-topics-with-an-a",
@@ -82,22 +82,22 @@ def _kept(port: int, requests: list[ScriptRequest], opener: bytes, ahead: int = 
             client.read_answer()
             closes = False
             while waiting and not closes:
-                piece, waiting = _next_piece(waiting, ahead)
+                burst, waiting = _next_burst(waiting, ahead)
                 # Beside the reading: what is sent at once may be more than the sockets hold.
-                sender = threading.Thread(target=_send, args=(client, b"".join(one.wire for one in piece)))
+                sender = threading.Thread(target=_send, args=(client, b"".join(one.wire for one in burst)))
                 sender.start()
-                for number, one in enumerate(piece):
+                for number, one in enumerate(burst):
                     answer = client.read_answer(one.method)
                     yield _timeless(answer)
                     closes = answer.closes
                     if closes:
                         client.read_end()
-                        waiting = piece[number + 1 :] + waiting
+                        waiting = burst[number + 1 :] + waiting
                         break
                 sender.join()
 
 
-def _next_piece(waiting: list[ScriptRequest], ahead: int) -> tuple[list[ScriptRequest], list[ScriptRequest]]:
+def _next_burst(waiting: list[ScriptRequest], ahead: int) -> tuple[list[ScriptRequest], list[ScriptRequest]]:
     """So many, but nothing behind a request that says that it is the last one."""
     ends = [at + 1 for at, one in enumerate(waiting[:ahead]) if b"\r\nconnection: close\r\n" in one.wire]
     count = min([ahead, *ends])
@@ -118,12 +118,12 @@ def _compare(
 
 
 def _openers(shards: int) -> dict[str, bytes]:
-    """Requests after which a connection is at each of the shards, and at the front process."""
+    """Return requests that leave a connection at each of the shards, or at the supervisor."""
     topics = {
         f"at shard {shard}": request_bytes("GET", f"/v0/topics/{name_on(shard, shards, 'opener')}")
         for shard in range(shards)
     }
-    topics["at the front process"] = request_bytes("GET", "/v0/health")
+    topics["at the supervisor"] = request_bytes("GET", "/v0/health")
     return topics
 
 

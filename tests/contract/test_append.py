@@ -42,7 +42,7 @@ def test_the_first_write_creates_and_answers_201_with_all_fields_in_order(api: A
     assert isinstance(answer.json["performance"]["server_total_ms"], float)
 
 
-def test_the_next_write_answers_200_and_goes_on_counting(api: Api) -> None:
+def test_the_next_write_answers_200_and_continues_the_seqs(api: Api) -> None:
     api.append(1)
     answer = api.call("POST", "", {"records": [{"data": 1}] * 3})
     assert (answer.status, answer.json["created"]) == (200, False)

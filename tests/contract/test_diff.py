@@ -170,7 +170,7 @@ def _tombstone(answer: Any) -> tuple[int, int, str]:
     return tombstone["gap_from"], tombstone["gap_to"], tombstone["reason"]
 
 
-def test_what_a_cap_took_is_told_and_reading_goes_on_behind_it(api: Api) -> None:
+def test_records_evicted_by_a_cap_are_reported_and_reading_continues_after_them(api: Api) -> None:
     api.append(*range(5), config={"cap_records": 2})
     answer = api.diff(1)
     assert _tombstone(answer) == (2, 3, "cap")
@@ -179,7 +179,7 @@ def test_what_a_cap_took_is_told_and_reading_goes_on_behind_it(api: Api) -> None
     assert api.diff(3)["tombstone"] is None
 
 
-def test_what_expired_is_told(server: HttpServer, api: Api) -> None:
+def test_expired_records_are_reported(server: HttpServer, api: Api) -> None:
     api.append(1, 2, config={"ttl_ms": 5000})
     server.pass_time(5001)
     answer = api.diff()
@@ -208,7 +208,7 @@ def test_a_position_past_the_head_is_refused_with_the_head(api: Api, body: dict[
     assert api.diff(2, epoch=epoch)["caught_up"] is True
 
 
-def test_another_epoch_is_told_also_when_the_new_head_is_past_the_cursor(api: Api) -> None:
+def test_another_epoch_is_reported_also_when_the_new_head_is_past_the_cursor(api: Api) -> None:
     api.append(1)
     before = api.diff()["epoch"]
     api.call("DELETE")
@@ -238,7 +238,7 @@ def test_a_waiting_reader_is_answered_as_soon_as_something_is_written(
     api.append(1)
     with connect(server.ports, lane) as reader:
         request = reader.start("POST", api.path + "/diff", b'{"from_seq":1,"wait_ms":30000}')
-        _wait_until_somebody_waits(server, api.topic)
+        _wait_for_a_waiting_reader(server, api.topic)
         api.append(2)
         assert [record["$seq"] for record in reader.finish(request).json["records"]] == [2]
 
@@ -248,7 +248,7 @@ def test_own_records_do_not_wake_a_waiting_reader(server: HttpServer, lane: str,
     with connect(server.ports, lane) as reader:
         body = b'{"from_seq":1,"wait_ms":30000,"node":"me"}'
         request = reader.start("POST", api.path + "/diff", body)
-        _wait_until_somebody_waits(server, api.topic)
+        _wait_for_a_waiting_reader(server, api.topic)
         api.append("own", node="me")
         api.append("other", node="you")
         answer = reader.finish(request).json
@@ -260,7 +260,7 @@ def test_a_waiting_reader_hears_that_its_topic_is_gone(server: HttpServer, lane:
     api.put()
     with connect(server.ports, lane) as reader:
         request = reader.start("POST", api.path + "/diff", b'{"wait_ms":30000}')
-        _wait_until_somebody_waits(server, api.topic)
+        _wait_for_a_waiting_reader(server, api.topic)
         api.call("DELETE")
         assert reader.finish(request).code == "topic_not_found"
 
@@ -269,12 +269,12 @@ def test_a_reader_that_hangs_up_is_waited_for_no_longer(server: HttpServer, lane
     api.put()
     with connect(server.ports, lane) as reader:
         reader.start("POST", api.path + "/diff", b'{"wait_ms":30000}')
-        _wait_until_somebody_waits(server, api.topic)
+        _wait_for_a_waiting_reader(server, api.topic)
     _wait_for(lambda: server.run(lambda: server.shard.state.topics[api.topic].waiters is None))
     assert api.append(1)["first_seq"] == 1
 
 
-def _wait_until_somebody_waits(server: HttpServer, topic: str) -> None:
+def _wait_for_a_waiting_reader(server: HttpServer, topic: str) -> None:
     _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
 
 

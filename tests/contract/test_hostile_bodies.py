@@ -119,7 +119,7 @@ NO_VALUES += [
 
 
 @pytest.mark.parametrize("body", NO_JSON.values(), ids=NO_JSON)
-def test_a_body_that_is_no_json_is_400_and_the_connection_goes_on(api: Api, body: bytes) -> None:
+def test_a_body_that_is_no_json_is_400_and_the_connection_stays_open(api: Api, body: bytes) -> None:
     api.refused(400, "invalid_request", "POST", "", body)
     api.refused(404, "topic_not_found", "GET")
 

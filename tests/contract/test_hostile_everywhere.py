@@ -1,8 +1,8 @@
 """The rows of hostile heads and chunks on the ways that a connection may have taken through a whole server.
 
-Each is sent as the first request of a connection, behind one that the front process answered, behind one of
-another shard, and on a connection that has moved from one worker to another. The answer is the same, the
-connection ends, and nothing of what stands behind is carried out.
+Each is sent as the first request of a connection, after one that the supervisor answered, after one of
+another shard, and on a connection that was handed from one worker to another. The answer is the same, the
+connection ends, and nothing after the row is executed.
 """
 
 from __future__ import annotations

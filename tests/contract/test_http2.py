@@ -177,7 +177,7 @@ REFUSED = {
     "a host beside the authority": (_head((b"host", b"a")), 404, "topic_not_found"),
     "a host instead of it": (_head((b"host", b"a"), authority=None), 404, "topic_not_found"),
     "an expectation": (_head((b"expect", b"100-continue")), 404, "topic_not_found"),
-    "an expectation that nobody has": (_head((b"expect", b"200-ok")), 404, "topic_not_found"),
+    "an unknown expectation": (_head((b"expect", b"200-ok")), 404, "topic_not_found"),
     "trailers are understood": (_head((b"te", b"trailers")), 404, "topic_not_found"),
 }
 
@@ -234,14 +234,14 @@ def _record(length: int) -> bytes:
     return b'{"records":[{"data":"%b"}]}' % (b"x" * (length - 25))
 
 
-@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("has_length", [True, False])
 def test_a_body_of_exactly_the_limit_is_taken_and_one_byte_more_is_413(
-    narrow_client: H2Client, path: str, is_told: bool
+    narrow_client: H2Client, path: str, has_length: bool
 ) -> None:
     for length, status in ((MIB, 201), (MIB + 1, 413), (MIB, 200)):
         # The data of one record may have no more; blanks are no data.
         body = _record(1000).ljust(length)
-        request = narrow_client.start("POST", path, body, is_chunked=not is_told)
+        request = narrow_client.start("POST", path, body, is_chunked=not has_length)
         assert narrow_client.finish(request).status == status
 
 
@@ -296,10 +296,10 @@ def test_padding_is_no_part_of_a_body_and_costs_no_window(client: H2Client, path
     assert client.finish(request).json["first_seq"] == 1
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_a_body_may_be_compressed(client: H2Client, path: str, is_told: bool) -> None:
+@pytest.mark.parametrize("has_length", [True, False])
+def test_a_body_may_be_compressed(client: H2Client, path: str, has_length: bool) -> None:
     body = gzip.compress(_record(100_000))
-    request = client.start("POST", path, body, "content-encoding: gzip", is_chunked=not is_told)
+    request = client.start("POST", path, body, "content-encoding: gzip", is_chunked=not has_length)
     assert client.finish(request).json["first_seq"] == 1
     refused = client.ask("POST", path, body[:-1], "content-encoding: gzip")
     assert (refused.status, refused.code) == (400, "invalid_request")

@@ -47,7 +47,7 @@ FLOODS = {
     "empty settings": frame(SETTINGS, 0, 0),
     "priorities": frame(PRIORITY, 0, 9, bytes(4) + b"\x0f"),
     "openings of the window": frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1)),
-    "frames that nobody knows": frame(0xEE, 0, 0, b"x" * 100),
+    "frames of an unknown type": frame(0xEE, 0, 0, b"x" * 100),
     "resets of what is gone": frame(RST_STREAM, 0, 1, bytes(4)),
 }
 
@@ -59,10 +59,10 @@ def test_a_flood_of_frames_that_ask_for_nothing_is_the_end(client: H2Client, pat
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
 
-@pytest.mark.parametrize("piece", [b"", b"x", b"x" * 100], ids=["empty", "a byte", "a little"])
-def test_a_body_in_tiny_pieces_is_the_end(client: H2Client, path: str, piece: bytes) -> None:
+@pytest.mark.parametrize("chunk", [b"", b"x", b"x" * 100], ids=["empty", "a byte", "a little"])
+def test_a_body_in_tiny_frames_ends_the_connection(client: H2Client, path: str, chunk: bytes) -> None:
     request = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
-    _send_until_it_ends(client, frame(DATA, 0, request, piece) * 100, 1000)
+    _send_until_it_ends(client, frame(DATA, 0, request, chunk) * 100, 1000)
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
 
@@ -105,13 +105,13 @@ def test_streams_that_the_server_is_made_to_reset_are_the_end(client: H2Client, 
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
 
-def test_a_header_block_in_endless_pieces_is_the_end(client: H2Client) -> None:
+def test_a_header_block_in_endless_frames_ends_the_connection(client: H2Client) -> None:
     client.send_frame(HEADERS, END_STREAM, 1, b"\x82")
     _send_until_it_ends(client, frame(CONTINUATION, 0, 1, b"\0" * 1000), 1000)
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
 
-def test_a_header_block_in_empty_pieces_is_the_end(client: H2Client) -> None:
+def test_a_header_block_in_empty_frames_ends_the_connection(client: H2Client) -> None:
     client.send_frame(HEADERS, END_STREAM, 1, b"\x82")
     _send_until_it_ends(client, frame(CONTINUATION, 0, 1), 1000)
     _ends_with(client, ErrorCodes.PROTOCOL_ERROR)
@@ -224,7 +224,7 @@ def test_what_came_before_a_broken_frame_is_done(server: HttpServer, client: H2C
     client.socket.sendall(client.wire.data_to_send() + frame(DATA, 0, 99, b"x"))
     _ends_with(client, ErrorCodes.PROTOCOL_ERROR)
     with H2Client(server.ports[H2]) as other:
-        # It was there whole, but had not begun: nothing is done of what nobody hears of.
+        # The request was complete but not started: it is not executed, as its client would not hear of it.
         assert other.ask("GET", path).status == 404
 
 
@@ -237,7 +237,7 @@ def _append_much(server: HttpServer, path: str) -> None:
             writer.ask("POST", path, b'{"records":[{"data":"%b"}]}' % (b"x" * (MIB // 8)))
 
 
-def test_a_stream_whose_window_stays_closed_is_reset_and_the_others_go_on(
+def test_a_stream_whose_window_stays_closed_is_reset_and_the_others_continue(
     server: HttpServer, path: str
 ) -> None:
     _append_much(server, path)
@@ -271,7 +271,7 @@ def test_a_window_of_one_stream_that_overflows_resets_that_stream(client: H2Clie
 
 def test_more_than_the_window_of_a_stream_is_the_end(client: H2Client, path: str) -> None:
     request = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
-    # Nobody says how long the body is, so more is let in; not from who does not wait for it.
+    # A body of unknown length gets a larger window, but a client that does not wait for it is refused.
     client.open([*request_headers("POST", path), JSON_FIELD, (b"content-length", b"67108864")], ends=False)
     _send_until_it_ends(client, frame(DATA, 0, request, b"x" * 16384), 10)
     _ends_with(client, ErrorCodes.FLOW_CONTROL_ERROR)
@@ -365,7 +365,7 @@ UNFINISHED = {
     "half of a frame": frame(PING, 0, 0, bytes(8))[:12],
     "half of the head of a frame": b"\0\0",
     "a header block without its end": frame(HEADERS, END_STREAM, 1, b"\x82"),
-    "a header block that goes on": frame(HEADERS, END_STREAM, 1, b"\x82")
+    "a header block that continues": frame(HEADERS, END_STREAM, 1, b"\x82")
     + frame(CONTINUATION, 0, 1, b"\x86"),
     "half of a header block": frame(HEADERS, 5, 1, b"\x82" * 100)[:50],
 }
@@ -408,7 +408,7 @@ def test_an_idle_connection_is_closed_in_the_end_whatever_it_pings(
     _ends_with(client, ErrorCodes.NO_ERROR)
 
 
-def test_nobody_loses_patience_with_a_reader_that_waits_for_records(
+def test_a_reader_that_waits_for_records_does_not_time_out(
     server: HttpServer, client: H2Client, path: str, topic: str
 ) -> None:
     client.ask("PUT", path, b"{}")
@@ -431,10 +431,10 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path_factory: pytest.TempPat
             for _ in range(4):
                 client.start("POST", "/v0/topics/t/diff", b"{}")
 
-            def is_clogged() -> bool:
+            def is_paused() -> bool:
                 return any(one._is_clogged for one in server.connections)  # type: ignore[attr-defined]
 
-            wait_for(lambda: server.run(is_clogged))
+            wait_for(lambda: server.run(is_paused))
             server.lose_patience(0)
             server.lose_patience(9)
             assert server.run(lambda: len(server.connections)) == 1
@@ -453,14 +453,14 @@ def test_a_client_that_goes_away_in_the_middle_is_forgotten(server: HttpServer, 
     wait_for(lambda: server.run(lambda: not server.connections))
 
 
-# -- what nobody foresaw -----------------------------------------------------------------------------------
+# -- unexpected errors -------------------------------------------------------------------------------------
 
 
 def _broken(*_: object) -> None:
     raise RuntimeError("a secret of ours")
 
 
-def test_an_error_that_nobody_foresaw_is_500_on_its_stream(
+def test_an_unexpected_error_is_500_on_its_stream(
     client: H2Client, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("topicsd.service.handlers.decode_append", _broken)

@@ -51,7 +51,7 @@ def test_a_delayed_job_comes_when_it_is_due(api: Api) -> None:
     assert time.time_ns() // 1_000_000 >= explanation["until"]
 
 
-def test_a_job_may_be_told_not_to_come_before_a_time(api: Api) -> None:
+def test_a_job_may_have_an_earliest_time(api: Api) -> None:
     api.put(type="queue")
     api.append(1, not_before="-1s")
     until = time.time_ns() // 1_000_000 + 3_600_000
@@ -185,7 +185,7 @@ def test_only_jobs_are_explained(api: Api) -> None:
 
 
 @pytest.mark.slow
-def test_the_age_of_the_oldest_job_is_told_of_queues_of_all_shards(
+def test_the_age_of_the_oldest_job_is_reported_for_queues_of_all_shards(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with WholeServer(tmp_path_factory.mktemp("ages"), shards=2) as server, RawClient(server.port) as client:

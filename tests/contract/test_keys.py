@@ -15,7 +15,7 @@ ALL = "key-that-may-do-everything"
 READER = "key-of-a-reader-of-orders"
 WRITER = "key-of-a-writer-of-orders"
 ADMIN = "key-of-an-administrator"
-DELETER = "key-of-somebody-who-deletes"
+DELETER = "key-of-a-deleter"
 KEYS = f"{ALL},{READER}:read:orders.,{WRITER}:w:orders.|bills.,{ADMIN}:admin,{DELETER}:d"
 RECORDS = b'{"records":[{"data":1}]}'
 
@@ -63,7 +63,7 @@ def _ask(client: AnyClient, what: str, topic: str, *fields: str) -> Answer:
 def test_a_key_may_do_what_its_scopes_say(client: AnyClient, key: str, what: str) -> None:
     answer = _ask(client, what, "orders.eu", f"authorization: Bearer {key}")
     if what in SCOPES[key]:
-        # What is a log has no jobs, which who may ask is told.
+        # A log has no jobs, and a key with the scope gets that error.
         assert answer.status in (200, 201) or answer.code == "not_a_queue", answer
     else:
         assert answer.status == 403
@@ -73,7 +73,7 @@ def test_a_key_may_do_what_its_scopes_say(client: AnyClient, key: str, what: str
 
 @pytest.mark.parametrize("what", ["state", "diff", "append", "delete topic"])
 def test_what_exists_and_what_does_not_is_refused_alike(client: AnyClient, what: str) -> None:
-    for fields in ((), ("authorization: Bearer nobody-has-this-key",), (f"authorization: Bearer {READER}",)):
+    for fields in ((), ("authorization: Bearer unknown-key",), (f"authorization: Bearer {READER}",)):
         there = _ask(client, what, "private", *fields)
         absent = _ask(client, what, "absent", *fields)
         invalid = _ask(client, what, "a%20b", *fields)
@@ -142,7 +142,7 @@ def test_a_trailer_is_no_key(client: AnyClient) -> None:
 
 
 @pytest.mark.http1
-def test_who_may_not_send_a_body_is_told_before_the_body(client: AnyClient) -> None:
+def test_a_missing_scope_is_refused_before_the_body_is_sent(client: AnyClient) -> None:
     fields = "host: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\nexpect: 100-continue"
     client.send(f"POST /v0/topics/orders.eu HTTP/1.1\r\n{fields}\r\n\r\n".encode())
     answer = client.read_answer()
@@ -151,7 +151,7 @@ def test_who_may_not_send_a_body_is_told_before_the_body(client: AnyClient) -> N
     client.read_end()
 
 
-def test_probes_need_a_key_when_they_are_told_to(tmp_path_factory: pytest.TempPathFactory, lane: str) -> None:
+def test_probes_need_a_key_with_probe_auth(tmp_path_factory: pytest.TempPathFactory, lane: str) -> None:
     """Also on a connection of a worker, which passes them on."""
     with (
         HttpServer(tmp_path_factory.mktemp("data"), keys=KEYS, probe_auth=True) as server,
@@ -159,7 +159,7 @@ def test_probes_need_a_key_when_they_are_told_to(tmp_path_factory: pytest.TempPa
     ):
         for path in ("/v0/health", "/v0/ready", "/healthz", "/readyz"):
             assert client.ask("GET", path).code == "unauthorized"
-            # There is no front process here that could answer.
+            # No supervisor runs here that could answer.
             assert client.ask("GET", path, None, f"authorization: Bearer {READER}").status == 503
 
 

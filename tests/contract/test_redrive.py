@@ -83,7 +83,7 @@ def test_a_dry_run_counts_and_moves_nothing(api: Api) -> None:
     assert api.seqs() == [1, 2, 3]
 
 
-def test_a_part_says_from_where_to_go_on(api: Api) -> None:
+def test_a_partial_redrive_says_where_to_resume(api: Api) -> None:
     queue = beside(api)
     letters(api, queue.topic, *"abcde")
     first = redrive(api, max=2, rate=1000)

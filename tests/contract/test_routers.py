@@ -471,7 +471,7 @@ def test_keys_need_their_scopes_and_are_for_names_and_both_ends(tmp_path: Path) 
             return answer.status, answer.code if answer.status >= 400 else ""
 
         forbidden = (403, "forbidden")
-        assert ask("nobody-has-this-key", "PUT", "r", "a", "b") == (401, "unauthorized")
+        assert ask("unknown-key", "PUT", "r", "a", "b") == (401, "unauthorized")
         assert ask(READER, "PUT", "mine.r", "mine.a", "mine.b") == forbidden
         for route, source, dest in (
             ("r", "mine.a", "mine.b"),

@@ -110,7 +110,7 @@ def test_a_boolean_in_a_query_that_is_none_is_400(
 
 
 @pytest.mark.parametrize("query", ["?", "?return_seqs=true&return_seqs=false", "?return%5fseqs=0"])
-def test_a_query_is_decoded_and_its_last_word_counts(api: Api, query: str) -> None:
+def test_a_query_is_decoded_and_its_last_value_applies(api: Api, query: str) -> None:
     answer = api.call("POST", query, RECORDS)
     assert ("seqs" in answer.json) == (query == "?")
 
@@ -159,7 +159,7 @@ def test_a_word_that_is_none_of_a_field_is_refused_with_those_that_are(api: Api)
     assert answer.message.endswith('must be one of "old", "reject", got "new"')
 
 
-def test_a_body_that_is_empty_is_told(api: Api) -> None:
+def test_an_empty_body_is_refused(api: Api) -> None:
     assert "is empty" in api.refused(400, "invalid_request", "POST", "", b"").message
 
 

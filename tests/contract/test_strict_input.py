@@ -29,29 +29,31 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def _path(route: Route, topic: str) -> str:
-    return "/".join(f"x{quote(topic)}" if part.startswith(":") else part for part in route.pattern.split("/"))
+def _path(endpoint: Route, topic: str) -> str:
+    return "/".join(
+        f"x{quote(topic)}" if part.startswith(":") else part for part in endpoint.pattern.split("/")
+    )
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
-def test_every_route_refuses_an_unknown_parameter(api: Api, route: Route) -> None:
-    body = json.dumps(BODIES[route.operation]).encode() if route.operation in BODIES else None
-    known = next(iter(sorted(route.parameters)), "")
-    answer = api.client.ask(route.method, f"{_path(route, api.topic)}?{known}=1&{known}z=1", body)
+@pytest.mark.parametrize("endpoint", ROUTES, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
+def test_every_endpoint_refuses_an_unknown_parameter(api: Api, endpoint: Route) -> None:
+    body = json.dumps(BODIES[endpoint.operation]).encode() if endpoint.operation in BODIES else None
+    known = next(iter(sorted(endpoint.parameters)), "")
+    answer = api.client.ask(endpoint.method, f"{_path(endpoint, api.topic)}?{known}=1&{known}z=1", body)
     assert (answer.status, answer.code) == (400, "invalid_request"), answer
     assert answer.json["error"]["detail"] == {"field": f"{known}z"}
     hint = f"did you mean {known}?" if known else "none is allowed"
     assert answer.message == f"{known}z: unknown parameter{',' if known else ';'} {hint}"
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
-def test_every_body_refuses_an_unknown_field(api: Api, route: Route) -> None:
-    if route.method in ("GET", "DELETE"):
+@pytest.mark.parametrize("endpoint", ROUTES, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
+def test_every_body_refuses_an_unknown_field(api: Api, endpoint: Route) -> None:
+    if endpoint.method in ("GET", "DELETE"):
         return
-    body = BODIES[route.operation]
+    body = BODIES[endpoint.operation]
     known = next(iter(body))
     answer = api.client.ask(
-        route.method, _path(route, api.topic), json.dumps({**body, f"{known}z": 1}).encode()
+        endpoint.method, _path(endpoint, api.topic), json.dumps({**body, f"{known}z": 1}).encode()
     )
     assert (answer.status, answer.code) == (400, "invalid_request"), answer
     assert answer.message == f"{known}z: unknown field, did you mean {known}?"

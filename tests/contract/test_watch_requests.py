@@ -173,17 +173,17 @@ def test_a_large_body_of_nothing_is_read_and_refused(api: Api) -> None:
 @pytest.mark.parametrize(("query", "status"), [("?lenient=maybe", 400), ("?lenient=0", 404), ("", 404)])
 def test_a_topic_that_does_not_exist_is_404(api: Api, query: str, status: int) -> None:
     api.append(1)
-    answer = ask(api.client, {"topics": {api.topic: {}, "nobody": {}}}, query)
+    answer = ask(api.client, {"topics": {api.topic: {}, "missing": {}}}, query)
     assert (answer.status, answer.code) == (status, {400: "invalid_request", 404: "topic_not_found"}[status])
     if status == 404:
-        assert '"nobody"' in answer.message
+        assert '"missing"' in answer.message
 
 
 def test_lenient_leaves_out_what_does_not_exist_but_not_all(api: Api) -> None:
     api.append(1)
-    answer = ask(api.client, {"topics": {"nobody": {}, api.topic: {}}}, "?lenient=true")
+    answer = ask(api.client, {"topics": {"missing": {}, api.topic: {}}}, "?lenient=true")
     assert list(answer.json["topics"]) == [api.topic]
-    answer = ask(api.client, {"topics": {"nobody": {}}}, "?lenient=true")
+    answer = ask(api.client, {"topics": {"missing": {}}}, "?lenient=true")
     assert (answer.status, answer.code) == (404, "topic_not_found")
 
 
@@ -270,13 +270,13 @@ def test_for_who_does_not_read_the_kernel_holds_no_more_than_a_little(
         stream.begin()
         session = server.dispatch.watching.sessions.find(known.session)
         assert session is not None
-        sent_bytes, before = 1, 0
-        while sent_bytes > before:
+        delivered, before = 1, 0
+        while delivered > before:
             time.sleep(0.05)
-            sent_bytes, before = server.run(lambda: session.seqs[0]), sent_bytes
-        assert sent_bytes * len(filler) < 1 << 20
-        # What it reads then goes on behind that.
-        assert [seq for _, seq in stream.records(sent_bytes + 1)] == list(range(1, sent_bytes + 11))
+            delivered, before = server.run(lambda: session.seqs[0]), delivered
+        assert delivered * len(filler) < 1 << 20
+        # Later reads continue after that.
+        assert [seq for _, seq in stream.records(delivered + 1)] == list(range(1, delivered + 11))
 
 
 @pytest.mark.http1
@@ -356,7 +356,7 @@ def test_a_session_is_for_the_key_that_made_it(keyed: HttpServer, lane: str) -> 
             answer = client.ask("GET", f"/v0/watch/{wid}", None, field)
             assert (answer.status, answer.code) == (403, "forbidden")
         assert client.ask("GET", f"/v0/watch/{wid}").status == 401
-        assert client.ask("GET", f"/v0/watch/{wid}?token=key-of-nobody").status == 401
+        assert client.ask("GET", f"/v0/watch/{wid}?token=unknown-key").status == 401
         assert client.ask("HEAD", f"/v0/watch/{wid}?token=key-of-orders").status == 200
         assert client.ask("HEAD", f"/v0/watch/{wid}", None, orders).status == 200
         # Nowhere else.

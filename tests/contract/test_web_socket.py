@@ -53,7 +53,7 @@ def test_a_publish_is_an_append(socket: WsClient, api: Api, topic: str) -> None:
     }
 
 
-def test_seqs_are_left_out_when_nobody_wants_them(socket: WsClient, topic: str) -> None:
+def test_seqs_are_left_out_on_request(socket: WsClient, topic: str) -> None:
     assert "seqs" not in socket.ask("publish", topic=topic, records=_records(1), return_seqs=False)
 
 
@@ -121,7 +121,7 @@ def test_what_comes_behind_a_publish_sees_what_it_did(socket: WsClient, topic: s
 # -- subscribe ---------------------------------------------------------------------------------------------
 
 
-def test_a_subscription_tells_what_is_there_and_what_comes(socket: WsClient, api: Api, topic: str) -> None:
+def test_a_subscription_delivers_existing_and_new_records(socket: WsClient, api: Api, topic: str) -> None:
     api.append(1, 2)
     epoch = api.state()["epoch"]
     socket.say("subscribe", topic=topic, request_id="s")
@@ -141,7 +141,7 @@ def test_a_subscription_tells_what_is_there_and_what_comes(socket: WsClient, api
 @pytest.mark.parametrize(
     ("position", "seqs"), [({"from_seq": 2}, [3]), ({"from_seq": 0}, [1, 2, 3]), ({}, [1, 2, 3])]
 )
-def test_a_subscription_begins_where_it_is_told_to(
+def test_a_subscription_begins_at_its_position(
     socket: WsClient, api: Api, topic: str, position: dict[str, Any], seqs: list[int]
 ) -> None:
     api.append(1, 2, 3)
@@ -229,7 +229,7 @@ def test_unsubscribing_ends_it(socket: WsClient, api: Api, topic: str) -> None:
     assert socket.ask("ping", request_id="still here") == {"op": "pong", "request_id": "still here"}
 
 
-def test_what_was_lost_is_told_with_where_it_goes_on(socket: WsClient, api: Api, topic: str) -> None:
+def test_lost_records_are_reported_with_the_next_seq(socket: WsClient, api: Api, topic: str) -> None:
     api.put(cap_records=2)
     api.append(1, 2, 3, 4)
     socket.ask("subscribe", topic=topic, from_seq=1)
@@ -248,7 +248,7 @@ def test_what_was_lost_is_told_with_where_it_goes_on(socket: WsClient, api: Api,
     assert _data(socket.expect("record", from_seq=2, to_seq=4)) == [3, 4]
 
 
-def test_a_topic_that_is_deleted_is_said_and_others_go_on(socket: WsClient, api: Api, topic: str) -> None:
+def test_a_deleted_topic_is_reported_and_others_continue(socket: WsClient, api: Api, topic: str) -> None:
     other = Api(api.client, topic + "-other")
     api.append(1)
     other.append(1)
@@ -318,7 +318,7 @@ REFUSED: list[tuple[bytes, str, str]] = [
     (b'{"op":"subscribe","topic":""}', "invalid_request", "topic"),
     (b'{"op":"subscribe","topic":"\\ud800"}', "invalid_request", ""),
     (b'{"op":"publish","topic":"\\ud800","records":[{"data":1}]}', "invalid_request", ""),
-    (b'{"op":"subscribe","topic":"nobody-made-this"}', "topic_not_found", "nobody-made-this"),
+    (b'{"op":"subscribe","topic":"never-created"}', "topic_not_found", "never-created"),
     (b'{"op":"subscribe","topic":"a","from_seq":-1}', "invalid_request", "from_seq"),
     (b'{"op":"subscribe","topic":"a","from_seq":1.5}', "invalid_request", "from_seq"),
     (b'{"op":"subscribe","topic":"a","from_seq":1,"tail":true}', "invalid_request", "tail"),

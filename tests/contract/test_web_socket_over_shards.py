@@ -143,7 +143,7 @@ def test_a_shard_that_dies_is_said_and_followed_on_when_it_is_back(server: Whole
                 "not_ready",
                 [names[dies]],
             )
-            # The others go on meanwhile.
+            # The others continue meanwhile.
             socket.say("publish", topic=names[lives], records=[{"data": "meanwhile"}])
             heard.wait_for(names[lives], ["meanwhile"])
             server.wait_for_shard(dies)
